@@ -43,16 +43,18 @@ func measureAttacks(ctx context.Context, o options, say func(row)) error {
 		}()
 	}
 	if hostile {
-		if err := beside(ctx, filepath.Join(o.dir, "hostile"), binary, pinned, func(q *proc.Quartet, n *attack.Neighbour) error {
-			return hostileFigures(ctx, q, n, say)
-		}); err != nil {
+		if err := beside(ctx, filepath.Join(o.dir, "hostile"), binary, pinned,
+			func(q *proc.Quartet, n *attack.Neighbour) error {
+				return hostileFigures(ctx, q, n, say)
+			}); err != nil {
 			return fmt.Errorf("%s: %w", nameHostile, err)
 		}
 	}
 	if stranger {
-		if err := beside(ctx, filepath.Join(o.dir, "stranger"), binary, pinned, func(q *proc.Quartet, n *attack.Neighbour) error {
-			return strangerFigures(ctx, q, n, say)
-		}); err != nil {
+		if err := beside(ctx, filepath.Join(o.dir, "stranger"), binary, pinned,
+			func(q *proc.Quartet, n *attack.Neighbour) error {
+				return strangerFigures(ctx, q, n, say)
+			}); err != nil {
 			return fmt.Errorf("%s: %w", nameStranger, err)
 		}
 	}
@@ -60,7 +62,9 @@ func measureAttacks(ctx context.Context, o options, say func(row)) error {
 }
 
 // beside starts a server and a well-behaved tenant of it, calls measure with both, and ends them.
-func beside(ctx context.Context, dir, binary string, pinned bool, measure func(*proc.Quartet, *attack.Neighbour) error) (err error) {
+func beside(ctx context.Context, dir, binary string, pinned bool,
+	measure func(*proc.Quartet, *attack.Neighbour) error,
+) (err error) {
 	q, err := proc.NewQuartet(binary, dir, "", "--auth", "required", "--bootstrap-token", benchToken,
 		"--max-memory-mib", strconv.Itoa(attackedMiB), "--quota-mib", "1024", "--embedded-worker", "off")
 	if err != nil {
@@ -101,14 +105,21 @@ func hostileFigures(ctx context.Context, q *proc.Quartet, n *attack.Neighbour, s
 	}
 	say(updates(nameQuiet, attackQuiet, quiet, before))
 	say(updates(nameAttacked, attackLength, attacked, during))
-	say(row{name: nameHostile, note: fmt.Sprintf("the server has at most %d MiB (limit %d), %d MiB before", during.Memory>>20, attackedMiB, before.Memory>>20)})
+	say(row{name: nameHostile, note: fmt.Sprintf("the server has at most %d MiB (limit %d), %d MiB before",
+		during.Memory>>20, attackedMiB, before.Memory>>20)})
 	return nil
 }
 
 // updates returns the row for the measured updates of a tenant.
 func updates(name string, length time.Duration, s attack.Spread, used attack.Usage) row {
-	return row{name: name, callers: 1, stats: stats{perSecond: float64(s.N) / length.Seconds(), p50: s.P50, p99: s.P99, cpu: used.CPU / time.Duration(s.N)},
-		note: fmt.Sprintf("at most %d a second; the server ran for %s (p99 %s) during one", time.Second/updatePeriod, used.Calls.P50, used.Calls.P99)}
+	return row{
+		name: name, callers: 1, stats: stats{
+			perSecond: float64(s.N) / length.Seconds(), p50: s.P50, p99: s.P99,
+			cpu: used.CPU / time.Duration(s.N),
+		},
+		note: fmt.Sprintf("at most %d a second; the server ran for %s (p99 %s) during one", time.Second/updatePeriod,
+			used.Calls.P50, used.Calls.P99),
+	}
 }
 
 // strangerFigures measures what connections of callers without a credential cost a server with little other load.
@@ -117,7 +128,9 @@ func strangerFigures(ctx context.Context, q *proc.Quartet, n *attack.Neighbour, 
 	if err != nil {
 		return err
 	}
-	attacker, err := attack.Begin(ctx, attack.Spec{Stranger: &attack.Stranger{GRPC: q.GRPC, HTTP: q.HTTP, Connections: strangers}})
+	attacker,
+		err := attack.Begin(ctx,
+		attack.Spec{Stranger: &attack.Stranger{GRPC: q.GRPC, HTTP: q.HTTP, Connections: strangers}})
 	if err != nil {
 		return err
 	}
@@ -129,7 +142,9 @@ func strangerFigures(ctx context.Context, q *proc.Quartet, n *attack.Neighbour, 
 	if err := errors.Join(err, attacker.End()); err != nil {
 		return err
 	}
-	say(row{name: nameStranger, note: fmt.Sprintf("%d connections at once, then 10 new ones a second: %d MiB more (target ≤ 64), and %.2f %% of one core more (target ≤ 2); opening them took %s of it",
-		strangers, (max(opening.Memory, during.Memory)-before.Memory)>>20, 100*(during.CPU-before.CPU).Seconds()/attackQuiet.Seconds(), opening.CPU.Round(time.Millisecond))})
+	say(row{name: nameStranger, note: fmt.Sprintf("%d connections at once, then 10 new ones a second: %d MiB more "+
+		"(target ≤ 64), and %.2f %% of one core more (target ≤ 2); opening them took %s of it",
+		strangers, (max(opening.Memory, during.Memory)-before.Memory)>>20, 100*(during.CPU-before.CPU).
+			Seconds()/attackQuiet.Seconds(), opening.CPU.Round(time.Millisecond))})
 	return nil
 }

@@ -57,8 +57,10 @@ func startFleet(ctx context.Context, dir string, n int) (f *fleet, err error) {
 		}
 		cfg := app.Config{
 			WorkerUnconfined: true, Open: true,
-			DataDir: filepath.Join(dir, fmt.Sprint(i)), HomeDir: filepath.Join(dir, "home"), KeyFile: filepath.Join(dir, "key"),
-			NATSURL: f.broker.URL(), GRPCAddr: at, HTTPAddr: "127.0.0.1:0", Addresses: addr, Publish: true, Replicas: 1, Serve: []string{"work"},
+			DataDir: filepath.Join(dir, fmt.Sprint(i)), HomeDir: filepath.Join(dir, "home"),
+			KeyFile: filepath.Join(dir, "key"),
+			NATSURL: f.broker.URL(), GRPCAddr: at, HTTPAddr: "127.0.0.1:0", Addresses: addr, Publish: true, Replicas: 1,
+			Serve: []string{"work"},
 		}
 		if i == 0 {
 			first = at
@@ -103,12 +105,18 @@ func startFleet(ctx context.Context, dir string, n int) (f *fleet, err error) {
 	}
 	ag := agentv1.NewAgentServiceClient(f.conns[0])
 	for i := range agents {
-		if _, err := ag.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agentName(i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err != nil {
+		if _, err := ag.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			AgentId: agentName(i),
+			Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
+		}); err != nil {
 			return f, err
 		}
 	}
 	for i := range 256 {
-		r, err := f.any[0].CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agentName(i % agents), Objective: "to be updated"})
+		r, err := f.any[0].CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+			AgentId:   agentName(i % agents),
+			Objective: "to be updated",
+		})
 		if err != nil {
 			return f, err
 		}
@@ -138,7 +146,8 @@ func (f *fleet) stop(ctx context.Context) {
 // client that ask returns for it.
 func (f *fleet) figure(name, note string, ask func(caller int) workv1.WorkServiceClient) figure {
 	return figure{name: name, note: note, op: func(ctx context.Context, caller, i int) error {
-		_, err := ask(caller).UpdateWorkItem(ctx, update(agentName(caller%agents), f.items[caller%len(f.items)], caller, i))
+		_, err := ask(caller).UpdateWorkItem(ctx, update(agentName(caller%agents), f.items[caller%len(f.items)], caller,
+			i))
 		return err
 	}}
 }
@@ -147,7 +156,8 @@ func (f *fleet) figure(name, note string, ask func(caller int) workv1.WorkServic
 // gateway and the services call the instance that holds an agent; other clients call any
 // instance, which forwards the call.
 func measureInstances(ctx context.Context, o options, say func(row)) error {
-	const nameOne, nameThree, nameAny = "UpdateWorkItem, one instance on NATS", "UpdateWorkItem, three instances on NATS", "UpdateWorkItem, three instances on NATS, any asked"
+	const nameOne, nameThree, nameAny = "UpdateWorkItem, one instance on NATS",
+		"UpdateWorkItem, three instances on NATS", "UpdateWorkItem, three instances on NATS, any asked"
 	if !o.wants(nameOne) && !o.wants(nameThree) && !o.wants(nameAny) {
 		return nil
 	}
@@ -163,8 +173,11 @@ func measureInstances(ctx context.Context, o options, say func(row)) error {
 	defer three.stop(ctx)
 	figures := []figure{
 		one.figure(nameOne, "6 partitions", func(int) workv1.WorkServiceClient { return one.learnt }),
-		three.figure(nameThree, "6 partitions, asked as the gateway does", func(int) workv1.WorkServiceClient { return three.learnt }),
-		three.figure(nameAny, "6 partitions, two of three calls are handed on", func(caller int) workv1.WorkServiceClient { return three.any[caller%len(three.any)] }),
+		three.figure(nameThree, "6 partitions, asked as the gateway does", func(int) workv1.WorkServiceClient {
+			return three.learnt
+		}),
+		three.figure(nameAny, "6 partitions, two of three calls are handed on",
+			func(caller int) workv1.WorkServiceClient { return three.any[caller%len(three.any)] }),
 	}
 	figures = slices.DeleteFunc(figures, func(f figure) bool { return !o.wants(f.name) })
 	stop, err := o.profile()

@@ -14,11 +14,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
-
-	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // The names of the figures.
@@ -58,11 +57,16 @@ func measureLatency(ctx context.Context, o options, q *quartet, agentID string, 
 		if !o.wants(k.name) {
 			continue
 		}
-		tr, err := q.waiting.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{AgentId: agentID, DeliveryMode: k.mode})
+		tr, err := q.waiting.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{
+			AgentId: agentID, DeliveryMode: k.mode,
+		})
 		if err != nil {
 			return err
 		}
-		ways = append(ways, &way{row: row{name: k.name, note: "target p50 ≤ 3 ms, p99 ≤ 10 ms"}, agents: q.agents, url: "http://" + q.app.HTTPAddr() + "/v1/triggers/" + tr.GetToken()})
+		ways = append(ways, &way{
+			row: row{name: k.name, note: "target p50 ≤ 3 ms, p99 ≤ 10 ms"}, agents: q.agents,
+			url: "http://" + q.app.HTTPAddr() + "/v1/triggers/" + tr.GetToken(),
+		})
 	}
 	if bare && len(ways) > 0 {
 		w, stop, err := bareWay(ctx, o)
@@ -118,7 +122,10 @@ func (w *way) deliver(ctx context.Context, agentID string) error {
 	}
 	held := make(chan got, 1)
 	go func() {
-		r, err := w.agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{agentID}, Wait: durationpb.New(20 * time.Second)})
+		r, err := w.agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{
+			AgentIds: []string{agentID},
+			Wait:     durationpb.New(20 * time.Second),
+		})
 		held <- got{r, time.Now(), err}
 	}()
 	<-time.After(20 * time.Millisecond) // the runner waits, the system is idle
@@ -151,7 +158,10 @@ func (w *way) deliver(ctx context.Context, agentID string) error {
 		return errors.New("no turn within 20 s")
 	}
 	w.took, w.after = append(w.took, g.at.Sub(began)), append(w.after, max(0, g.at.Sub(delivered)))
-	_, err = w.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: agentID, TurnId: g.r.GetTurn().GetTurnId(), RunId: g.r.GetTurn().GetRunId()})
+	_, err = w.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
+		AgentId: agentID, TurnId: g.r.GetTurn().GetTurnId(),
+		RunId: g.r.GetTurn().GetRunId(),
+	})
 	return err
 }
 
@@ -162,10 +172,13 @@ type bareTurns struct {
 	ready chan struct{}
 }
 
-func (b bareTurns) AcquireTurn(ctx context.Context, _ *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
+func (b bareTurns) AcquireTurn(ctx context.Context, _ *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse,
+	error,
+) {
 	select {
 	case <-b.ready:
-		return &agentv1.AcquireTurnResponse{Context: &agentv1.ContextProjection{Text: strings.Repeat("context ", 250)}}, nil
+		return &agentv1.AcquireTurnResponse{Context: &agentv1.ContextProjection{Text: strings.Repeat("context ", 250)}},
+			nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -226,15 +239,18 @@ func bareWay(ctx context.Context, o options) (*way, func(), error) {
 			}
 		}
 	}()
-	web := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, err := io.Copy(io.Discard, r.Body)
-		if err = errors.Join(err, writes[0].op(r.Context(), 0, 0)); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		delivered <- struct{}{}
-		_, _ = io.WriteString(w, `{"outcome":"TRIGGERED"}`)
-	})}
+	web := &http.Server{
+		ReadHeaderTimeout: time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, err := io.Copy(io.Discard, r.Body)
+			if err = errors.Join(err, writes[0].op(r.Context(), 0, 0)); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			delivered <- struct{}{}
+			_, _ = io.WriteString(w, `{"outcome":"TRIGGERED"}`)
+		}),
+	}
 	go func() { _ = web.Serve(listeners[0]) }()
 	srv := grpc.NewServer()
 	agentv1.RegisterAgentServiceServer(srv, turns)
@@ -245,5 +261,8 @@ func bareWay(ctx context.Context, o options) (*way, func(), error) {
 		return fail(err)
 	}
 	closers = append(closers, func() { _ = conn.Close() })
-	return &way{row: row{name: nameWay, note: "POST, two writes + fsync one after the other, gRPC answer"}, agents: agentv1.NewAgentServiceClient(conn), url: "http://" + listeners[0].Addr().String()}, stop, nil
+	return &way{
+		row:    row{name: nameWay, note: "POST, two writes + fsync one after the other, gRPC answer"},
+		agents: agentv1.NewAgentServiceClient(conn), url: "http://" + listeners[0].Addr().String(),
+	}, stop, nil
 }

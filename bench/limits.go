@@ -11,11 +11,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/natsd"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // The names of the figures.
@@ -50,9 +49,13 @@ type echo struct {
 func (echo) UpdateWorkItem(_ context.Context, r *workv1.UpdateWorkItemRequest) (*workv1.UpdateWorkItemResponse, error) {
 	now := timestamppb.Now()
 	return &workv1.UpdateWorkItemResponse{WorkItem: &workv1.WorkItem{
-		WorkItemId: r.GetWorkItemId(), AgentId: r.GetAgentId(), Objective: r.GetObjective(), Revision: 1, CreatedAt: now, UpdatedAt: now,
-		PlanArtifact: &workv1.PlanArtifact{Path: strings.Repeat("p", 80), Sha256: strings.Repeat("0", 64), UpdatedAt: now},
-		ReasonCode:   "runnable",
+		WorkItemId: r.GetWorkItemId(), AgentId: r.GetAgentId(), Objective: r.GetObjective(), Revision: 1,
+		CreatedAt: now, UpdatedAt: now,
+		PlanArtifact: &workv1.PlanArtifact{
+			Path: strings.Repeat("p", 80), Sha256: strings.Repeat("0", 64),
+			UpdatedAt: now,
+		},
+		ReasonCode: "runnable",
 	}}, nil
 }
 
@@ -78,7 +81,8 @@ func echoFigure(ctx context.Context) (figure, func(), error) {
 }
 
 func update(agentID, itemID string, caller, i int) *workv1.UpdateWorkItemRequest {
-	objective := fmt.Sprintf("Measure how long the %dth update of caller %d takes, with an objective of ordinary length", i, caller)
+	objective := fmt.Sprintf(
+		"Measure how long the %dth update of caller %d takes, with an objective of ordinary length", i, caller)
 	return &workv1.UpdateWorkItemRequest{AgentId: agentID, WorkItemId: itemID, Objective: &objective}
 }
 
@@ -97,17 +101,23 @@ func messagesFigure(ctx context.Context, o options) (figure, func(), error) {
 	done := func() { nc.Close(); srv.Stop() }
 	js, err := jetstream.New(nc)
 	if err == nil {
-		_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "mutations", Subjects: []string{"mutations"}, Storage: jetstream.FileStorage})
+		_, err = js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: "mutations", Subjects: []string{"mutations"},
+			Storage: jetstream.FileStorage,
+		})
 	}
 	if err != nil {
 		done()
 		return figure{}, nil, err
 	}
 	body := make([]byte, 500)
-	return figure{name: nameMessages, note: "no gRPC; every message fsynced", op: func(ctx context.Context, _, _ int) error {
-		_, err := js.Publish(ctx, "mutations", body)
-		return err
-	}}, done, nil
+	return figure{
+		name: nameMessages, note: "no gRPC; every message fsynced",
+		op: func(ctx context.Context, _, _ int) error {
+			_, err := js.Publish(ctx, "mutations", body)
+			return err
+		},
+	}, done, nil
 }
 
 func dial(addr string) (*grpc.ClientConn, error) {

@@ -76,7 +76,9 @@ type turn struct {
 // load runs op from n concurrent callers, each of which waits for its response before the next
 // call, and returns the result for the calls that returned after the warm-up. The operations of each
 // caller are numbered from first on.
-func load(ctx context.Context, n int, span time.Duration, first int, op func(ctx context.Context, caller, i int) error) (turn, error) {
+func load(ctx context.Context, n int, span time.Duration, first int,
+	op func(ctx context.Context, caller, i int) error,
+) (turn, error) {
 	rest(ctx)
 	warmUp := max(span/4, 100*time.Millisecond)
 	ctx, cancel := context.WithTimeout(ctx, warmUp+span+30*time.Second)

@@ -128,7 +128,8 @@ func measureMutations(ctx context.Context, o options, wk workv1.WorkServiceClien
 func createFigure(wk workv1.WorkServiceClient) figure {
 	return figure{name: nameCreate, note: "durable, bus on", op: func(ctx context.Context, caller, i int) error {
 		_, err := wk.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
-			AgentId: agentName(caller % agents), Objective: fmt.Sprintf("Item %d of caller %d, with an objective of ordinary length", i, caller),
+			AgentId: agentName(caller % agents), Objective: fmt.Sprintf("Item %d of caller %d, with an objective of "+
+				"ordinary length", i, caller),
 		})
 		return err
 	}}
@@ -137,7 +138,10 @@ func createFigure(wk workv1.WorkServiceClient) figure {
 func updateFigure(ctx context.Context, wk workv1.WorkServiceClient) (figure, error) {
 	items := make([]string, max(256, agents))
 	for i := range items {
-		r, err := wk.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agentName(i % agents), Objective: "to be updated"})
+		r, err := wk.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+			AgentId:   agentName(i % agents),
+			Objective: "to be updated",
+		})
 		if err != nil {
 			return figure{}, err
 		}

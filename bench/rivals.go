@@ -72,7 +72,8 @@ func (r *rivals) turn(figure string) func(context.Context, int, time.Duration) (
 	return func(_ context.Context, callers int, span time.Duration) (turn, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if _, err := fmt.Fprintf(r.in, "{\"figure\": %q, \"callers\": %d, \"span\": %q}\n", figure, callers, span); err != nil {
+		if _, err := fmt.Fprintf(r.in, "{\"figure\": %q, \"callers\": %d, \"span\": %q}\n", figure, callers,
+			span); err != nil {
 			return turn{}, err
 		}
 		line, err := r.out.ReadBytes('\n')

@@ -60,11 +60,13 @@ func measureIdle(ctx context.Context, o options, say func(row)) error {
 			return err
 		}
 	}
-	say(row{name: nameIdleItems, note: fmt.Sprintf("%.1f KiB of heap each (target ≤ 6), the whole process %d MiB resident (target ≤ 1024)", float64(each)/1024, resident()>>20)})
+	say(row{name: nameIdleItems, note: fmt.Sprintf("%.1f KiB of heap each (target ≤ 6), the whole process %d MiB "+
+		"resident (target ≤ 1024)", float64(each)/1024, resident()>>20)})
 	before := cpuTime()
 	const watched = 10 * time.Second
 	<-time.After(watched)
-	say(row{name: nameIdle, note: fmt.Sprintf("%.2f %% of one core", 100*(cpuTime()-before).Seconds()/watched.Seconds())})
+	say(row{name: nameIdle, note: fmt.Sprintf("%.2f %% of one core", 100*(cpuTime()-before).
+		Seconds()/watched.Seconds())})
 	// One more agent, without work items.
 	if _, err := q.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: agentName(idleAgents), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
@@ -91,7 +93,10 @@ func measureIdle(ctx context.Context, o options, say func(row)) error {
 	if err := profiled(); err != nil {
 		return err
 	}
-	say(row{name: nameRestart, note: fmt.Sprintf("%s for the %d mutations that made them, until it answers; no snapshot", took.Round(10*time.Millisecond), idleAgents*(1+itemsPerIdle))})
+	say(row{
+		name: nameRestart, note: fmt.Sprintf("%s for the %d mutations that made them, until it answers; no snapshot",
+			took.Round(10*time.Millisecond), idleAgents*(1+itemsPerIdle)),
+	})
 	return q.spawn(ctx, 1) // fails unless the restarted system answers
 }
 
@@ -126,12 +131,15 @@ func measureScale(ctx context.Context, o options, say func(row)) error {
 		wk := q[i].work
 		figures = append(figures,
 			figure{name: nameQueue + size, op: func(ctx context.Context, caller, n int) error {
-				_, err := wk.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: agentName(spread(caller, n, agents))})
+				_, err := wk.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{
+					AgentId: agentName(spread(caller, n, agents)),
+				})
 				return err
 			}},
 			figure{name: nameList + size, op: func(ctx context.Context, caller, n int) error {
 				_, err := wk.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
-					AgentId: agentName(spread(caller, n, agents)), PageSize: 20, Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_QUEUED,
+					AgentId: agentName(spread(caller, n, agents)), PageSize: 20,
+					Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_QUEUED,
 				})
 				return err
 			}})
@@ -160,7 +168,8 @@ func (q *quartet) spawn(ctx context.Context, n int) error {
 func (q *quartet) fill(ctx context.Context, agents, n int, status workv1.PlanStatus) error {
 	return each(ctx, n, func(ctx context.Context, i int) error {
 		_, err := q.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
-			AgentId: agentName(i % agents), Objective: fmt.Sprintf("Item %d, with an objective of ordinary length for such a thing", i),
+			AgentId: agentName(i % agents), Objective: fmt.Sprintf("Item %d, with an objective of ordinary length "+
+				"for such a thing", i),
 			PlanStatus: status,
 		})
 		return err

@@ -60,7 +60,10 @@ func measureIncrement(ctx context.Context, binary, dir string) (string, error) {
 	}
 	items := make([]string, snapshotAgents)
 	err = y.each(ctx, 0, snapshotAgents, func(ctx context.Context, n int) error {
-		made, err := y.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agentName(n), Objective: objective(n), PlanStatus: workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT})
+		made, err := y.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+			AgentId:   agentName(n),
+			Objective: objective(n), PlanStatus: workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT,
+		})
 		items[n] = made.GetWorkItem().GetWorkItemId()
 		return err
 	})
@@ -81,7 +84,10 @@ func measureIncrement(ctx context.Context, binary, dir string) (string, error) {
 	}
 	changed := func(ctx context.Context, n int) error {
 		text, i := objective(snapshotAgents+n), n%(snapshotAgents/oneIn)*oneIn
-		_, err := y.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: agentName(i), WorkItemId: items[i], Objective: &text})
+		_, err := y.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: agentName(i), WorkItemId: items[i],
+			Objective: &text,
+		})
 		return err
 	}
 	// The first snapshot after the start also has pages of agents that were made after the last snapshot before it.
@@ -105,7 +111,8 @@ func measureIncrement(ctx context.Context, binary, dir string) (string, error) {
 	bytes, pages := (to.bytes-from.bytes)/count, (to.pages-from.pages)/count
 	wholePages := pages * oneIn
 	whole := made.bytes / made.pages * wholePages
-	return fmt.Sprintf("%.1f KB in %.0f pages, of %.1f MB in %.0f: %.2f %% (target ≤ 1 %%; %d agents with an item each, mean of %.0f snapshots of the work plane)",
+	return fmt.Sprintf("%.1f KB in %.0f pages, of %.1f MB in %.0f: %.2f %% (target ≤ 1 %%; %d agents with an item "+
+		"each, mean of %.0f snapshots of the work plane)",
 		bytes/1e3, pages, whole/1e6, wholePages, 100*bytes/whole, snapshotAgents, count), nil
 }
 
@@ -133,7 +140,10 @@ func measureWhile(ctx context.Context, binary, dir string) (string, error) {
 		figures = append(figures, figure{name: of.name, op: func(ctx context.Context, caller, i int) error {
 			n := (caller*977 + i) % len(y.items)
 			text := objective(i)
-			_, err := y.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: agentName(n % whileAgents), WorkItemId: y.items[n], Objective: &text})
+			_, err := y.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+				AgentId:    agentName(n % whileAgents),
+				WorkItemId: y.items[n], Objective: &text,
+			})
 			return err
 		}})
 		servers = append(servers, y)
@@ -154,9 +164,11 @@ func measureWhile(ctx context.Context, binary, dir string) (string, error) {
 			return "", err
 		}
 		text += fmt.Sprintf("; %s %.0f/s, %.2f of that, p99 %s, %.2f times (%.0f snapshots, %.0f archived segments)",
-			r.name, r.perSecond, r.ratio(without.stats), r.p99.Round(10*time.Microsecond), float64(r.p99)/float64(without.p99), taken.count, archived)
+			r.name, r.perSecond, r.ratio(without.stats), r.p99.Round(10*time.Microsecond),
+			float64(r.p99)/float64(without.p99), taken.count, archived)
 	}
-	return fmt.Sprintf("%s; %d callers in %d turns of %s each (target ≥ 0.90, ≤ 2 times)", text, yearCallers, turnsEach, whileSpan/turnsEach), nil
+	return fmt.Sprintf("%s; %d callers in %d turns of %s each (target ≥ 0.90, ≤ 2 times)", text, yearCallers, turnsEach,
+		whileSpan/turnsEach), nil
 }
 
 // snapshotTotals is what the snapshots of the work plane have written since the server was started.

@@ -52,7 +52,9 @@ func measureSteps(ctx context.Context, o options, say func(row)) error {
 // stepsOf measures steps with the given number of workers, all over one stream.
 func stepsOf(ctx context.Context, q *quartet, o options, workers int) ([]row, error) {
 	keeper := fmt.Sprint("keeper-", workers)
-	if _, err := q.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: keeper, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err != nil {
+	if _, err := q.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: keeper, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	}); err != nil {
 		return nil, err
 	}
 	c := client.New(q.conn)
@@ -60,10 +62,11 @@ func stepsOf(ctx context.Context, q *quartet, o options, workers int) ([]row, er
 	working, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- c.RunSteps(working, client.StepOptions{ID: "bench", Pools: []string{"bench"}, Capacity: workers}, func(context.Context, *boardv1.StepAssignment) (client.StepResult, error) {
-			worked.Add(1)
-			return client.StepResult{}, nil
-		})
+		ended <- c.RunSteps(working, client.StepOptions{ID: "bench", Pools: []string{"bench"}, Capacity: workers},
+			func(context.Context, *boardv1.StepAssignment) (client.StepResult, error) {
+				worked.Add(1)
+				return client.StepResult{}, nil
+			})
 	}()
 	defer func() {
 		stop()
@@ -88,7 +91,9 @@ func stepsOf(ctx context.Context, q *quartet, o options, workers int) ([]row, er
 			worked.Store(0)
 			before, began := cpuTime(), time.Now()
 			for _, id := range ids {
-				if _, err := c.Boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{SessionId: keeper, BoardId: id, WorkerPoolId: "bench"}); err != nil {
+				if _, err := c.Boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{
+					SessionId: keeper, BoardId: id, WorkerPoolId: "bench",
+				}); err != nil {
 					return turn{}, err
 				}
 			}
@@ -102,7 +107,9 @@ func stepsOf(ctx context.Context, q *quartet, o options, workers int) ([]row, er
 			}
 			t := turn{done: largeBoard, span: time.Since(began), cpu: cpuTime() - before}
 			for _, id := range ids {
-				if _, err := c.Boards.CompleteBoard(ctx, &boardv1.CompleteBoardRequest{SessionId: keeper, BoardId: id}); err != nil {
+				if _, err := c.Boards.CompleteBoard(ctx, &boardv1.CompleteBoardRequest{
+					SessionId: keeper, BoardId: id,
+				}); err != nil {
 					return turn{}, err
 				}
 			}
@@ -116,9 +123,15 @@ func stepsOf(ctx context.Context, q *quartet, o options, workers int) ([]row, er
 }
 
 func layBoard(ctx context.Context, c *client.Client, keeper, id string, steps int) error {
-	req := &boardv1.CreateBoardRequest{SessionId: keeper, BoardId: id, WalName: id, Title: "Bench", DefaultWorkerPoolId: "bench"}
+	req := &boardv1.CreateBoardRequest{
+		SessionId: keeper, BoardId: id, WalName: id, Title: "Bench",
+		DefaultWorkerPoolId: "bench",
+	}
 	for i := range steps {
-		req.Steps = append(req.Steps, &boardv1.StepInput{StepId: fmt.Sprint("step-", i), Title: "A step with a title of ordinary length"})
+		req.Steps = append(req.Steps, &boardv1.StepInput{
+			StepId: fmt.Sprint("step-", i),
+			Title:  "A step with a title of ordinary length",
+		})
 	}
 	_, err := c.Boards.CreateBoard(ctx, req)
 	return err

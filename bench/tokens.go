@@ -64,8 +64,15 @@ func tokens(ctx context.Context, dir string) ([]size, error) {
 		}
 		out = append(out, c.schemas(set)...)
 		out = append(out,
-			size{"first calls, tools=" + set, c.instructions + c.tools + c.list, fmt.Sprintf("instructions %d, tools/list %d, ListWorkItems of %d open items %d bytes", c.instructions, c.tools, listedItems, c.list)},
-			size{"create, update and complete an item, tools=" + set, c.create + c.update + c.complete, fmt.Sprintf("arguments and results: %d, %d and %d bytes", c.create, c.update, c.complete)})
+			size{
+				"first calls, tools=" + set, c.instructions + c.tools + c.list,
+				fmt.Sprintf("instructions %d, tools/list %d, ListWorkItems of %d open items %d bytes", c.instructions,
+					c.tools, listedItems, c.list),
+			},
+			size{
+				"create, update and complete an item, tools=" + set, c.create + c.update + c.complete,
+				fmt.Sprintf("arguments and results: %d, %d and %d bytes", c.create, c.update, c.complete),
+			})
 	}
 	return out, nil
 }
@@ -76,7 +83,8 @@ type conversation struct {
 }
 
 func (c conversation) schemas(set string) []size {
-	return []size{{"tool schemas, tools=" + set, c.tools, fmt.Sprintf("%d tools: names, descriptions and input schemas %d, output schemas %d bytes", c.count, c.inputs, c.outputs)}}
+	return []size{{"tool schemas, tools=" + set, c.tools, fmt.Sprintf("%d tools: names, descriptions and input "+
+		"schemas %d, output schemas %d bytes", c.count, c.inputs, c.outputs)}}
 }
 
 // converse makes the MCP calls of a coding agent over HTTP, for a new agent, and returns their sizes.
@@ -84,9 +92,11 @@ func converse(ctx context.Context, q *quartet, dir, set string) (conversation, e
 	var c conversation
 	hc := &http.Client{Transport: &http.Transport{}}
 	defer hc.CloseIdleConnections()
-	s, err := sdk.NewClient(&sdk.Implementation{Name: "bench", Version: "1"}, nil).Connect(ctx, &sdk.StreamableClientTransport{
-		Endpoint: fmt.Sprintf("http://%s/mcp/memory-of-%s?create=true&tools=%s", q.app.HTTPAddr(), set, set), HTTPClient: hc, DisableStandaloneSSE: true, MaxRetries: -1,
-	}, nil)
+	s, err := sdk.NewClient(&sdk.Implementation{Name: "bench", Version: "1"}, nil).
+		Connect(ctx, &sdk.StreamableClientTransport{
+			Endpoint:   fmt.Sprintf("http://%s/mcp/memory-of-%s?create=true&tools=%s", q.app.HTTPAddr(), set, set),
+			HTTPClient: hc, DisableStandaloneSSE: true, MaxRetries: -1,
+		}, nil)
 	if err != nil {
 		return c, err
 	}
@@ -98,7 +108,10 @@ func converse(ctx context.Context, q *quartet, dir, set string) (conversation, e
 	}
 	c.count = len(listed.Tools)
 	for _, t := range listed.Tools {
-		in, err := json.Marshal(map[string]any{"name": t.Name, "description": t.Description, "inputSchema": t.InputSchema})
+		in, err := json.Marshal(map[string]any{
+			"name": t.Name, "description": t.Description,
+			"inputSchema": t.InputSchema,
+		})
 		if err != nil {
 			return c, err
 		}
@@ -149,7 +162,8 @@ func converse(ctx context.Context, q *quartet, dir, set string) (conversation, e
 	if c.update, err = call("UpdateWorkItem", map[string]any{"work_item_id": item, "todo_list": todos}); err != nil {
 		return c, err
 	}
-	c.complete, err = call("CompleteWorkItem", map[string]any{"work_item_id": item, "report": "Done: the change is merged, the tests of the package pass, nothing is left."})
+	c.complete, err = call("CompleteWorkItem", map[string]any{"work_item_id": item, "report": "Done: the change is " +
+		"merged, the tests of the package pass, nothing is left."})
 	return c, err
 }
 
@@ -157,9 +171,14 @@ func converse(ctx context.Context, q *quartet, dir, set string) (conversation, e
 func newItem(i int) map[string]any {
 	todo := func(text, state string) map[string]any { return map[string]any{"text": text, "state": state} }
 	return map[string]any{
-		"objective": fmt.Sprintf("Objective %02d: the parser accepts comments, and its tests cover them", i), "plan_status": "ready",
-		"plan":      strings.Repeat("Read the grammar, change the scanner, then the parser; keep the public API as it is.\n", 20),
-		"todo_list": []any{todo("read the grammar", "completed"), todo("change the scanner", "in_progress"), todo("change the parser and its tests", "pending")},
+		"objective":   fmt.Sprintf("Objective %02d: the parser accepts comments, and its tests cover them", i),
+		"plan_status": "ready",
+		"plan": strings.Repeat("Read the grammar, change the scanner, then the parser; keep the public API as "+
+			"it is.\n", 20),
+		"todo_list": []any{
+			todo("read the grammar", "completed"), todo("change the scanner", "in_progress"),
+			todo("change the parser and its tests", "pending"),
+		},
 	}
 }
 
@@ -168,7 +187,8 @@ var timestamp = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
 // constant replaces what may have another length in another run: times, whose fractions have no
 // zeros at their end, and the data directory.
 func constant(text, dir string) string {
-	return strings.ReplaceAll(timestamp.ReplaceAllString(text, "2026-01-02T03:04:05.123456789Z"), dir, "/var/lib/quartet")
+	return strings.ReplaceAll(timestamp.ReplaceAllString(text, "2026-01-02T03:04:05.123456789Z"), dir,
+		"/var/lib/quartet")
 }
 
 // tokenTable returns the section about tokens, or "" if they were not measured.
@@ -182,6 +202,7 @@ func tokenTable(rows []row) string {
 	if b.Len() == 0 {
 		return ""
 	}
-	return "\n## Tokens\n\nWhat a model is shown over MCP, in tokens of four bytes. These are sizes, the same on every machine.\n\n" +
+	return "\n## Tokens\n\nWhat a model is shown over MCP, in tokens of four bytes. These are sizes, the same on " +
+		"every machine.\n\n" +
 		"| figure | bytes | tokens | of which |\n|---|---:|---:|---|\n" + b.String()
 }

@@ -83,7 +83,10 @@ type population struct {
 }
 
 func newPopulation(q *quartet, agents int) *population {
-	return &population{q: q, agents: agents, since: make(map[string]time.Time, agents), of: make(map[string]int, agents)}
+	return &population{
+		q: q, agents: agents, since: make(map[string]time.Time, agents),
+		of: make(map[string]int, agents),
+	}
 }
 
 // enqueue enqueues a message for agent i. Its wait is counted from before the call, because the
@@ -94,7 +97,9 @@ func (c *population) say(ctx context.Context, agentID string) error {
 	c.mu.Lock()
 	c.since[agentID] = time.Now()
 	c.mu.Unlock()
-	_, err := c.q.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: agentID, Text: "Say how far you are, and go on"})
+	_, err := c.q.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+		AgentId: agentID, Text: "Say how far you are, and go on",
+	})
 	return err
 }
 
@@ -182,6 +187,8 @@ func (c *population) row(name string) (row, error) {
 	}
 	mean := sum / time.Duration(len(c.waited))
 	return row{name: name, callers: turnRunners, stats: s, note: fmt.Sprintf(
-		"from message to turn held, always a message waiting for each: the longest %s is %.2f of the mean %s (target ≤ %d); %d to %d turns each",
-		longest.Round(time.Millisecond), float64(longest)/float64(mean), mean.Round(time.Millisecond), maxUnfairness, fewest, most)}, nil
+		"from message to turn held, always a message waiting for each: the longest %s is %.2f of the mean %s (target "+
+			"≤ %d); %d to %d turns each",
+		longest.Round(time.Millisecond), float64(longest)/float64(mean), mean.Round(time.Millisecond), maxUnfairness,
+		fewest, most)}, nil
 }

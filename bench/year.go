@@ -47,7 +47,10 @@ const (
 // yearSettings returns the settings of the server.
 func yearSettings(factor int) []string {
 	mib := func(n int) string { return strconv.Itoa(max(n/factor, 1)) }
-	return []string{"--segment-mib=" + mib(64), "--snapshot-mib=" + mib(16), "--events-mib=" + mib(128), "--history-days=30", "--embedded-worker=on"}
+	return []string{
+		"--segment-mib=" + mib(64), "--snapshot-mib=" + mib(16), "--events-mib=" + mib(128),
+		"--history-days=30", "--embedded-worker=on",
+	}
 }
 
 // month has what an installation uses at the end of a month. Sizes are in bytes.
@@ -115,8 +118,11 @@ func measureYear(ctx context.Context, o options, say func(row)) error {
 }
 
 func (m month) String() string {
-	return fmt.Sprintf("%d MB on disk (journals %.1f, snapshots %.1f, archive %.1f, EVENTS %.1f, output %.1f, homes %.1f, other %.1f; cache %.1f); RSS %d MB, heap %.1f MB; ready %s; %d turns, %d MB written in %s",
-		m.total/1e6, mb(m.journals), mb(m.snapshots), mb(m.archive), mb(m.events), mb(m.out), mb(m.homes), mb(m.other), mb(m.cache), m.rss/1e6, mb(m.heap), m.ready.Round(10*time.Millisecond), m.turns, m.written/1e6, m.took.Round(time.Second))
+	return fmt.Sprintf("%d MB on disk (journals %.1f, snapshots %.1f, archive %.1f, EVENTS %.1f, output %.1f, homes "+
+		"%.1f, other %.1f; cache %.1f); RSS %d MB, heap %.1f MB; ready %s; %d turns, %d MB written in %s",
+		m.total/1e6, mb(m.journals), mb(m.snapshots), mb(m.archive), mb(m.events), mb(m.out), mb(m.homes), mb(m.other),
+		mb(m.cache), m.rss/1e6, mb(m.heap), m.ready.Round(10*time.Millisecond), m.turns, m.written/1e6,
+		m.took.Round(time.Second))
 }
 
 func mb(n int64) float64 { return float64(n) / 1e6 }
@@ -144,7 +150,8 @@ func startLife(ctx context.Context, binary, dir string, factor int) (*life, erro
 	if l.pprof, err = proc.FreeAddr(); err != nil {
 		return nil, err
 	}
-	if l.srv, err = proc.NewQuartet(binary, dir, "", append(yearSettings(factor), "--pprof-addr="+l.pprof)...); err != nil {
+	if l.srv, err = proc.NewQuartet(binary, dir, "", append(yearSettings(factor), "--pprof-addr="+l.pprof)...); err !=
+		nil {
 		return nil, err
 	}
 	if err := l.pass(0); err != nil {
@@ -231,7 +238,8 @@ func (l *life) onDisk(m *month) {
 	entries, _ = os.ReadDir(fds) // exists only on Linux
 	for _, e := range entries {
 		name := filepath.Join(fds, e.Name())
-		if to, err := os.Readlink(name); err == nil && strings.HasPrefix(to, dir) && strings.HasSuffix(to, " (deleted)") {
+		if to, err := os.Readlink(name); err == nil && strings.HasPrefix(to, dir) &&
+			strings.HasSuffix(to, " (deleted)") {
 			if info, err := os.Stat(name); err == nil {
 				m.cache += info.Size()
 			}
@@ -267,7 +275,10 @@ func (l *life) frameBytes(ctx context.Context) (int64, error) {
 // liveHeap returns the size of the server's heap after two collections; after the first one, pools keep objects.
 func (l *life) liveHeap(ctx context.Context) (n int64, err error) {
 	url := "http://" + l.pprof + "/debug/pprof/heap?gc=1&debug=1"
-	if err := scrape.Get(ctx, url, func(body io.Reader) error { _, err := io.Copy(io.Discard, body); return err }); err != nil {
+	if err := scrape.Get(ctx, url, func(body io.Reader) error {
+		_, err := io.Copy(io.Discard, body)
+		return err
+	}); err != nil {
 		return 0, err
 	}
 	err = scrape.Lines(ctx, url, func(line string) error {

@@ -116,11 +116,16 @@ func (l *life) spawn(ctx context.Context) error {
 	g.SetLimit(yearRunners)
 	for i, b := range l.agents {
 		g.Go(func() error {
-			if _, err := l.client.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: b.id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err != nil {
+			if _, err := l.client.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+				AgentId: b.id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+			}); err != nil {
 				return err
 			}
 			for n := range 3 {
-				made, err := l.client.Work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: b.id, Objective: objective(3*i + n), PlanStatus: workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT})
+				made, err := l.client.Work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+					AgentId: b.id, Objective: objective(3*i + n),
+					PlanStatus: workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT,
+				})
 				if err != nil {
 					return err
 				}
@@ -149,7 +154,10 @@ func (l *life) month(ctx context.Context) error {
 	defer stop()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- l.client.RunTurns(running, client.RunnerOptions{Name: "bench", Concurrency: yearRunners, Poll: 5 * time.Second, Finished: l.work.ended}, l.turn)
+		ended <- l.client.RunTurns(running, client.RunnerOptions{
+			Name: "bench", Concurrency: yearRunners,
+			Poll: 5 * time.Second, Finished: l.work.ended,
+		}, l.turn)
 	}()
 	for day := range daysPerMonth {
 		from, to := l.size*turnsPerMonth*day/daysPerMonth, l.size*turnsPerMonth*(day+1)/daysPerMonth
@@ -181,7 +189,10 @@ func (l *life) seen(ctx context.Context) error {
 	until := time.Now().Add(l.passed)
 	for n := 0; ; n++ {
 		text := objective(n)
-		got, err := l.client.Work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: agentName(0), WorkItemId: l.probe, Objective: &text})
+		got, err := l.client.Work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+			AgentId:    agentName(0),
+			WorkItemId: l.probe, Objective: &text,
+		})
 		if err != nil {
 			return err
 		}
@@ -205,7 +216,8 @@ func (l *life) wakeUp(ctx context.Context, b *busy) error {
 	done := l.work.await(b.id)
 	b.turns.Add(1)
 	rng := rand.New(rand.NewPCG(uint64(n), 1))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url, strings.NewReader(prose(rng, 200+rng.IntN(1200))))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url,
+		strings.NewReader(prose(rng, 200+rng.IntN(1200))))
 	if err != nil {
 		return err
 	}
@@ -231,12 +243,15 @@ func (l *life) wakeUp(ctx context.Context, b *busy) error {
 // renew cancels the agent's trigger, if it has one, and gives it a new one.
 func (l *life) renew(ctx context.Context, b *busy) error {
 	if b.trigger != "" {
-		if _, err := l.client.Waiting.CancelExternalTrigger(ctx, &waitingv1.CancelExternalTriggerRequest{AgentId: b.id, TriggerId: b.trigger}); err != nil {
+		if _, err := l.client.Waiting.CancelExternalTrigger(ctx, &waitingv1.CancelExternalTriggerRequest{
+			AgentId: b.id, TriggerId: b.trigger,
+		}); err != nil {
 			return err
 		}
 	}
 	made, err := l.client.Waiting.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{
-		AgentId: b.id, Description: "builds of the service", DeliveryMode: waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL,
+		AgentId: b.id, Description: "builds of the service",
+		DeliveryMode: waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL,
 	})
 	if err != nil {
 		return err
@@ -274,14 +289,22 @@ type script struct {
 func (s *script) run(ctx context.Context) error {
 	for range interjections {
 		_, err := s.life.client.Agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
-			AgentId: s.agent, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Priority: agentv1.Priority_PRIORITY_INTERJECT, Text: prose(s.rng, 100+s.rng.IntN(500)),
+			AgentId: s.agent, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT,
+			Priority: agentv1.Priority_PRIORITY_INTERJECT, Text: prose(s.rng, 100+s.rng.IntN(500)),
 		})
 		if err != nil {
 			return err
 		}
 	}
-	todos := []any{map[string]any{"text": "read the log of the build"}, map[string]any{"text": "find the commit that broke it"}, map[string]any{"text": "mend it and run the tests"}}
-	made, err := s.round(ctx, "", call{"CreateWorkItem", map[string]any{"objective": objective(s.rng.IntN(1e6)), "todo_list": todos}})
+	todos := []any{
+		map[string]any{"text": "read the log of the build"},
+		map[string]any{"text": "find the commit that broke it"},
+		map[string]any{"text": "mend it and run the tests"},
+	}
+	made, err := s.round(ctx, "", call{"CreateWorkItem", map[string]any{
+		"objective": objective(s.rng.IntN(1e6)),
+		"todo_list": todos,
+	}})
 	if err != nil {
 		return err
 	}
@@ -308,10 +331,12 @@ func (s *script) run(ctx context.Context) error {
 	}
 	var more []call
 	if s.n%commandEach == 1 {
-		more = append(more, call{"ExecCommand", map[string]any{"command": map[string]any{"cmd": "for i in 1 2 3 4 5 6 7 8; do echo ok  quartet/pkg/$i; done"}, "yield_time": "30s"}})
+		more = append(more, call{"ExecCommand", map[string]any{"command": map[string]any{"cmd": "for i in 1 2 3 4 5 " +
+			"6 7 8; do echo ok  quartet/pkg/$i; done"}, "yield_time": "30s"}})
 	}
 	if s.n%childEach == 2 {
-		more = append(more, call{"SpawnAgent", map[string]any{"initial_message": "Find out since when the test fails, and say so."}})
+		more = append(more, call{"SpawnAgent", map[string]any{"initial_message": "Find out since when the test " +
+			"fails, and say so."}})
 	}
 	if _, err := s.round(ctx, "", more...); err != nil {
 		return err
@@ -340,12 +365,15 @@ func (s *script) round(ctx context.Context, report string, calls ...call) (resul
 		if err != nil {
 			return nil, err
 		}
-		local, err := client.Call("local", "ReadFile", map[string]any{"path": fmt.Sprintf("services/build/%d.go", s.rng.IntN(1000))})
+		local, err := client.Call("local", "ReadFile",
+			map[string]any{"path": fmt.Sprintf("services/build/%d.go", s.rng.IntN(1000))})
 		if err != nil {
 			return nil, err
 		}
 		reply.LocalCalls = []*agentv1.ToolCall{local}
-		reply.Local = []*agentv1.ToolResult{{CallId: "local", ToolName: "ReadFile", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, Result: body}}
+		reply.Local = []*agentv1.ToolResult{
+			{CallId: "local", ToolName: "ReadFile", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, Result: body},
+		}
 	}
 	for i, c := range calls {
 		made, err := client.Call(strconv.Itoa(i), c.name, c.args)
@@ -385,7 +413,10 @@ func (s *script) board(ctx context.Context) error {
 	}
 	result := prose(s.rng, 500)
 	for _, step := range req.GetSteps() {
-		_, err := boards.UpdateStep(ctx, &boardv1.UpdateStepRequest{SessionId: s.agent, BoardId: id, StepId: step.GetStepId(), Status: boardv1.StepStatus_STEP_STATUS_COMPLETED, ResultSummary: &result})
+		_, err := boards.UpdateStep(ctx, &boardv1.UpdateStepRequest{
+			SessionId: s.agent, BoardId: id,
+			StepId: step.GetStepId(), Status: boardv1.StepStatus_STEP_STATUS_COMPLETED, ResultSummary: &result,
+		})
 		if err != nil {
 			return err
 		}
@@ -395,7 +426,10 @@ func (s *script) board(ctx context.Context) error {
 }
 
 // words are the words of which prose consists.
-var words = strings.Fields("the build of service gateway fails since commit because test returns error when context is cancelled before stream was read and retry sends request again with same id which server refuses as duplicate so look at handler in file line expected got panic timeout deadline exceeded while waiting for condition ok FAIL func return nil err != if := range struct interface package import const var type")
+var words = strings.Fields("the build of service gateway fails since commit because test returns error when context " +
+	"is cancelled before stream was read and retry sends request again with same id which server refuses as " +
+	"duplicate so look at handler in file line expected got panic timeout deadline exceeded while waiting for " +
+	"condition ok FAIL func return nil err != if := range struct interface package import const var type")
 
 // prose returns a text of n bytes that can be compressed about as well as logs and sources.
 func prose(rng *rand.Rand, n int) string {

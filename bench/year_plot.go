@@ -28,20 +28,28 @@ const yearSection = `
 What an installation of 200 busy agents, which write 0.75 GB a day, takes at the end of each month, with what is written, segments, snapshots and EVENTS divided by one factor. Settings have
 whole MiB: what would be less is 1 MiB. Agents are 200 at a factor of 44 and proportionally fewer at others, so that what is kept of each by number, as its newest 64 turns and 256 messages, is full in the
 second month. Time is not divided: on the server's clock, which tests can move on, a day passes at once when its work is done, and history-days is 30.
-[The figures](benchmarks/year.md) and the plot are made again by ` + "`make bench ARGS=\"--year --only year: --year-dir docs/benchmarks\"`" + `, in half an hour; ` + "`--factor`" + ` is 440 by default.
+[The figures](benchmarks/year.md) and the plot are made again by ` + "`make bench ARGS=\"--year --only year: " +
+	"--year-dir docs/benchmarks\"`" + `, in half an hour; ` + "`--factor`" + ` is 440 by default.
 `
 
 // yearTable returns the text of docs/benchmarks/year.md.
 func yearTable(factor int, all []month) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# A year of %d busy agents\n\nWritten by `make bench ARGS=\"--year --only year: --factor %d --year-dir docs/benchmarks\"` on %d cores: what the installation takes at the end of each month. Amounts are divided\nby the factor, time is not: see [Benchmarks](../benchmarks.md#a-year). Sizes without a unit are in MB. Month 0 is before the first turn.\n\n![Disk, memory and start over the months](year.svg)\n\n", yearAgents, factor, runtime.NumCPU())
-	b.WriteString("| month | turns | written | on disk | journals | snapshots | archive | EVENTS | output | homes | other | unused agents' file | RSS at rest | live heap | ready after SIGKILL | lived in |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+	fmt.Fprintf(&b, "# A year of %d busy agents\n\nWritten by `make bench ARGS=\"--year --only year: --factor %d "+
+		"--year-dir docs/benchmarks\"` on %d cores: what the installation takes at the end of each month. Amounts "+
+		"are divided\nby the factor, time is not: see [Benchmarks](../benchmarks.md#a-year). Sizes without a unit "+
+		"are in MB. Month 0 is before the first turn.\n\n![Disk, memory and start over the months](year.svg)\n\n",
+		yearAgents, factor, runtime.NumCPU())
+	b.WriteString("| month | turns | written | on disk | journals | snapshots | archive | EVENTS | output | homes | " +
+		"other | unused agents' file | RSS at rest | live heap | ready after SIGKILL | lived in " +
+		"|\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, m := range all {
 		fmt.Fprintf(&b, "| %d | %d | %d MB | %.1f MB |", m.n, m.turns, m.written/1e6, mb(m.total))
 		for _, n := range []int64{m.journals, m.snapshots, m.archive, m.events, m.out, m.homes, m.other, m.cache} {
 			fmt.Fprintf(&b, " %.1f |", mb(n))
 		}
-		fmt.Fprintf(&b, " %d MB | %.1f MB | %s | %s |\n", m.rss/1e6, mb(m.heap), m.ready.Round(10*time.Millisecond), m.took.Round(time.Second))
+		fmt.Fprintf(&b, " %d MB | %.1f MB | %s | %s |\n", m.rss/1e6, mb(m.heap), m.ready.Round(10*time.Millisecond),
+			m.took.Round(time.Second))
 	}
 	return b.String()
 }
@@ -72,5 +80,7 @@ func yearPlot(factor int, all []month) string {
 			of("ready", "a", func(m month) float64 { return m.ready.Seconds() }),
 		}},
 	}
-	return plot.SVG(fmt.Sprintf("A year of %d busy agents, amounts divided by %d: disk, memory and start over the months", yearAgents, factor), panels...)
+	return plot.SVG(
+		fmt.Sprintf("A year of %d busy agents, amounts divided by %d: disk, memory and start over the months",
+			yearAgents, factor), panels...)
 }

@@ -18,7 +18,10 @@ import (
 func TestYearPlot(t *testing.T) {
 	var all []month
 	for n := range 4 {
-		all = append(all, month{n: n, total: int64(n) * 30e6, archive: int64(n) * 20e6, events: 1e6, snapshots: 1e6, rss: 150e6, heap: 40e6, ready: time.Second})
+		all = append(all, month{
+			n: n, total: int64(n) * 30e6, archive: int64(n) * 20e6, events: 1e6, snapshots: 1e6,
+			rss: 150e6, heap: 40e6, ready: time.Second,
+		})
 	}
 	plot := yearPlot(400, all)
 	d, lines := xml.NewDecoder(strings.NewReader(plot)), 0

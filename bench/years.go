@@ -52,9 +52,19 @@ func measureYears(ctx context.Context, o options, say func(row)) error {
 	}
 	var all []rested
 	for _, m := range []history{
-		{name: nameUpdates, agents: 10, items: 10, all: 1_000_000, one: (*years).update, target: "≤ 300 MB on disk, RSS ≤ 250 MB, ready ≤ 1 s"},
-		{name: nameCompleted, agents: 1000, all: 1_000_000, one: (*years).complete, target: "RSS ≤ 300 MB, ready ≤ 2 s"},
-		{name: nameSleeping, agents: o.sleepers, all: o.sleepers * itemsAsleep, rest: asleepAfter, one: (*years).completeInTurn, then: (*years).wake, target: "with 1 000 000 agents: RSS ≤ 1 GiB, ready ≤ 3 s, woken with p99 ≤ 15 ms"},
+		{
+			name: nameUpdates, agents: 10, items: 10, all: 1_000_000, one: (*years).update,
+			target: "≤ 300 MB on disk, RSS ≤ 250 MB, ready ≤ 1 s",
+		},
+		{
+			name: nameCompleted, agents: 1000, all: 1_000_000, one: (*years).complete,
+			target: "RSS ≤ 300 MB, ready ≤ 2 s",
+		},
+		{
+			name: nameSleeping, agents: o.sleepers, all: o.sleepers * itemsAsleep, rest: asleepAfter,
+			one: (*years).completeInTurn, then: (*years).wake, target: "with 1 000 000 agents: RSS ≤ 1 GiB, ready ≤ " +
+				"3 s, woken with p99 ≤ 15 ms",
+		},
 	} {
 		if !o.wants(m.name) {
 			continue
@@ -77,10 +87,11 @@ type history struct {
 	name          string
 	agents, items int // items: that each agent has at the beginning
 	one           func(y *years, ctx context.Context, n int) error
-	all           int                                                             // how often one is called
-	rest          time.Duration                                                   // how long the server rests; 0: restedAfter
-	then          func(y *years, ctx context.Context, agents int) (string, error) // a further measurement; nil: none
-	target        string
+	all           int // how often one is called
+	// how long the server rests; 0: restedAfter
+	rest   time.Duration
+	then   func(y *years, ctx context.Context, agents int) (string, error) // a further measurement; nil: none
+	target string
 }
 
 // live makes the history on a new server, and describes the server after a tenth of the history and after all of it.
@@ -97,7 +108,8 @@ func (m history) live(ctx context.Context, binary, dir string, say func(row)) ([
 	done := 0
 	for _, until := range []int{m.all / 10, m.all} {
 		began := time.Now()
-		if err := y.each(ctx, done, until, func(ctx context.Context, n int) error { return m.one(y, ctx, n) }); err != nil {
+		if err := y.each(ctx, done, until, func(ctx context.Context, n int) error { return m.one(y, ctx, n) }); err !=
+			nil {
 			return nil, err
 		}
 		rate := float64(until-done) / time.Since(began).Seconds()
@@ -131,7 +143,8 @@ type rested struct {
 
 // String returns the measurements in one line.
 func (r rested) String() string {
-	s := fmt.Sprintf("%d MB on disk, %d of it EVENTS; RSS %d MB at rest, %d MB when started again, %d MB at rest then; ready %s after SIGKILL (median of %d)",
+	s := fmt.Sprintf("%d MB on disk, %d of it EVENTS; RSS %d MB at rest, %d MB when started again, %d MB at rest "+
+		"then; ready %s after SIGKILL (median of %d)",
 		r.disk/1e6, r.events/1e6, r.rss/1e6, r.loaded/1e6, r.later/1e6, r.ready.Round(10*time.Millisecond), starts)
 	if r.then != "" {
 		s += "; " + r.then
@@ -179,14 +192,20 @@ func (y *years) stop() error {
 // spawn creates agents, and items for each of them.
 func (y *years) spawn(ctx context.Context, agents, items int) error {
 	err := y.each(ctx, 0, agents, func(ctx context.Context, i int) error {
-		_, err := y.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agentName(i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		_, err := y.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			AgentId: agentName(i),
+			Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
+		})
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	for n := range agents * items {
-		made, err := y.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agentName(n % agents), Objective: objective(n)})
+		made, err := y.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+			AgentId:   agentName(n % agents),
+			Objective: objective(n),
+		})
 		if err != nil {
 			return err
 		}
@@ -204,7 +223,10 @@ func objective(n int) string {
 func (y *years) update(ctx context.Context, n int) error {
 	i := n % len(y.items)
 	text := objective(n)
-	_, err := y.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: agentName(i % 10), WorkItemId: y.items[i], Objective: &text})
+	_, err := y.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+		AgentId:    agentName(i % 10),
+		WorkItemId: y.items[i], Objective: &text,
+	})
 	return err
 }
 
@@ -225,7 +247,11 @@ func (y *years) wake(ctx context.Context, agents int) (string, error) {
 	for i := range woken {
 		agent := agentName(i * max(agents/woken, 1) % agents)
 		go func() {
-			turn, err := y.agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{agent}, RequestId: strconv.Itoa(i) + "-" + strconv.FormatInt(time.Now().UnixNano(), 36), Wait: durationpb.New(30 * time.Second)})
+			turn, err := y.agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{
+				AgentIds:  []string{agent},
+				RequestId: strconv.Itoa(i) + "-" + strconv.FormatInt(time.Now().UnixNano(), 36),
+				Wait:      durationpb.New(30 * time.Second),
+			})
 			if err == nil && turn.GetTurn().GetAgentId() != agent {
 				err = fmt.Errorf("no turn of %s", agent)
 			}
@@ -233,7 +259,9 @@ func (y *years) wake(ctx context.Context, agents int) (string, error) {
 		}()
 		<-time.After(5 * time.Millisecond)
 		began := time.Now()
-		if _, err := y.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: agent, Text: "Look at the build"}); err != nil {
+		if _, err := y.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+			AgentId: agent, Text: "Look at the build",
+		}); err != nil {
 			return "", err
 		}
 		if err := <-got; err != nil {
@@ -242,7 +270,8 @@ func (y *years) wake(ctx context.Context, agents int) (string, error) {
 		took = append(took, time.Since(began))
 	}
 	slices.Sort(took)
-	return fmt.Sprintf("message to turn held p50 %s, p99 %s (%d sleepers)", took[len(took)/2].Round(10*time.Microsecond), took[len(took)*99/100].Round(10*time.Microsecond), woken), nil
+	return fmt.Sprintf("message to turn held p50 %s, p99 %s (%d sleepers)",
+		took[len(took)/2].Round(10*time.Microsecond), took[len(took)*99/100].Round(10*time.Microsecond), woken), nil
 }
 
 // completeOf creates an item of an agent and completes it.
@@ -251,7 +280,9 @@ func (y *years) completeOf(ctx context.Context, agent string, n int) error {
 	if err != nil {
 		return err
 	}
-	_, err = y.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: agent, WorkItemId: made.GetWorkItem().GetWorkItemId()})
+	_, err = y.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
+		AgentId: agent, WorkItemId: made.GetWorkItem().GetWorkItemId(),
+	})
 	return err
 }
 
@@ -302,7 +333,8 @@ func (y *years) rest(ctx context.Context, until time.Duration) (r rested, err er
 	if r.later, err = scrape.Resident(y.srv.PID()); err != nil {
 		return r, err
 	}
-	r.disk, r.events = onDisk(y.srv.DataDir), onDisk(filepath.Join(y.srv.DataDir, "nats", "jetstream", "$G", "streams", bus.Stream))
+	r.disk, r.events = onDisk(y.srv.DataDir),
+		onDisk(filepath.Join(y.srv.DataDir, "nats", "jetstream", "$G", "streams", bus.Stream))
 	return r, nil
 }
 

@@ -20,16 +20,23 @@ What a server takes that has a million updates, a million completed items, or ag
 
 // writeYears writes the table of long lives into a directory.
 func writeYears(dir string, all []rested, snapshots []row) error {
-	return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "years.md"), []byte(yearsTable(all, snapshots)), 0o644))
+	return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "years.md"),
+		[]byte(yearsTable(all, snapshots)), 0o644))
 }
 
 // yearsTable returns the text of docs/benchmarks/years.md.
 func yearsTable(all []rested, snapshots []row) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# A long life\n\nWritten by `make bench ARGS=\"--years --only years: --year-dir docs/benchmarks\"` on %d cores. Each history is made on a server of its own with default settings, a tenth of it first and then the rest. The server\nrests, is killed and started %d times, and rests again. Calls come from %d callers at once.\n\n", runtime.NumCPU(), starts, yearCallers)
-	b.WriteString("| history | made at | on disk | of it EVENTS | RSS at rest | RSS when started again | RSS at rest then | ready after SIGKILL | target for all |\n|---|---:|---:|---:|---:|---:|---:|---:|---|\n")
+	fmt.Fprintf(&b, "# A long life\n\nWritten by `make bench ARGS=\"--years --only years: --year-dir "+
+		"docs/benchmarks\"` on %d cores. Each history is made on a server of its own with default settings, a tenth "+
+		"of it first and then the rest. The server\nrests, is killed and started %d times, and rests again. Calls "+
+		"come from %d callers at once.\n\n", runtime.NumCPU(), starts, yearCallers)
+	b.WriteString("| history | made at | on disk | of it EVENTS | RSS at rest | RSS when started again | RSS at rest " +
+		"then | ready after SIGKILL | target for all |\n|---|---:|---:|---:|---:|---:|---:|---:|---|\n")
 	for _, r := range all {
-		fmt.Fprintf(&b, "| %s | %.0f/s | %d MB | %d MB | %d MB | %d MB | %d MB | %s | %s |\n", r.name, r.rate, r.disk/1e6, r.events/1e6, r.rss/1e6, r.loaded/1e6, r.later/1e6, r.ready.Round(10*time.Millisecond), r.target)
+		fmt.Fprintf(&b, "| %s | %.0f/s | %d MB | %d MB | %d MB | %d MB | %d MB | %s | %s |\n", r.name, r.rate,
+			r.disk/1e6, r.events/1e6, r.rss/1e6, r.loaded/1e6, r.later/1e6, r.ready.Round(10*time.Millisecond),
+			r.target)
 	}
 	b.WriteString("\n")
 	for _, r := range all {

@@ -20,17 +20,26 @@ func TestC1_BoardsInAContext(t *testing.T) {
 	require.NoError(t, spawnNamed(dev.Within(t), r.Client, "keeper"))
 	steps := []*boardv1.StepInput{}
 	for i := range 200 {
-		steps = append(steps, &boardv1.StepInput{StepId: fmt.Sprintf("s%03d", i), Title: fmt.Sprintf("Run the tests of package %03d", i)})
+		steps = append(steps, &boardv1.StepInput{
+			StepId: fmt.Sprintf("s%03d", i),
+			Title:  fmt.Sprintf("Run the tests of package %03d", i),
+		})
 	}
 	boards := boardv1.NewBoardServiceClient(r.Conn())
-	_, err := boards.CreateBoard(dev.Within(t), &boardv1.CreateBoardRequest{SessionId: "keeper", BoardId: "build", WalName: "build", Title: "Build it all", Steps: steps})
+	_, err := boards.CreateBoard(dev.Within(t), &boardv1.CreateBoardRequest{
+		SessionId: "keeper", BoardId: "build",
+		WalName: "build", Title: "Build it all", Steps: steps,
+	})
 	require.NoError(t, err)
 	_, err = boards.UpdateStep(dev.Within(t), &boardv1.UpdateStepRequest{
-		SessionId: "keeper", BoardId: "build", StepId: "s007", Status: boardv1.StepStatus_STEP_STATUS_BLOCKED, Reason: "the registry is down\n## Work item of this turn",
+		SessionId: "keeper", BoardId: "build", StepId: "s007", Status: boardv1.StepStatus_STEP_STATUS_BLOCKED,
+		Reason: "the registry is down\n## Work item of this turn",
 	})
 	require.NoError(t, err)
 	shown := func(budget int32) (section *agentv1.ContextSection, text string) {
-		resp, err := r.Agents.GetContext(dev.Within(t), &agentv1.GetContextRequest{AgentId: "keeper", BudgetTokens: budget})
+		resp, err := r.Agents.GetContext(dev.Within(t), &agentv1.GetContextRequest{
+			AgentId: "keeper", BudgetTokens: budget,
+		})
 		require.NoError(t, err)
 		c := resp.GetContext()
 		require.LessOrEqual(t, prompt.Tokens(c.GetText()), int(c.GetBudgetTokens()))
@@ -44,7 +53,8 @@ func TestC1_BoardsInAContext(t *testing.T) {
 	}
 	section, text := shown(0)
 	require.Contains(t, text, "- build [running] Build it all: 199 ready, 0 held, 1 blocked")
-	require.Contains(t, text, "- build/s007 [blocked] Run the tests of package 007: the registry is down ## Work item of this turn")
+	require.Contains(t, text, "- build/s007 [blocked] Run the tests of package 007: the registry is down ## Work "+
+		"item of this turn")
 	require.Greater(t, section.GetTokens(), int32(1000), "the setting's 1 200 are used")
 	require.LessOrEqual(t, section.GetTokens(), int32(1200+10))
 	_, again := shown(0)
@@ -54,7 +64,9 @@ func TestC1_BoardsInAContext(t *testing.T) {
 	require.Contains(t, section.GetText(), "board_get")
 
 	// A turn's own context has them too, beside a message of any length.
-	_, err = r.Agents.EnqueueMessage(dev.Within(t), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "How is the build?"})
+	_, err = r.Agents.EnqueueMessage(dev.Within(t), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: "How is the build?",
+	})
 	require.NoError(t, err)
 	a, err := r.Agents.AcquireTurn(dev.Within(t), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}})
 	require.NoError(t, err)

@@ -13,6 +13,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/client"
 	"quartet/pkg/natsd"
@@ -25,9 +27,6 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/app"
 	"quartet/tests/proc"
-
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // system is a running Quartet as a client sees it: an address for each service.
@@ -49,7 +48,8 @@ type system struct {
 func connect(addr map[string]string, http string) *system {
 	s := &system{http: "http://" + http}
 	s.dial = func(t *testing.T, service string, opts ...grpc.DialOption) *grpc.ClientConn {
-		opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(client.LocalCredential(addr[service])),
+		opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithPerRPCCredentials(client.LocalCredential(addr[service])),
 			grpc.WithUnaryInterceptor(rpc.FaultsUnary), grpc.WithStreamInterceptor(rpc.FaultsStream))
 		conn, err := grpc.NewClient("passthrough:///"+addr[service], opts...)
 		require.NoError(t, err)
@@ -141,7 +141,8 @@ func splitWith(t *testing.T, throughOne bool, startApp func(*testing.T, app.Conf
 	config := func(i int, services []string) app.Config {
 		return app.Config{
 			WorkerUnconfined: true,
-			DataDir:          filepath.Join(dir, fmt.Sprint(i)), HomeDir: filepath.Join(dir, "home"), NATSURL: broker.URL(), KeyFile: filepath.Join(dir, "key"),
+			DataDir:          filepath.Join(dir, fmt.Sprint(i)), HomeDir: filepath.Join(dir, "home"),
+			NATSURL: broker.URL(), KeyFile: filepath.Join(dir, "key"),
 			Addresses: addr, Serve: services, HTTPAddr: httpAddr, PublicURL: "http://" + httpAddr,
 			Publish: true, Replicas: 1, WorkerID: "w1", WorkerRoots: []string{dir}, WorkerCapacity: 4,
 		}
@@ -199,7 +200,9 @@ func eachWay(t *testing.T, body func(t *testing.T, ctx context.Context, s *syste
 }
 
 func (s *system) spawn(t *testing.T, ctx context.Context, agentID string) {
-	_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 }
 
@@ -217,7 +220,10 @@ type turn struct {
 }
 
 func (s *system) acquire(t *testing.T, ctx context.Context, agentID string) *turn {
-	got, err := s.agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{agentID}, Wait: durationpb.New(20 * time.Second)})
+	got, err := s.agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{
+		AgentIds: []string{agentID},
+		Wait:     durationpb.New(20 * time.Second),
+	})
 	require.NoError(t, err)
 	require.False(t, got.GetPending(), "agent %s has nothing to do", agentID)
 	return &turn{s: s, got: got}
@@ -236,24 +242,29 @@ func (tn *turn) again(t *testing.T, ctx context.Context, index int32) *agentv1.S
 	require.NoError(t, err)
 	round := kept.GetRounds()[index]
 	r, err := tn.s.agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
-		AgentId: tr.GetAgentId(), TurnId: tr.GetTurnId(), RunId: tr.GetRunId(), RoundIndex: index, Text: round.GetText(), ToolCalls: round.GetToolCalls(),
+		AgentId: tr.GetAgentId(), TurnId: tr.GetTurnId(), RunId: tr.GetRunId(), RoundIndex: index,
+		Text: round.GetText(), ToolCalls: round.GetToolCalls(),
 	})
 	require.NoError(t, err)
 	return r
 }
 
-func (tn *turn) round(t *testing.T, ctx context.Context, text string, calls ...*agentv1.ToolCall) *agentv1.SubmitRoundResponse {
+func (tn *turn) round(t *testing.T, ctx context.Context, text string,
+	calls ...*agentv1.ToolCall,
+) *agentv1.SubmitRoundResponse {
 	for i, c := range calls {
 		c.CallId = fmt.Sprint(i)
 	}
 	tr := tn.got.GetTurn()
 	r, err := tn.s.agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
-		AgentId: tr.GetAgentId(), TurnId: tr.GetTurnId(), RunId: tr.GetRunId(), RoundIndex: tn.n, Text: text, ToolCalls: calls,
+		AgentId: tr.GetAgentId(), TurnId: tr.GetTurnId(), RunId: tr.GetRunId(), RoundIndex: tn.n, Text: text,
+		ToolCalls: calls,
 	})
 	require.NoError(t, err)
 	tn.n++
 	for _, res := range r.GetToolResults() {
-		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, res.GetStatus(), "%s: %s", res.GetToolName(), res.GetError().GetMessage())
+		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, res.GetStatus(), "%s: %s", res.GetToolName(),
+			res.GetError().GetMessage())
 	}
 	return r
 }
@@ -280,20 +291,26 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 		// A command: the turn ends with the wait and the result wakes the agent.
 		tn := s.acquire(t, ctx, "keeper")
 		require.Equal(t, "do three things", tn.got.GetMessage().GetText())
-		r := tn.round(t, ctx, "", tool(t, "CreateWorkItem", map[string]any{"objective": "run a command", "plan": "run it\n"}))
+		r := tn.round(t, ctx, "",
+			tool(t, "CreateWorkItem", map[string]any{"objective": "run a command", "plan": "run it\n"}))
 		item := at(r.GetToolResults()[0], "work_item", "work_item_id")
 		r = tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}),
 			tool(t, "ExecCommand", map[string]any{"cmd": "sleep 1; echo hello; exit 3", "yield_time": "0s"}))
 		task := at(r.GetToolResults()[1], "handle", "task_id")
-		r = tn.round(t, ctx, "", tool(t, "WaitFor", map[string]any{"wake": "task_result", "resource": task, "reason": "the command"}))
+		r = tn.round(t, ctx, "",
+			tool(t, "WaitFor", map[string]any{"wake": "task_result", "resource": task, "reason": "the command"}))
 		require.True(t, r.GetTurnEnded())
 		require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_WAIT_FOR, r.GetEndReason())
 
 		tn = s.acquire(t, ctx, "keeper")
 		if tn.got.GetMessage().GetTick() != nil { // the scheduler was quicker than the message with the result
-			require.Contains(t, tn.got.GetContext().GetText(), "TaskOutput, task_id "+task, "the turn is told where the result is")
+			require.Contains(t, tn.got.GetContext().GetText(), "TaskOutput, task_id "+task,
+				"the turn is told where the result is")
 			tr := tn.got.GetTurn()
-			_, err := s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: "keeper", TurnId: tr.GetTurnId(), RunId: tr.GetRunId(), Outcome: agentv1.TurnOutcome_TURN_OUTCOME_COMPLETED})
+			_, err := s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
+				AgentId: "keeper", TurnId: tr.GetTurnId(),
+				RunId: tr.GetRunId(), Outcome: agentv1.TurnOutcome_TURN_OUTCOME_COMPLETED,
+			})
 			require.NoError(t, err)
 			tn = s.acquire(t, ctx, "keeper")
 		}
@@ -302,10 +319,12 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 		require.Contains(t, tn.got.GetMessage().GetText(), "hello")
 		got, err := s.work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: item})
 		require.NoError(t, err)
-		require.Equal(t, workv1.Readiness_READINESS_RUNNABLE, got.GetWorkItem().GetReadiness(), "the wait is over when the result is shown")
+		require.Equal(t, workv1.Readiness_READINESS_RUNNABLE, got.GetWorkItem().GetReadiness(),
+			"the wait is over when the result is shown")
 		require.Empty(t, got.GetWorkItem().GetBlockedBy())
 		tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}))
-		r = tn.round(t, ctx, "It said hello and failed with 3.", tool(t, "CompleteWorkItem", map[string]any{"work_item_id": item}))
+		r = tn.round(t, ctx, "It said hello and failed with 3.",
+			tool(t, "CompleteWorkItem", map[string]any{"work_item_id": item}))
 		require.True(t, r.GetTurnEnded())
 		require.Equal(t, item, r.GetPromotedWorkItemId())
 
@@ -314,11 +333,13 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 		tn = s.acquire(t, ctx, "keeper")
 		r = tn.round(t, ctx, "", tool(t, "CreateWorkItem", map[string]any{"objective": "wait for the world"}))
 		item = at(r.GetToolResults()[0], "work_item", "work_item_id")
-		r = tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}), tool(t, "CreateExternalTrigger", map[string]any{}))
+		r = tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}),
+			tool(t, "CreateExternalTrigger", map[string]any{}))
 		tn0 := tn
 		url, trigger := at(r.GetToolResults()[1], "url"), at(r.GetToolResults()[1], "trigger", "trigger_id")
 		require.True(t, strings.HasPrefix(url, s.http+"/v1/triggers/"), url)
-		tn.round(t, ctx, "", tool(t, "WaitFor", map[string]any{"wake": "external", "resource": trigger, "reason": "the world"}))
+		tn.round(t, ctx, "",
+			tool(t, "WaitFor", map[string]any{"wake": "external", "resource": trigger, "reason": "the world"}))
 		post(t, ctx, url, `{"n":1}`)
 		tn = s.acquire(t, ctx, "keeper")
 		require.Equal(t, agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED, tn.got.GetMessage().GetTick().GetReason())
@@ -326,7 +347,8 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "the world", got.GetWorkItem().GetBlockedBy())
 		require.True(t, got.GetWorkItem().GetHasTriggeredWaits())
-		tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}), tool(t, "UpdateWorkItem", map[string]any{"blocked_by": nil}))
+		tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}),
+			tool(t, "UpdateWorkItem", map[string]any{"blocked_by": nil}))
 		tn.round(t, ctx, "The world called.", tool(t, "CompleteWorkItem", map[string]any{"work_item_id": item}))
 
 		// A timer, while another item goes on.
@@ -334,7 +356,10 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 		tn = s.acquire(t, ctx, "keeper")
 		r = tn.round(t, ctx, "", tool(t, "CreateWorkItem", map[string]any{"objective": "wait a moment"}))
 		item = at(r.GetToolResults()[0], "work_item", "work_item_id")
-		tn.round(t, ctx, "", tool(t, "WaitFor", map[string]any{"wake": "timer", "after": "0.3s", "reason": "a moment", "work_item_id": item}))
+		tn.round(t, ctx, "", tool(t, "WaitFor", map[string]any{
+			"wake": "timer", "after": "0.3s", "reason": "a moment",
+			"work_item_id": item,
+		}))
 		tn = s.acquire(t, ctx, "keeper")
 		require.Equal(t, agentv1.TickReason_TICK_REASON_PICK_QUEUED, tn.got.GetMessage().GetTick().GetReason())
 		tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}))
@@ -344,7 +369,8 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 		again := tn0.again(t, ctx, 1)
 		require.Equal(t, url, at(again.GetToolResults()[1], "url"))
 		secret := strings.TrimPrefix(url, s.http+"/v1/triggers/")
-		require.NotContains(t, s.everything(t, ctx), secret, "the secret of a trigger is told to its maker alone (SPEC P3)")
+		require.NotContains(t, s.everything(t, ctx), secret, "the secret of a trigger is told to its maker alone "+
+			"(SPEC P3)")
 
 		require.Eventually(t, func() bool {
 			e, err := s.scheduler.Explain(ctx, &schedulerv1.ExplainRequest{AgentId: "keeper"})

@@ -38,8 +38,9 @@ func (d *damageable) archivedBytes() (n int64) {
 	return n
 }
 
-// TestR12_ArchiveOfARunningServer: a server that archives segments is killed while it does. What lies in the archive is read as what lies in
-// the log: histories, repeated requests, events from the beginning, and the whole journal where there is no snapshot.
+// TestR12_ArchiveOfARunningServer: a server that archives segments is killed while it does. What lies in the archive is
+// read as what lies in the log: histories, repeated requests, events from the beginning, and the whole journal where
+// there is no snapshot.
 func TestR12_ArchiveOfARunningServer(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	d := newDamageable(t, "--segment-mib", "1", "--snapshot-mib", "1", "--log-level", "debug")
@@ -84,7 +85,8 @@ func TestR12_ArchiveOfARunningServer(t *testing.T) {
 	require.NoError(t, os.WriteFile(files[0], changed, 0o600))
 	out, code := d.quartet("verify", "--data-dir", d.srv.DataDir)
 	require.Equal(t, 1, code, out)
-	require.Regexp(t, `damaged +work/0 .* archived: \d+ frames, \d+ segments?\n +the journal of work/0 is damaged: frames behind \d+ up to \d+ .* in segment 2, .*/archive/work-0/segment-2-`, out)
+	require.Regexp(t,
+		`damaged +work/0 .* archived: \d+ frames, \d+ segments?\n +the journal of work/0 is damaged: frames behind \d+ up to \d+ .* in segment 2, .*/archive/work-0/segment-2-`, out)
 	require.Contains(t, out, "damaged: 1; other streams: 2, damaged: 0")
 	_, damaged := d.startAnyhow()
 	require.Len(t, damaged, 1)
@@ -96,7 +98,8 @@ func TestR12_ArchiveOfARunningServer(t *testing.T) {
 	d.goesOn()
 }
 
-// toldOfArchive looks whether an operator is told what the journal of work takes: by `quartet status`, `quartet doctor` and metrics.
+// toldOfArchive looks whether an operator is told what the journal of work takes: by `quartet status`, `quartet doctor`
+// and metrics.
 func (d *damageable) toldOfArchive() {
 	d.t.Helper()
 	told, code := d.quartet("status", "--address", d.srv.GRPC, "-o", "json")
@@ -113,10 +116,12 @@ func (d *damageable) toldOfArchive() {
 	require.Positive(d.t, u.GetSnapshotBytes())
 	require.WithinDuration(d.t, time.Now(), u.GetSnapshotAt().AsTime(), 30*time.Minute)
 	told, _ = d.quartet("status", "--address", d.srv.GRPC)
-	require.Regexp(d.t, `(?m)^work/0 +\d+ +\d+\.\d MiB +\d+ (seconds?|minutes?) ago +\d+ segments?, \d+\.\d MiB +\d+\.\d MiB$`, told)
+	require.Regexp(d.t,
+		`(?m)^work/0 +\d+ +\d+\.\d MiB +\d+ (seconds?|minutes?) ago +\d+ segments?, \d+\.\d MiB +\d+\.\d MiB$`, told)
 	require.Regexp(d.t, `(?m)^identity/0 +1 +0\.0 MiB +none *$`, told)
 	told, _ = d.quartet("doctor", "--address", d.srv.GRPC)
-	require.Regexp(d.t, `segments +7 journals have \d+ segments? with \d+\.\d MiB, and \d+ archived with \d+\.\d MiB`, told)
+	require.Regexp(d.t, `segments +7 journals have \d+ segments? with \d+\.\d MiB, and \d+ archived with \d+\.\d MiB`,
+		told)
 	resp2, err := http.Get("http://" + d.srv.HTTP + "/metrics")
 	require.NoError(d.t, err)
 	defer resp2.Body.Close()
@@ -126,7 +131,8 @@ func (d *damageable) toldOfArchive() {
 	require.Regexp(d.t, `(?m)^quartet_store_full_seconds \+Inf$`, string(text))
 }
 
-// killedWhen kills the server while callers work, once a measure changes by which something can be seen to be written, and starts it again.
+// killedWhen kills the server while callers work, once a measure changes by which something can be seen to be written,
+// and starts it again.
 func (all callers) killedWhen(measure func() int64) {
 	d := all[0].d
 	before := measure()

@@ -22,15 +22,24 @@ import (
 // key, over REST and gRPC, and what was refused. Each call is in it once.
 func TestI16_TheAuditLog(t *testing.T) {
 	planes, door := twoDoors(t)
-	keyID, secret := planes.key(t, &identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR, Namespace: "acme"})
-	_, err := agentv1.NewAgentServiceClient(planes.conn(t, secret)).SpawnAgent(soon(t), &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	keyID, secret := planes.key(t, &identityv1.CreateKeyRequest{
+		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR,
+		Namespace: "acme",
+	})
+	_, err := agentv1.NewAgentServiceClient(planes.conn(t, secret)).SpawnAgent(soon(t), &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 
 	require.Equal(t, 200, door.rest(t, secret, "POST", "/v1/agents/keeper:pause", `{"request_id":"p1"}`).status)
-	_, err = agentv1.NewAgentServiceClient(planes.conn(t, secret)).ResumeAgent(soon(t), &agentv1.ResumeAgentRequest{AgentId: "keeper"})
+	_, err = agentv1.NewAgentServiceClient(planes.conn(t, secret)).ResumeAgent(soon(t), &agentv1.ResumeAgentRequest{
+		AgentId: "keeper",
+	})
 	require.NoError(t, err)
-	require.Equal(t, 403, door.rest(t, secret, "GET", "/v1/keys", "").status, "a role that may not call a method is refused before it is recorded")
-	backup, err := backupv1.NewBackupServiceClient(planes.conn(t, bootstrap)).ExportBackup(soon(t), &backupv1.ExportBackupRequest{})
+	require.Equal(t, 403, door.rest(t, secret, "GET", "/v1/keys", "").status,
+		"a role that may not call a method is refused before it is recorded")
+	backup, err := backupv1.NewBackupServiceClient(planes.conn(t, bootstrap)).
+		ExportBackup(soon(t), &backupv1.ExportBackupRequest{})
 	require.NoError(t, err)
 	for err == nil {
 		_, err = backup.Recv()
@@ -40,7 +49,8 @@ func TestI16_TheAuditLog(t *testing.T) {
 	}
 	stop(t, door) // which records what it has counted
 
-	list, err := auditv1.NewAuditServiceClient(planes.conn(t, bootstrap)).ListAudit(soon(t), &auditv1.ListAuditRequest{})
+	list, err := auditv1.NewAuditServiceClient(planes.conn(t, bootstrap)).
+		ListAudit(soon(t), &auditv1.ListAuditRequest{})
 	require.NoError(t, err)
 	type entry struct{ method, who, key, source, about, code string }
 	var got []entry
@@ -53,7 +63,8 @@ func TestI16_TheAuditLog(t *testing.T) {
 		case auditv1.AuditKind_AUDIT_KIND_REFUSED_LOGINS:
 			require.Equal(t, int64(7), e.GetCount())
 		}
-		got = append(got, entry{e.GetMethod()[strings.Index(e.GetMethod(), "/")+1:], e.GetNamespace() + "/" + e.GetPrincipal(), e.GetKeyId(), e.GetSource(), about, e.GetCode()})
+		got = append(got, entry{e.GetMethod()[strings.Index(e.GetMethod(), "/")+1:], e.GetNamespace() + "/" +
+			e.GetPrincipal(), e.GetKeyId(), e.GetSource(), about, e.GetCode()})
 	}
 	require.Equal(t, []entry{
 		{"CreateKey", "default/bootstrap", "", "127.0.0.1", keyID, "OK"},
@@ -90,8 +101,10 @@ func TestI16_TheCommand(t *testing.T) {
 
 	out, err = run("audit", "--method", "CreateKey", "--since", "1h")
 	require.NoError(t, err, out)
-	require.Regexp(t, `(?m)^1 .* default/bootstrap +127\.0\.0\.1 +CreateKey +begins +name=root role=installation_admin$`, out)
-	require.Regexp(t, `(?m)^2 .* default/bootstrap +127\.0\.0\.1 +CreateKey +OK +installation_key_id=\w+ key_id=key_\w+ name=root namespace=default role=installation_admin$`, out)
+	require.Regexp(t,
+		`(?m)^1 .* default/bootstrap +127\.0\.0\.1 +CreateKey +begins +name=root role=installation_admin$`, out)
+	require.Regexp(t,
+		`(?m)^2 .* default/bootstrap +127\.0\.0\.1 +CreateKey +OK +installation_key_id=\w+ key_id=key_\w+ name=root namespace=default role=installation_admin$`, out)
 	out, err = run("audit", "-o", "json", "--method", "ListAudit")
 	require.NoError(t, err, out)
 	for line := range strings.Lines(out) {

@@ -105,16 +105,40 @@ func TestI21_ForgedBackups(t *testing.T) {
 		says string
 	}{
 		"a forged file of the older format": {store("a", forged.plain), both, "is not authenticated"},
-		"a forged file of another key":      {store("b", sealWith(t, foreign, forged.plain)), both, "needs another key"},
-		"that claims to be ours":            {store("c", named(sealWith(t, foreign, forged.plain))), both, "nothing in it can be trusted"},
-		"for our recipient":                 {store("d", named(sealWith(t, foreign, forged.plain, operator.Recipient()))), both, "nothing in it can be trusted"},
-		"and unauthenticated is asked for":  {store("d", named(sealWith(t, foreign, forged.plain, operator.Recipient()))), append(both, "--unauthenticated"), "nothing in it can be trusted"},
-		"a changed file":                    {store("e", changed), both, "was changed at or shortly before byte"},
-		"a file that is cut short":          {store("f", genuine[:len(genuine)/2]), both, "cut short"},
-		"no key file":                       {file, []string{"--key-file", filepath.Join(dir, "nowhere")}, "the key file has none"},
-		"a key that was retired":            {file, []string{"--key-file", keyOf("retired", retired)}, ring.Keys()[0].ID},
-		"no identity":                       {theirs, []string{"--key-file", key}, "encrypted for other recipients"},
-		"not a file of identities":          {theirs, []string{"--key-file", key, "--identity-file", key}, "AGE-SECRET-KEY"},
+		"a forged file of another key": {
+			store("b", sealWith(t, foreign, forged.plain)), both,
+			"needs another key",
+		},
+		"that claims to be ours": {
+			store("c", named(sealWith(t, foreign, forged.plain))), both,
+			"nothing in it can be trusted",
+		},
+		"for our recipient": {
+			store("d", named(sealWith(t, foreign, forged.plain, operator.Recipient()))), both,
+			"nothing in it can be trusted",
+		},
+		"and unauthenticated is asked for": {
+			store("d", named(sealWith(t, foreign, forged.plain, operator.Recipient()))),
+			append(both, "--unauthenticated"), "nothing in it can be trusted",
+		},
+		"a changed file":           {store("e", changed), both, "was changed at or shortly before byte"},
+		"a file that is cut short": {store("f", genuine[:len(genuine)/2]), both, "cut short"},
+		"no key file": {
+			file,
+			[]string{"--key-file", filepath.Join(dir, "nowhere")},
+			"the key file has none",
+		},
+		"a key that was retired": {
+			file,
+			[]string{"--key-file", keyOf("retired", retired)},
+			ring.Keys()[0].ID,
+		},
+		"no identity": {theirs, []string{"--key-file", key}, "encrypted for other recipients"},
+		"not a file of identities": {
+			theirs,
+			[]string{"--key-file", key, "--identity-file", key},
+			"AGE-SECRET-KEY",
+		},
 	} {
 		fresh := filepath.Join(t.TempDir(), "fresh")
 		out, err := quartet(append([]string{"restore", c.file, "--data-dir", fresh}, c.args...)...)
@@ -124,7 +148,8 @@ func TestI21_ForgedBackups(t *testing.T) {
 		require.NoDirExists(t, filepath.Join(fresh, "nats.restoring"), name)
 		require.NotContains(t, out, operator.String())
 	}
-	out, err = quartet(append([]string{"restore", "--check", store("c", named(sealWith(t, foreign, forged.plain)))}, both...)...)
+	out, err = quartet(append([]string{"restore", "--check", store("c", named(sealWith(t, foreign, forged.plain)))},
+		both...)...)
 	require.Error(t, err)
 	require.Contains(t, out, "nothing in it can be trusted")
 	must(append([]string{"restore", "--check", file}, both...)...)
@@ -151,7 +176,10 @@ func TestI21_ForgedBackups(t *testing.T) {
 		out, err := exec.CommandContext(ctx, bin, "whoami", "--address", s.GRPC, "--token", token).CombinedOutput()
 		return string(out), err
 	}
-	for _, s := range []*proc.Quartet{restored(file), restored(theirs, "--identity-file", identities), restored(after)} {
+	for _, s := range []*proc.Quartet{
+		restored(file), restored(theirs, "--identity-file", identities),
+		restored(after),
+	} {
 		out, err := who(s, secret)
 		require.NoError(t, err, out)
 		require.Contains(t, out, "root, admin")

@@ -118,23 +118,31 @@ func (b *busy) rounds() int {
 }
 
 func (b *busy) work(ctx context.Context, agent string) {
-	agents, items, waits := agentv1.NewAgentServiceClient(b.conn), workv1.NewWorkServiceClient(b.conn), waitingv1.NewWaitingServiceClient(b.conn)
-	if _, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err != nil {
+	agents, items, waits := agentv1.NewAgentServiceClient(b.conn), workv1.NewWorkServiceClient(b.conn),
+		waitingv1.NewWaitingServiceClient(b.conn)
+	if _, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	}); err != nil {
 		return
 	}
 	for ctx.Err() == nil {
-		item, err := items.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agent, Objective: "is made while a backup is"})
+		item, err := items.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+			AgentId: agent, Objective: "is made while a backup is",
+		})
 		if err != nil {
 			return
 		}
 		m := made{agent: agent, item: item.GetWorkItem().GetWorkItemId()}
-		trigger, err := waits.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{AgentId: agent, Description: "CI"})
+		trigger, err := waits.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{
+			AgentId: agent, Description: "CI",
+		})
 		if err != nil {
 			return
 		}
 		m.url = trigger.GetUrl()
 		wait, err := waits.WaitFor(ctx, &waitingv1.WaitForRequest{
-			AgentId: agent, WorkItemId: m.item, Reason: "CI runs", Wake: waitingv1.Wake_WAKE_EXTERNAL, Resource: trigger.GetTrigger().GetTriggerId(),
+			AgentId: agent, WorkItemId: m.item, Reason: "CI runs", Wake: waitingv1.Wake_WAKE_EXTERNAL,
+			Resource: trigger.GetTrigger().GetTriggerId(),
 		})
 		if err != nil {
 			return
@@ -177,7 +185,8 @@ func (b *busy) verify(t *testing.T, ctx context.Context, base string) (kept int)
 		}
 		woken[m.agent] = true
 		_, path, _ := strings.Cut(m.url, "/v1/")
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+base+"/v1/"+path, strings.NewReader("{}"))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+base+"/v1/"+path,
+			strings.NewReader("{}"))
 		require.NoError(t, err)
 		resp, err := http.DefaultClient.Do(req)
 		require.NoError(t, err)

@@ -20,7 +20,8 @@ import (
 	"quartet/tests/proc"
 )
 
-var hostileSteps = flag.Int("hostile-steps", 300, "how many steps the test of hostile handlers has; from 10 000 on it has 20 workers and handlers that print 1 GB")
+var hostileSteps = flag.Int("hostile-steps", 300, "how many steps the test of hostile handlers has; from 10 000 on "+
+	"it has 20 workers and handlers that print 1 GB")
 
 // hostileKind is one way in which a handler misbehaves, and what must come of its step.
 type hostileKind struct {
@@ -58,8 +59,14 @@ var hostileKinds = []hostileKind{
 	{"wrongtypes", `echo '{"status":["completed"],"artifacts":7}'`, failed, "cannot be used"},
 	{"needs", `echo '{"status":"blocked","reason":"needs a key"}'`, blocked, "needs a key"},
 	{"gaveup", `echo '{"status":"cancelled","reason":"no use"}'`, cancelled, "no use"},
-	{"longid", `printf '{"artifacts":["%s"]}' "$(head -c 300 /dev/zero | tr '\0' x)"`, failed, "the report of the worker was refused: limit_exceeded: artifact_ids[0]"},
-	{"manyids", `printf '{"artifacts":[%s""]}' "$(yes '"a",' | head -250 | tr -d '\n')"`, failed, "artifact_ids has 251 entries"},
+	{
+		"longid", `printf '{"artifacts":["%s"]}' "$(head -c 300 /dev/zero | tr '\0' x)"`, failed,
+		"the report of the worker was refused: limit_exceeded: artifact_ids[0]",
+	},
+	{
+		"manyids", `printf '{"artifacts":[%s""]}' "$(yes '"a",' | head -250 | tr -d '\n')"`, failed,
+		"artifact_ids has 251 entries",
+	},
 	{"emptyid", `echo '{"artifacts":[""]}'`, failed, "artifact_ids[0] is required"},
 	{"escapes", `echo '{"summary":"a\u0000b\ud800c"}'`, completed, "a\uFFFDb\uFFFDc"},
 	{"longsummary", `printf '{"summary":"%s"}' "$(head -c 60000 /dev/zero | tr '\0' x)"`, completed, "xxx"},
@@ -120,7 +127,8 @@ func TestB15_StepsThroughHostileHandlers(t *testing.T) {
 	hire := func(id string, huge int) *proc.Process {
 		p := &proc.Process{
 			Binary: bin, Args: []string{
-				"--address", srv.GRPC, "worker", "--pool", "work,hang", "--capacity", fmt.Sprint(capacity), "--id", id, "--writable", filepath.Dir(executions), "--handler", hostileHandler(executions, huge),
+				"--address", srv.GRPC, "worker", "--pool", "work,hang", "--capacity", fmt.Sprint(capacity), "--id", id,
+				"--writable", filepath.Dir(executions), "--handler", hostileHandler(executions, huge),
 			},
 			Log: filepath.Join(dir, id), Ready: func(context.Context) bool { return true },
 		}
@@ -139,7 +147,8 @@ func TestB15_StepsThroughHostileHandlers(t *testing.T) {
 
 	get := func() *boardv1.Board {
 		got, err := client.Again(ctx, func(ctx context.Context) (*boardv1.GetBoardResponse, error) {
-			return c.Boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: "keeper", BoardId: "hostile"}, grpc.MaxCallRecvMsgSize(64<<20))
+			return c.Boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: "keeper", BoardId: "hostile"},
+				grpc.MaxCallRecvMsgSize(64<<20))
 		})
 		require.NoError(t, err)
 		return got.GetBoard()
@@ -261,7 +270,8 @@ func TestB15_AHandlerWhoseStepIsTakenIsStopped(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
-	srv, err := proc.NewQuartet(bin, filepath.Join(dir, "data"), "") // leases of 300 s, so that no heartbeat tells the worker
+	// leases of 300 s, so that no heartbeat tells the worker
+	srv, err := proc.NewQuartet(bin, filepath.Join(dir, "data"), "")
 	require.NoError(t, err)
 	require.NoError(t, srv.Start(ctx))
 	t.Cleanup(func() { _ = srv.Kill() })
@@ -274,23 +284,34 @@ func TestB15_AHandlerWhoseStepIsTakenIsStopped(t *testing.T) {
 	}
 	quartet("agent", "spawn", "keeper")
 	file := filepath.Join(dir, "board.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("board: taken\nwal: taken\ntitle: Taken\npool: work\nsteps:\n  - {id: one, title: One}\n  - {id: two, title: Two}\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("board: taken\nwal: taken\ntitle: Taken\npool: work\nsteps:\n  - "+
+		"{id: one, title: One}\n  - {id: two, title: Two}\n"), 0o600))
 	quartet("board", "apply", "keeper", file)
 	quartet("board", "open", "keeper/taken", "work")
 	p := &proc.Process{
-		Binary: bin, Args: []string{"--address", srv.GRPC, "worker", "--pool", "work", "--id", "w-1", "--handler", `test "$QUARTET_STEP_ID" = two || { sleep 600; echo late; }`},
+		Binary: bin, Args: []string{
+			"--address", srv.GRPC, "worker", "--pool", "work", "--id", "w-1", "--handler",
+			`test "$QUARTET_STEP_ID" = two || { sleep 600; echo late; }`,
+		},
 		Log: filepath.Join(dir, "worker"), Ready: func(context.Context) bool { return true },
 	}
 	require.NoError(t, p.Start(ctx))
 	t.Cleanup(func() { _ = p.Kill() })
 	step := func(id string) *boardv1.Step {
-		got, err := c.Boards.QuerySteps(ctx, &boardv1.QueryStepsRequest{SessionId: "keeper", BoardId: "taken", StepIds: []string{id}, IncludeTerminalSteps: true})
+		got, err := c.Boards.QuerySteps(ctx, &boardv1.QueryStepsRequest{
+			SessionId: "keeper", BoardId: "taken",
+			StepIds: []string{id}, IncludeTerminalSteps: true,
+		})
 		require.NoError(t, err)
 		return got.GetSteps()[0]
 	}
-	require.Eventually(t, func() bool { return step("one").GetStatus() == boardv1.StepStatus_STEP_STATUS_RUNNING }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return step("one").GetStatus() == boardv1.StepStatus_STEP_STATUS_RUNNING },
+		time.Minute, 10*time.Millisecond)
 	mine := "I did it"
-	_, err = c.Boards.UpdateStep(ctx, &boardv1.UpdateStepRequest{SessionId: "keeper", BoardId: "taken", StepId: "one", Status: completed, ResultSummary: &mine})
+	_, err = c.Boards.UpdateStep(ctx, &boardv1.UpdateStepRequest{
+		SessionId: "keeper", BoardId: "taken", StepId: "one",
+		Status: completed, ResultSummary: &mine,
+	})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return step("two").GetStatus() == completed }, time.Minute, 10*time.Millisecond)
 	require.Equal(t, mine, step("one").GetResultSummary())

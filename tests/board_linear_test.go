@@ -47,7 +47,10 @@ func TestB6_ClaimsAreLinearizable(t *testing.T) {
 	c, err := client.Dial(srv.GRPC)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	req := &boardv1.CreateBoardRequest{SessionId: "keeper", BoardId: "b", WalName: "b", Title: "b", DefaultWorkerPoolId: "go"}
+	req := &boardv1.CreateBoardRequest{
+		SessionId: "keeper", BoardId: "b", WalName: "b", Title: "b",
+		DefaultWorkerPoolId: "go",
+	}
 	for i := range linearSteps {
 		req.Steps = append(req.Steps, &boardv1.StepInput{StepId: fmt.Sprint("s-", i), Title: "s"})
 	}
@@ -84,7 +87,8 @@ func TestB6_ClaimsAreLinearizable(t *testing.T) {
 		require.NoError(t, srv.Start(ctx))
 	}
 	require.Eventually(t, func() bool { return int(completed()) == linearSteps }, 2*time.Minute, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return h.count("refused") > 0 }, time.Minute, 10*time.Millisecond, "nobody was late: the test shows nothing")
+	require.Eventually(t, func() bool { return h.count("refused") > 0 }, time.Minute, 10*time.Millisecond,
+		"nobody was late: the test shows nothing")
 	stop()
 	all.Wait()
 	ops := h.operations()
@@ -224,7 +228,10 @@ func (h *history) read(ctx context.Context, c *client.Client, id int, rng *rand.
 	for ctx.Err() == nil {
 		stepID := fmt.Sprint("s-", rng.IntN(linearSteps))
 		call := h.now()
-		got, err := c.Boards.QuerySteps(ctx, &boardv1.QueryStepsRequest{SessionId: "keeper", BoardId: "b", StepIds: []string{stepID}, IncludeTerminalSteps: true})
+		got, err := c.Boards.QuerySteps(ctx, &boardv1.QueryStepsRequest{
+			SessionId: "keeper", BoardId: "b",
+			StepIds: []string{stepID}, IncludeTerminalSteps: true,
+		})
 		if err != nil || len(got.GetSteps()) != 1 {
 			continue
 		}
@@ -273,7 +280,10 @@ func (w *claimer) once(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	hello := &boardv1.BoardWorkerHello{WorkerId: fmt.Sprint("w-", w.id), BootId: fmt.Sprint("boot-", w.id), WorkerPoolIds: []string{"go"}, Capacity: 1}
+	hello := &boardv1.BoardWorkerHello{
+		WorkerId: fmt.Sprint("w-", w.id), BootId: fmt.Sprint("boot-", w.id),
+		WorkerPoolIds: []string{"go"}, Capacity: 1,
+	}
 	for _, a := range w.has {
 		hello.RunIds = append(hello.RunIds, a.GetRun().GetRunId())
 	}
@@ -321,7 +331,9 @@ func (w *claimer) took(assigned []*boardv1.StepAssignment) {
 
 // finish reports the step that it works at, sometimes too late, and waits for the
 // answer; false if the stream broke before it came.
-func (w *claimer) finish(ctx context.Context, s grpc.BidiStreamingClient[boardv1.ConnectRequest, boardv1.ConnectResponse]) bool {
+func (w *claimer) finish(ctx context.Context, s grpc.BidiStreamingClient[boardv1.ConnectRequest,
+	boardv1.ConnectResponse],
+) bool {
 	pause := time.Duration(w.rng.IntN(20)) * time.Millisecond
 	if w.rng.IntN(10) == 0 {
 		pause = linearLease + time.Duration(w.rng.IntN(600)-200)*time.Millisecond
@@ -336,7 +348,10 @@ func (w *claimer) finish(ctx context.Context, s grpc.BidiStreamingClient[boardv1
 	}
 	step, run := w.has[0].GetStep().GetStepId(), w.has[0].GetRun().GetRunId()
 	call := w.now()
-	report := &boardv1.StepReport{RunId: run, Status: boardv1.StepStatus_STEP_STATUS_COMPLETED, ResultSummary: &run, Finished: true}
+	report := &boardv1.StepReport{
+		RunId: run, Status: boardv1.StepStatus_STEP_STATUS_COMPLETED, ResultSummary: &run,
+		Finished: true,
+	}
 	if s.Send(&boardv1.ConnectRequest{Reports: []*boardv1.StepReport{report}}) != nil {
 		w.add(w.id, op{step, "complete", run}, call, outcome{word: "unknown"}, math.MaxInt64, "unknown")
 		return false
@@ -363,6 +378,8 @@ func (w *claimer) finish(ctx context.Context, s grpc.BidiStreamingClient[boardv1
 }
 
 func spawnNamed(ctx context.Context, c *client.Client, agentID string) error {
-	_, err := c.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := c.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	return err
 }

@@ -39,7 +39,8 @@ func TestB11_ABoardOfThisRepositoryOverKills(t *testing.T) {
 		return string(out)
 	}
 	file := filepath.Join(t.TempDir(), "board.yaml")
-	made, err := exec.CommandContext(ctx, "go", append([]string{"run", "quartet/examples/package-board", "-C", ".."}, packages...)...).Output()
+	made, err := exec.CommandContext(ctx, "go", append([]string{"run", "quartet/examples/package-board", "-C", ".."},
+		packages...)...).Output()
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file, made, 0o600))
 	quartet("agent", "spawn", "keeper")
@@ -59,7 +60,10 @@ func TestB11_ABoardOfThisRepositoryOverKills(t *testing.T) {
 	}
 	worker := func(id, handler string) *proc.Process {
 		p := &proc.Process{
-			Binary: bin, Args: []string{"--address", srv.GRPC, "worker", "--pool", "go", "--id", id, "--unconfined", "--handler", handler},
+			Binary: bin, Args: []string{
+				"--address", srv.GRPC, "worker", "--pool", "go", "--id", id, "--unconfined",
+				"--handler", handler,
+			},
 			Log: filepath.Join(t.TempDir(), id), Ready: func(context.Context) bool { return true },
 		}
 		require.NoError(t, p.Start(ctx))
@@ -80,12 +84,14 @@ func TestB11_ABoardOfThisRepositoryOverKills(t *testing.T) {
 	for i := 2; i <= 4; i++ {
 		worker(fmt.Sprint("w-", i), `go build "$QUARTET_STEP_TITLE" && echo built`)
 	}
-	require.Eventually(t, func() bool { return get().GetCounts().GetCompleted() >= 2 }, 2*time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return get().GetCounts().GetCompleted() >= 2 }, 2*time.Minute,
+		10*time.Millisecond)
 	require.Equal(t, lost, held(), "a lease that is kept is kept")
 	require.NoError(t, hanging.Kill())
 	require.NoError(t, srv.Kill())
 	require.NoError(t, srv.Start(ctx))
-	require.Eventually(t, func() bool { return get().GetDiagnostics().GetCompleteable() }, 3*time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return get().GetDiagnostics().GetCompleteable() }, 3*time.Minute,
+		20*time.Millisecond)
 	quartet("board", "complete", "keeper/packages")
 
 	for _, s := range get().GetSteps() {

@@ -20,7 +20,8 @@ import (
 func TestB1_AWALAsAFile(t *testing.T) {
 	s := dev.Start(t)
 	call := func(method, path, body string, want int) string {
-		req, err := http.NewRequestWithContext(dev.Within(t), method, s.URL()+"/v1/sessions/keeper/"+path, strings.NewReader(body))
+		req, err := http.NewRequestWithContext(dev.Within(t), method, s.URL()+"/v1/sessions/keeper/"+path,
+			strings.NewReader(body))
 		require.NoError(t, err)
 		resp, err := proc.HTTP.Do(req)
 		require.NoError(t, err)
@@ -31,7 +32,8 @@ func TestB1_AWALAsAFile(t *testing.T) {
 		return string(out)
 	}
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	call(http.MethodPost, "boards", `{"boardId":"one","walName":"first","title":"One","steps":[{"stepId":"a","title":"A"},{"stepId":"b","title":"B","dependsOnStepIds":["a"]}]}`, 200)
+	call(http.MethodPost, "boards",
+		`{"boardId":"one","walName":"first","title":"One","steps":[{"stepId":"a","title":"A"},{"stepId":"b","title":"B","dependsOnStepIds":["a"]}]}`, 200)
 	call(http.MethodPatch, "boards/one/steps/a", `{"status":"STEP_STATUS_COMPLETED","resultSummary":"fine"}`, 200)
 	before := call(http.MethodGet, "wal/first.wal.jsonl", "", 200)
 	replayed, err := wal.Replay(strings.NewReader(before))
@@ -45,7 +47,8 @@ func TestB1_AWALAsAFile(t *testing.T) {
 	followed := make(chan string, 1)
 	ctx := dev.Within(t)
 	go func() {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL()+"/v1/sessions/keeper/wal/first.wal.jsonl?follow=true", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+			s.URL()+"/v1/sessions/keeper/wal/first.wal.jsonl?follow=true", nil)
 		if err != nil {
 			followed <- err.Error()
 			return

@@ -23,7 +23,10 @@ func TestC4_BoardTools(t *testing.T) {
 	call := func(name string, args map[string]any) *agentv1.ToolResult {
 		in, err := structpb.NewStruct(args)
 		require.NoError(t, err)
-		got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{AgentId: "keeper", Name: name, Arguments: in})
+		got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
+			AgentId: "keeper", Name: name,
+			Arguments: in,
+		})
 		require.NoError(t, err)
 		return got.GetResult()
 	}
@@ -38,9 +41,13 @@ func TestC4_BoardTools(t *testing.T) {
 	for _, tool := range listed.GetTools() {
 		schemas[tool.GetName()] = tool.GetInputSchema().AsMap()["properties"].(map[string]any)
 	}
-	for _, name := range []string{"board_template", "board_create", "board_get", "board_list", "board_update", "board_query_steps",
+	for _, name := range []string{
+		"board_template", "board_create", "board_get", "board_list", "board_update",
+		"board_query_steps",
 		"board_update_step", "board_complete", "board_fail", "board_cancel", "board_dispatch_worker",
-		"board_cancel_run", "board_open_dispatch", "board_close_dispatch", "board_list_dispatches", "board_list_workers"} {
+		"board_cancel_run", "board_open_dispatch", "board_close_dispatch", "board_list_dispatches",
+		"board_list_workers",
+	} {
 		require.Contains(t, schemas, name)
 		require.NotContains(t, schemas[name], "session_id")
 		require.NotContains(t, schemas[name], "task_id")
@@ -54,14 +61,22 @@ func TestC4_BoardTools(t *testing.T) {
 	require.Contains(t, done("board.template", nil)["text"], "step")
 	made := done("board.create", map[string]any{
 		"board_id": "build", "wal_filename": "build-1", "title": "Build",
-		"steps": []any{map[string]any{"step_id": "fetch", "title": "Fetch"}, map[string]any{"step_id": "test", "title": "Test", "depends_on_step_ids": []any{"fetch"}}},
+		"steps": []any{
+			map[string]any{"step_id": "fetch", "title": "Fetch"},
+			map[string]any{"step_id": "test", "title": "Test", "depends_on_step_ids": []any{"fetch"}},
+		},
 	})
 	require.NotEmpty(t, made["event_ids"])
 	done("board_update", map[string]any{"board_id": "build", "operations": []any{
 		map[string]any{"op": "add_step", "step": map[string]any{"step_id": "ship", "title": "Ship"}},
-		map[string]any{"op": "update_step", "step_id": "ship", "fields": map[string]any{"depends_on_step_ids": []any{"test"}}},
+		map[string]any{"op": "update_step", "step_id": "ship", "fields": map[string]any{
+			"depends_on_step_ids": []any{"test"},
+		}},
 	}})
-	done("board_update_step", map[string]any{"board_id": "build", "step_id": "fetch", "status": "completed", "result_summary": "12 MB"})
+	done("board_update_step", map[string]any{
+		"board_id": "build", "step_id": "fetch", "status": "completed",
+		"result_summary": "12 MB",
+	})
 	ready := done("board_query_steps", map[string]any{"board_id": "build", "statuses": []any{"ready"}})
 	require.Len(t, ready["steps"], 1)
 
@@ -91,26 +106,37 @@ func TestB10_ToolsForRunsAndDispatches(t *testing.T) {
 	call := func(name string, args map[string]any) map[string]any {
 		in, err := structpb.NewStruct(args)
 		require.NoError(t, err)
-		got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{AgentId: "keeper", Name: name, Arguments: in})
+		got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
+			AgentId: "keeper", Name: name,
+			Arguments: in,
+		})
 		require.NoError(t, err)
-		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetResult().GetStatus(), "%s: %v", name, got.GetResult().GetError())
+		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetResult().GetStatus(), "%s: %v", name,
+			got.GetResult().GetError())
 		return got.GetResult().GetResult().AsMap()
 	}
-	call("board_create", map[string]any{"board_id": "build", "wal_name": "build", "title": "Build", "steps": []any{map[string]any{"step_id": "a", "title": "A"}}})
+	call("board_create", map[string]any{
+		"board_id": "build", "wal_name": "build", "title": "Build",
+		"steps": []any{map[string]any{"step_id": "a", "title": "A"}},
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, stopped := make(chan error, 1), make(chan error, 1)
 	go func() {
-		ended <- r.RunSteps(ctx, client.StepOptions{ID: "w-1", Pools: []string{"default"}}, func(ctx context.Context, _ *boardv1.StepAssignment) (client.StepResult, error) {
-			<-ctx.Done()
-			stopped <- context.Cause(ctx)
-			return client.StepResult{}, ctx.Err()
-		})
+		ended <- r.RunSteps(ctx, client.StepOptions{ID: "w-1", Pools: []string{"default"}},
+			func(ctx context.Context, _ *boardv1.StepAssignment) (client.StepResult, error) {
+				<-ctx.Done()
+				stopped <- context.Cause(ctx)
+				return client.StepResult{}, ctx.Err()
+			})
 	}()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-ended)
 	})
-	opened := call("board_open_dispatch", map[string]any{"board_id": "build", "max_parallel": 2, "step_timeout": "90m", "allowed_step_ids": []any{"a"}})["dispatch"].(map[string]any)
+	opened := call("board_open_dispatch", map[string]any{
+		"board_id": "build", "max_parallel": 2, "step_timeout": "90m",
+		"allowed_step_ids": []any{"a"},
+	})["dispatch"].(map[string]any)
 	require.Equal(t, "5400s", opened["step_timeout"])
 	listed := call("board_list_dispatches", map[string]any{"board_id": "build"})["dispatches"].([]any)
 	require.Equal(t, opened["dispatch_id"], listed[0].(map[string]any)["dispatch_id"])
@@ -141,26 +167,39 @@ func TestC5_FormerNamesOfBoardTools(t *testing.T) {
 			name, listed string
 			args         map[string]any
 		}{
-			{create, "board_create", map[string]any{"task_id": board, "wal_name": board, "title": "Build", "steps": []any{map[string]any{"step_id": "a", "title": "A"}}}},
+			{create, "board_create", map[string]any{
+				"task_id": board, "wal_name": board, "title": "Build",
+				"steps": []any{map[string]any{"step_id": "a", "title": "A"}},
+			}},
 			{"agent_task_get", "board_get", map[string]any{"task_id": board}},
 			{"agent.task_get", "board_get", map[string]any{"board_id": board}},
 			{"agent_task_query_steps", "board_query_steps", map[string]any{"task_id": board}},
-			{"agent_task_update_step", "board_update_step", map[string]any{"task_id": board, "step_id": "a", "status": "completed"}},
+			{"agent_task_update_step", "board_update_step", map[string]any{
+				"task_id": board, "step_id": "a",
+				"status": "completed",
+			}},
 			{"agent_task_complete", "board_complete", map[string]any{"task_id": board}},
 			{"agent_task_list", "board_list", nil},
 			{"agent_task_template", "board_template", nil},
 		} {
 			in, err := structpb.NewStruct(c.args)
 			require.NoError(t, err)
-			got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{AgentId: "keeper", Name: c.name, Arguments: in})
+			got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
+				AgentId: "keeper", Name: c.name,
+				Arguments: in,
+			})
 			require.NoError(t, err)
-			require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetResult().GetStatus(), "%s: %v", c.name, got.GetResult().GetError())
+			require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetResult().GetStatus(), "%s: %v", c.name,
+				got.GetResult().GetError())
 			require.Equal(t, c.listed, got.GetResult().GetToolName())
 		}
 	}
 	in, err := structpb.NewStruct(map[string]any{"task_id": "build-0"})
 	require.NoError(t, err)
-	got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{AgentId: "keeper", Name: "agent_dispatch_worker", Arguments: in})
+	got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
+		AgentId: "keeper", Name: "agent_dispatch_worker", Arguments: in,
+	})
 	require.NoError(t, err)
-	require.Equal(t, "board_not_dispatchable", got.GetResult().GetError().GetKind(), "the tool is known, the board is closed")
+	require.Equal(t, "board_not_dispatchable", got.GetResult().GetError().GetKind(),
+		"the tool is known, the board is closed")
 }

@@ -66,6 +66,7 @@ func TestR5_BrokerFailures(t *testing.T) {
 		unknown += d.Unknown
 	}
 	require.NoError(t, load.Audit(ctx, w.conn, w.watcher, w.drivers))
-	t.Logf("%d freezes, %d kills of the broker in %s: %d mutations answered, %d of unknown outcome, %d events: none lost, none twice",
+	t.Logf("%d freezes, %d kills of the broker in %s: %d mutations answered, %d of unknown outcome, %d events: none "+
+		"lost, none twice",
 		freezes, killed, time.Since(began).Round(time.Second), w.answered(), unknown, len(w.watcher.Seen))
 }

@@ -28,8 +28,9 @@ func (d *damageable) inBucket(b *s3store.Bucket) *archive.Catalog {
 	return c
 }
 
-// TestR12_ArchiveInABucket: a server archives into a bucket, whose server is killed meanwhile and comes back. What lies in the bucket is read as what lies
-// in the log: histories, repeated requests, and the whole journal where there is no snapshot. It is backed up, verified, repaired and restored.
+// TestR12_ArchiveInABucket: a server archives into a bucket, whose server is killed meanwhile and comes back. What lies
+// in the bucket is read as what lies in the log: histories, repeated requests, and the whole journal where there is no
+// snapshot. It is backed up, verified, repaired and restored.
 func TestR12_ArchiveInABucket(t *testing.T) {
 	s3 := bucket.Start(t)
 	credentials := bucket.Credentials(t, bucket.AccessKey, bucket.SecretKey)
@@ -52,10 +53,12 @@ func TestR12_ArchiveInABucket(t *testing.T) {
 	require.NoError(t, s3.Kill())
 	all.work(150, nil) // calls do not wait for the bucket
 	out, _ := d.quartet("status", "--address", d.srv.GRPC)
-	require.Regexp(t, `the archive of [a-z]+/0 cannot be read: .* connection refused\n +fix: see whether `+s3.Addr+` works`, out)
+	require.Regexp(t, `the archive of [a-z]+/0 cannot be read: .* connection refused\n +fix: see whether `+s3.Addr+
+		` works`, out)
 	require.Equal(t, 1, strings.Count(out, "cannot be read: "), "once for all journals: %s", out)
 	s3.Run(t)
-	tick := time.NewTicker(100 * time.Millisecond) // what may be archived follows from snapshots, which are taken of what is written
+	// what may be archived follows from snapshots, which are taken of what is written
+	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for round := 0; len(d.inBucket(b).Segments) < max(had+1, 4); round++ {
 		require.Less(t, round, 1000, "nothing is archived")
@@ -88,22 +91,24 @@ func TestR12_ArchiveInABucket(t *testing.T) {
 	d.refusesAnotherPlace(t)
 }
 
-// readsAllInBucket starts the server without snapshots, so that it reads its journal from the beginning, while the bucket cannot be reached: it says
-// so, and is ready when the bucket is back.
+// readsAllInBucket starts the server without snapshots, so that it reads its journal from the beginning, while the
+// bucket cannot be reached: it says so, and is ready when the bucket is back.
 func (d *damageable) readsAllInBucket(t *testing.T, s3 *bucket.Server, all callers) {
 	require.NoError(t, s3.Kill())
 	require.NoError(t, os.RemoveAll(snapshotStream(d.srv.DataDir)))
 	require.NoError(t, os.WriteFile(d.srv.Log, nil, 0o600))
 	d.srv.Ready = func(context.Context) bool {
 		said, err := os.ReadFile(d.srv.Log)
-		return err == nil && strings.Contains(string(said), "the bucket of the archive cannot be used") && strings.Contains(string(said), "journal: loading continues")
+		return err == nil && strings.Contains(string(said), "the bucket of the archive cannot be used") &&
+			strings.Contains(string(said), "journal: loading continues")
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
 	defer cancel()
 	require.NoError(t, d.srv.Start(ctx))
 	require.False(t, proc.OK(d.ctx, "http://"+d.srv.HTTP+"/readyz"))
 	s3.Run(t)
-	require.Eventually(t, func() bool { return proc.OK(d.ctx, "http://"+d.srv.HTTP+"/readyz") }, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return proc.OK(d.ctx, "http://"+d.srv.HTTP+"/readyz") }, time.Minute,
+		50*time.Millisecond)
 	require.Zero(t, d.lastLoad().Snapshot)
 	require.Greater(t, d.lastLoad().Frames, 200, "the whole journal is read")
 	all.check(31)
@@ -139,7 +144,8 @@ func (d *damageable) mendsBucket(t *testing.T, s3 *bucket.Server, backup string,
 	require.NoError(t, os.WriteFile(files[0], changed, 0o600))
 	out, code := d.quartet("verify", "--data-dir", d.srv.DataDir)
 	require.Equal(t, 1, code, out)
-	require.Regexp(t, `damaged +work/0 .*\n +the journal of work/0 is damaged: frames behind \d+ up to \d+ .* in segment 2, segment-2-[0-9a-f]+\.frames of s3://journals/prod/work-0`, out)
+	require.Regexp(t,
+		`damaged +work/0 .*\n +the journal of work/0 is damaged: frames behind \d+ up to \d+ .* in segment 2, segment-2-[0-9a-f]+\.frames of s3://journals/prod/work-0`, out)
 	r, code := d.repair("--from-backup", backup, "--apply")
 	require.Zero(t, code, r)
 	require.NotEmpty(t, r.Replaced)

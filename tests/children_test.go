@@ -24,7 +24,8 @@ import (
 	"quartet/tests/proc"
 )
 
-var families = flag.Int("families", 6, "how often the children test has the parent delegate to three children, with a kill each")
+var families = flag.Int("families", 6, "how often the children test has the parent delegate to three children, with "+
+	"a kill each")
 
 // jobs are what the three children are told, by how it ends.
 var jobs = map[string]string{"report": "completed", "words": "completed", "fatal": "failed"}
@@ -45,8 +46,13 @@ func TestA12_ChildrenOverKillsAndAborts(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 
-	h := &household{t: t, ctx: ctx, agents: agentv1.NewAgentServiceClient(conn), tasks: taskv1.NewTaskServiceClient(conn), focusOf: map[string]string{}}
-	_, err = h.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "lead", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	h := &household{
+		t: t, ctx: ctx, agents: agentv1.NewAgentServiceClient(conn),
+		tasks: taskv1.NewTaskServiceClient(conn), focusOf: map[string]string{},
+	}
+	_, err = h.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "lead", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 	aside, stop := context.WithCancel(ctx)
 	defer stop()
@@ -89,7 +95,10 @@ type household struct {
 func (h *household) say(text string) {
 	h.t.Helper()
 	_, err := load.Again(h.ctx, func(ctx context.Context) (*agentv1.EnqueueMessageResponse, error) {
-		return h.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "lead", Text: text, RequestId: text})
+		return h.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+			AgentId: "lead", Text: text,
+			RequestId: text,
+		})
 	})
 	require.NoError(h.t, err)
 }
@@ -102,7 +111,10 @@ func (h *household) abort() {
 	}
 	for _, a := range l.GetAgents() {
 		if run := a.GetCurrentRunId(); run != "" {
-			_, err := h.agents.AbortRun(h.ctx, &agentv1.AbortRunRequest{AgentId: a.GetAgentId(), RunId: run, RequestId: "abort-" + run})
+			_, err := h.agents.AbortRun(h.ctx, &agentv1.AbortRunRequest{
+				AgentId: a.GetAgentId(), RunId: run,
+				RequestId: "abort-" + run,
+			})
 			if err == nil {
 				h.mu.Lock()
 				h.aborted++
@@ -115,8 +127,13 @@ func (h *household) abort() {
 // run takes turns as a runner does, of whatever agent.
 func (h *household) run(ctx context.Context, name string) {
 	for n := 0; ctx.Err() == nil; n++ {
-		req := &agentv1.AcquireTurnRequest{RequestId: fmt.Sprintf("%s-%d", name, n), RunnerId: name, Wait: durationpb.New(time.Second)}
-		got, err := load.Again(ctx, func(ctx context.Context) (*agentv1.AcquireTurnResponse, error) { return h.agents.AcquireTurn(ctx, req) })
+		req := &agentv1.AcquireTurnRequest{
+			RequestId: fmt.Sprintf("%s-%d", name, n), RunnerId: name,
+			Wait: durationpb.New(time.Second),
+		}
+		got, err := load.Again(ctx, func(ctx context.Context) (*agentv1.AcquireTurnResponse, error) {
+			return h.agents.AcquireTurn(ctx, req)
+		})
 		if err != nil || got.GetTurn() == nil {
 			continue
 		}
@@ -148,7 +165,10 @@ func (h *household) turn(ctx context.Context, got *agentv1.AcquireTurnResponse) 
 		outcome = agentv1.TurnOutcome_TURN_OUTCOME_FATAL
 	}
 	_, err := load.Again(ctx, func(ctx context.Context) (*agentv1.FinishTurnResponse, error) {
-		return h.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: t.GetAgentId(), TurnId: t.GetTurnId(), RunId: t.GetRunId(), Outcome: outcome})
+		return h.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
+			AgentId: t.GetAgentId(), TurnId: t.GetTurnId(),
+			RunId: t.GetRunId(), Outcome: outcome,
+		})
 	})
 	return err
 }
@@ -171,13 +191,15 @@ func (h *household) report(ctx context.Context, t *agentv1.Turn, text string) (e
 		}
 		index, item = index+1, itemOf(made.GetToolResults()[0])
 	}
-	end, err := h.round(ctx, t, index, "the report of "+text, call("PickWorkItem", "work_item_id", item), call("CompleteWorkItem", "work_item_id", item))
+	end, err := h.round(ctx, t, index, "the report of "+text, call("PickWorkItem", "work_item_id", item),
+		call("CompleteWorkItem", "work_item_id", item))
 	return end.GetTurnEnded(), err
 }
 
 // delegate makes an item, spawns three children for it, and turns to another one.
 func (h *household) delegate(ctx context.Context, t *agentv1.Turn, text string) error {
-	first, err := h.round(ctx, t, 0, "", call("CreateWorkItem", "objective", text), call("CreateWorkItem", "objective", "something else"))
+	first, err := h.round(ctx, t, 0, "", call("CreateWorkItem", "objective", text),
+		call("CreateWorkItem", "objective", "something else"))
 	if err != nil {
 		return err
 	}
@@ -186,7 +208,8 @@ func (h *household) delegate(ctx context.Context, t *agentv1.Turn, text string) 
 	for job := range jobs {
 		calls = append(calls, call("SpawnAgent", "initial_message", job+" "+text))
 	}
-	calls = append(calls, call("PickWorkItem", "work_item_id", other, "reason", "meanwhile"), call("UpdateWorkItem", "work_item_id", other, "blocked_by", "nothing to do"),
+	calls = append(calls, call("PickWorkItem", "work_item_id", other, "reason", "meanwhile"),
+		call("UpdateWorkItem", "work_item_id", other, "blocked_by", "nothing to do"),
 		call("UpdateWorkItem", "work_item_id", item, "blocked_by", "the children"))
 	second, err := h.round(ctx, t, 1, "delegating", calls...)
 	if err != nil {
@@ -204,9 +227,14 @@ func (h *household) delegate(ctx context.Context, t *agentv1.Turn, text string) 
 	return nil
 }
 
-func (h *household) round(ctx context.Context, t *agentv1.Turn, index int32, text string, calls ...*agentv1.ToolCall) (*agentv1.SubmitRoundResponse, error) {
+func (h *household) round(ctx context.Context, t *agentv1.Turn, index int32, text string, calls ...*agentv1.ToolCall) (
+	*agentv1.SubmitRoundResponse, error,
+) {
 	return load.Again(ctx, func(ctx context.Context) (*agentv1.SubmitRoundResponse, error) {
-		return h.agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{AgentId: t.GetAgentId(), TurnId: t.GetTurnId(), RunId: t.GetRunId(), RoundIndex: index, Text: text, ToolCalls: calls})
+		return h.agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+			AgentId: t.GetAgentId(), TurnId: t.GetTurnId(),
+			RunId: t.GetRunId(), RoundIndex: index, Text: text, ToolCalls: calls,
+		})
 	})
 }
 
@@ -228,15 +256,21 @@ func (h *household) shepherd(ctx context.Context) {
 	for ctx.Err() == nil {
 		l, err := h.agents.ListAgents(ctx, &agentv1.ListAgentsRequest{IncludePrivate: true, PageSize: 500})
 		for _, a := range l.GetAgents() {
-			if err != nil || a.GetControl() != agentv1.Control_CONTROL_PAUSED || a.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_ACTIVE {
+			if err != nil || a.GetControl() != agentv1.Control_CONTROL_PAUSED ||
+				a.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_ACTIVE {
 				continue
 			}
 			if a.GetDelegationId() != "" {
-				d, err := h.agents.GetDelegation(ctx, &agentv1.GetDelegationRequest{AgentId: "lead", DelegationId: a.GetDelegationId()})
+				d, err := h.agents.GetDelegation(ctx, &agentv1.GetDelegationRequest{
+					AgentId: "lead", DelegationId: a.GetDelegationId(),
+				})
 				if err != nil {
 					continue
 				}
-				_, err = h.tasks.SendTaskInput(ctx, &taskv1.SendTaskInputRequest{AgentId: "lead", TaskId: d.GetDelegation().GetTaskId(), Text: d.GetDelegation().GetLabel(), RequestId: "again-" + a.GetLastTurnId()})
+				_, err = h.tasks.SendTaskInput(ctx, &taskv1.SendTaskInputRequest{
+					AgentId: "lead", TaskId: d.GetDelegation().GetTaskId(), Text: d.GetDelegation().GetLabel(),
+					RequestId: "again-" + a.GetLastTurnId(),
+				})
 				if err != nil {
 					continue
 				}
@@ -282,7 +316,10 @@ func (h *household) unsettled() string {
 	if err != nil || len(open.GetDelegations()) > 0 {
 		return fmt.Sprint("delegations are open: ", open, err)
 	}
-	for _, state := range []agentv1.MessageState{agentv1.MessageState_MESSAGE_STATE_QUEUED, agentv1.MessageState_MESSAGE_STATE_DEQUEUED} {
+	for _, state := range []agentv1.MessageState{
+		agentv1.MessageState_MESSAGE_STATE_QUEUED,
+		agentv1.MessageState_MESSAGE_STATE_DEQUEUED,
+	} {
 		m, err := h.agents.ListMessages(h.ctx, &agentv1.ListMessagesRequest{AgentId: "lead", State: state})
 		if err != nil || len(m.GetMessages()) > 0 {
 			return fmt.Sprint("messages are left: ", m, err)
@@ -295,11 +332,15 @@ func (h *household) unsettled() string {
 // that wrote when they held nothing.
 func (h *household) audit(conn *connection, families int) {
 	t := h.t
-	all, err := h.agents.ListAgents(h.ctx, &agentv1.ListAgentsRequest{IncludePrivate: true, IncludeDeleted: true, PageSize: 500})
+	all, err := h.agents.ListAgents(h.ctx, &agentv1.ListAgentsRequest{
+		IncludePrivate: true, IncludeDeleted: true,
+		PageSize: 500,
+	})
 	require.NoError(t, err)
 	l, err := h.agents.ListDelegations(h.ctx, &agentv1.ListDelegationsRequest{AgentId: "lead", PageSize: 500})
 	require.NoError(t, err)
-	require.Len(t, all.GetAgents(), 1+len(l.GetDelegations()), "a child for each delegation, a delegation for each child")
+	require.Len(t, all.GetAgents(), 1+len(l.GetDelegations()),
+		"a child for each delegation, a delegation for each child")
 	w := load.NewWatcher(conn)
 	require.NoError(t, w.CatchUp(h.ctx))
 	results := map[string]int{}
@@ -315,7 +356,8 @@ func (h *household) audit(conn *connection, families int) {
 			require.Equal(t, open[e.GetAgentId()], p["turn"].GetStructValue().GetFields()["turn_id"].GetStringValue())
 			delete(open, e.GetAgentId())
 		case "round_submitted":
-			require.Equal(t, open[e.GetAgentId()], p["round"].GetStructValue().GetFields()["turn_id"].GetStringValue(), "nothing of a run that is over")
+			require.Equal(t, open[e.GetAgentId()], p["round"].GetStructValue().GetFields()["turn_id"].GetStringValue(),
+				"nothing of a run that is over")
 		case "tool_result_recorded", "round_settled":
 			require.Equal(t, open[e.GetAgentId()], p["turn_id"].GetStringValue(), "nothing of a run that is over")
 		case "message_queued":
@@ -333,7 +375,8 @@ func (h *household) audit(conn *connection, families int) {
 		require.Equal(t, agentv1.DelegationState_DELEGATION_STATE_COMPLETED, d.GetState())
 		require.Equal(t, jobs[job], pbjson.EnumText(d.GetOutcome()), d.GetLabel())
 		require.NotEmpty(t, d.GetParentWorkItemId())
-		require.Equal(t, 1, results[d.GetTaskId()+" for "+d.GetParentWorkItemId()], "one result for the item it was made for: %s", d)
+		require.Equal(t, 1, results[d.GetTaskId()+" for "+d.GetParentWorkItemId()],
+			"one result for the item it was made for: %s", d)
 		switch job {
 		case "report":
 			require.Equal(t, "the report of "+d.GetLabel(), d.GetResultSummary())
@@ -346,8 +389,12 @@ func (h *household) audit(conn *connection, families int) {
 		}
 		task, err := h.tasks.GetTask(h.ctx, &taskv1.GetTaskRequest{AgentId: "lead", TaskId: d.GetTaskId()})
 		require.NoError(t, err)
-		require.Equal(t, jobs[job], strings.ToLower(strings.TrimPrefix(task.GetTask().GetState().String(), "TASK_STATE_")))
-		_, err = h.agents.EnqueueMessage(h.ctx, &agentv1.EnqueueMessageRequest{AgentId: d.GetChildAgentId(), Text: "psst", RequestId: id.New().New("x_")})
+		require.Equal(t, jobs[job],
+			strings.ToLower(strings.TrimPrefix(task.GetTask().GetState().String(), "TASK_STATE_")))
+		_, err = h.agents.EnqueueMessage(h.ctx, &agentv1.EnqueueMessageRequest{
+			AgentId: d.GetChildAgentId(),
+			Text:    "psst", RequestId: id.New().New("x_"),
+		})
 		require.ErrorIs(t, fault.From(err), fault.PermissionDenied, "nobody speaks to a private child")
 	}
 	require.Len(t, results, len(l.GetDelegations()), "no result beside these")
@@ -360,5 +407,6 @@ func (h *household) audit(conn *connection, families int) {
 	for task, item := range h.focusOf {
 		require.Equal(t, 1, results[task+" for "+item])
 	}
-	t.Logf("%d families, %d delegations, %d aborts, %d events: every result once, for its item", families, len(l.GetDelegations()), h.aborted, len(w.Seen))
+	t.Logf("%d families, %d delegations, %d aborts, %d events: every result once, for its item", families,
+		len(l.GetDelegations()), h.aborted, len(w.Seen))
 }

@@ -60,7 +60,8 @@ func TestTheLogIsJSON(t *testing.T) {
 	require.NoError(t, err)
 	rest, err := proc.FreeAddr()
 	require.NoError(t, err)
-	cmd := exec.CommandContext(soon(t), home.bin, "dev", "--data-dir", filepath.Join(t.TempDir(), "data"), "--grpc-addr", grpc, "--http-addr", rest, "--worker-roots", t.TempDir())
+	cmd := exec.CommandContext(soon(t), home.bin, "dev", "--data-dir", filepath.Join(t.TempDir(), "data"),
+		"--grpc-addr", grpc, "--http-addr", rest, "--worker-roots", t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	var log bytes.Buffer
@@ -109,8 +110,8 @@ func TestMisspeltVariablesOfAServer(t *testing.T) {
 	require.NotContains(t, string(out), "secret")
 }
 
-// `quartet mcp` starts the server of the user where none runs. It goes on when the session ends, a second session uses it, and
-// --no-start starts none.
+// `quartet mcp` starts the server of the user where none runs. It goes on when the session ends, a second session uses
+// it, and --no-start starts none.
 func TestC5_MCPStartsAServer(t *testing.T) {
 	proc.Long(t)
 	bin, home := binary(t), t.TempDir()
@@ -120,10 +121,15 @@ func TestC5_MCPStartsAServer(t *testing.T) {
 	require.NoError(t, err)
 	data := filepath.Join(home, "data")
 	session := func(args ...string) (out, errs string) {
-		cmd := exec.CommandContext(soon(t), bin, append([]string{"mcp", "--agent", "keeper", "--create", "--tools", "memory", "--address", grpc}, args...)...)
-		cmd.Env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME=", "QUARTET_GRPC_ADDR="+grpc, "QUARTET_HTTP_ADDR="+rest, "QUARTET_DATA_DIR="+data)
-		cmd.Stdin = strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}` + "\n" +
-			`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n" + `{"jsonrpc":"2.0","id":2,"method":"tools/list"}` + "\n")
+		cmd := exec.CommandContext(soon(t), bin,
+			append([]string{"mcp", "--agent", "keeper", "--create", "--tools", "memory", "--address", grpc},
+				args...)...)
+		cmd.Env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME=", "QUARTET_GRPC_ADDR="+grpc, "QUARTET_HTTP_ADDR="+
+			rest, "QUARTET_DATA_DIR="+data)
+		cmd.Stdin = strings.NewReader(
+			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}` + "\n" +
+				`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n" +
+				`{"jsonrpc":"2.0","id":2,"method":"tools/list"}` + "\n")
 		var o, e bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &o, &e
 		require.NoError(t, cmd.Run(), e.String())
@@ -158,7 +164,8 @@ func TestC5_MCPStartsAServer(t *testing.T) {
 	require.Contains(t, string(command), "--embedded-worker\x00off", "it executes no commands")
 }
 
-// Where a server at another address has the data, `quartet mcp` starts none and says where it is, on stderr and to the model.
+// Where a server at another address has the data, `quartet mcp` starts none and says where it is, on stderr and to the
+// model.
 func TestC5_MCPNamesTheServerThatHasTheData(t *testing.T) {
 	proc.Long(t)
 	bin, home := binary(t), t.TempDir()
@@ -168,8 +175,10 @@ func TestC5_MCPNamesTheServerThatHasTheData(t *testing.T) {
 		require.NoError(t, err)
 		at = append(at, addr)
 	}
-	environment := append(os.Environ(), "HOME="+home, "XDG_STATE_HOME=", "QUARTET_DATA_DIR="+filepath.Join(home, "data"))
-	server := exec.CommandContext(soon(t), bin, "dev", "--grpc-addr", at[0], "--http-addr", at[1], "--embedded-worker", "off")
+	environment := append(os.Environ(), "HOME="+home, "XDG_STATE_HOME=", "QUARTET_DATA_DIR="+
+		filepath.Join(home, "data"))
+	server := exec.CommandContext(soon(t), bin, "dev", "--grpc-addr", at[0], "--http-addr", at[1], "--embedded-worker",
+		"off")
 	server.Env = environment
 	require.NoError(t, server.Start())
 	t.Cleanup(func() {
@@ -184,7 +193,8 @@ func TestC5_MCPNamesTheServerThatHasTheData(t *testing.T) {
 
 	cmd := exec.CommandContext(soon(t), bin, "mcp", "--agent", "keeper", "--create", "--address", at[2])
 	cmd.Env = append(environment, "QUARTET_GRPC_ADDR="+at[2], "QUARTET_HTTP_ADDR="+at[3])
-	cmd.Stdin = strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}` + "\n")
+	cmd.Stdin = strings.NewReader(
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}` + "\n")
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	require.NoError(t, cmd.Run(), errs.String())
@@ -205,7 +215,8 @@ func serverOf(t *testing.T, data string) int {
 		}
 		environment, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
 		command, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if bytes.Contains(environment, []byte("QUARTET_DATA_DIR="+data+"\x00")) && bytes.Contains(command, []byte("\x00dev\x00")) {
+		if bytes.Contains(environment, []byte("QUARTET_DATA_DIR="+data+"\x00")) &&
+			bytes.Contains(command, []byte("\x00dev\x00")) {
 			return pid
 		}
 	}

@@ -75,20 +75,27 @@ func TestT10_CommandsCannotBecomeTheServer(t *testing.T) {
 		}
 		spec.Cmd = "(exec 3<>/dev/tcp/" + strings.ReplaceAll(s.srv.HTTP, ":", "/") + ") 2>&1 && echo connected"
 		spec.Argv, spec.Cmd = []string{"bash", "-c", spec.GetCmd()}, ""
-		require.NotContains(t, s.outputOf(s.exec(40*time.Second, spec)), "connected", "%s worker: the server's port", worker)
+		require.NotContains(t, s.outputOf(s.exec(40*time.Second, spec)), "connected", "%s worker: the server's port",
+			worker)
 		spec.Argv = nil
 	}
 }
 
-// TestT10_ARotatedKeyStaysHidden replaces the secrets of a server in a directory that commands may read, while one looks for them.
+// TestT10_ARotatedKeyStaysHidden replaces the secrets of a server in a directory that commands may read, while one
+// looks for them.
 func TestT10_ARotatedKeyStaysHidden(t *testing.T) {
 	conf, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
-	key, config, env := filepath.Join(conf, "key"), filepath.Join(conf, "quartet.yaml"), filepath.Join(conf, "app", "env")
+	key, config, env := filepath.Join(conf, "key"), filepath.Join(conf, "quartet.yaml"),
+		filepath.Join(conf, "app", "env")
 	secret := "bootstrap-token: " + secretWord + strings.Repeat("-", 32) + "\n"
-	require.NoError(t, errors.Join(os.Mkdir(filepath.Dir(env), 0o755), os.WriteFile(config, []byte(secret), 0o644), os.WriteFile(env, []byte(secretWord), 0o644), os.WriteFile(filepath.Join(conf, "public"), []byte("public"), 0o644)))
-	s := newWorkshop(t, "--worker-pools", "default", "--worker-roots", t.TempDir(), "--key-file", key, "--config", config, "--worker-readable", conf, "--worker-hidden", env)
-	task := s.exec(0, &taskv1.CommandSpec{Cmd: "echo begun; until test -e stop; do cat " + strings.Join([]string{conf + "/*", conf + "/.*", conf + "/app/*"}, " ") + "; done 2>/dev/null | sort -u"})
+	require.NoError(t, errors.Join(os.Mkdir(filepath.Dir(env), 0o755), os.WriteFile(config, []byte(secret), 0o644),
+		os.WriteFile(env, []byte(secretWord), 0o644), os.WriteFile(filepath.Join(conf, "public"), []byte("public"),
+			0o644)))
+	s := newWorkshop(t, "--worker-pools", "default", "--worker-roots", t.TempDir(), "--key-file", key, "--config",
+		config, "--worker-readable", conf, "--worker-hidden", env)
+	task := s.exec(0, &taskv1.CommandSpec{Cmd: "echo begun; until test -e stop; do cat " +
+		strings.Join([]string{conf + "/*", conf + "/.*", conf + "/app/*"}, " ") + "; done 2>/dev/null | sort -u"})
 	stop := &taskv1.CommandSpec{Cmd: "cat " + conf + "/public; touch stop"}
 	rotated, err := keyfile.Update(key, func(r keyfile.Ring) (keyfile.Ring, error) { return r.Add(time.Now()) })
 	require.NoError(t, err)
@@ -113,9 +120,13 @@ func TestT10_OrdinaryWorkIsPossible(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	s := newWorkshop(t, "--worker-pools", "default")
 	for _, c := range []struct{ command, want string }{
-		{"git init -q r && cd r && echo hello > f && git add f && git -c user.name=a -c user.email=a@b commit -qm first && git log --format=%s", "first"},
-		{"mkdir -p g && cd g && printf 'module m\\n' > go.mod && printf 'package main\\nfunc main() { println(40+2) }\\n' > m.go && go run . 2>&1", "42"},
-		{"cd g && printf 'package main\\nimport (\"testing\"; \"net\")\\nfunc TestX(t *testing.T) { l, err := net.Listen(\"tcp\", \"127.0.0.1:0\"); if err != nil { t.Fatal(err) }; if _, err := net.Dial(\"tcp\", l.Addr().String()); err != nil { t.Fatal(err) } }\\n' > m_test.go && go test . 2>&1 | cut -c1-2", "ok"},
+		{"git init -q r && cd r && echo hello > f && git add f && git -c user.name=a -c user.email=a@b commit -qm " +
+			"first && git log --format=%s", "first"},
+		{"mkdir -p g && cd g && printf 'module m\\n' > go.mod && printf 'package main\\nfunc main() { println(40+2) " +
+			"}\\n' > m.go && go run . 2>&1", "42"},
+		{"cd g && printf 'package main\\nimport (\"testing\"; \"net\")\\nfunc TestX(t *testing.T) { l, err := " +
+			"net.Listen(\"tcp\", \"127.0.0.1:0\"); if err != nil { t.Fatal(err) }; if _, err := net.Dial(\"tcp\", " +
+			"l.Addr().String()); err != nil { t.Fatal(err) } }\\n' > m_test.go && go test . 2>&1 | cut -c1-2", "ok"},
 		{"echo kept > ~/kept; echo tmp > $TMPDIR/f; cat ~/kept $TMPDIR/f", "kept\ntmp"},
 		{"cat ~/kept", "kept"},
 		{"sh -c 'sleep 0.1; echo late' & wait; echo done", "late\ndone"},
@@ -144,7 +155,8 @@ func TestT10_TheEmbeddedWorkerMustBeAskedFor(t *testing.T) {
 		{[]string{"--auth", "required", "--bootstrap-token", bootstrap}, false},
 		{[]string{"--auth", "required", "--bootstrap-token", bootstrap, "--embedded-worker", "on"}, true},
 	} {
-		srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "", append(c.settings, "--log-level", "info")...)
+		srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "",
+			append(c.settings, "--log-level", "info")...)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		require.NoError(t, srv.Start(ctx))
@@ -153,7 +165,8 @@ func TestT10_TheEmbeddedWorkerMustBeAskedFor(t *testing.T) {
 		require.NoError(t, srv.Kill())
 		log, err := os.ReadFile(srv.Log)
 		require.NoError(t, err)
-		require.Equal(t, c.executes && len(c.settings) > 2, strings.Contains(string(log), "holds the installation's keys and executes commands"), c.settings)
+		require.Equal(t, c.executes && len(c.settings) > 2, strings.Contains(string(log), "holds the installation's "+
+			"keys and executes commands"), c.settings)
 		cancel()
 	}
 }
@@ -164,12 +177,17 @@ func TestT10_CommandsAreRefusedWhereNothingConfines(t *testing.T) {
 	nothing := t.TempDir()
 	w := &proc.Process{
 		Binary: s.bin, Log: filepath.Join(t.TempDir(), "worker.log"),
-		Args:  []string{"worker", "--address", s.srv.GRPC, "--root", nothing, "--hidden", nothing, "--state-dir", t.TempDir(), "--id", "bare", "--label", "id=bare"},
+		Args: []string{
+			"worker", "--address", s.srv.GRPC, "--root", nothing, "--hidden", nothing, "--state-dir",
+			t.TempDir(), "--id", "bare", "--label", "id=bare",
+		},
 		Ready: func(ctx context.Context) bool { return true },
 	}
 	require.NoError(t, w.Start(s.ctx))
 	t.Cleanup(func() { _ = w.Kill() })
-	task := s.exec(40*time.Second, &taskv1.CommandSpec{Cmd: "echo ran > ran", WorkerLabels: map[string]string{"id": "bare"}})
+	task := s.exec(40*time.Second, &taskv1.CommandSpec{Cmd: "echo ran > ran", WorkerLabels: map[string]string{
+		"id": "bare",
+	}})
 	require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_SPAWN_FAILED, task.GetEndReason())
 	require.Contains(t, task.GetEndMessage(), "confinement_unavailable")
 	require.Contains(t, task.GetEndMessage(), "--unconfined")
@@ -184,17 +202,23 @@ func TestT10_HandlersAreConfined(t *testing.T) {
 	s := newWorkshop(t)
 	shared, state := t.TempDir(), t.TempDir()
 	quartet := func(args ...string) string {
-		out, err := exec.CommandContext(s.ctx, bin, append([]string{"--address", s.srv.GRPC}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(s.ctx, bin, append([]string{"--address", s.srv.GRPC}, args...)...).
+			CombinedOutput()
 		require.NoError(t, err, "%v: %s", args, out)
 		return string(out)
 	}
 	file := filepath.Join(t.TempDir(), "board.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("board: b\nwal: b\ntitle: B\npool: work\nsteps:\n  - {id: one, title: One}\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("board: b\nwal: b\ntitle: B\npool: work\nsteps:\n  - {id: one, "+
+		"title: One}\n"), 0o600))
 	quartet("board", "apply", "keeper", file)
 	quartet("board", "open", "keeper/b", "work")
-	handler := "cat " + s.srv.DataDir + "/key /proc/[0-9]*/environ 2>/dev/null; env; echo shared > " + shared + "/f; echo x > " + state + "/x; cat ~/kept; echo kept > ~/kept; echo end"
+	handler := "cat " + s.srv.DataDir + "/key /proc/[0-9]*/environ 2>/dev/null; env; echo shared > " + shared +
+		"/f; echo x > " + state + "/x; cat ~/kept; echo kept > ~/kept; echo end"
 	w := &proc.Process{
-		Binary: bin, Args: []string{"--address", s.srv.GRPC, "worker", "--pool", "work", "--id", "w-1", "--writable", shared, "--env", "GREETING", "--state-dir", state, "--handler", handler},
+		Binary: bin, Args: []string{
+			"--address", s.srv.GRPC, "worker", "--pool", "work", "--id", "w-1", "--writable",
+			shared, "--env", "GREETING", "--state-dir", state, "--handler", handler,
+		},
 		Log: filepath.Join(t.TempDir(), "worker"), Ready: func(context.Context) bool { return true },
 	}
 	require.NoError(t, w.Start(s.ctx))
@@ -217,26 +241,33 @@ func TestT10_HandlersAreConfined(t *testing.T) {
 func TestT10_AgentsApart(t *testing.T) {
 	s := newWorkshop(t)
 	s.worker("apart", "--isolate", "agent")
-	_, err := s.agents.SpawnAgent(s.ctx, &agentv1.SpawnAgentRequest{AgentId: "builder", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := s.agents.SpawnAgent(s.ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "builder",
+		Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 	run := func(agentID, workdir, command string) string {
 		t.Helper()
-		r, err := s.tasks.ExecCommand(s.ctx, &taskv1.ExecCommandRequest{AgentId: agentID, YieldTime: durationpb.New(40 * time.Second), Command: &taskv1.CommandSpec{
-			Argv: []string{"bash", "-c", command}, Workdir: workdir, WorkerLabels: map[string]string{"id": "apart"},
-		}})
+		r, err := s.tasks.ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
+			AgentId: agentID, YieldTime: durationpb.New(40 * time.Second), Command: &taskv1.CommandSpec{
+				Argv: []string{"bash", "-c", command}, Workdir: workdir, WorkerLabels: map[string]string{"id": "apart"},
+			},
+		})
 		require.NoError(t, err)
 		require.NotEqual(t, taskv1.TaskState_TASK_STATE_RUNNING, r.GetTask().GetState(), command)
 		return r.GetOutput() + r.GetTask().GetEndMessage()
 	}
 	builders := filepath.Join(s.root, "default", "builder")
-	require.Contains(t, run("builder", "", "echo "+secretWord+" | tee f ~/f $TMPDIR/f /tmp/f > /dev/null; (while :; do sleep 1; done) & pwd"), builders)
+	require.Contains(t, run("builder", "", "echo "+secretWord+" | tee f ~/f $TMPDIR/f /tmp/f > /dev/null; (while :; "+
+		"do sleep 1; done) & pwd"), builders)
 	for _, command := range []string{
 		"cat " + builders + "/f; ls -laR " + s.root,
 		"cat ../builder/f ../../default/builder/f",
 		"ln -s " + builders + " there; cat there/f; ln -s ../builder up; cat up/f; cp -r ../.. copy; cat copy/*/f",
 		"ln " + builders + "/f hard; cat hard",
 		"mkdir -p " + builders + "; echo x > " + builders + "/planted",
-		"mv " + s.root + "/default " + s.root + "/moved; mount --bind " + s.root + " .; unshare -rm mount --bind " + s.root + " .; ls -R . | head; cat default/builder/f",
+		"mv " + s.root + "/default " + s.root + "/moved; mount --bind " + s.root + " .; unshare -rm mount --bind " +
+			s.root + " .; ls -R . | head; cat default/builder/f",
 		"cat /tmp/f $TMPDIR/../*/f ~/../*/f ~/../../*/*/f",
 		"cat /proc/[0-9]*/root" + builders + "/f /proc/[0-9]*/cwd/f",
 		"find / -name f -exec cat {} + 2>/dev/null",
@@ -247,15 +278,23 @@ func TestT10_AgentsApart(t *testing.T) {
 	require.Contains(t, run("keeper", s.root, "ls"), "execution_root_violation")
 	require.NotContains(t, run("builder", "", "ls; cat f"), "planted")
 	// What agents do all day is possible there.
-	require.Contains(t, run("keeper", "", "git init -q r && cd r && echo hello > f && git add f && git -c user.name=a -c user.email=a@b commit -qm first && git log --format=%s"), "first")
+	require.Contains(t, run("keeper", "", "git init -q r && cd r && echo hello > f && git add f && git -c "+
+		"user.name=a -c user.email=a@b commit -qm first && git log --format=%s"), "first")
 
 	// The command line says what is wrong.
 	for want, args := range map[string][]string{
 		`isolation "agents": must be none, namespace or agent`: {"--root", s.root, "--isolate", "agents"},
-		"divides one root, and there are 2":                    {"--root", s.root, "--root", t.TempDir(), "--isolate", "namespace"},
-		"--isolate is for commands, with --root":               {"--pool", "p", "--handler", "true", "--isolate", "agent"},
+		"divides one root, and there are 2": {
+			"--root", s.root, "--root", t.TempDir(), "--isolate",
+			"namespace",
+		},
+		"--isolate is for commands, with --root": {
+			"--pool", "p", "--handler", "true", "--isolate",
+			"agent",
+		},
 	} {
-		out, err := exec.CommandContext(s.ctx, s.bin, append([]string{"worker", "--address", s.srv.GRPC}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(s.ctx, s.bin, append([]string{"worker", "--address", s.srv.GRPC}, args...)...).
+			CombinedOutput()
 		require.Error(t, err)
 		require.Contains(t, string(out), want)
 	}

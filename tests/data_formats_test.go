@@ -23,14 +23,15 @@ import (
 	"quartet/tests/proc"
 )
 
-// TestR9_DataOfFormerVersions opens data directories that servers with the formats of frames up to this one left, each with
-// an agent, three items, a command and a key, and goes on in them.
+// TestR9_DataOfFormerVersions opens data directories that servers with the formats of frames up to this one left, each
+// with an agent, three items, a command and a key, and goes on in them.
 func TestR9_DataOfFormerVersions(t *testing.T) {
 	for format, name := range []string{"data-format-0.tar.gz", "data-format-1.tar.gz"} {
 		t.Run(name, func(t *testing.T) {
 			srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "")
 			require.NoError(t, err)
-			out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf", filepath.Join("testdata", name)).CombinedOutput()
+			out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf",
+				filepath.Join("testdata", name)).CombinedOutput()
 			require.NoError(t, err, string(out))
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			t.Cleanup(cancel)
@@ -46,10 +47,15 @@ func TestR9_DataOfFormerVersions(t *testing.T) {
 				agents, err := agentv1.NewAgentServiceClient(conn).ListAgents(ctx, &agentv1.ListAgentsRequest{})
 				require.NoError(t, err)
 				require.Len(t, agents.GetAgents(), 1)
-				item, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "another"})
+				item, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+					AgentId: "keeper", Objective: "another",
+				})
 				require.NoError(t, err)
 				require.Eventually(t, func() bool { // the next segment is made meanwhile
-					_, err := work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: item.GetWorkItem().GetWorkItemId(), Objective: new(fmt.Sprint(time.Now()))})
+					_, err := work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+						AgentId: "keeper", WorkItemId: item.GetWorkItem().GetWorkItemId(),
+						Objective: new(fmt.Sprint(time.Now())),
+					})
 					require.NoError(t, err)
 					segments, err := datadir.Segments(datadir.Store(srv.DataDir), "$G", "work")
 					require.NoError(t, err)
@@ -80,8 +86,8 @@ func damageOf(t *testing.T, ctx context.Context, srv *proc.Quartet) []string {
 	return ready.Damaged
 }
 
-// firstFormat returns the format of the first frame of the journal of work in a data directory, and requires that the last
-// one has the newest.
+// firstFormat returns the format of the first frame of the journal of work in a data directory, and requires that the
+// last one has the newest.
 func firstFormat(t *testing.T, dataDir string) int {
 	t.Helper()
 	srv, err := natsd.Start(natsd.Config{StoreDir: filepath.Join(dataDir, "nats"), Port: natsd.InProcess})
@@ -94,7 +100,8 @@ func firstFormat(t *testing.T, dataDir string) int {
 	require.NoError(t, err)
 	shared, err := js.Stream(t.Context(), jetlog.Place{Plane: "work", Shared: true}.Stream())
 	require.NoError(t, err)
-	require.Less(t, shared.CachedInfo().State.LastSeq, uint64(framelog.SegmentGap), "what is known of the next segment is not missed in the first")
+	require.Less(t, shared.CachedInfo().State.LastSeq, uint64(framelog.SegmentGap),
+		"what is known of the next segment is not missed in the first")
 	log, err := jetlog.New(nc, "work", 0)
 	require.NoError(t, err)
 	var formats []int

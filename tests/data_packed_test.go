@@ -20,12 +20,15 @@ import (
 	"quartet/tests/proc"
 )
 
-// TestR11_SnapshotsOfFormat2 opens a data directory whose snapshots have format 2, in which ended tasks, waits and messages were not packed: they
-// are the same afterwards, as is one more of each, and a snapshot of the newest format has them as well.
+// TestR11_SnapshotsOfFormat2 opens a data directory whose snapshots have format 2, in which ended tasks, waits and
+// messages were not packed: they are the same afterwards, as is one more of each, and a snapshot of the newest format
+// has them as well.
 func TestR11_SnapshotsOfFormat2(t *testing.T) {
-	srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "", "--snapshot-mib", "1", "--embedded-worker", "off")
+	srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "", "--snapshot-mib", "1",
+		"--embedded-worker", "off")
 	require.NoError(t, err)
-	out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf", filepath.Join("testdata", "data-snapshot-2.tar.gz")).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf",
+		filepath.Join("testdata", "data-snapshot-2.tar.gz")).CombinedOutput()
 	require.NoError(t, err, string(out))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
@@ -34,13 +37,20 @@ func TestR11_SnapshotsOfFormat2(t *testing.T) {
 		require.NoError(t, srv.Start(ctx))
 		conn, err := load.Dial(srv.GRPC)
 		require.NoError(t, err)
-		work, waiting, agents, tasks := workv1.NewWorkServiceClient(conn), waitingv1.NewWaitingServiceClient(conn), agentv1.NewAgentServiceClient(conn), taskv1.NewTaskServiceClient(conn)
+		work, waiting, agents, tasks := workv1.NewWorkServiceClient(conn), waitingv1.NewWaitingServiceClient(conn),
+			agentv1.NewAgentServiceClient(conn), taskv1.NewTaskServiceClient(conn)
 
-		items, err := work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 500, Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED})
+		items, err := work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
+			AgentId: "keeper", PageSize: 500,
+			Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED,
+		})
 		require.NoError(t, err)
 		require.Len(t, items.GetWorkItems(), 90)
 
-		waits, err := waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: "keeper", PageSize: 500, IncludeEnded: true})
+		waits, err := waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{
+			AgentId: "keeper", PageSize: 500,
+			IncludeEnded: true,
+		})
 		require.NoError(t, err)
 		require.Len(t, waits.GetWaits(), 41+round)
 		for i, w := range waits.GetWaits()[:40] {
@@ -52,10 +62,14 @@ func TestR11_SnapshotsOfFormat2(t *testing.T) {
 		}
 		made, err := waiting.CreateWait(ctx, &waitingv1.CreateWaitRequest{AgentId: "keeper", Condition: "another"})
 		require.NoError(t, err)
-		_, err = waiting.CancelWait(ctx, &waitingv1.CancelWaitRequest{AgentId: "keeper", WaitId: made.GetWait().GetWaitId()})
+		_, err = waiting.CancelWait(ctx, &waitingv1.CancelWaitRequest{AgentId: "keeper", WaitId: made.GetWait().
+			GetWaitId()})
 		require.NoError(t, err)
 
-		list, err := tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: "keeper", PageSize: 100, IncludeTerminal: true})
+		list, err := tasks.ListTasks(ctx, &taskv1.ListTasksRequest{
+			AgentId: "keeper", PageSize: 100,
+			IncludeTerminal: true,
+		})
 		require.NoError(t, err)
 		require.Len(t, list.GetTasks(), 41+round)
 		for i, task := range list.GetTasks()[1+round:] {
@@ -63,20 +77,31 @@ func TestR11_SnapshotsOfFormat2(t *testing.T) {
 			require.NoError(t, err)
 			require.Contains(t, got.GetTask().GetCommand().GetCmd(), fmt.Sprintf("task %d, this is said often", 39-i))
 			require.Equal(t, taskv1.TaskState_TASK_STATE_CANCELLED, got.GetTask().GetState())
-			of, err := tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: "keeper", IncludeTerminal: true, WorkItemId: task.GetWorkItemId()})
+			of, err := tasks.ListTasks(ctx, &taskv1.ListTasksRequest{
+				AgentId: "keeper", IncludeTerminal: true,
+				WorkItemId: task.GetWorkItemId(),
+			})
 			require.NoError(t, err)
 			require.Len(t, of.GetTasks(), 1)
 		}
-		begun, err := tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", YieldTime: durationpb.New(0), Command: &taskv1.CommandSpec{Cmd: "true", Pool: "nobody"}})
+		begun, err := tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
+			AgentId: "keeper", YieldTime: durationpb.New(0),
+			Command: &taskv1.CommandSpec{Cmd: "true", Pool: "nobody"},
+		})
 		require.NoError(t, err)
 		_, err = tasks.StopTask(ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: begun.GetTask().GetTaskId()})
 		require.NoError(t, err)
 
-		messages, err := agents.ListMessages(ctx, &agentv1.ListMessagesRequest{AgentId: "keeper", PageSize: 500, State: agentv1.MessageState_MESSAGE_STATE_PROCESSED})
+		messages, err := agents.ListMessages(ctx, &agentv1.ListMessagesRequest{
+			AgentId: "keeper", PageSize: 500,
+			State: agentv1.MessageState_MESSAGE_STATE_PROCESSED,
+		})
 		require.NoError(t, err)
 		require.Len(t, messages.GetMessages(), 38)
 		for _, m := range messages.GetMessages() {
-			got, err := agents.GetMessage(ctx, &agentv1.GetMessageRequest{AgentId: "keeper", MessageId: m.GetMessageId()})
+			got, err := agents.GetMessage(ctx, &agentv1.GetMessageRequest{
+				AgentId: "keeper", MessageId: m.GetMessageId(),
+			})
 			require.NoError(t, err)
 			require.Equal(t, m.GetText(), got.GetMessage().GetText())
 		}

@@ -15,12 +15,13 @@ import (
 	"quartet/tests/proc"
 )
 
-// TestR11_DataWithSnapshots opens a data directory whose journal has segments and snapshots, as they were first written: the pages are
-// read, the history behind them is there, and it goes on.
+// TestR11_DataWithSnapshots opens a data directory whose journal has segments and snapshots, as they were first
+// written: the pages are read, the history behind them is there, and it goes on.
 func TestR11_DataWithSnapshots(t *testing.T) {
 	srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "")
 	require.NoError(t, err)
-	out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf", filepath.Join("testdata", "data-format-2.tar.gz")).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf",
+		filepath.Join("testdata", "data-format-2.tar.gz")).CombinedOutput()
 	require.NoError(t, err, string(out))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
@@ -38,7 +39,10 @@ func TestR11_DataWithSnapshots(t *testing.T) {
 			d := damageable{t: t, ctx: ctx, work: work}
 			require.Equal(t, 141+round, d.revisions(id))
 			require.EqualValues(t, 141+round, item.GetRevision())
-			_, err = work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: id, Objective: new("another")})
+			_, err = work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+				AgentId: "keeper", WorkItemId: id,
+				Objective: new("another"),
+			})
 			require.NoError(t, err)
 		}
 		require.NoError(t, conn.Close())

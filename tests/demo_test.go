@@ -33,7 +33,8 @@ func TestTheDemoFailsWithAPackage(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
-		out, err := exec.CommandContext(ctx, keeper, "--quartet", quartet, "--repo", repo, "--exit", "--no-kill").CombinedOutput()
+		out, err := exec.CommandContext(ctx, keeper, "--quartet", quartet, "--repo", repo, "--exit", "--no-kill").
+			CombinedOutput()
 		return string(out), err
 	}
 	test := func(pkg, body string) string {

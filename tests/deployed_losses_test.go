@@ -50,7 +50,8 @@ func (c *compose) run(args ...string) string {
 func (c *compose) containers(service string) []string {
 	c.t.Helper()
 	label := "label=com.docker.compose."
-	ids := strings.Fields(c.run("docker", "ps", "-a", "-q", "--no-trunc", "--filter", label+"project="+os.Getenv("COMPOSE_PROJECT_NAME"), "--filter", label+"service="+service))
+	ids := strings.Fields(c.run("docker", "ps", "-a", "-q", "--no-trunc", "--filter", label+"project="+
+		os.Getenv("COMPOSE_PROJECT_NAME"), "--filter", label+"service="+service))
 	require.NotEmpty(c.t, ids, service)
 	return ids
 }
@@ -132,10 +133,12 @@ func TestX1_NothingIsLostInTheDeployment(t *testing.T) {
 	progress := func() {
 		t.Helper()
 		m := jobs.mark()
-		require.Eventually(t, func() bool { return jobs.since(m) >= 8 || t.Failed() }, 2*time.Minute, 50*time.Millisecond, "commands end")
+		require.Eventually(t, func() bool { return jobs.since(m) >= 8 || t.Failed() }, 2*time.Minute,
+			50*time.Millisecond, "commands end")
 	}
 	step("all four workers took commands", func() {
-		require.Eventually(t, func() bool { return jobs.workers() == 4 || t.Failed() }, time.Minute, 100*time.Millisecond)
+		require.Eventually(t, func() bool { return jobs.workers() == 4 || t.Failed() }, time.Minute,
+			100*time.Millisecond)
 	})
 	step("a NATS server is gone, and comes back", func() {
 		id := c.containers("nats-2")[0]
@@ -186,7 +189,9 @@ func TestX1_NothingIsLostInTheDeployment(t *testing.T) {
 
 // startKeeper runs the release keeper over the gateway, on a repository of a few
 // packages, with a worker of its own on this machine; the function waits for it.
-func startKeeper(t *testing.T, ctx context.Context, root grpc.ClientConnInterface, namespace string) (wait func() error) {
+func startKeeper(t *testing.T, ctx context.Context, root grpc.ClientConnInterface, namespace string) (
+	wait func() error,
+) {
 	repo := t.TempDir()
 	write := func(name, text string) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(repo, name)), 0o700))
@@ -195,13 +200,15 @@ func startKeeper(t *testing.T, ctx context.Context, root grpc.ClientConnInterfac
 	write("go.mod", "module example.com/release\n\ngo 1.24\n")
 	for i := range 6 {
 		write(fmt.Sprintf("p%d/p.go", i), fmt.Sprintf("// Package p%d is to be released.\npackage p%d\n", i, i))
-		write(fmt.Sprintf("p%d/p_test.go", i), fmt.Sprintf("package p%d\n\nimport (\n\t\"testing\"\n\t\"time\"\n)\n\nfunc TestSlowly(*testing.T) { time.Sleep(3 * time.Second) }\n", i))
+		write(fmt.Sprintf("p%d/p_test.go", i), fmt.Sprintf("package p%d\n\nimport "+
+			"(\n\t\"testing\"\n\t\"time\"\n)\n\nfunc TestSlowly(*testing.T) { time.Sleep(3 * time.Second) }\n", i))
 	}
 	bin := binary(t)
 	log := filepath.Join(repo, "worker.log")
 	out, err := os.Create(log)
 	require.NoError(t, err)
-	worker := exec.Command(bin, "worker", "--root", repo, "--unconfined", "--state-dir", t.TempDir(), "--address", *deployedGRPC, "--tls")
+	worker := exec.Command(bin, "worker", "--root", repo, "--unconfined", "--state-dir", t.TempDir(), "--address",
+		*deployedGRPC, "--tls")
 	worker.Env = append(os.Environ(), "QUARTET_TOKEN="+keyOf(t, ctx, root, identityv1.Role_ROLE_WORKER, namespace))
 	worker.Stdout, worker.Stderr = out, out
 	require.NoError(t, worker.Start())
@@ -211,7 +218,8 @@ func startKeeper(t *testing.T, ctx context.Context, root grpc.ClientConnInterfac
 		_ = out.Close()
 	})
 	keeperBin := filepath.Join(t.TempDir(), "release-keeper")
-	built, err := exec.CommandContext(ctx, "go", "build", "-o", keeperBin, "../examples/release-keeper").CombinedOutput()
+	built, err := exec.CommandContext(ctx, "go", "build", "-o", keeperBin, "../examples/release-keeper").
+		CombinedOutput()
 	require.NoError(t, err, string(built))
 	cmd := exec.CommandContext(ctx, keeperBin, "--repo", repo, "--server", *deployedGRPC, "--limit", "18m")
 	cmd.Env = append(os.Environ(), "QUARTET_TOKEN="+keyOf(t, ctx, root, identityv1.Role_ROLE_ADMIN, namespace))
@@ -223,7 +231,8 @@ func startKeeper(t *testing.T, ctx context.Context, root grpc.ClientConnInterfac
 		text := said.String()
 		if err != nil {
 			worker, _ := os.ReadFile(log)
-			return fmt.Errorf("%w\n%s\nits worker said:\n%s", err, text[max(0, len(text)-20000):], worker[max(0, len(worker)-3000):])
+			return fmt.Errorf("%w\n%s\nits worker said:\n%s", err, text[max(0, len(text)-20000):],
+				worker[max(0, len(worker)-3000):])
 		}
 		t.Log(text[max(0, len(text)-600):])
 		return nil
@@ -251,14 +260,16 @@ const jobLoops = 16 // as many commands at once as four workers take
 func newJobs(t *testing.T, ctx context.Context, c *compose, root grpc.ClientConnInterface, run string) *chores {
 	namespace := "jobs-" + run
 	c.env = []string{"QUARTET_WORKER_TOKEN=" + keyOf(t, ctx, root, identityv1.Role_ROLE_WORKER, namespace)}
-	c.run("docker", "compose", "--profile", "workers", "up", "-d", "--no-build", "--no-deps", "--force-recreate", "--scale", "worker=4", "worker")
+	c.run("docker", "compose", "--profile", "workers", "up", "-d", "--no-build", "--no-deps", "--force-recreate",
+		"--scale", "worker=4", "worker")
 	require.Len(t, c.containers("worker"), 4)
 	conn, err := load.Dial(*deployedGRPC, bearing(keyOf(t, ctx, root, identityv1.Role_ROLE_ADMIN, namespace))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return &chores{
 		t: t, c: c, agents: agentv1.NewAgentServiceClient(conn), tasks: taskv1.NewTaskServiceClient(conn),
-		file: "/workspace/ran-" + run, quit: make(chan struct{}), ended: map[string]*taskv1.Task{}, seen: map[string]bool{},
+		file: "/workspace/ran-" + run, quit: make(chan struct{}), ended: map[string]*taskv1.Task{},
+		seen: map[string]bool{},
 	}
 }
 
@@ -275,7 +286,10 @@ func (j *chores) start(ctx context.Context) {
 func (j *chores) loop(ctx context.Context, i int) error {
 	agent := fmt.Sprintf("jobs-%d", i)
 	if _, err := load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
-		return j.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agent, RequestId: "spawn-" + agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		return j.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			AgentId: agent, RequestId: "spawn-" + agent,
+			Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+		})
 	}); err != nil {
 		return err
 	}
@@ -320,7 +334,8 @@ func (j *chores) loop(ctx context.Context, i int) error {
 			}
 		}
 		if again, err := load.Again(ctx, exec); err != nil || again.GetHandle().GetTaskId() != id {
-			return fmt.Errorf("%s was asked for again and is %s instead of %s: %w", line, again.GetHandle().GetTaskId(), id, err)
+			return fmt.Errorf("%s was asked for again and is %s instead of %s: %w", line, again.GetHandle().GetTaskId(),
+				id, err)
 		}
 	}
 }
@@ -348,7 +363,8 @@ func (j *chores) finish() {
 // the tasks as the API has them now.
 func (j *chores) audit(ctx context.Context) {
 	ran := map[string]int{}
-	for line := range strings.FieldsSeq(j.c.run("docker", "compose", "--profile", "workers", "exec", "-T", "worker", "cat", j.file)) {
+	for line := range strings.FieldsSeq(j.c.run("docker", "compose", "--profile", "workers", "exec", "-T", "worker",
+		"cat", j.file)) {
 		ran[line]++
 	}
 	listed := map[string]string{} // task by line
@@ -356,7 +372,10 @@ func (j *chores) audit(ctx context.Context) {
 		agent := fmt.Sprintf("jobs-%d", i)
 		for token := ""; ; {
 			page, err := load.Again(ctx, func(ctx context.Context) (*taskv1.ListTasksResponse, error) {
-				return j.tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agent, IncludeTerminal: true, PageSize: 500, PageToken: token})
+				return j.tasks.ListTasks(ctx, &taskv1.ListTasksRequest{
+					AgentId: agent, IncludeTerminal: true,
+					PageSize: 500, PageToken: token,
+				})
 			})
 			require.NoError(j.t, err)
 			for _, task := range page.GetTasks() {
@@ -377,7 +396,8 @@ func (j *chores) audit(ctx context.Context) {
 		switch {
 		case task.GetEndReason() == taskv1.TaskEndReason_TASK_END_REASON_EXITED && task.GetExitCode() == 0:
 			require.Equal(j.t, 1, ran[line], "%s ended well", line)
-		case task.GetEndReason() == taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST || task.GetEndReason() == taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED:
+		case task.GetEndReason() == taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST ||
+			task.GetEndReason() == taskv1.TaskEndReason_TASK_END_REASON_WORKER_STOPPED:
 			lost++
 			require.LessOrEqual(j.t, ran[line], 1, "%s ended with its worker", line)
 		default:

@@ -26,8 +26,10 @@ import (
 // What runs elsewhere is tested by the same bodies: `make compose-test` brings it
 // up and gives its addresses. $QUARTET_TOKEN is an admin's.
 var (
-	deployedGRPC = flag.String("deployed", "", "run the bodies that run over each deployment against the server whose gRPC is here, and nothing else")
-	deployedHTTP = flag.String("deployed-http", "", "the REST address of -deployed, as https://host:port; $SSL_CERT_FILE names who signed its certificate")
+	deployedGRPC = flag.String("deployed", "", "run the bodies that run over each deployment against the server "+
+		"whose gRPC is here, and nothing else")
+	deployedHTTP = flag.String("deployed-http", "", "the REST address of -deployed, as https://host:port; "+
+		"$SSL_CERT_FILE names who signed its certificate")
 )
 
 // transport is TLS if the deployment speaks it; $SSL_CERT_FILE says who signed.
@@ -48,17 +50,25 @@ func bearing(token string) []grpc.DialOption {
 	}
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(transport()),
-		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+		) error {
 			return rpc.FaultsUnary(with(ctx), method, req, reply, cc, invoke, opts...)
 		}),
-		grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			open grpc.Streamer, opts ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
 			return rpc.FaultsStream(with(ctx), d, cc, method, open, opts...)
 		}),
 	}
 }
 
-func keyOf(t *testing.T, ctx context.Context, root grpc.ClientConnInterface, role identityv1.Role, namespace string) string {
-	made, err := identityv1.NewIdentityServiceClient(root).CreateKey(ctx, &identityv1.CreateKeyRequest{Name: "test", Role: role, Namespace: namespace})
+func keyOf(t *testing.T, ctx context.Context, root grpc.ClientConnInterface, role identityv1.Role,
+	namespace string,
+) string {
+	made, err := identityv1.NewIdentityServiceClient(root).CreateKey(ctx, &identityv1.CreateKeyRequest{
+		Name: "test", Role: role, Namespace: namespace,
+	})
 	require.NoError(t, err)
 	return made.GetSecret()
 }
@@ -88,7 +98,8 @@ func deployed(t *testing.T) *system {
 	log, err := os.Create(filepath.Join(dir, "worker.log"))
 	require.NoError(t, err)
 	worker := exec.Command(bin, "worker", "--root", dir, "--state-dir", dir, "--address", *deployedGRPC)
-	worker.Env = append(os.Environ(), "QUARTET_TOKEN="+key(identityv1.Role_ROLE_WORKER), fmt.Sprintf("QUARTET_TLS=%t", strings.HasPrefix(*deployedHTTP, "https://")))
+	worker.Env = append(os.Environ(), "QUARTET_TOKEN="+key(identityv1.Role_ROLE_WORKER),
+		fmt.Sprintf("QUARTET_TLS=%t", strings.HasPrefix(*deployedHTTP, "https://")))
 	worker.Stdout, worker.Stderr = log, log
 	require.NoError(t, worker.Start())
 	t.Cleanup(func() {

@@ -105,7 +105,8 @@ const listTools = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 
 // mcpHeader are the headers of MCP over HTTP.
 func mcpHeader(more ...string) []string {
-	return append([]string{"Content-Type", "application/json", "Accept", "application/json, text/event-stream"}, more...)
+	return append([]string{"Content-Type", "application/json", "Accept", "application/json, text/event-stream"},
+		more...)
 }
 
 // TestI1_DevDemandsItsToken attacks a server as another user of the machine, and uses it as its own.
@@ -122,12 +123,16 @@ func TestI1_DevDemandsItsToken(t *testing.T) {
 	token := m.token(m.srv.HTTP)
 	require.Equal(t, token, m.token(m.srv.GRPC))
 
-	for _, guess := range []string{"", "qlt_", "qlt_" + strings.Repeat("A", 43), token[:len(token)-1], token + "A", strings.ToUpper(token), "local"} {
+	for _, guess := range []string{
+		"", "qlt_", "qlt_" + strings.Repeat("A", 43), token[:len(token)-1], token + "A",
+		strings.ToUpper(token), "local",
+	} {
 		header := []string{}
 		if guess != "" {
 			header = []string{"Authorization", "Bearer " + guess}
 		}
-		code, body := m.rest(m.srv, "POST", "/v1/agents", `{"agent_id":"stolen","preset":"PRESET_PUBLIC_NAMED"}`, header...)
+		code, body := m.rest(m.srv, "POST", "/v1/agents", `{"agent_id":"stolen","preset":"PRESET_PUBLIC_NAMED"}`,
+			header...)
 		require.Equal(t, 401, code, "%s: %s", guess, body)
 		code, body = m.rest(m.srv, "GET", "/v1/events?from_start=true&stop_at_end=true", "", header...)
 		require.Equal(t, 401, code, "%s: %s", guess, body)
@@ -151,7 +156,8 @@ func TestI1_DevDemandsItsToken(t *testing.T) {
 	require.NotContains(t, body, "stolen")
 	me, err := m.whoAmI(m.srv, token)
 	require.NoError(t, err)
-	require.Equal(t, []any{"local", "default", identityv1.Role_ROLE_INSTALLATION_ADMIN}, []any{me.GetPrincipal(), me.GetNamespace(), me.GetRole()})
+	require.Equal(t, []any{"local", "default", identityv1.Role_ROLE_INSTALLATION_ADMIN},
+		[]any{me.GetPrincipal(), me.GetNamespace(), me.GetRole()})
 	code, body = m.rest(m.srv, "POST", "/mcp/keeper?create=true", listTools, mcpHeader(bearer...)...)
 	require.Equal(t, 200, code, body)
 	for _, address := range []string{m.srv.GRPC, strings.Replace(m.srv.GRPC, "127.0.0.1", "localhost", 1)} {
@@ -264,9 +270,13 @@ func TestI1_OpenIsAsItWas(t *testing.T) {
 	require.Equal(t, 200, code, body)
 	command := `{"command":{"cmd":"echo ran > ran"},"yieldTime":"20s"}`
 	const tasks = "/v1/agents/keeper/tasks:exec"
-	for origin, want := range map[string]int{"http://localhost:3000": 403, "http://evil.example": 403, "null": 403, "https://" + m.srv.HTTP: 403} {
+	for origin, want := range map[string]int{
+		"http://localhost:3000": 403, "http://evil.example": 403, "null": 403,
+		"https://" + m.srv.HTTP: 403,
+	} {
 		for _, content := range []string{"text/plain", "application/x-www-form-urlencoded", "application/json"} {
-			code, body := m.rest(m.srv, "POST", tasks, command, "Origin", origin, "Content-Type", content, "Sec-Fetch-Site", "same-site")
+			code, body := m.rest(m.srv, "POST", tasks, command, "Origin", origin, "Content-Type", content,
+				"Sec-Fetch-Site", "same-site")
 			require.Equal(t, want, code, "%s %s: %s", origin, content, body)
 			code, body = m.rest(m.srv, "POST", "/mcp/keeper", listTools, mcpHeader("Origin", origin)...)
 			require.Equal(t, want, code, body)
@@ -316,8 +326,13 @@ func TestT10_CommandsOnLoopbackHaveNoToken(t *testing.T) {
 		{"ln -s " + dir + " t; cat t/*; cp -r " + dir + " stolen; cat stolen/*", ""},
 		{"mv " + home + "/.local " + home + "/moved; cat " + home + "/moved/state/quartet/*", ""},
 		{"grep -r qlt_ " + home + " /tmp /proc/[0-9]*/environ", ""},
-		{"exec 3<>/dev/tcp/" + strings.ReplaceAll(s.srv.HTTP, ":", "/") + "; printf 'GET /v1/agents HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n' >&3; cat <&3", "UNAUTHENTICATED"},
-		{"exec 3<>/dev/tcp/" + strings.ReplaceAll(s.srv.HTTP, ":", "/") + "; printf 'POST /mcp/keeper HTTP/1.0\\r\\nHost: localhost\\r\\nContent-Length: 0\\r\\n\\r\\n' >&3; cat <&3", "UNAUTHENTICATED"},
+		{"exec 3<>/dev/tcp/" + strings.ReplaceAll(s.srv.HTTP, ":", "/") +
+			"; printf 'GET /v1/agents HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n' >&3; cat <&3", "UNAUTHENTICATED"},
+		{
+			"exec 3<>/dev/tcp/" + strings.ReplaceAll(s.srv.HTTP, ":", "/") +
+				"; printf 'POST /mcp/keeper HTTP/1.0\\r\\nHost: localhost\\r\\nContent-Length: 0\\r\\n\\r\\n' >&3; cat <&3",
+			"UNAUTHENTICATED",
+		},
 	} {
 		task := s.exec(0, &taskv1.CommandSpec{Argv: []string{"bash", "-c", c.command}})
 		s.eventually(func() bool {

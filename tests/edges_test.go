@@ -47,7 +47,8 @@ func fresh(q *proc.Quartet) error {
 		return err
 	}
 	defer conn.Close()
-	if _, err := identityv1.NewIdentityServiceClient(conn).WhoAmI(ctx, &identityv1.WhoAmIRequest{}, grpc.WaitForReady(true)); err != nil {
+	if _, err := identityv1.NewIdentityServiceClient(conn).WhoAmI(ctx, &identityv1.WhoAmIRequest{},
+		grpc.WaitForReady(true)); err != nil {
 		return fmt.Errorf("gRPC: %w", err)
 	}
 	rest := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -67,7 +68,8 @@ func fresh(q *proc.Quartet) error {
 	return nil
 }
 
-var strangers = flag.Bool("attack", false, "attack a server without a credential by 1 000 connections for a minute, on a quiet machine; else by 100 for seconds")
+var strangers = flag.Bool("attack", false, "attack a server without a credential by 1 000 connections for a minute, "+
+	"on a quiet machine; else by 100 for seconds")
 
 // TestG8_AnAttackerWithoutACredentialIsBounded: connections and ten new ones a second, of every
 // kind that once cost much, cost little memory, and no valid credential is refused meanwhile. The attacker is a
@@ -87,7 +89,9 @@ func TestG8_AnAttackerWithoutACredentialIsBounded(t *testing.T) {
 		return used
 	}
 	quiet := watch(length)
-	attacker, err := attack.Begin(t.Context(), attack.Spec{Stranger: &attack.Stranger{GRPC: q.GRPC, HTTP: q.HTTP, Connections: connections}})
+	attacker,
+		err := attack.Begin(t.Context(),
+		attack.Spec{Stranger: &attack.Stranger{GRPC: q.GRPC, HTTP: q.HTTP, Connections: connections}})
 	require.NoError(t, err)
 	defer func() { _ = attacker.End() }()
 	opening := watch(length / 2)
@@ -95,7 +99,8 @@ func TestG8_AnAttackerWithoutACredentialIsBounded(t *testing.T) {
 	require.NoError(t, attacker.End())
 	most := max(opening.Memory, attacked.Memory)
 	t.Logf("opening took %s of the processor", opening.CPU)
-	t.Logf("memory %d MiB quiet, %d MiB at most attacked; processor %s quiet, %s attacked, of %s", quiet.Memory>>20, most>>20, quiet.CPU, attacked.CPU, length)
+	t.Logf("memory %d MiB quiet, %d MiB at most attacked; processor %s quiet, %s attacked, of %s", quiet.Memory>>20,
+		most>>20, quiet.CPU, attacked.CPU, length)
 	require.LessOrEqual(t, most-quiet.Memory, 64<<20, "memory")
 	if *strangers {
 		require.LessOrEqual(t, attacked.CPU-quiet.CPU, length/50, "2 % of a processor")
@@ -116,13 +121,16 @@ func TestG8_NoKindOfConnectionCostsMuch(t *testing.T) {
 	quiet, _, err := attack.Measure(t.Context(), q.PID(), length, 100*time.Millisecond, try)
 	require.NoError(t, err)
 	for i, kind := range attack.Kinds {
-		attacker, err := attack.Begin(t.Context(), attack.Spec{Stranger: &attack.Stranger{GRPC: q.GRPC, HTTP: q.HTTP, Connections: connections, Only: i + 1}})
+		attacker,
+			err := attack.Begin(t.Context(),
+			attack.Spec{Stranger: &attack.Stranger{GRPC: q.GRPC, HTTP: q.HTTP, Connections: connections, Only: i + 1}})
 		require.NoError(t, err)
 		used, _, err := attack.Measure(t.Context(), q.PID(), length, 100*time.Millisecond, try)
 		ended := attacker.End()
 		require.NoError(t, err, kind)
 		require.NoError(t, ended, kind)
-		t.Logf("%-38s memory %d MiB, processor %s of %s; quiet: %d MiB, %s", kind, used.Memory>>20, used.CPU, length, quiet.Memory>>20, quiet.CPU)
+		t.Logf("%-38s memory %d MiB, processor %s of %s; quiet: %d MiB, %s", kind, used.Memory>>20, used.CPU, length,
+			quiet.Memory>>20, quiet.CPU)
 		require.LessOrEqual(t, used.Memory-quiet.Memory, 64<<20, kind)
 	}
 }
@@ -145,11 +153,18 @@ func TestG8_NestedRequestsOfAKnownCaller(t *testing.T) {
 		return resp.StatusCode
 	}
 	require.Equal(t, http.StatusOK, call("/mcp/keeper?create=true", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
-	for _, nested := range []string{strings.Repeat("[", size), strings.Repeat(`{"a":`, size/5), strings.Repeat("[", size/2) + strings.Repeat("]", size/2)} {
+	for _, nested := range []string{
+		strings.Repeat("[", size), strings.Repeat(`{"a":`, size/5),
+		strings.Repeat("[", size/2) + strings.Repeat("]", size/2),
+	} {
 		for _, c := range []struct{ path, before, after string }{
 			{"/v1/agents", "", ""},
 			{"/mcp/keeper", "", ""},
-			{"/mcp/keeper", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"PickWorkItem","arguments":{"a":`, `}}}`},
+			{
+				"/mcp/keeper",
+				`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"PickWorkItem","arguments":{"a":`,
+				`}}}`,
+			},
 		} {
 			status := call(c.path, c.before+nested+c.after)
 			now := memory(t, q)

@@ -46,7 +46,9 @@ func live(t *testing.T, ctx context.Context, conn *grpc.ClientConn, id, text str
 	require.NoError(t, err)
 	work, waiting := workv1.NewWorkServiceClient(conn), waitingv1.NewWaitingServiceClient(conn)
 	for i := range 40 { // some of which are packed
-		item, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: id, Objective: fmt.Sprintf("item %d with %s", i, text)})
+		item, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+			AgentId: id, Objective: fmt.Sprintf("item %d with %s", i, text),
+		})
 		require.NoError(t, err)
 		l.item = item.GetWorkItem().GetWorkItemId()
 		if i < 36 {
@@ -54,24 +56,36 @@ func live(t *testing.T, ctx context.Context, conn *grpc.ClientConn, id, text str
 			require.NoError(t, err)
 		}
 	}
-	trigger, err := waiting.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{AgentId: id, Description: "a trigger with " + text})
-	require.NoError(t, err)
-	_, err = waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
-		AgentId: id, WorkItemId: l.item, Reason: "a wait with " + text, Wake: waitingv1.Wake_WAKE_EXTERNAL, Resource: trigger.GetTrigger().GetTriggerId(),
+	trigger, err := waiting.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{
+		AgentId: id, Description: "a trigger with " + text,
 	})
 	require.NoError(t, err)
-	_, err = waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{AgentId: id, WorkItemId: l.item, After: durationpb.New(24 * time.Hour)})
+	_, err = waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
+		AgentId: id, WorkItemId: l.item, Reason: "a wait with " + text, Wake: waitingv1.Wake_WAKE_EXTERNAL,
+		Resource: trigger.GetTrigger().GetTriggerId(),
+	})
+	require.NoError(t, err)
+	_, err = waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
+		AgentId: id, WorkItemId: l.item,
+		After: durationpb.New(24 * time.Hour),
+	})
 	require.NoError(t, err)
 	run, err := taskv1.NewTaskServiceClient(conn).ExecCommand(ctx, &taskv1.ExecCommandRequest{
-		AgentId: id, Command: &taskv1.CommandSpec{Cmd: "echo output with " + text}, YieldTime: durationpb.New(30 * time.Second),
+		AgentId: id, Command: &taskv1.CommandSpec{Cmd: "echo output with " + text},
+		YieldTime: durationpb.New(30 * time.Second),
 	})
 	require.NoError(t, err)
 	l.task = run.GetTask().GetTaskId()
 	_, err = boardv1.NewBoardServiceClient(conn).CreateBoard(ctx, &boardv1.CreateBoardRequest{
-		SessionId: id, BoardId: "b", WalName: "b", Title: "a board with " + text, Steps: []*boardv1.StepInput{{StepId: "a", Title: "a step with " + text}},
+		SessionId: id, BoardId: "b", WalName: "b", Title: "a board with " + text, Steps: []*boardv1.StepInput{
+			{StepId: "a", Title: "a step with " + text},
+		},
 	})
 	require.NoError(t, err)
-	_, err = workv1.NewHomeServiceClient(conn).WriteFile(ctx, &workv1.WriteFileRequest{AgentId: id, Path: "notes.md", Text: "a file with " + text})
+	_, err = workv1.NewHomeServiceClient(conn).WriteFile(ctx, &workv1.WriteFileRequest{
+		AgentId: id, Path: "notes.md",
+		Text: "a file with " + text,
+	})
 	require.NoError(t, err)
 	return l
 }
@@ -82,7 +96,9 @@ func (l *lived) whole(t *testing.T, ctx context.Context, conn *grpc.ClientConn) 
 	list, err := workv1.NewWorkServiceClient(conn).ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: l.id})
 	require.NoError(t, err)
 	require.NotEmpty(t, list.GetWorkItems())
-	item, err := workv1.NewWorkServiceClient(conn).GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: l.id, WorkItemId: l.item})
+	item, err := workv1.NewWorkServiceClient(conn).GetWorkItem(ctx, &workv1.GetWorkItemRequest{
+		AgentId: l.id, WorkItemId: l.item,
+	})
 	require.NoError(t, err)
 	require.Contains(t, item.GetWorkItem().GetObjective(), l.text)
 	waits, err := waitingv1.NewWaitingServiceClient(conn).ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: l.id})
@@ -91,7 +107,9 @@ func (l *lived) whole(t *testing.T, ctx context.Context, conn *grpc.ClientConn) 
 	boards, err := boardv1.NewBoardServiceClient(conn).ListBoards(ctx, &boardv1.ListBoardsRequest{SessionId: l.id})
 	require.NoError(t, err)
 	require.Len(t, boards.GetBoards(), 1)
-	out, err := taskv1.NewTaskServiceClient(conn).GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: l.id, TaskId: l.task})
+	out, err := taskv1.NewTaskServiceClient(conn).GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{
+		AgentId: l.id, TaskId: l.task,
+	})
 	require.NoError(t, err)
 	require.Contains(t, fmt.Sprint(out), l.text)
 }
@@ -126,7 +144,8 @@ func filesWith(t *testing.T, dir string, texts ...string) (found []string) {
 			// The audit log keeps whose deletion was asked for, and nothing else of it.
 			all = bytes.ReplaceAll(all, fmt.Appendf(nil, `"target":{"agent_id":"%s"}`, text), nil)
 			if i := bytes.Index(all, []byte(text)); i >= 0 {
-				found = append(found, fmt.Sprintf("%s: %q", strings.TrimPrefix(path, dir), all[max(0, i-60):min(len(all), i+60)]))
+				found = append(found, fmt.Sprintf("%s: %q", strings.TrimPrefix(path, dir),
+					all[max(0, i-60):min(len(all), i+60)]))
 				break
 			}
 		}
@@ -135,8 +154,8 @@ func filesWith(t *testing.T, dir string, texts ...string) (found []string) {
 	return found
 }
 
-// TestA8_ErasedAgent deletes one of two agents. After erase-after nothing of it is in any file of the data directory or of a backup, the other one
-// is whole, and everything that is left is intact.
+// TestA8_ErasedAgent deletes one of two agents. After erase-after nothing of it is in any file of the data directory or
+// of a backup, the other one is whole, and everything that is left is intact.
 func TestA8_ErasedAgent(t *testing.T) {
 	bin, dir := binary(t), t.TempDir()
 	data := filepath.Join(dir, "data")
@@ -160,7 +179,8 @@ func TestA8_ErasedAgent(t *testing.T) {
 	}
 	conn := dial()
 	agents := agentv1.NewAgentServiceClient(conn)
-	ada, bob := live(t, ctx, conn, "agent-ada-7319", "ada's secret 5520"), live(t, ctx, conn, "agent-bob-1137", "bob's secret 8841")
+	ada, bob := live(t, ctx, conn, "agent-ada-7319", "ada's secret 5520"),
+		live(t, ctx, conn, "agent-bob-1137", "bob's secret 8841")
 	texts := []string{ada.id, ada.text}
 	require.NotEmpty(t, filesWith(t, data, texts...))
 	_, err = agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{AgentId: ada.id})
@@ -175,16 +195,23 @@ func TestA8_ErasedAgent(t *testing.T) {
 	bob.whole(t, ctx, conn)
 	refused := func() {
 		t.Helper()
-		_, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: ada.id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		_, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			AgentId: ada.id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+		})
 		require.ErrorIs(t, fault.From(err), fault.AlreadyExists)
-		_, err = workv1.NewWorkServiceClient(conn).CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: ada.id, Objective: "x"})
+		_, err = workv1.NewWorkServiceClient(conn).CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+			AgentId: ada.id, Objective: "x",
+		})
 		require.Error(t, err)
 	}
 	refused()
 
 	// A child that was erased is not made again by a late repetition of the call that spawned it.
 	spawn := func() string {
-		got, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{ParentAgentId: bob.id, RequestId: "once", InitialMessage: "look"})
+		got, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			ParentAgentId: bob.id, RequestId: "once",
+			InitialMessage: "look",
+		})
 		require.NoError(t, err)
 		return got.GetAgentId()
 	}
@@ -224,21 +251,28 @@ func TestA8_ErasedAgent(t *testing.T) {
 	quartet("verify", "--data-dir", data)
 }
 
-// TestA8_ErasedNamespace: the real command deletes all agents of one of two namespaces and revokes its keys. After erase-after nothing that
-// they had is in any file; the other namespace has everything.
+// TestA8_ErasedNamespace: the real command deletes all agents of one of two namespaces and revokes its keys. After
+// erase-after nothing that they had is in any file; the other namespace has everything.
 func TestA8_ErasedNamespace(t *testing.T) {
 	proc.Long(t)
-	h := newHouse(t, func(cfg *app.Config) { cfg.EraseAfter, cfg.SegmentSize, cfg.SnapshotSize = 2*time.Second, 64, 16 })
+	h := newHouse(t, func(cfg *app.Config) {
+		cfg.EraseAfter, cfg.SegmentSize, cfg.SnapshotSize = 2*time.Second, 64,
+			16
+	})
 	acme, globex := newTenant(t, h, "acme"), newTenant(t, h, "globex")
 	bin := binary(t)
 	erase := func(token string, args ...string) (string, error) {
-		cmd := exec.CommandContext(soon(t), bin, append([]string{"--address", h.cfg.GRPCAddr, "erase", "-o", "json"}, args...)...)
+		cmd := exec.CommandContext(soon(t), bin, append([]string{"--address", h.cfg.GRPCAddr, "erase", "-o", "json"},
+			args...)...)
 		cmd.Env = append(os.Environ(), "QUARTET_TOKEN="+token)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
 	texts := func(te *tenant) (all []string) {
-		for _, what := range []string{"message", "objective", "todo", "condition", "trigger", "timer", "file", "output", "board", "step", "summary", "instruction", "round"} {
+		for _, what := range []string{
+			"message", "objective", "todo", "condition", "trigger", "timer", "file", "output",
+			"board", "step", "summary", "instruction", "round",
+		} {
 			all = append(all, what+" "+te.mark)
 		}
 		return all
@@ -259,11 +293,13 @@ func TestA8_ErasedNamespace(t *testing.T) {
 
 	out, err := erase(admin, "acme", "--yes")
 	require.NoError(t, err, out)
-	require.JSONEq(t, fmt.Sprintf(`{"namespace":"acme","agentsDeleted":2,"keysRevoked":%d,"adminKeysLeft":1}`, len(attackers)-1), out)
+	require.JSONEq(t, fmt.Sprintf(`{"namespace":"acme","agentsDeleted":2,"keysRevoked":%d,"adminKeysLeft":1}`,
+		len(attackers)-1), out)
 	out, err = erase(admin, "acme", "--yes")
 	require.NoError(t, err, out)
 	require.JSONEq(t, `{"namespace":"acme","agentsDeleted":0,"keysRevoked":0,"adminKeysLeft":1}`, out)
-	require.Equal(t, http.StatusUnauthorized, h.rest(t, acme.tokens[rpc.RoleOperator], http.MethodGet, "/v1/agents", "").status)
+	require.Equal(t, http.StatusUnauthorized, h.rest(t, acme.tokens[rpc.RoleOperator], http.MethodGet, "/v1/agents",
+		"").status)
 
 	var left []string
 	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); <-time.After(500 * time.Millisecond) {

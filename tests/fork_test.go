@@ -18,11 +18,16 @@ func TestA10_AForkInATurn(t *testing.T) {
 	s := dev.Start(t)
 	ctx := dev.Within(t)
 	agents := agentv1.NewAgentServiceClient(s.Conn())
-	_, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "lead", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, InitialMessage: "go"})
+	_, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "lead", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, InitialMessage: "go",
+	})
 	require.NoError(t, err)
 	acquire := func(agentID string) (got *agentv1.AcquireTurnResponse) {
 		require.Eventually(t, func() bool {
-			got, err = agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{agentID}, Wait: durationpb.New(time.Second)})
+			got, err = agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{
+				AgentIds: []string{agentID},
+				Wait:     durationpb.New(time.Second),
+			})
 			return err == nil && got.GetTurn() != nil
 		}, time.Minute, 10*time.Millisecond)
 		return got
@@ -31,7 +36,10 @@ func TestA10_AForkInATurn(t *testing.T) {
 	index := int32(-1)
 	round := func(text string, calls ...*agentv1.ToolCall) []*agentv1.ToolResult {
 		index++
-		r, err := agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{AgentId: "lead", TurnId: turn.GetTurnId(), RunId: turn.GetRunId(), RoundIndex: index, Text: text, ToolCalls: calls})
+		r, err := agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+			AgentId: "lead", TurnId: turn.GetTurnId(),
+			RunId: turn.GetRunId(), RoundIndex: index, Text: text, ToolCalls: calls,
+		})
 		require.NoError(t, err)
 		for _, res := range r.GetToolResults() {
 			require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, res.GetStatus(), "%v", res)
@@ -40,14 +48,19 @@ func TestA10_AForkInATurn(t *testing.T) {
 	}
 	rules := itemOf(round("", call("CreateWorkItem", "objective", "the rules of the house"))[0])
 	other := itemOf(round("", call("CreateWorkItem", "objective", "nobody's business"))[0])
-	main := itemOf(round("", call("CreateWorkItem", "objective", "ship the parser", "plan", "1. lexer\n2. as "+rules+" says"))[0])
+	main := itemOf(round("", call("CreateWorkItem", "objective", "ship the parser", "plan", "1. lexer\n2. as "+rules+
+		" says"))[0])
 	round("", call("PickWorkItem", "work_item_id", main))
-	spawned := round("I hand the lexer over", call("SpawnAgent", "initial_message", "make the lexer", "context", "fork"),
+	spawned := round("I hand the lexer over", call("SpawnAgent", "initial_message", "make the lexer", "context",
+		"fork"),
 		call("SpawnAgent", "initial_message", "make the lexer"))
 	id := func(i int) string { return spawned[i].GetResult().GetFields()["agent_id"].GetStringValue() }
 
 	text := acquire(id(0)).GetContext().GetText()
-	for _, want := range []string{"> make the lexer", main, "ship the parser", "> 1. lexer", rules, "the rules of the house", "I hand the lexer over"} {
+	for _, want := range []string{
+		"> make the lexer", main, "ship the parser", "> 1. lexer", rules,
+		"the rules of the house", "I hand the lexer over",
+	} {
 		require.Contains(t, text, want)
 	}
 	require.NotContains(t, text, other)

@@ -38,11 +38,15 @@ func TestX16_AFullStore(t *testing.T) {
 	}
 	srv, agents, _ := start("24")
 	for _, id := range []string{"big", "small", "other"} { // what one agent may have queued does not fill the store
-		_, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		_, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			AgentId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+		})
 		require.NoError(t, err)
 	}
 	say := func(to string) error {
-		_, err := agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: to, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Text: strings.Repeat("x", 200_000)})
+		_, err := agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+			AgentId: to, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Text: strings.Repeat("x", 200_000),
+		})
 		return err
 	}
 	stored := 0
@@ -65,7 +69,8 @@ func TestX16_AFullStore(t *testing.T) {
 	require.ErrorIs(t, fault.From(full), fault.StorageFull)
 	require.Equal(t, "none", fault.From(full).Metadata()["outcome"])
 	require.Contains(t, full.Error(), "raise max-store-mib")
-	require.Eventually(t, func() bool { return strings.Contains(warningOf(ctx, t, srv), " % full") }, time.Minute, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(warningOf(ctx, t, srv), " % full") }, time.Minute,
+		100*time.Millisecond)
 	require.Contains(t, logOf(t, srv), "is filling up")
 
 	shows := func() {

@@ -49,8 +49,9 @@ func newestSnapshot(t *testing.T, verified string) uint64 {
 	return all.Streams[i].Last
 }
 
-// TestX10_HistoryOfSomeDays: what is older than history is kept goes from the archive, and nobody loses anything else. Open and completed items are
-// whole after a start, what is counted by reading the journals is right, they verify, and a backup of them restores.
+// TestX10_HistoryOfSomeDays: what is older than history is kept goes from the archive, and nobody loses anything else.
+// Open and completed items are whole after a start, what is counted by reading the journals is right, they verify, and
+// a backup of them restores.
 func TestX10_HistoryOfSomeDays(t *testing.T) {
 	proc.Long(t)
 	dir := t.TempDir()
@@ -76,7 +77,9 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 	conn, err := load.Dial(cfg.GRPCAddr)
 	require.NoError(t, err)
 	work := workv1.NewWorkServiceClient(conn)
-	_, err = agentv1.NewAgentServiceClient(conn).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}, grpc.WaitForReady(true))
+	_, err = agentv1.NewAgentServiceClient(conn).
+		SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED},
+			grpc.WaitForReady(true))
 	require.NoError(t, err)
 	create := func(objective string) string {
 		resp, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: objective})
@@ -91,7 +94,10 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 		t.Helper()
 		updates++
 		objective := fmt.Sprintf("an open item, %d %s", updates, strings.Repeat("x", 1800))
-		_, err := work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: open, Objective: &objective})
+		_, err := work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: open,
+			Objective: &objective,
+		})
 		require.NoError(t, err)
 	}
 	for removed := int64(0); removed < 2000; removed = removedOfWork(t, data) {
@@ -103,16 +109,21 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 	whole := func(conn *grpc.ClientConn) {
 		t.Helper()
 		work := workv1.NewWorkServiceClient(conn)
-		got, err := work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: open}, grpc.WaitForReady(true))
+		got, err := work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: open},
+			grpc.WaitForReady(true))
 		require.NoError(t, err)
 		require.Contains(t, got.GetWorkItem().GetObjective(), fmt.Sprintf("an open item, %d ", updates))
 		got, err = work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: done})
 		require.NoError(t, err)
 		require.Equal(t, "a completed item", got.GetWorkItem().GetObjective())
-		past, err := work.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: done})
+		past, err := work.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{
+			AgentId: "keeper", WorkItemId: done,
+		})
 		require.NoError(t, err)
 		require.True(t, past.GetHistoryRemoved())
-		past, err = work.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: open})
+		past, err = work.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{
+			AgentId: "keeper", WorkItemId: open,
+		})
 		require.NoError(t, err)
 		require.NotEmpty(t, past.GetMutations(), "what is new is there")
 		usage, err := identityv1.NewIdentityServiceClient(conn).GetUsage(ctx, &identityv1.GetUsageRequest{})
@@ -189,7 +200,8 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 	require.NoError(t, srv.Interrupt(ctx))
 	quartet("verify", "--data-dir", data)
 	// Snapshots cannot be made again from such a journal, so repair leaves them where they are.
-	blocks, err := filepath.Glob(filepath.Join(data, "nats", "jetstream", "*", "streams", "quartet-snapshot-work-0", "msgs", "*.blk"))
+	blocks, err := filepath.Glob(filepath.Join(data, "nats", "jetstream", "*", "streams", "quartet-snapshot-work-0",
+		"msgs", "*.blk"))
 	require.NoError(t, err)
 	require.NotEmpty(t, blocks)
 	block, err := os.ReadFile(blocks[0])

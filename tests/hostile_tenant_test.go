@@ -14,7 +14,8 @@ import (
 	"quartet/tests/proc"
 )
 
-var hostile = flag.Duration("hostile", 0, "let a hostile tenant attack a server for so long, on a quiet machine, and assert the latency of another one; else for seconds")
+var hostile = flag.Duration("hostile", 0, "let a hostile tenant attack a server for so long, on a quiet machine, and "+
+	"assert the latency of another one; else for seconds")
 
 // limitMiB is the memory of the server that is attacked.
 const limitMiB = 2048
@@ -61,7 +62,8 @@ func TestG11_AHostileTenant(t *testing.T) {
 	require.NoError(t, attacker.End())
 	stored, err := attack.OnDisk(dir)
 	require.NoError(t, err)
-	t.Logf("memory %d MiB quiet, %d MiB at most attacked, of %d; on disk %d MiB", before.Memory>>20, during.Memory>>20, limitMiB, stored>>20)
+	t.Logf("memory %d MiB quiet, %d MiB at most attacked, of %d; on disk %d MiB", before.Memory>>20, during.Memory>>20,
+		limitMiB, stored>>20)
 	t.Logf("updates of another tenant: quiet %s, attacked %s", quiet, attacked)
 	t.Logf("processor time of the server during an update: quiet %s, attacked %s", before.Calls, during.Calls)
 	require.NoError(t, neighbour.Update(t.Context()))

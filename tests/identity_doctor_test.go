@@ -31,30 +31,51 @@ func TestX15_TheDoctor(t *testing.T) {
 		return addr
 	}
 	bin, nowhere := binary(t), filepath.Join(t.TempDir(), "data")
-	at := []string{"--data-dir", h.cfg.DataDir, "--grpc-addr", h.cfg.GRPCAddr, "--http-addr", h.cfg.HTTPAddr, "--address", h.cfg.GRPCAddr}
-	elsewhere := []string{"--data-dir", nowhere, "--grpc-addr", free(), "--http-addr", free(), "--address", h.cfg.GRPCAddr, "--token", bootstrap}
+	at := []string{
+		"--data-dir", h.cfg.DataDir, "--grpc-addr", h.cfg.GRPCAddr, "--http-addr", h.cfg.HTTPAddr,
+		"--address", h.cfg.GRPCAddr,
+	}
+	elsewhere := []string{
+		"--data-dir", nowhere, "--grpc-addr", free(), "--http-addr", free(), "--address",
+		h.cfg.GRPCAddr, "--token", bootstrap,
+	}
 	with := func(base []string, more ...string) []string { return append(append([]string{}, base...), more...) }
 	require.NoError(t, os.Chmod(filepath.Join(secured.cfg.DataDir, "key"), 0o644))
 	for name, c := range map[string]struct {
 		args     []string
 		problems []string
 	}{
-		"all is well":             {with(at, "--token", bootstrap), nil},
-		"nothing listens":         {with(elsewhere, "--address", free()), []string{"connection"}},
-		"no credential":           {at, []string{"credential"}},
-		"a wrong credential":      {with(at, "--token", "qk_wrong"), []string{"credential"}},
-		"REST is not gRPC":        {with(elsewhere, "--address", h.cfg.HTTPAddr), []string{"connection"}},
-		"TLS to plain text":       {with(elsewhere, "--tls"), []string{"connection"}},
-		"plain text to TLS":       {with(elsewhere, "--address", secured.cfg.GRPCAddr), []string{"connection"}},
-		"an unknown authority":    {with(elsewhere, "--address", secured.cfg.GRPCAddr, "--tls"), []string{"connection"}},
-		"TLS as it should be":     {with(elsewhere, "--address", secured.cfg.GRPCAddr, "--tls-ca-file", ca.file), nil},
-		"NATS is away":            {with(elsewhere, "--nats-url", "nats://user:secret@"+free()), []string{"nats"}},
-		"a port is taken":         {with(elsewhere, "--address", free(), "--http-addr", taken.Addr().String()), []string{"connection", "http-addr"}},
-		"settings do not go":      {with(elsewhere, "--auth", "sometimes"), []string{"settings"}},
-		"everybody reads the key": {with(elsewhere, "--key-file", filepath.Join(secured.cfg.DataDir, "key")), []string{"key-file"}},
-		"the provider is away":    {with(elsewhere, "--oidc-issuer", "http://"+free(), "--oidc-audience", "q", "--oidc-namespace", "n", "--oidc-role-claim", "r", "--oidc-roles", "a=admin"), []string{"oidc-issuer"}},
-		"a secret that is not there": {with(elsewhere, "--oidc-issuer", "http://"+free(), "--oidc-audience", "q", "--oidc-namespace", "n", "--oidc-role-claim", "r", "--oidc-roles", "a=admin",
-			"--oidc-client-id", "quartet", "--oidc-client-secret-file", filepath.Join(filepath.Dir(nowhere), "secret")), []string{"oidc-issuer", "sign-in"}},
+		"all is well":        {with(at, "--token", bootstrap), nil},
+		"nothing listens":    {with(elsewhere, "--address", free()), []string{"connection"}},
+		"no credential":      {at, []string{"credential"}},
+		"a wrong credential": {with(at, "--token", "qk_wrong"), []string{"credential"}},
+		"REST is not gRPC":   {with(elsewhere, "--address", h.cfg.HTTPAddr), []string{"connection"}},
+		"TLS to plain text":  {with(elsewhere, "--tls"), []string{"connection"}},
+		"plain text to TLS":  {with(elsewhere, "--address", secured.cfg.GRPCAddr), []string{"connection"}},
+		"an unknown authority": {
+			with(elsewhere, "--address", secured.cfg.GRPCAddr, "--tls"),
+			[]string{"connection"},
+		},
+		"TLS as it should be": {with(elsewhere, "--address", secured.cfg.GRPCAddr, "--tls-ca-file", ca.file), nil},
+		"NATS is away":        {with(elsewhere, "--nats-url", "nats://user:secret@"+free()), []string{"nats"}},
+		"a port is taken": {
+			with(elsewhere, "--address", free(), "--http-addr", taken.Addr().String()),
+			[]string{"connection", "http-addr"},
+		},
+		"settings do not go": {with(elsewhere, "--auth", "sometimes"), []string{"settings"}},
+		"everybody reads the key": {
+			with(elsewhere, "--key-file", filepath.Join(secured.cfg.DataDir, "key")),
+			[]string{"key-file"},
+		},
+		"the provider is away": {with(elsewhere, "--oidc-issuer", "http://"+free(), "--oidc-audience", "q",
+			"--oidc-namespace", "n", "--oidc-role-claim", "r", "--oidc-roles", "a=admin"), []string{"oidc-issuer"}},
+		"a secret that is not there": {
+			with(elsewhere, "--oidc-issuer", "http://"+free(), "--oidc-audience", "q",
+				"--oidc-namespace", "n", "--oidc-role-claim", "r", "--oidc-roles", "a=admin",
+				"--oidc-client-id", "quartet", "--oidc-client-secret-file",
+				filepath.Join(filepath.Dir(nowhere), "secret")),
+			[]string{"oidc-issuer", "sign-in"},
+		},
 		"a directory that is a file": {with(elsewhere, "--data-dir", ca.file), []string{"data-dir", "key-file"}},
 	} {
 		t.Run(name, func(t *testing.T) {

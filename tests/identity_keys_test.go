@@ -22,12 +22,15 @@ func TestX2_KeysOfOneName(t *testing.T) {
 		programs = append(programs, program{id, secret})
 	}
 	agents := agentv1.NewAgentServiceClient(h.conn(t, programs[0].secret))
-	_, err := agents.SpawnAgent(soon(t), &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := agents.SpawnAgent(soon(t), &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 	enqueue := func(p program, text string) string {
-		resp, err := agentv1.NewAgentServiceClient(h.conn(t, p.secret)).EnqueueMessage(soon(t), &agentv1.EnqueueMessageRequest{
-			AgentId: "keeper", Text: text, RequestId: "build-7",
-		})
+		resp, err := agentv1.NewAgentServiceClient(h.conn(t, p.secret)).
+			EnqueueMessage(soon(t), &agentv1.EnqueueMessageRequest{
+				AgentId: "keeper", Text: text, RequestId: "build-7",
+			})
 		require.NoError(t, err)
 		return resp.GetMessage().GetMessageId()
 	}
@@ -49,15 +52,22 @@ func TestX2_KeysOfOneName(t *testing.T) {
 // TestI15_AnAdminOfANamespace administers it and nothing else, whatever it asks for.
 func TestI15_AnAdminOfANamespace(t *testing.T) {
 	h := newHouse(t, nil)
-	const operator, admin, installation = identityv1.Role_ROLE_OPERATOR, identityv1.Role_ROLE_ADMIN, identityv1.Role_ROLE_INSTALLATION_ADMIN
+	const operator, admin, installation = identityv1.Role_ROLE_OPERATOR, identityv1.Role_ROLE_ADMIN,
+		identityv1.Role_ROLE_INSTALLATION_ADMIN
 	rootID, root := h.key(t, &identityv1.CreateKeyRequest{Name: "root", Role: installation, Namespace: "acme"})
 	foreignID, foreign := h.key(t, &identityv1.CreateKeyRequest{Name: "other", Role: operator})
 	_, secret := h.key(t, &identityv1.CreateKeyRequest{Name: "own", Role: admin, Namespace: "acme"})
 	own := h.identity(t, secret)
 
-	for _, role := range []identityv1.Role{admin, operator, identityv1.Role_ROLE_RUNNER, identityv1.Role_ROLE_WORKER, identityv1.Role_ROLE_INTEGRATION} {
+	for _, role := range []identityv1.Role{
+		admin, operator, identityv1.Role_ROLE_RUNNER, identityv1.Role_ROLE_WORKER,
+		identityv1.Role_ROLE_INTEGRATION,
+	} {
 		for _, namespace := range []string{"", "acme"} {
-			made, err := own.CreateKey(soon(t), &identityv1.CreateKeyRequest{Name: "k", Role: role, Namespace: namespace})
+			made, err := own.CreateKey(soon(t), &identityv1.CreateKeyRequest{
+				Name: "k", Role: role,
+				Namespace: namespace,
+			})
 			require.NoError(t, err)
 			require.Equal(t, "acme", made.GetKey().GetNamespace())
 			_, err = own.RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: made.GetKey().GetKeyId()})
@@ -68,7 +78,10 @@ func TestI15_AnAdminOfANamespace(t *testing.T) {
 		require.ErrorContains(t, err, "does not administer namespace default")
 	}
 	for _, namespace := range []string{"", "acme", "default"} {
-		_, err := own.CreateKey(soon(t), &identityv1.CreateKeyRequest{Name: "k", Role: installation, Namespace: namespace})
+		_, err := own.CreateKey(soon(t), &identityv1.CreateKeyRequest{
+			Name: "k", Role: installation,
+			Namespace: namespace,
+		})
 		require.ErrorIs(t, err, fault.PermissionDenied, "namespace %q", namespace)
 	}
 
@@ -93,11 +106,14 @@ func TestI15_AnAdminOfANamespace(t *testing.T) {
 	}
 
 	// What has all namespaces is not an admin's either.
-	backup, err := backupv1.NewBackupServiceClient(h.conn(t, secret)).ExportBackup(soon(t), &backupv1.ExportBackupRequest{})
+	backup, err := backupv1.NewBackupServiceClient(h.conn(t, secret)).
+		ExportBackup(soon(t), &backupv1.ExportBackupRequest{})
 	require.NoError(t, err)
 	_, err = backup.Recv()
 	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = agentv1.NewAgentServiceClient(h.conn(t, secret)).AcquireTurn(soon(t), &agentv1.AcquireTurnRequest{RunnerId: "r", AllNamespaces: true})
+	_, err = agentv1.NewAgentServiceClient(h.conn(t, secret)).AcquireTurn(soon(t), &agentv1.AcquireTurnRequest{
+		RunnerId: "r", AllNamespaces: true,
+	})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 
 	all, err := h.identity(t, root).ListKeys(soon(t), &identityv1.ListKeysRequest{})

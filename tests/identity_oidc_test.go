@@ -65,12 +65,18 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadGateway)
 		return
 	case r.URL.Path == "/.well-known/openid-configuration":
-		v = map[string]any{"issuer": p.URL, "jwks_uri": p.URL + "/keys", "authorization_endpoint": p.URL + "/a", "token_endpoint": p.URL + "/t", "id_token_signing_alg_values_supported": []string{"ES256"}}
+		v = map[string]any{
+			"issuer": p.URL, "jwks_uri": p.URL + "/keys", "authorization_endpoint": p.URL + "/a",
+			"token_endpoint": p.URL + "/t", "id_token_signing_alg_values_supported": []string{"ES256"},
+		}
 	case r.URL.Path == "/keys":
 		p.fetched++
 		set := jose.JSONWebKeySet{}
 		for kid, key := range p.keys {
-			set.Keys = append(set.Keys, jose.JSONWebKey{Key: &key.PublicKey, KeyID: kid, Algorithm: "ES256", Use: "sig"})
+			set.Keys = append(set.Keys, jose.JSONWebKey{
+				Key: &key.PublicKey, KeyID: kid, Algorithm: "ES256",
+				Use: "sig",
+			})
 		}
 		v = set
 	default:
@@ -87,7 +93,8 @@ func (p *provider) token(t *testing.T, kid string, with map[string]any) string {
 	key := p.keys[kid]
 	p.mu.Unlock()
 	claims := map[string]any{
-		"iss": p.URL, "aud": "quartet", "sub": "user-1", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(),
+		"iss": p.URL, "aud": "quartet", "sub": "user-1", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().
+			Unix(),
 		"tenant": "acme", "realm_access": map[string]any{"roles": []string{"viewer", "developers"}},
 	}
 	for k, v := range with {
@@ -114,7 +121,10 @@ func sign(t *testing.T, by jose.SigningKey, claims map[string]any) string {
 func (p *provider) house(t *testing.T) *house {
 	return newHouse(t, func(cfg *app.Config) {
 		cfg.OIDC.Issuer, cfg.OIDC.Audience, cfg.OIDC.NamespaceClaim = p.URL, "quartet", "tenant"
-		cfg.OIDC.RoleClaim, cfg.OIDC.Roles = "realm_access.roles", map[string]string{"developers": "operator", "admins": "admin"}
+		cfg.OIDC.RoleClaim, cfg.OIDC.Roles = "realm_access.roles", map[string]string{
+			"developers": "operator",
+			"admins":     "admin",
+		}
 	})
 }
 
@@ -124,8 +134,13 @@ func TestX15_TokensOfAnIdentityProvider(t *testing.T) {
 	h := p.house(t)
 	who := func(token string) answer { return h.rest(t, token, "GET", "/v1/whoami", "") }
 	me := who(p.token(t, "k1", nil))
-	require.Equal(t, []string{"acme", "oidc:user-1", "ROLE_OPERATOR"}, []string{me.field(t, "namespace"), me.field(t, "principal"), me.field(t, "role")}, me.body)
-	mighty := who(p.token(t, "k1", map[string]any{"realm_access": map[string]any{"roles": []string{"developers", "admins"}}, "aud": []string{"other", "quartet"}}))
+	require.Equal(t, []string{"acme", "oidc:user-1", "ROLE_OPERATOR"},
+		[]string{me.field(t, "namespace"), me.field(t, "principal"), me.field(t, "role")}, me.body)
+	mighty := who(
+		p.token(t, "k1", map[string]any{
+			"realm_access": map[string]any{"roles": []string{"developers", "admins"}},
+			"aud":          []string{"other", "quartet"},
+		}))
 	require.Equal(t, "ROLE_ADMIN", mighty.field(t, "role"), mighty.body)
 	require.Equal(t, http.StatusOK, who(bootstrap).status, "keys and tokens live side by side")
 
@@ -141,20 +156,29 @@ func TestX15_TokensOfAnIdentityProvider(t *testing.T) {
 		"of a time to come":     p.token(t, "k1", map[string]any{"nbf": time.Now().Add(hour).Unix()}),
 		"nobody's":              p.token(t, "k1", map[string]any{"sub": nil}),
 		"somebody's with a NUL": p.token(t, "k1", map[string]any{"sub": "a\x00b"}),
-		"signed with a secret":  sign(t, jose.SigningKey{Algorithm: jose.HS256, Key: jose.JSONWebKey{Key: []byte(strings.Repeat("k", 32)), KeyID: "k1"}}, map[string]any{"iss": p.URL, "aud": "quartet", "sub": "x", "exp": time.Now().Add(hour).Unix()}),
-		"too long":              p.token(t, "k1", map[string]any{"more": strings.Repeat("x", 20<<10)}),
+		"signed with a secret": sign(t, jose.SigningKey{Algorithm: jose.HS256, Key: jose.JSONWebKey{
+			Key: []byte(strings.Repeat("k", 32)), KeyID: "k1",
+		}}, map[string]any{
+			"iss": p.URL, "aud": "quartet",
+			"sub": "x", "exp": time.Now().Add(hour).Unix(),
+		}),
+		"too long": p.token(t, "k1", map[string]any{"more": strings.Repeat("x", 20<<10)}),
 	} {
 		a := who(token)
 		require.Equal(t, http.StatusUnauthorized, a.status, "%s: %s", name, a.body)
 	}
 	whole := p.token(t, "k1", nil)
 	parts := strings.Split(whole, ".")
-	for name, token := range map[string]string{"without a signature": parts[0] + "." + parts[1] + ".", "of two parts": parts[0] + "." + parts[1], "changed": whole[:len(whole)-8] + "AAAAAAAA"} {
+	for name, token := range map[string]string{
+		"without a signature": parts[0] + "." + parts[1] + ".",
+		"of two parts":        parts[0] + "." + parts[1], "changed": whole[:len(whole)-8] + "AAAAAAAA",
+	} {
 		require.Equal(t, http.StatusUnauthorized, who(token).status, name)
 	}
 	for name, token := range map[string]string{
-		"no role":              p.token(t, "k1", map[string]any{"realm_access": nil}),
-		"a role not listed":    p.token(t, "k1", map[string]any{"realm_access": map[string]any{"roles": []string{"admin", "operator", "service"}}}),
+		"no role": p.token(t, "k1", map[string]any{"realm_access": nil}),
+		"a role not listed": p.token(t, "k1",
+			map[string]any{"realm_access": map[string]any{"roles": []string{"admin", "operator", "service"}}}),
 		"no namespace":         p.token(t, "k1", map[string]any{"tenant": nil}),
 		"an odd namespace":     p.token(t, "k1", map[string]any{"tenant": "a.>"}),
 		"a list of namespaces": p.token(t, "k1", map[string]any{"tenant": []string{"acme", "globex"}}),
@@ -198,7 +222,8 @@ func TestX15_TheProvidersKeysRotate(t *testing.T) {
 	}
 	p.set(func() { after = p.fetched })
 	require.Zero(t, refused[http.StatusOK])
-	require.LessOrEqual(t, float64(after-before), 200+50*time.Since(began).Seconds()+1, "50 a second, 200 at once: %v", refused)
+	require.LessOrEqual(t, float64(after-before), 200+50*time.Since(began).Seconds()+1, "50 a second, 200 at once: %v",
+		refused)
 }
 
 // TestX15_StreamsEndWithTheirToken.

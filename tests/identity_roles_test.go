@@ -63,7 +63,9 @@ func message(d protoreflect.MessageDescriptor) proto.Message {
 
 // ask calls any method and gives what came back: for streams, up to three
 // messages within a second.
-func ask(ctx context.Context, conn *grpc.ClientConn, md protoreflect.MethodDescriptor, req proto.Message) ([]proto.Message, error) {
+func ask(ctx context.Context, conn *grpc.ClientConn, md protoreflect.MethodDescriptor, req proto.Message) (
+	[]proto.Message, error,
+) {
 	if !md.IsStreamingServer() && !md.IsStreamingClient() {
 		reply := message(md.Output())
 		err := conn.Invoke(ctx, fullMethod(md), req, reply)
@@ -124,9 +126,14 @@ func TestX15_EveryMethodForEveryRole(t *testing.T) {
 	var wrong []string
 	conns := map[string]*grpc.ClientConn{}
 	for _, role := range identity.Roles {
-		token := h.minted(t, rpc.Actor{Namespace: "acme", Principal: "p", Role: role, AgentID: map[string]string{rpc.RoleAgent: nobody}[role]})
+		token := h.minted(t, rpc.Actor{Namespace: "acme", Principal: "p", Role: role, AgentID: map[string]string{
+			rpc.RoleAgent: nobody,
+		}[role]})
 		if role == rpc.RoleWorker {
-			token = h.minted(t, rpc.Actor{Namespace: "acme", Principal: "worker/w", Role: role, AgentID: "w", RunID: "run_00000000000000000000000000"})
+			token = h.minted(t, rpc.Actor{
+				Namespace: "acme", Principal: "worker/w", Role: role, AgentID: "w",
+				RunID: "run_00000000000000000000000000",
+			})
 		}
 		conns[role] = h.conn(t, token)
 	}
@@ -158,8 +165,10 @@ func TestX15_NoCallWithoutACredential(t *testing.T) {
 	_, whole := h.key(t, &identityv1.CreateKeyRequest{Name: "x", Role: identityv1.Role_ROLE_OPERATOR})
 	foreign := rpc.NewKeyring(nil, false).Mint(rpc.Actor{Namespace: "default", Principal: "p", Role: rpc.RoleAdmin})
 	for name, token := range map[string]string{
-		"none": "", "nonsense": "nonsense", "another installation's": foreign, "cut": whole[:len(whole)-1], "changed": whole[:len(whole)-1] + "z",
-		"of nobody": "qk_" + strings.Repeat("0", 26) + "_" + strings.Repeat("0", 64), "bootstrap, cut": bootstrap[1:], "none algorithm": "eyJhbGciOiJub25lIn0.eyJyb2xlIjoiYWRtaW4ifQ.",
+		"none": "", "nonsense": "nonsense", "another installation's": foreign, "cut": whole[:len(whole)-1],
+		"changed":   whole[:len(whole)-1] + "z",
+		"of nobody": "qk_" + strings.Repeat("0", 26) + "_" + strings.Repeat("0", 64), "bootstrap, cut": bootstrap[1:],
+		"none algorithm": "eyJhbGciOiJub25lIn0.eyJyb2xlIjoiYWRtaW4ifQ.",
 	} {
 		var conn *grpc.ClientConn
 		for i, md := range methods(t) {

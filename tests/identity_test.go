@@ -30,19 +30,23 @@ const operator = identityv1.Role_ROLE_OPERATOR
 func TestX15_AKeyLetsInUntilItIsRevoked(t *testing.T) {
 	h := newHouse(t, nil)
 	require.Equal(t, http.StatusUnauthorized, h.rest(t, "", "GET", "/v1/agents", "").status)
-	made := h.rest(t, bootstrap, "POST", "/v1/keys", `{"name":"ci","role":"operator","namespace":"acme","requestId":"r1"}`)
+	made := h.rest(t, bootstrap, "POST", "/v1/keys",
+		`{"name":"ci","role":"operator","namespace":"acme","requestId":"r1"}`)
 	require.Equal(t, http.StatusOK, made.status, made.body)
 	secret, id := made.field(t, "secret"), made.field(t, "key", "keyId")
 	require.Regexp(t, `^qk_[0-9a-hjkmnp-tv-z]{26}_[0-9a-f]{64}$`, secret)
 	require.Equal(t, "bootstrap", strings.TrimPrefix(made.field(t, "key", "createdBy"), "default/"))
 
-	again := h.rest(t, bootstrap, "POST", "/v1/keys", `{"name":"ci","role":"operator","namespace":"acme","requestId":"r1"}`)
+	again := h.rest(t, bootstrap, "POST", "/v1/keys",
+		`{"name":"ci","role":"operator","namespace":"acme","requestId":"r1"}`)
 	require.Equal(t, secret, again.field(t, "secret"), "a repeated request has its first answer (X2)")
 	require.Equal(t, "true", again.header.Get("Idempotent-Replayed"))
-	require.Equal(t, http.StatusConflict, h.rest(t, bootstrap, "POST", "/v1/keys", `{"name":"other","role":"operator","namespace":"acme","requestId":"r1"}`).status)
+	require.Equal(t, http.StatusConflict, h.rest(t, bootstrap, "POST", "/v1/keys",
+		`{"name":"other","role":"operator","namespace":"acme","requestId":"r1"}`).status)
 
 	me := h.rest(t, secret, "GET", "/v1/whoami", "")
-	require.Equal(t, []string{"acme", "ci", "ROLE_OPERATOR"}, []string{me.field(t, "namespace"), me.field(t, "principal"), me.field(t, "role")})
+	require.Equal(t, []string{"acme", "ci", "ROLE_OPERATOR"},
+		[]string{me.field(t, "namespace"), me.field(t, "principal"), me.field(t, "role")})
 	spawned := h.rest(t, secret, "POST", "/v1/agents", `{"agentId":"keeper","preset":"public_named"}`)
 	require.Equal(t, http.StatusOK, spawned.status, spawned.body)
 	events := h.rest(t, secret, "GET", "/v1/events?from_start=true&stop_at_end=true", "")
@@ -60,11 +64,16 @@ func TestX15_AKeyLetsInUntilItIsRevoked(t *testing.T) {
 		gone := h.rest(t, bootstrap, "POST", "/v1/keys/"+id+":revoke", `{}`)
 		require.Equal(t, "KEY_STATUS_REVOKED", gone.field(t, "key", "status"), gone.body)
 	}
-	require.Eventually(t, func() bool { return h.rest(t, secret, "GET", "/v1/agents", "").status == http.StatusUnauthorized }, time.Minute, 5*time.Millisecond)
-	require.Contains(t, h.rest(t, secret, "GET", "/v1/agents", "").body, id+" was revoked", "whoever has the secret may know")
+	require.Eventually(t, func() bool {
+		return h.rest(t, secret, "GET", "/v1/agents", "").
+			status == http.StatusUnauthorized
+	}, time.Minute, 5*time.Millisecond)
+	require.Contains(t, h.rest(t, secret, "GET", "/v1/agents", "").body, id+" was revoked",
+		"whoever has the secret may know")
 	require.NotContains(t, h.rest(t, bootstrap, "GET", "/v1/keys", "").body, id)
 	require.Contains(t, h.rest(t, bootstrap, "GET", "/v1/keys?include_ended=true", "").body, id)
-	require.Equal(t, http.StatusNotFound, h.rest(t, bootstrap, "POST", "/v1/keys/key_00000000000000000000000000:revoke", `{}`).status)
+	require.Equal(t, http.StatusNotFound, h.rest(t, bootstrap, "POST", "/v1/keys/key_00000000000000000000000000:revoke",
+		`{}`).status)
 }
 
 // TestX15_WhatIsRefusedOfAKey: bad requests change nothing.
@@ -92,7 +101,8 @@ func TestX15_WhatIsRefusedOfAKey(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", body, a.body)
 		require.Contains(t, a.body, says, body)
 	}
-	for _, body := range []string{`{"name":"x","role":"operator","expiresAfter":"1s"}`, `{"name":"` + strings.Repeat("x", 128) + `","role":"operator","expiresAfter":"315360000s"}`} {
+	for _, body := range []string{`{"name":"x","role":"operator","expiresAfter":"1s"}`, `{"name":"` +
+		strings.Repeat("x", 128) + `","role":"operator","expiresAfter":"315360000s"}`} {
 		require.Equal(t, http.StatusOK, h.rest(t, bootstrap, "POST", "/v1/keys", body).status, body)
 	}
 	require.Equal(t, 2, strings.Count(h.rest(t, bootstrap, "GET", "/v1/keys?include_ended=true", "").body, `"keyId"`))
@@ -102,7 +112,8 @@ func TestX15_WhatIsRefusedOfAKey(t *testing.T) {
 func TestX15_TheSecretIsNowhereOnDisk(t *testing.T) {
 	h := newHouse(t, func(cfg *app.Config) { cfg.Publish = true })
 	id, secret := h.key(t, &identityv1.CreateKeyRequest{Name: "ci", Role: operator, Namespace: "acme"})
-	require.Equal(t, http.StatusOK, h.rest(t, secret, "POST", "/v1/agents", `{"agentId":"keeper","preset":"public_named"}`).status)
+	require.Equal(t, http.StatusOK, h.rest(t, secret, "POST", "/v1/agents",
+		`{"agentId":"keeper","preset":"public_named"}`).status)
 	files, found := 0, false
 	require.NoError(t, filepath.WalkDir(h.cfg.DataDir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -124,7 +135,10 @@ func TestX15_TheSecretIsNowhereOnDisk(t *testing.T) {
 func TestX15_RevocationEndsStreams(t *testing.T) {
 	planes, door := twoDoors(t)
 	id, secret := planes.key(t, &identityv1.CreateKeyRequest{Name: "ci", Role: operator, Namespace: "acme"})
-	runnerID, runner := planes.key(t, &identityv1.CreateKeyRequest{Name: "r", Role: identityv1.Role_ROLE_RUNNER, Namespace: "acme"})
+	runnerID, runner := planes.key(t, &identityv1.CreateKeyRequest{
+		Name: "r", Role: identityv1.Role_ROLE_RUNNER,
+		Namespace: "acme",
+	})
 	ctx := soon(t)
 
 	// gRPC at the gateway's process, whose own service this is.
@@ -181,7 +195,10 @@ func TestX15_AKeyIsKnownEverywhereAtOnce(t *testing.T) {
 	proc.Long(t)
 	planes, door := twoDoors(t)
 	for i := range 20 {
-		_, secret := planes.key(t, &identityv1.CreateKeyRequest{Name: fmt.Sprintf("k%d", i), Role: operator, Namespace: "acme"})
+		_, secret := planes.key(t, &identityv1.CreateKeyRequest{
+			Name: fmt.Sprintf("k%d", i), Role: operator,
+			Namespace: "acme",
+		})
 		a := door.rest(t, secret, "GET", "/v1/whoami", "")
 		require.Equal(t, http.StatusOK, a.status, a.body)
 	}
@@ -191,7 +208,10 @@ func TestX15_AKeyIsKnownEverywhereAtOnce(t *testing.T) {
 func TestX15_AKeyEndsByItself(t *testing.T) {
 	proc.Long(t)
 	h := newHouse(t, nil)
-	id, secret := h.key(t, &identityv1.CreateKeyRequest{Name: "ci", Role: operator, ExpiresAfter: durationpb.New(2 * time.Second)})
+	id, secret := h.key(t, &identityv1.CreateKeyRequest{
+		Name: "ci", Role: operator,
+		ExpiresAfter: durationpb.New(2 * time.Second),
+	})
 	ctx := soon(t)
 	watch, err := eventv1.NewEventServiceClient(h.conn(t, secret)).WatchEvents(ctx, &eventv1.WatchEventsRequest{})
 	require.NoError(t, err)

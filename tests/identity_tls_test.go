@@ -43,8 +43,9 @@ func newAuthority(t *testing.T, name string) *authority {
 	a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &a.key.PublicKey, a.key)
 	require.NoError(t, err)
@@ -68,9 +69,13 @@ func (a *authority) issue(t *testing.T, name string) (certFile, keyFile string, 
 	require.NoError(t, err)
 	a.made++
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(100 + a.made), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(100 + a.made), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().
+				Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{
+			x509.ExtKeyUsageServerAuth,
+			x509.ExtKeyUsageClientAuth,
+		},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	require.NoError(t, err)
@@ -118,7 +123,8 @@ func (h *house) https(t *testing.T, cfg *tls.Config, token string) (shaken, erro
 }
 
 func (h *house) who(t *testing.T, cfg *tls.Config, token string) error {
-	_, err := identityv1.NewIdentityServiceClient(h.conn(t, token, client.WithTLS(cfg))).WhoAmI(soon(t), &identityv1.WhoAmIRequest{})
+	_, err := identityv1.NewIdentityServiceClient(h.conn(t, token, client.WithTLS(cfg))).
+		WhoAmI(soon(t), &identityv1.WhoAmIRequest{})
 	return err
 }
 
@@ -169,7 +175,8 @@ func TestX15_ClientsShowCertificates(t *testing.T) {
 		cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA, cfg.TLS.RequireClient = certFile, keyFile, ca.file, true
 	})
 	require.NoError(t, h.who(t, ca.trust(t, ownCert, ownKey), bootstrap))
-	require.ErrorIs(t, h.who(t, ca.trust(t, ownCert, ownKey), "nonsense"), fault.Unauthenticated, "a certificate is no credential")
+	require.ErrorIs(t, h.who(t, ca.trust(t, ownCert, ownKey), "nonsense"), fault.Unauthenticated,
+		"a certificate is no credential")
 	for name, cfg := range map[string]*tls.Config{"none": ca.trust(t), "a stranger's": ca.trust(t, badCert, badKey)} {
 		require.ErrorIs(t, h.who(t, cfg, bootstrap), fault.NotReady, name)
 		_, err := h.https(t, cfg, bootstrap)
@@ -191,7 +198,8 @@ func TestX15_ServicesKnowEachOtherByCertificates(t *testing.T) {
 		CreateKey(soon(t), &identityv1.CreateKeyRequest{Name: "root", Role: identityv1.Role_ROLE_ADMIN})
 	require.NoError(t, err, "people need no certificate")
 	service := door.minted(t, rpc.Actor{Namespace: "default", Principal: "quartet", Role: rpc.RoleService})
-	require.ErrorIs(t, planes.who(t, ca.trust(t), service), fault.Unauthenticated, "a service's token without a certificate")
+	require.ErrorIs(t, planes.who(t, ca.trust(t), service), fault.Unauthenticated,
+		"a service's token without a certificate")
 	require.NoError(t, planes.who(t, ca.trust(t, ownCert, ownKey), service))
 	refused, err := door.https(t, ca.trust(t, ownCert, ownKey), service)
 	require.NoError(t, err)
@@ -233,9 +241,12 @@ func TestX15_TLSSettingsAreChecked(t *testing.T) {
 	certFile, keyFile, _ := ca.issue(t, "server")
 	_, otherKey, _ := ca.issue(t, "other")
 	for says, change := range map[string]func(cfg *app.Config){
-		"go together":                 func(cfg *app.Config) { cfg.TLS.Cert = certFile },
-		"needs a certificate":         func(cfg *app.Config) { cfg.TLS.ClientCA = ca.file },
-		"needs tls-client-ca-file":    func(cfg *app.Config) { cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.RequireClient = certFile, keyFile, true },
+		"go together":         func(cfg *app.Config) { cfg.TLS.Cert = certFile },
+		"needs a certificate": func(cfg *app.Config) { cfg.TLS.ClientCA = ca.file },
+		"needs tls-client-ca-file": func(cfg *app.Config) {
+			cfg.TLS.Cert, cfg.TLS.Key,
+				cfg.TLS.RequireClient = certFile, keyFile, true
+		},
 		"does not match":              func(cfg *app.Config) { cfg.TLS.Cert, cfg.TLS.Key = certFile, otherKey },
 		"no such file":                func(cfg *app.Config) { cfg.TLS.Cert, cfg.TLS.Key = certFile+"x", keyFile },
 		"holds no certificate in PEM": func(cfg *app.Config) { cfg.TLS.CA = keyFile },

@@ -88,7 +88,8 @@ func TestI20_RotationOverCopies(t *testing.T) {
 		return err
 	}
 	require.NoError(t, read())
-	const own, make1, make2 = "the-outside-systems-own-secret", `{"signatureScheme":"hub_sha256","requestId":"t-1"}`, `{"signatureScheme":"hub_sha256","signingSecret":"the-outside-systems-own-secret","requestId":"t-2"}`
+	const own, make1, make2 = "the-outside-systems-own-secret", `{"signatureScheme":"hub_sha256","requestId":"t-1"}`,
+		`{"signatureScheme":"hub_sha256","signingSecret":"the-outside-systems-own-secret","requestId":"t-2"}`
 	generated := ok(door.rest(t, operator, "POST", "/v1/agents/keeper/triggers", make1))
 	given := ok(door.rest(t, operator, "POST", "/v1/agents/keeper/triggers", make2))
 	url := func(a answer) string { return "http://" + door.cfg.HTTPAddr + "/v1/triggers/" + a.field(t, "token") }
@@ -114,7 +115,8 @@ func TestI20_RotationOverCopies(t *testing.T) {
 	require.Equal(t, old, ring().Active().ID)
 
 	copyFile()
-	require.Eventually(t, func() bool { out, err = cli("activate", pending.ID); return err == nil }, eventually, 100*time.Millisecond, "%s", &out)
+	require.Eventually(t, func() bool { out, err = cli("activate", pending.ID); return err == nil }, eventually,
+		100*time.Millisecond, "%s", &out)
 	require.Equal(t, pending.ID, ring().Active().ID)
 	out, err = cli("retire", old)
 	require.Error(t, err)
@@ -152,7 +154,9 @@ func TestI20_RotationOverCopies(t *testing.T) {
 	}
 	require.Eventually(t, signs(pending.ID), eventually, 100*time.Millisecond)
 	survives()
-	created, err := planes.identity(t, bootstrap).CreateKey(soon(t), &identityv1.CreateKeyRequest{Name: "new", Role: identityv1.Role_ROLE_OPERATOR})
+	created, err := planes.identity(t, bootstrap).CreateKey(soon(t), &identityv1.CreateKeyRequest{
+		Name: "new", Role: identityv1.Role_ROLE_OPERATOR,
+	})
 	require.NoError(t, err)
 	require.Equal(t, pending.ID, created.GetKey().GetInstallationKeyId())
 
@@ -184,7 +188,8 @@ func TestI20_RotateTheRealBinary(t *testing.T) {
 	t.Cleanup(func() { _ = srv.Kill() })
 	path := filepath.Join(data, "key")
 	cli := func(args ...string) (string, error) {
-		out, err := exec.CommandContext(ctx, bin, append(args, "--key-file", path, "--address", srv.GRPC)...).CombinedOutput()
+		out, err := exec.CommandContext(ctx, bin, append(args, "--key-file", path, "--address", srv.GRPC)...).
+			CombinedOutput()
 		return string(out), err
 	}
 	ring := func() keyfile.Ring {

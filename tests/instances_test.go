@@ -35,7 +35,8 @@ func startInstances(t *testing.T, ctx context.Context, n int) *instances {
 	require.NoError(t, in.nats.Start(ctx))
 	t.Cleanup(func() { _ = in.nats.Thaw(); _ = in.nats.Kill() })
 	for i := range n {
-		q, err := proc.NewQuartet(bin, filepath.Join(dir, fmt.Sprint(i)), url, "--key-file", filepath.Join(dir, "key"), "--home-dir", filepath.Join(dir, "home"),
+		q, err := proc.NewQuartet(bin, filepath.Join(dir, fmt.Sprint(i)), url, "--key-file", filepath.Join(dir, "key"),
+			"--home-dir", filepath.Join(dir, "home"),
 			"--worker-id", fmt.Sprint("w", i), "--partition-lease", partitionLease.String(), "--log-level", "info")
 		require.NoError(t, err)
 		require.NoError(t, q.Start(ctx))
@@ -94,7 +95,8 @@ func TestR6_InstancesComeAndGo(t *testing.T) {
 		unknown += d.Unknown
 	}
 	require.NoError(t, load.Audit(ctx, w.conn, w.watcher, w.drivers))
-	t.Logf("%d mutations answered, %d of unknown outcome, %d events: none lost, none twice", w.answered(), unknown, len(w.watcher.Seen))
+	t.Logf("%d mutations answered, %d of unknown outcome, %d events: none lost, none twice", w.answered(), unknown,
+		len(w.watcher.Seen))
 }
 
 // sleeper freezes an instance for longer than its lease, under load, and asks it
@@ -164,7 +166,8 @@ func TestR6_AKilledInstanceCostsItsOwnOnly(t *testing.T) {
 		})
 	}
 	asking.Wait()
-	t.Logf("of %d agents, %d waited for the frozen instance's partitions, the longest %s with a lease of %s", agents, late, longest.Round(time.Millisecond), partitionLease)
+	t.Logf("of %d agents, %d waited for the frozen instance's partitions, the longest %s with a lease of %s", agents,
+		late, longest.Round(time.Millisecond), partitionLease)
 	require.Less(t, late, agents, "everybody waited")
 	for _, d := range all {
 		require.NoError(t, d.Check(ctx, 10))
@@ -193,7 +196,8 @@ func TestR6_PartitionsThatDoNotFit(t *testing.T) {
 		{"home=2", "no plane"},
 	} {
 		dir := t.TempDir()
-		q, err := proc.NewQuartet(binary(t), dir, url, "--key-file", in.all[0].Args[len(in.all[0].Args)-9], "--partitions", c.set)
+		q, err := proc.NewQuartet(binary(t), dir, url, "--key-file", in.all[0].Args[len(in.all[0].Args)-9],
+			"--partitions", c.set)
 		require.NoError(t, err)
 		err = q.Start(ctx)
 		if c.says == "" {

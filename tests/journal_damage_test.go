@@ -55,20 +55,33 @@ func newDamageable(t *testing.T, args ...string) *damageable {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	d.agents, d.work = agentv1.NewAgentServiceClient(conn), workv1.NewWorkServiceClient(conn)
-	d.waiting, d.boards, d.tasks = waitingv1.NewWaitingServiceClient(conn), boardv1.NewBoardServiceClient(conn), taskv1.NewTaskServiceClient(conn)
-	_, err = d.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	d.waiting, d.boards, d.tasks = waitingv1.NewWaitingServiceClient(conn), boardv1.NewBoardServiceClient(conn),
+		taskv1.NewTaskServiceClient(conn)
+	_, err = d.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 	for i := range 20 {
 		item := d.item(fmt.Sprintf("first %d", i))
-		_, err := d.waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{AgentId: "keeper", WorkItemId: item, After: durationpb.New(24 * time.Hour)})
+		_, err := d.waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
+			AgentId: "keeper", WorkItemId: item,
+			After: durationpb.New(24 * time.Hour),
+		})
 		require.NoError(t, err)
-		key, err := identityv1.NewIdentityServiceClient(conn).CreateKey(ctx, &identityv1.CreateKeyRequest{Name: "viewer", Role: identityv1.Role_ROLE_OPERATOR})
+		key, err := identityv1.NewIdentityServiceClient(conn).CreateKey(ctx, &identityv1.CreateKeyRequest{
+			Name: "viewer", Role: identityv1.Role_ROLE_OPERATOR,
+		})
 		require.NoError(t, err)
 		d.key = key.GetSecret()
-		_, err = d.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"}, YieldTime: durationpb.New(30 * time.Second)})
+		_, err = d.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{
+			Cmd: "true",
+		}, YieldTime: durationpb.New(30 * time.Second)})
 		require.NoError(t, err)
 		id := fmt.Sprintf("b%d", i)
-		_, err = d.boards.CreateBoard(ctx, &boardv1.CreateBoardRequest{SessionId: "keeper", BoardId: id, WalName: id, Title: id, Steps: []*boardv1.StepInput{{StepId: "a", Title: "a"}}})
+		_, err = d.boards.CreateBoard(ctx, &boardv1.CreateBoardRequest{
+			SessionId: "keeper", BoardId: id, WalName: id,
+			Title: id, Steps: []*boardv1.StepInput{{StepId: "a", Title: "a"}},
+		})
 		require.NoError(t, err)
 	}
 	return d
@@ -106,7 +119,8 @@ func (d *damageable) start() []string {
 		}
 		defer resp.Body.Close()
 		ready.Damaged = nil
-		return json.NewDecoder(resp.Body).Decode(&ready) == nil && (resp.StatusCode == http.StatusOK || len(ready.Damaged) > 0)
+		return json.NewDecoder(resp.Body).Decode(&ready) == nil &&
+			(resp.StatusCode == http.StatusOK || len(ready.Damaged) > 0)
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
 	defer cancel()
@@ -165,7 +179,8 @@ func block(t *testing.T, dataDir, plane string) (string, []byte) {
 
 // TestR10_DamageIsNamedAndContained removes, rolls back, cuts and changes the journal of every plane, in files of a
 // server that was killed and of one that was stopped. The server starts, names the journal, refuses what is in it, and
-// serves the rest. Then the journal is repaired: a changed bit without any other copy, what is missing from another one.
+// serves the rest. Then the journal is repaired: a changed bit without any other copy, what is missing from another
+// one.
 func TestR10_DamageIsNamedAndContained(t *testing.T) {
 	proc.Long(t)
 	t.Parallel() // most of it is waiting
@@ -176,7 +191,10 @@ func TestR10_DamageIsNamedAndContained(t *testing.T) {
 	require.Empty(t, d.start())
 	for i := range 20 {
 		d.item(fmt.Sprintf("PAID INVOICE %d", i))
-		_, err := d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{AgentId: fmt.Sprintf("agent-%d", i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		_, err := d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{
+			AgentId: fmt.Sprintf("agent-%d", i),
+			Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
+		})
 		require.NoError(t, err)
 	}
 	harm := map[string]func(plane string){
@@ -219,10 +237,16 @@ func TestR10_DamageIsNamedAndContained(t *testing.T) {
 					damaged := d.start()
 					require.Len(t, damaged, 1, damaged)
 					require.True(t, strings.HasPrefix(damaged[0], "the journal of "+plane+"/0 is damaged"), damaged[0])
-					_, err := d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{AgentId: "another", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+					_, err := d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{
+						AgentId: "another",
+						Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
+					})
 					refused(t, plane == "agent", err)
-					require.Equal(t, map[bool]int{false: http.StatusOK, true: http.StatusServiceUnavailable}[plane == "identity"], d.withKey(), "a revocation may be lost")
-					_, err = d.work.CreateWorkItem(d.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "go on"})
+					require.Equal(t, map[bool]int{false: http.StatusOK, true: http.StatusServiceUnavailable}[plane ==
+						"identity"], d.withKey(), "a revocation may be lost")
+					_, err = d.work.CreateWorkItem(d.ctx, &workv1.CreateWorkItemRequest{
+						AgentId: "keeper", Objective: "go on",
+					})
 					refused(t, plane == "work" || plane == "agent", err)
 					require.NoError(t, d.srv.Kill())
 
@@ -237,7 +261,8 @@ func TestR10_DamageIsNamedAndContained(t *testing.T) {
 					r, code := d.repair(append(from, "--apply")...)
 					require.Zero(t, code, r)
 					for _, j := range r.Journals {
-						require.Equal(t, map[bool]string{false: "intact", true: "repairable"}[j.Partition == plane+"/0"], j.Status, j)
+						require.Equal(t, map[bool]string{false: "intact", true: "repairable"}[j.Partition == plane+
+							"/0"], j.Status, j)
 					}
 					require.NotEmpty(t, r.of(plane).Copies)
 					d.everythingIsThere(40)
@@ -327,7 +352,9 @@ func (d *damageable) everythingIsThere(n int) {
 	require.NoError(d.t, err)
 	require.Len(d.t, boards.GetBoards(), 20)
 	require.Equal(d.t, http.StatusOK, d.withKey())
-	_, err = d.tasks.ExecCommand(d.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"}, YieldTime: durationpb.New(30 * time.Second)})
+	_, err = d.tasks.ExecCommand(d.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{
+		Cmd: "true",
+	}, YieldTime: durationpb.New(30 * time.Second)})
 	require.NoError(d.t, err)
 	d.item("after the repair")
 }
@@ -390,8 +417,8 @@ func flip(t *testing.T, dataDir, plane string, at float64) {
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 }
 
-// TestR10_DamageBesideQuotas: where credentials are required, what a namespace holds is counted from all journals; one that
-// is damaged keeps neither the server from starting nor others from creating.
+// TestR10_DamageBesideQuotas: where credentials are required, what a namespace holds is counted from all journals; one
+// that is damaged keeps neither the server from starting nor others from creating.
 func TestR10_DamageBesideQuotas(t *testing.T) {
 	proc.Long(t)
 	d := newDamageable(t)
@@ -403,7 +430,8 @@ func TestR10_DamageBesideQuotas(t *testing.T) {
 	require.Len(t, damaged, 1)
 	require.Contains(t, damaged[0], "the journal of task/0 is damaged")
 	create := func(path, body string) int {
-		req, err := http.NewRequestWithContext(d.ctx, http.MethodPost, "http://"+d.srv.HTTP+path, strings.NewReader(body))
+		req, err := http.NewRequestWithContext(d.ctx, http.MethodPost, "http://"+d.srv.HTTP+path,
+			strings.NewReader(body))
 		require.NoError(t, err)
 		req.Header.Set("Authorization", "Bearer "+bootstrap)
 		req.Header.Set("Content-Type", "application/json")
@@ -414,5 +442,6 @@ func TestR10_DamageBesideQuotas(t *testing.T) {
 	}
 	require.Equal(t, http.StatusOK, create("/v1/agents", `{"agent_id":"another","preset":"public_named"}`))
 	require.Equal(t, http.StatusOK, create("/v1/agents/keeper/work-items", `{"objective":"go on"}`))
-	require.Equal(t, http.StatusServiceUnavailable, create("/v1/agents/keeper/tasks:exec", `{"command":{"cmd":"true"}}`))
+	require.Equal(t, http.StatusServiceUnavailable, create("/v1/agents/keeper/tasks:exec",
+		`{"command":{"cmd":"true"}}`))
 }

@@ -22,8 +22,8 @@ import (
 	"quartet/tests/proc"
 )
 
-// TestR10_ALossIsAccepted: of frames without any copy it is said what they were about; the partition goes on without them,
-// above every number that others recorded, and others go on with it.
+// TestR10_ALossIsAccepted: of frames without any copy it is said what they were about; the partition goes on without
+// them, above every number that others recorded, and others go on with it.
 func TestR10_ALossIsAccepted(t *testing.T) {
 	proc.Long(t)
 	d := newDamageable(t)
@@ -113,8 +113,8 @@ func (d *damageable) items() (ids []string) {
 	return ids
 }
 
-// TestR10_ABackupAndLaterFrames: a part of a journal that no bit explains is taken from a backup, and the frames that were
-// written after it are kept.
+// TestR10_ABackupAndLaterFrames: a part of a journal that no bit explains is taken from a backup, and the frames that
+// were written after it are kept.
 func TestR10_ABackupAndLaterFrames(t *testing.T) {
 	proc.Long(t)
 	d := newDamageable(t)
@@ -168,7 +168,9 @@ func TestR10_OnePartitionOfAPlaneIsDamaged(t *testing.T) {
 	for i := range 30 {
 		agent := fmt.Sprintf("agent-%d", i)
 		agents = append(agents, agent)
-		_, err := d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{AgentId: agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		_, err := d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{
+			AgentId: agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+		})
 		require.NoError(t, err)
 		require.NoError(t, create(agent))
 	}
@@ -209,7 +211,8 @@ func TestR10_OnePartitionOfAPlaneIsDamaged(t *testing.T) {
 	require.Zero(t, served, "what was made meanwhile is there as well")
 }
 
-// TestR10_ARepairThatIsKilled: whenever a repair is killed, the journals are as before or repaired, and it can be repeated.
+// TestR10_ARepairThatIsKilled: whenever a repair is killed, the journals are as before or repaired, and it can be
+// repeated.
 func TestR10_ARepairThatIsKilled(t *testing.T) {
 	proc.Long(t)
 	d := newDamageable(t)
@@ -246,7 +249,8 @@ func TestR10_EVENTSIsCopiedAgain(t *testing.T) {
 	d.quiet()
 	require.NoError(t, d.srv.Interrupt(d.ctx))
 	events := func() string {
-		files, err := filepath.Glob(filepath.Join(d.srv.DataDir, "nats", "jetstream", "$G", "streams", "EVENTS", "msgs", "*.blk"))
+		files, err := filepath.Glob(filepath.Join(d.srv.DataDir, "nats", "jetstream", "$G", "streams", "EVENTS", "msgs",
+			"*.blk"))
 		require.NoError(t, err)
 		require.Len(t, files, 1)
 		return files[0]
@@ -271,16 +275,21 @@ func TestR10_EVENTSIsCopiedAgain(t *testing.T) {
 	}, time.Minute, 100*time.Millisecond)
 }
 
-// completed completes an item with a timer and waits until the timer is cancelled because of that, and returns the item's id.
+// completed completes an item with a timer and waits until the timer is cancelled because of that, and returns the
+// item's id.
 func (d *damageable) completed(title string) string {
 	d.t.Helper()
 	item := d.item(title)
-	timer, err := d.waiting.CreateTimer(d.ctx, &waitingv1.CreateTimerRequest{AgentId: "keeper", WorkItemId: item, After: durationpb.New(24 * time.Hour)})
+	timer, err := d.waiting.CreateTimer(d.ctx, &waitingv1.CreateTimerRequest{
+		AgentId: "keeper", WorkItemId: item,
+		After: durationpb.New(24 * time.Hour),
+	})
 	require.NoError(d.t, err)
 	_, err = d.work.CompleteWorkItem(d.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: item})
 	require.NoError(d.t, err)
 	require.Eventually(d.t, func() bool {
-		got, err := d.waiting.GetTimer(d.ctx, &waitingv1.GetTimerRequest{AgentId: "keeper", TimerId: timer.GetTimer().GetTimerId()})
+		got, err := d.waiting.GetTimer(d.ctx, &waitingv1.GetTimerRequest{AgentId: "keeper", TimerId: timer.GetTimer().
+			GetTimerId()})
 		return err == nil && got.GetTimer().GetStatus() == waitingv1.TimerStatus_TIMER_STATUS_CANCELLED
 	}, time.Minute, 50*time.Millisecond)
 	return item
@@ -301,7 +310,8 @@ func (d *damageable) watch(cursor string) watched {
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, 30*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.srv.HTTP+"/v1/events?stop_at_end=true&"+query, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.srv.HTTP+"/v1/events?stop_at_end=true&"+
+		query, nil)
 	require.NoError(d.t, err)
 	req.Header.Set("Authorization", "Bearer "+d.key)
 	resp, err := http.DefaultClient.Do(req)

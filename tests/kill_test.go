@@ -51,7 +51,8 @@ func TestX1_NothingAnsweredIsLostOverKills(t *testing.T) {
 			require.NoError(t, d.Check(ctx, 40), "after kill %d", k)
 		}
 		if k%10 == 9 {
-			t.Logf("%d kills: %d mutations answered, last restart took %s", k+1, w.answered(), back.Round(time.Millisecond))
+			t.Logf("%d kills: %d mutations answered, last restart took %s", k+1, w.answered(),
+				back.Round(time.Millisecond))
 		}
 	}
 	w.finish()
@@ -59,7 +60,8 @@ func TestX1_NothingAnsweredIsLostOverKills(t *testing.T) {
 		require.NoError(t, d.Check(ctx, 1<<30))
 	}
 	require.NoError(t, load.Audit(ctx, w.conn, w.watcher, w.drivers))
-	t.Logf("%d kills, %d mutations answered, %d events, %d turns: none lost, none doubled", n, w.answered(), len(w.watcher.Seen), w.runner.Turns)
+	t.Logf("%d kills, %d mutations answered, %d events, %d turns: none lost, none doubled", n, w.answered(),
+		len(w.watcher.Seen), w.runner.Turns)
 }
 
 func random(t *testing.T) *rand.Rand {
@@ -81,7 +83,9 @@ type workload struct {
 	runner  *load.Runner
 }
 
-func newWorkload(t *testing.T, ctx context.Context, addr string, rng *rand.Rand, ownIDs func(i int) bool, opts ...grpc.DialOption) *workload {
+func newWorkload(t *testing.T, ctx context.Context, addr string, rng *rand.Rand, ownIDs func(i int) bool,
+	opts ...grpc.DialOption,
+) *workload {
 	conn, err := load.Dial(addr, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })

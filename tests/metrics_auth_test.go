@@ -18,8 +18,9 @@ func TestI11_MetricsWithACredential(t *testing.T) {
 	own := &house{cfg: h.cfg, app: h.app}
 	own.cfg.HTTPAddr = h.app.MetricsAddr()
 	want := map[identityv1.Role]int{
-		identityv1.Role_ROLE_ADMIN: http.StatusOK, identityv1.Role_ROLE_OPERATOR: http.StatusOK, identityv1.Role_ROLE_INTEGRATION: http.StatusOK,
-		identityv1.Role_ROLE_RUNNER: http.StatusForbidden, identityv1.Role_ROLE_WORKER: http.StatusForbidden,
+		identityv1.Role_ROLE_ADMIN: http.StatusOK, identityv1.Role_ROLE_OPERATOR: http.StatusOK,
+		identityv1.Role_ROLE_INTEGRATION: http.StatusOK,
+		identityv1.Role_ROLE_RUNNER:      http.StatusForbidden, identityv1.Role_ROLE_WORKER: http.StatusForbidden,
 	}
 	for _, at := range []*house{h, own} {
 		require.Equal(t, http.StatusUnauthorized, at.rest(t, "", "GET", "/metrics", "").status)

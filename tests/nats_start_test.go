@@ -24,7 +24,8 @@ func TestX15_AProcessWaitsForNATS(t *testing.T) {
 	started := make(chan error, 1)
 	go func() { started <- srv.Start(ctx) }()
 	t.Cleanup(func() { _ = srv.Kill() })
-	require.Eventually(t, func() bool { return strings.Contains(logOf(t, srv), "waiting for NATS") }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(logOf(t, srv), "waiting for NATS") }, time.Minute,
+		20*time.Millisecond)
 	select {
 	case err := <-started:
 		require.Fail(t, "it did not wait", "%v", err)
@@ -54,7 +55,8 @@ func TestR5_AServerWithSmallMessagesIsRefused(t *testing.T) {
 		if ready {
 			require.NoError(t, err)
 		} else {
-			require.ErrorContains(t, err, "the NATS server allows messages of "+payload+" bytes, and a journal needs 6356992: set max_payload: 8MB")
+			require.ErrorContains(t, err, "the NATS server allows messages of "+payload+
+				" bytes, and a journal needs 6356992: set max_payload: 8MB")
 		}
 		require.NoError(t, srv.Kill())
 		require.NoError(t, nats.Kill())

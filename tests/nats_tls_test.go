@@ -42,7 +42,10 @@ type natsCluster struct {
 
 func (c *natsCluster) files(name string) certs.Files {
 	at := filepath.Join(c.dir, name)
-	return certs.Files{CA: filepath.Join(c.dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"), Key: filepath.Join(at, "tls.key")}
+	return certs.Files{
+		CA: filepath.Join(c.dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"),
+		Key: filepath.Join(at, "tls.key"),
+	}
 }
 
 func (c *natsCluster) remote(name string) natsd.Remote {
@@ -54,7 +57,8 @@ func newNATSCluster(t *testing.T) *natsCluster {
 	a, err := issuer.Open(issuer.Config{Dir: c.dir, Owner: -1})
 	require.NoError(t, err)
 	for name, hosts := range map[string][]string{
-		"nats": {"nats", "localhost"}, "service": {"gateway", "localhost", "127.0.0.1"}, "guest": {"guest"}, "route": {"elsewhere"},
+		"nats": {"nats", "localhost"}, "service": {"gateway", "localhost", "127.0.0.1"}, "guest": {"guest"},
+		"route": {"elsewhere"},
 	} {
 		_, err := a.Issue(name, hosts)
 		require.NoError(t, err)
@@ -85,12 +89,18 @@ func newNATSCluster(t *testing.T) *natsCluster {
 		c.servers = append(c.servers, &proc.Process{
 			Binary: "/usr/bin/env", Log: filepath.Join(dir, "nats.log"),
 			Args: []string{
-				fmt.Sprintf("NATS_NAME=nats-%d", i+1), fmt.Sprintf("NATS_LISTEN=%q", strings.TrimPrefix(clients[i], "nats://")), fmt.Sprintf("NATS_HTTP=%q", monitor),
-				fmt.Sprintf("NATS_STORE=%q", dir), "NATS_MAX_STORE=1GB", fmt.Sprintf("NATS_TLS_CERT=%q", f.Cert), fmt.Sprintf("NATS_TLS_KEY=%q", f.Key), fmt.Sprintf("NATS_TLS_CA=%q", f.CA),
-				fmt.Sprintf("NATS_CLUSTER_LISTEN=%q", strings.Replace(c.routes[i], "localhost", "127.0.0.1", 1)), "NATS_ROUTES=[" + strings.Join(routes, ", ") + "]",
+				fmt.Sprintf("NATS_NAME=nats-%d", i+1),
+				fmt.Sprintf("NATS_LISTEN=%q", strings.TrimPrefix(clients[i], "nats://")),
+				fmt.Sprintf("NATS_HTTP=%q", monitor),
+				fmt.Sprintf("NATS_STORE=%q", dir), "NATS_MAX_STORE=1GB", fmt.Sprintf("NATS_TLS_CERT=%q", f.Cert),
+				fmt.Sprintf("NATS_TLS_KEY=%q", f.Key), fmt.Sprintf("NATS_TLS_CA=%q", f.CA),
+				fmt.Sprintf("NATS_CLUSTER_LISTEN=%q", strings.Replace(c.routes[i], "localhost", "127.0.0.1", 1)),
+				"NATS_ROUTES=[" + strings.Join(routes, ", ") + "]",
 				bin, "-c", conf,
 			},
-			Ready: func(ctx context.Context) bool { return proc.OK(ctx, "http://"+monitor+"/healthz?js-server-only=true") },
+			Ready: func(ctx context.Context) bool {
+				return proc.OK(ctx, "http://"+monitor+"/healthz?js-server-only=true")
+			},
 		})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -126,7 +136,8 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 	require.Eventually(t, func() bool { return h.app.Ready() == nil }, eventually, tick)
 	files := c.files("service")
 	bin := binary(t)
-	out, err := exec.CommandContext(soon(t), bin, "agent", "spawn", "keeper", "--address", h.cfg.GRPCAddr, "--token", bootstrap, "--tls-ca-file", files.CA).CombinedOutput()
+	out, err := exec.CommandContext(soon(t), bin, "agent", "spawn", "keeper", "--address", h.cfg.GRPCAddr, "--token",
+		bootstrap, "--tls-ca-file", files.CA).CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "keeper")
 
@@ -162,8 +173,10 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 	// The doctor, as an operator sees it.
 	look := func(more ...string) (status, message, mend string) {
 		args := append([]string{
-			"doctor", "-o", "json", "--data-dir", h.cfg.DataDir, "--grpc-addr", h.cfg.GRPCAddr, "--http-addr", h.cfg.HTTPAddr, "--address", h.cfg.GRPCAddr,
-			"--token", bootstrap, "--tls-ca-file", files.CA, "--tls-cert-file", files.Cert, "--tls-key-file", files.Key, "--nats-url", c.url, "--replicas", "3", "--nats-tls-server-name", "nats",
+			"doctor", "-o", "json", "--data-dir", h.cfg.DataDir, "--grpc-addr", h.cfg.GRPCAddr, "--http-addr",
+			h.cfg.HTTPAddr, "--address", h.cfg.GRPCAddr,
+			"--token", bootstrap, "--tls-ca-file", files.CA, "--tls-cert-file", files.Cert, "--tls-key-file", files.Key,
+			"--nats-url", c.url, "--replicas", "3", "--nats-tls-server-name", "nats",
 		}, more...)
 		out, _ := exec.CommandContext(soon(t), bin, args...).Output() // its findings count, not its exit
 		var said struct {
@@ -177,7 +190,8 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 		}
 		return status, message, mend
 	}
-	status, message, _ := look("--nats-tls-ca-file", files.CA, "--nats-tls-cert-file", files.Cert, "--nats-tls-key-file", files.Key)
+	status, message, _ := look("--nats-tls-ca-file", files.CA, "--nats-tls-cert-file", files.Cert,
+		"--nats-tls-key-file", files.Key)
 	require.Equal(t, "ok", status, message)
 	other := t.TempDir()
 	_, err = issuer.Open(issuer.Config{Dir: other, Owner: -1})
@@ -185,9 +199,13 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 	for says, more := range map[string][]string{
 		"nats-tls-ca-file must be":       {"--nats-tls-ca-file", filepath.Join(other, "ca.pem")},
 		"the servers want a certificate": {"--nats-tls-ca-file", files.CA},
-		"let the certificate's name in":  {"--nats-tls-ca-file", files.CA, "--nats-tls-cert-file", c.files("guest").Cert, "--nats-tls-key-file", c.files("guest").Key},
-		"nats-tls-server-name":           {"--nats-tls-ca-file", files.CA, "--nats-tls-cert-file", files.Cert, "--nats-tls-key-file", files.Key, "--nats-tls-server-name", "x"},
-		"let this user read the file":    {"--nats-tls-ca-file", files.CA + "x"},
+		"let the certificate's name in": {"--nats-tls-ca-file", files.CA, "--nats-tls-cert-file", c.files("guest").
+			Cert, "--nats-tls-key-file", c.files("guest").Key},
+		"nats-tls-server-name": {
+			"--nats-tls-ca-file", files.CA, "--nats-tls-cert-file", files.Cert,
+			"--nats-tls-key-file", files.Key, "--nats-tls-server-name", "x",
+		},
+		"let this user read the file": {"--nats-tls-ca-file", files.CA + "x"},
 	} {
 		status, message, mend := look(more...)
 		require.Equal(t, "problem", status, says)
@@ -237,7 +255,8 @@ func (c *natsCluster) routeAnswers(t *testing.T, name string) bool {
 	if _, err := lines.ReadString('\n'); err != nil { // INFO
 		return false
 	}
-	_, err = route.Write([]byte(`CONNECT {"verbose":false,"tls_required":true,"name":"stranger","cluster":"quartet"}` + "\r\nPING\r\n"))
+	_, err = route.Write([]byte(`CONNECT {"verbose":false,"tls_required":true,"name":"stranger","cluster":"quartet"}` +
+		"\r\nPING\r\n"))
 	require.NoError(t, err)
 	for {
 		line, err := lines.ReadString('\n')

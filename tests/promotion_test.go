@@ -72,10 +72,16 @@ func (alone) AgentExists(context.Context, string) error { return nil }
 func (alone) RunningTasks(context.Context, string, string) ([]workplane.RunningTask, error) {
 	return nil, nil
 }
-func (alone) GetTimer(context.Context, *waitingv1.GetTimerRequest, ...grpc.CallOption) (*waitingv1.GetTimerResponse, error) {
+
+func (alone) GetTimer(context.Context, *waitingv1.GetTimerRequest, ...grpc.CallOption) (*waitingv1.GetTimerResponse,
+	error,
+) {
 	return &waitingv1.GetTimerResponse{}, nil
 }
-func (alone) ListWaits(context.Context, *waitingv1.ListWaitsRequest, ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error) {
+
+func (alone) ListWaits(context.Context, *waitingv1.ListWaitsRequest, ...grpc.CallOption) (*waitingv1.ListWaitsResponse,
+	error,
+) {
 	return &waitingv1.ListWaitsResponse{}, nil
 }
 
@@ -94,8 +100,9 @@ type pair struct {
 
 func newPair(t *testing.T) *pair {
 	p := &pair{
-		t: t, clk: clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)), disk: &disk{left: -1}, home: t.TempDir(),
-		ids: map[string]*id.Sequence{"agent": {}, "work": {}}, journals: planetest.NewJournals(),
+		t: t, clk: clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)), disk: &disk{left: -1},
+		home: t.TempDir(),
+		ids:  map[string]*id.Sequence{"agent": {}, "work": {}}, journals: planetest.NewJournals(),
 	}
 	p.journals.Wrap = func(_ string, log framelog.Log) framelog.Log { return dying{log, p.disk} }
 	p.up()
@@ -109,7 +116,10 @@ func (p *pair) up() {
 		return plane.Deps{Log: p.journals.Log, Sources: p.journals.Sources, Clock: p.clk, IDs: p.ids[name]}
 	}
 	var err error
-	p.work, err = workplane.New(workplane.Config{Home: p.home}, workplane.Deps{Deps: deps("work"), Tasks: alone{}, Agents: alone{}})
+	p.work, err = workplane.New(workplane.Config{Home: p.home}, workplane.Deps{
+		Deps: deps("work"), Tasks: alone{},
+		Agents: alone{},
+	})
 	require.NoError(p.t, err)
 	require.NoError(p.t, p.work.Start(context.Background()))
 	p.stops = append(p.stops, net.Serve("work", p.work.Register))
@@ -139,7 +149,9 @@ func (p *pair) operator() context.Context { return planetest.As(p.t.Context(), r
 // item creates an item, puts it into focus, and returns the turn that did.
 func (p *pair) item() (*agentv1.Turn, string) {
 	p.t.Helper()
-	_, err := p.agent.SpawnAgent(p.operator(), &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, InitialMessage: "go"})
+	_, err := p.agent.SpawnAgent(p.operator(), &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, InitialMessage: "go",
+	})
 	require.NoError(p.t, err)
 	got, err := p.agent.AcquireTurn(p.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
 	require.NoError(p.t, err)
@@ -158,15 +170,20 @@ func (p *pair) roundOfDead(turn *agentv1.Turn, index int32, text string, calls .
 	_, _ = p.submit(ctx, turn, index, text, calls...)
 }
 
-func (p *pair) round(turn *agentv1.Turn, index int32, text string, calls ...*agentv1.ToolCall) (*agentv1.SubmitRoundResponse, error) {
+func (p *pair) round(turn *agentv1.Turn, index int32, text string, calls ...*agentv1.ToolCall) (
+	*agentv1.SubmitRoundResponse, error,
+) {
 	ctx, cancel := context.WithTimeout(p.runner(), time.Minute)
 	defer cancel()
 	return p.submit(ctx, turn, index, text, calls...)
 }
 
-func (p *pair) submit(ctx context.Context, turn *agentv1.Turn, index int32, text string, calls ...*agentv1.ToolCall) (*agentv1.SubmitRoundResponse, error) {
+func (p *pair) submit(ctx context.Context, turn *agentv1.Turn, index int32, text string, calls ...*agentv1.ToolCall) (
+	*agentv1.SubmitRoundResponse, error,
+) {
 	return p.agent.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
-		AgentId: "keeper", TurnId: turn.GetTurnId(), RunId: turn.GetRunId(), RoundIndex: index, Text: text, ToolCalls: calls,
+		AgentId: "keeper", TurnId: turn.GetTurnId(), RunId: turn.GetRunId(), RoundIndex: index, Text: text,
+		ToolCalls: calls,
 	})
 }
 
@@ -185,7 +202,9 @@ func TestC3_OneResultBriefOverEveryCrash(t *testing.T) {
 			require.Equal(p.t, item, again.GetPromotedWorkItemId())
 		},
 		"the turn is finished": func(p *pair, turn *agentv1.Turn, _ string) {
-			_, err := p.agent.FinishTurn(p.runner(), &agentv1.FinishTurnRequest{AgentId: "keeper", TurnId: turn.GetTurnId(), RunId: turn.GetRunId()})
+			_, err := p.agent.FinishTurn(p.runner(), &agentv1.FinishTurnRequest{
+				AgentId: "keeper", TurnId: turn.GetTurnId(), RunId: turn.GetRunId(),
+			})
 			require.NoError(p.t, err)
 		},
 		"the runner never comes back": func(p *pair, _ *agentv1.Turn, _ string) {
@@ -208,7 +227,8 @@ func TestC3_OneResultBriefOverEveryCrash(t *testing.T) {
 				then(p, turn, item)
 				p.audit(item, report, n, name == "the round is sent again" || !crashed)
 				if !crashed {
-					require.Greater(t, n, 4, "the round, the completion, its result, the report and the end of the turn are appends")
+					require.Greater(t, n, 4, "the round, the completion, its result, the report and the end of the "+
+						"turn are appends")
 					return
 				}
 			}
@@ -241,7 +261,8 @@ func (p *pair) audit(item, report string, n int, completed bool) {
 		}
 		require.Eventually(p.t, settled, time.Minute, time.Millisecond, "crash at append %d: no brief", n)
 		promoted := 0
-		for _, ev := range p.journals.Events(p.t, "work", journal.NewRegistry(workv1.File_quartet_work_v1_work_event_proto)) {
+		for _, ev := range p.journals.Events(p.t, "work",
+			journal.NewRegistry(workv1.File_quartet_work_v1_work_event_proto)) {
 			if ev.Type == "report_promoted" {
 				promoted++
 			}
@@ -259,7 +280,8 @@ func (p *pair) audit(item, report string, n int, completed bool) {
 		l, err := p.agent.ListBriefs(p.operator(), &agentv1.ListBriefsRequest{AgentId: "keeper"})
 		require.NoError(p.t, err)
 		for _, b := range l.GetBriefs() {
-			require.False(p.t, b.GetKind() == agentv1.BriefKind_BRIEF_KIND_RESULT && b.GetWorkItemId() == "", "crash at append %d: the turn's end says it once more (W7)", n)
+			require.False(p.t, b.GetKind() == agentv1.BriefKind_BRIEF_KIND_RESULT && b.GetWorkItemId() == "",
+				"crash at append %d: the turn's end says it once more (W7)", n)
 		}
 		p.down()
 		p.up()

@@ -74,7 +74,10 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 	eachWay(t, func(t *testing.T, ctx context.Context, s *system) {
 		s.spawn(t, ctx, "a")
 		s.spawn(t, ctx, "b")
-		made, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "a", RequestId: "one", Objective: "stand"})
+		made, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+			AgentId: "a", RequestId: "one",
+			Objective: "stand",
+		})
 		require.NoError(t, err)
 		item := made.GetWorkItem().GetWorkItemId()
 		other := "other"
@@ -93,11 +96,16 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 				return err
 			}},
 			{"objective over its limit", fault.LimitExceeded, func() error {
-				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "a", Objective: strings.Repeat("x", 2001)})
+				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+					AgentId: "a", Objective: strings.Repeat("x", 2001),
+				})
 				return err
 			}},
 			{"wrong enum", fault.InvalidArgument, func() error {
-				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "a", Objective: "x", PlanStatus: 99})
+				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+					AgentId: "a", Objective: "x",
+					PlanStatus: 99,
+				})
 				return err
 			}},
 			{"unknown agent", fault.NotFound, func() error {
@@ -109,11 +117,17 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 				return err
 			}},
 			{"foreign agent", fault.PermissionDenied, func() error {
-				_, err := s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "b", WorkItemId: item, Objective: &other})
+				_, err := s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+					AgentId: "b", WorkItemId: item,
+					Objective: &other,
+				})
 				return err
 			}},
 			{"stale revision", fault.RevisionConflict, func() error {
-				_, err := s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "a", WorkItemId: item, Objective: &other, ExpectedRevision: &stale})
+				_, err := s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+					AgentId: "a", WorkItemId: item,
+					Objective: &other, ExpectedRevision: &stale,
+				})
 				return err
 			}},
 			{"nothing to update", fault.InvalidArgument, func() error {
@@ -121,23 +135,35 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 				return err
 			}},
 			{"reused request id", fault.RequestIDReused, func() error {
-				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "a", RequestId: "one", Objective: "something else"})
+				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+					AgentId: "a", RequestId: "one",
+					Objective: "something else",
+				})
 				return err
 			}},
 			{"request over 4 MiB", fault.TooLarge, func() error {
-				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "a", Data: bytes.Repeat([]byte{1}, 5<<20)})
+				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+					AgentId: "a", Data: bytes.Repeat([]byte{1}, 5<<20),
+				})
 				return err
 			}},
 			{"message over 256 KiB", fault.LimitExceeded, func() error {
-				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "a", Text: strings.Repeat("x", 256<<10+1)})
+				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+					AgentId: "a", Text: strings.Repeat("x", 256<<10+1),
+				})
 				return err
 			}},
 			{"runtime kind", fault.PermissionDenied, func() error {
-				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "a", Text: "x", Kind: agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK})
+				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+					AgentId: "a", Text: "x",
+					Kind: agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK,
+				})
 				return err
 			}},
 			{"agent id taken", fault.AlreadyExists, func() error {
-				_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "a", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+				_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+					AgentId: "a", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+				})
 				return err
 			}},
 			{"wrong token", fault.Unauthenticated, func() error {
@@ -145,7 +171,10 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 				return err
 			}},
 			{"a verb between services", fault.PermissionDenied, func() error {
-				_, err := s.work.PromoteReport(ctx, &workv1.PromoteReportRequest{AgentId: "a", WorkItemId: item, Text: "mine"})
+				_, err := s.work.PromoteReport(ctx, &workv1.PromoteReportRequest{
+					AgentId: "a", WorkItemId: item,
+					Text: "mine",
+				})
 				return err
 			}},
 			{"unknown trigger", fault.NotFound, func() error {
@@ -153,31 +182,48 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 				return err
 			}},
 			{"wait for a foreign task", fault.NotFound, func() error {
-				_, err := s.waiting.WaitFor(ctx, &waitingv1.WaitForRequest{AgentId: "a", Reason: "x", Wake: waitingv1.Wake_WAKE_TASK_RESULT, Resource: "tsk_00000000000000000000000000"})
+				_, err := s.waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
+					AgentId: "a", Reason: "x",
+					Wake: waitingv1.Wake_WAKE_TASK_RESULT, Resource: "tsk_00000000000000000000000000",
+				})
 				return err
 			}},
 			{"command for nobody", fault.NotFound, func() error {
-				_, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "nobody", Command: &taskv1.CommandSpec{Cmd: "true"}})
+				_, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
+					AgentId: "nobody", Command: &taskv1.CommandSpec{Cmd: "true"},
+				})
 				return err
 			}},
 			{"command for a foreign item", fault.PermissionDenied, func() error {
-				_, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "b", Command: &taskv1.CommandSpec{Cmd: "true"}, WorkItemId: item})
+				_, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
+					AgentId: "b", Command: &taskv1.CommandSpec{Cmd: "true"}, WorkItemId: item,
+				})
 				return err
 			}},
 			{"message about a foreign item", fault.PermissionDenied, func() error {
-				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "b", Text: "x", WorkItemId: item})
+				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+					AgentId: "b", Text: "x",
+					WorkItemId: item,
+				})
 				return err
 			}},
 			{"message about no item", fault.NotFound, func() error {
-				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "a", Text: "x", WorkItemId: "wi_00000000000000000000000000"})
+				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+					AgentId: "a", Text: "x",
+					WorkItemId: "wi_00000000000000000000000000",
+				})
 				return err
 			}},
 			{"neither cmd nor argv", fault.InvalidArgument, func() error {
-				_, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "a", Command: &taskv1.CommandSpec{}})
+				_, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
+					AgentId: "a", Command: &taskv1.CommandSpec{},
+				})
 				return err
 			}},
 			{"stale run", fault.NotFound, func() error {
-				_, err := s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: "a", TurnId: "trn_00000000000000000000000000", RunId: "run_00000000000000000000000000"})
+				_, err := s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
+					AgentId: "a", TurnId: "trn_00000000000000000000000000", RunId: "run_00000000000000000000000000",
+				})
 				return err
 			}},
 			{"junk cursor", fault.CursorInvalid, func() error {
@@ -230,13 +276,21 @@ func TestX4_ARunsTokenActsForItsAgentOnly(t *testing.T) {
 		require.NoError(t, err)
 		_, err = s.work.CreateWorkItem(as, &workv1.CreateWorkItemRequest{AgentId: "b", Objective: "another's"})
 		require.ErrorIs(t, err, fault.PermissionDenied)
-		_, err = s.agents.FinishTurn(as, &agentv1.FinishTurnRequest{AgentId: "a", TurnId: tn.got.GetTurn().GetTurnId(), RunId: tn.got.GetTurn().GetRunId()})
+		_, err = s.agents.FinishTurn(as, &agentv1.FinishTurnRequest{
+			AgentId: "a", TurnId: tn.got.GetTurn().GetTurnId(),
+			RunId: tn.got.GetTurn().GetRunId(),
+		})
 		require.NoError(t, err)
 		_, err = s.work.CreateWorkItem(as, &workv1.CreateWorkItemRequest{AgentId: "a", Objective: "too late"})
 		require.ErrorIs(t, err, fault.RunStale, "the credential ends with its run (X12)")
-		_, err = s.agents.FinishTurn(as, &agentv1.FinishTurnRequest{AgentId: "a", TurnId: tn.got.GetTurn().GetTurnId(), RunId: tn.got.GetTurn().GetRunId()})
+		_, err = s.agents.FinishTurn(as, &agentv1.FinishTurnRequest{
+			AgentId: "a", TurnId: tn.got.GetTurn().GetTurnId(),
+			RunId: tn.got.GetTurn().GetRunId(),
+		})
 		require.NoError(t, err, "finishing again changes nothing")
-		_, err = s.agents.SpawnAgent(as, &agentv1.SpawnAgentRequest{AgentId: "c", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		_, err = s.agents.SpawnAgent(as, &agentv1.SpawnAgentRequest{
+			AgentId: "c", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+		})
 		require.ErrorIs(t, err, fault.RunStale)
 	})
 }

@@ -33,7 +33,10 @@ func TestX4_ARunsTokenEndsWithItsRun(t *testing.T) {
 	ctx := soon(t)
 
 	reads := map[string]func() error{
-		"GetAgent": func() error { _, err := agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: "keeper"}); return err },
+		"GetAgent": func() error {
+			_, err := agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: "keeper"})
+			return err
+		},
 		"GetContext": func() error {
 			_, err := agents.GetContext(ctx, &agentv1.GetContextRequest{AgentId: "keeper"})
 			return err
@@ -47,12 +50,16 @@ func TestX4_ARunsTokenEndsWithItsRun(t *testing.T) {
 			return err
 		},
 		"GetTurn": func() error {
-			_, err := agents.GetTurn(ctx, &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: turn.field(t, "turn", "turnId")})
+			_, err := agents.GetTurn(ctx, &agentv1.GetTurnRequest{
+				AgentId: "keeper", TurnId: turn.field(t, "turn", "turnId"),
+			})
 			return err
 		},
 		"ListAgents": func() error { _, err := agents.ListAgents(ctx, &agentv1.ListAgentsRequest{}); return err },
 		"a stream": func() error {
-			s, err := eventv1.NewEventServiceClient(door.conn(t, token)).WatchEvents(ctx, &eventv1.WatchEventsRequest{FromStart: true, StopAtEnd: true})
+			s, err := eventv1.NewEventServiceClient(door.conn(t, token)).WatchEvents(ctx, &eventv1.WatchEventsRequest{
+				FromStart: true, StopAtEnd: true,
+			})
 			for err == nil {
 				_, err = s.Recv()
 			}
@@ -72,11 +79,14 @@ func TestX4_ARunsTokenEndsWithItsRun(t *testing.T) {
 
 	long, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watch, err := eventv1.NewEventServiceClient(door.conn(t, token)).WatchEvents(long, &eventv1.WatchEventsRequest{FromStart: true})
+	watch, err := eventv1.NewEventServiceClient(door.conn(t, token)).WatchEvents(long, &eventv1.WatchEventsRequest{
+		FromStart: true,
+	})
 	require.NoError(t, err)
 	_, err = watch.Recv()
 	require.NoError(t, err)
-	req, err := http.NewRequestWithContext(long, http.MethodGet, "http://"+door.cfg.HTTPAddr+"/v1/events?from_start=true", nil)
+	req, err := http.NewRequestWithContext(long, http.MethodGet, "http://"+door.cfg.HTTPAddr+
+		"/v1/events?from_start=true", nil)
 	require.NoError(t, err)
 	req.Header.Set("Authorization", "Bearer "+token)
 	lines, err := http.DefaultClient.Do(req)
@@ -85,7 +95,9 @@ func TestX4_ARunsTokenEndsWithItsRun(t *testing.T) {
 	require.Equal(t, http.StatusOK, lines.StatusCode)
 
 	finish := func() error {
-		_, err := agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: "keeper", TurnId: turn.field(t, "turn", "turnId"), RunId: turn.field(t, "turn", "runId")})
+		_, err := agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
+			AgentId: "keeper", TurnId: turn.field(t, "turn", "turnId"), RunId: turn.field(t, "turn", "runId"),
+		})
 		return err
 	}
 	require.NoError(t, finish())
@@ -94,7 +106,8 @@ func TestX4_ARunsTokenEndsWithItsRun(t *testing.T) {
 	}
 	require.ErrorIs(t, acquire(), fault.PermissionDenied)
 	require.NoError(t, finish(), "its own end may be repeated")
-	require.Equal(t, http.StatusConflict, door.rest(t, token, "GET", "/v1/events?from_start=true&stop_at_end=true", "").status)
+	require.Equal(t, http.StatusConflict, door.rest(t, token, "GET", "/v1/events?from_start=true&stop_at_end=true", "").
+		status)
 	for err == nil {
 		_, err = watch.Recv()
 	}

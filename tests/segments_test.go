@@ -19,7 +19,8 @@ import (
 	"quartet/tests/proc"
 )
 
-// updates writes n revisions of some items at once, each as large as it may be, with request ids, until each is answered.
+// updates writes n revisions of some items at once, each as large as it may be, with request ids, until each is
+// answered.
 func (d *damageable) updates(items []string, n int) {
 	d.t.Helper()
 	objective := strings.Repeat("𝕏", 1980)
@@ -28,7 +29,10 @@ func (d *damageable) updates(items []string, n int) {
 	for _, item := range items {
 		working.Go(func() {
 			for i := range n {
-				req := &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: item, Objective: new(fmt.Sprintf("%d %s", i, objective)), RequestId: fmt.Sprintf("%s-%d-%d", item, n, i)}
+				req := &workv1.UpdateWorkItemRequest{
+					AgentId: "keeper", WorkItemId: item,
+					Objective: new(fmt.Sprintf("%d %s", i, objective)), RequestId: fmt.Sprintf("%s-%d-%d", item, n, i),
+				}
 				if _, err := load.Again(d.ctx, func(ctx context.Context) (*workv1.UpdateWorkItemResponse, error) {
 					return d.work.UpdateWorkItem(ctx, req)
 				}); err != nil {
@@ -72,8 +76,9 @@ func (d *damageable) revisions(item string) (n int) {
 	}
 }
 
-// TestR6_SegmentsOfARunningServer: a journal of many segments is written, while the server is killed, read back, followed, verified, backed up
-// and restored as one of a single segment; damage in a segment that is closed is named, and repaired from a backup.
+// TestR6_SegmentsOfARunningServer: a journal of many segments is written, while the server is killed, read back,
+// followed, verified, backed up and restored as one of a single segment; damage in a segment that is closed is named,
+// and repaired from a backup.
 func TestR6_SegmentsOfARunningServer(t *testing.T) {
 	d := newDamageable(t, "--segment-mib", "1")
 	items := d.items()[:4]
@@ -182,8 +187,9 @@ func TestR6_SegmentsOfARunningServer(t *testing.T) {
 	require.Zero(t, code, out)
 }
 
-// TestR10_ALostSegment: the stream of a segment is gone, the first one, one in the middle or the newest. What is missing is named, what is left is
-// served, and a backup has it. What was written after the backup is lost with the newest segment only, once that is accepted.
+// TestR10_ALostSegment: the stream of a segment is gone, the first one, one in the middle or the newest. What is
+// missing is named, what is left is served, and a backup has it. What was written after the backup is lost with the
+// newest segment only, once that is accepted.
 func TestR10_ALostSegment(t *testing.T) {
 	proc.Long(t)
 	d := newDamageable(t, "--segment-mib", "1")
@@ -204,9 +210,14 @@ func TestR10_ALostSegment(t *testing.T) {
 		require.Len(t, named, 1, name)
 		require.Contains(t, named[0], "the journal of work/0 is damaged", name)
 		t.Log(name, named)
-		_, err := d.work.UpdateWorkItem(d.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: items[0], Objective: new("of a journal with a hole")})
+		_, err := d.work.UpdateWorkItem(d.ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: items[0],
+			Objective: new("of a journal with a hole"),
+		})
 		refused(t, true, err)
-		_, err = d.agents.EnqueueMessage(d.ctx, &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "served without work"})
+		_, err = d.agents.EnqueueMessage(d.ctx, &agentv1.EnqueueMessageRequest{
+			AgentId: "keeper", Text: "served without work",
+		})
 		require.NoError(t, err, name)
 		require.NoError(t, d.srv.Kill())
 		out, code := d.quartet("verify", "--data-dir", d.srv.DataDir)
@@ -239,7 +250,8 @@ func TestR10_ALostSegment(t *testing.T) {
 	r, code := d.repair("--from-backup", backup, "--apply")
 	require.Equal(t, 1, code)
 	require.Equal(t, "lost", r.of("work").Status)
-	require.Equal(t, "accepted", mended("the newest", "--from-backup", backup, "--accept-loss", "work/0").of("work").Status)
+	require.Equal(t, "accepted", mended("the newest", "--from-backup", backup, "--accept-loss", "work/0").of("work").
+		Status)
 	there("the newest")
 
 	require.Empty(t, d.start())

@@ -45,7 +45,8 @@ func TestSight_NoSecretsInLogsAndTraces(t *testing.T) {
 	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), log, zapcore.DebugLevel)
 	cfg, err := dev.Config(t.TempDir())
 	require.NoError(t, err)
-	cfg.Auth, cfg.BootstrapToken, cfg.OTLPEndpoint, cfg.TraceRatio, cfg.Publish = app.AuthRequired, bootstrap, c.GRPC, 1, true
+	cfg.Auth, cfg.BootstrapToken, cfg.OTLPEndpoint, cfg.TraceRatio, cfg.Publish = app.AuthRequired, bootstrap, c.GRPC,
+		1, true
 	h := &house{cfg: cfg, app: startLogged(t, cfg, zap.New(core))}
 
 	secrets := map[string]string{"the bootstrap token": bootstrap}
@@ -64,16 +65,19 @@ func TestSight_NoSecretsInLogsAndTraces(t *testing.T) {
 	secrets["what an operator says"] = "the swordfish is at midnight"
 	ok(h.rest(t, operator, "POST", "/v1/agents/keeper/messages", `{"text":"the swordfish is at midnight"}`))
 	secrets["a signing secret"] = "0123456789abcdef0123456789abcdef-sign"
-	made := ok(h.rest(t, operator, "POST", "/v1/agents/keeper/triggers", `{"deliveryMode":"contentful","signatureScheme":"hub_sha256","signingSecret":"0123456789abcdef0123456789abcdef-sign"}`))
+	made := ok(h.rest(t, operator, "POST", "/v1/agents/keeper/triggers",
+		`{"deliveryMode":"contentful","signatureScheme":"hub_sha256","signingSecret":"0123456789abcdef0123456789abcdef-sign"}`))
 	token := made.field(t, "token")
 	secrets["the token of a trigger"] = token
 	secrets["what comes from outside"] = "barracuda at noon"
-	require.Equal(t, http.StatusForbidden, h.rest(t, "", "POST", "/v1/triggers/"+token, "barracuda at noon").status, "it is not signed")
+	require.Equal(t, http.StatusForbidden, h.rest(t, "", "POST", "/v1/triggers/"+token, "barracuda at noon").status,
+		"it is not signed")
 	made = ok(h.rest(t, operator, "POST", "/v1/agents/keeper/triggers", `{"deliveryMode":"contentful"}`))
 	secrets["the token of another"] = made.field(t, "token")
 	ok(h.rest(t, "", "POST", "/v1/triggers/"+made.field(t, "token"), "barracuda at noon"))
 	secrets["a token that leads nowhere"] = strings.Repeat("n0where", 9)
-	require.Equal(t, http.StatusNotFound, h.rest(t, "", "POST", "/v1/triggers/"+secrets["a token that leads nowhere"], "{}").status)
+	require.Equal(t, http.StatusNotFound, h.rest(t, "", "POST", "/v1/triggers/"+secrets["a token that leads nowhere"],
+		"{}").status)
 	secrets["a wrong key"] = strings.Repeat("badf00d", 9)
 	require.Equal(t, http.StatusUnauthorized, h.rest(t, "qk_"+secrets["a wrong key"], "GET", "/v1/agents", "").status)
 	turn := ok(h.rest(t, runner, "POST", "/v1/turns:acquire", `{"agentIds":["keeper"],"wait":"20s"}`))
@@ -81,7 +85,8 @@ func TestSight_NoSecretsInLogsAndTraces(t *testing.T) {
 	require.NotEmpty(t, secrets["a run's token"])
 	ok(h.rest(t, operator, "GET", "/v1/agents/keeper/messages", ""))
 	secrets["a command's variable"], secrets["a command's output"] = "hunter2hunter2", "the-output-of-it"
-	ok(h.rest(t, operator, "POST", "/v1/agents/keeper/tasks:exec", `{"command":{"cmd":"echo the-output-$X; echo $PASSWORD >/dev/null","env":{"PASSWORD":"hunter2hunter2","X":"of-it"}},"yieldTime":"20s"}`))
+	ok(h.rest(t, operator, "POST", "/v1/agents/keeper/tasks:exec",
+		`{"command":{"cmd":"echo the-output-$X; echo $PASSWORD >/dev/null","env":{"PASSWORD":"hunter2hunter2","X":"of-it"}},"yieldTime":"20s"}`))
 
 	has := func(name string) bool {
 		for _, s := range c.Spans("") {
@@ -91,7 +96,10 @@ func TestSight_NoSecretsInLogsAndTraces(t *testing.T) {
 		}
 		return false
 	}
-	for _, name := range []string{"POST /v1/triggers/{token}", "POST /v1/agents/{agent_id}/messages", "CreateExternalTrigger", "command", "POST /v1/keys"} {
+	for _, name := range []string{
+		"POST /v1/triggers/{token}", "POST /v1/agents/{agent_id}/messages",
+		"CreateExternalTrigger", "command", "POST /v1/keys",
+	} {
 		require.Eventually(t, func() bool { return has(name) }, time.Minute, 20*time.Millisecond, name)
 	}
 	text := log.String()

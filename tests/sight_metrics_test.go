@@ -47,9 +47,13 @@ func TestSight_MetricsTellWhatHappened(t *testing.T) {
 	item, url := waitsForTheWorld(t, ctx, s)
 	post(t, ctx, url, "{}")
 	tn := s.acquire(t, ctx, "keeper")
-	tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}), tool(t, "ExecCommand", map[string]any{"cmd": "exit 3", "yield_time": "20s"}))
+	tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}),
+		tool(t, "ExecCommand", map[string]any{"cmd": "exit 3", "yield_time": "20s"}))
 	s.say(t, ctx, "keeper", "one that waits")
-	_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "toomany", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "toomany",
+		Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.Error(t, err)
 
 	want := []string{

@@ -25,14 +25,18 @@ import (
 
 // sightWays is eachWay with a collector that all processes send to, and their logs.
 // Nothing is traced but what callers trace: the ratio is 0.
-func sightWays(t *testing.T, body func(t *testing.T, ctx context.Context, s *system, c *collector.Collector, logs *observer.ObservedLogs)) {
+func sightWays(t *testing.T, body func(t *testing.T, ctx context.Context, s *system, c *collector.Collector,
+	logs *observer.ObservedLogs),
+) {
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
 	ways := map[string]func(*testing.T, func(*testing.T, app.Config) *app.App) *system{
 		"one process": oneProcessWith,
 		"split over TCP": func(t *testing.T, start func(*testing.T, app.Config) *app.App) *system {
 			return splitWith(t, false, start)
 		},
-		"split over TCP, asked at the gateway's process": func(t *testing.T, start func(*testing.T, app.Config) *app.App) *system {
+		"split over TCP, asked at the gateway's process": func(t *testing.T,
+			start func(*testing.T, app.Config) *app.App,
+		) *system {
 			return splitWith(t, true, start)
 		},
 	}
@@ -79,9 +83,12 @@ func waitsForTheWorld(t *testing.T, ctx context.Context, s *system) (item, url s
 	require.Empty(t, tn.got.GetTurn().GetTraceparent(), "nobody traces this")
 	r := tn.round(t, ctx, "", tool(t, "CreateWorkItem", map[string]any{"objective": "wait for the world"}))
 	item = at(r.GetToolResults()[0], "work_item", "work_item_id")
-	r = tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}), tool(t, "CreateExternalTrigger", map[string]any{}))
+	r = tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}),
+		tool(t, "CreateExternalTrigger", map[string]any{}))
 	url = at(r.GetToolResults()[1], "url")
-	tn.round(t, ctx, "", tool(t, "WaitFor", map[string]any{"wake": "external", "resource": at(r.GetToolResults()[1], "trigger", "trigger_id"), "reason": "the world"}))
+	tn.round(t, ctx, "",
+		tool(t, "WaitFor", map[string]any{"wake": "external", "resource": at(r.GetToolResults()[1], "trigger",
+			"trigger_id"), "reason": "the world"}))
 	// Looks that this turn's events cause are no part of any trace, and one of them
 	// might see what comes next.
 	require.Eventually(t, func() bool {
@@ -96,7 +103,9 @@ func waitsForTheWorld(t *testing.T, ctx context.Context, s *system) (item, url s
 // and processes (SPEC X10, X13).
 func TestSight_OneTraceFromTriggerToCommand(t *testing.T) {
 	proc.Long(t)
-	sightWays(t, func(t *testing.T, ctx context.Context, s *system, c *collector.Collector, logs *observer.ObservedLogs) {
+	sightWays(t, func(t *testing.T, ctx context.Context, s *system, c *collector.Collector,
+		logs *observer.ObservedLogs,
+	) {
 		item, url := waitsForTheWorld(t, ctx, s)
 		postTraced(t, ctx, url)
 
@@ -105,12 +114,17 @@ func TestSight_OneTraceFromTriggerToCommand(t *testing.T) {
 		require.Contains(t, traceparent, knownTrace, "the turn is part of the call's trace")
 		require.Contains(t, tn.got.GetMessage().GetTraceparent(), knownTrace)
 		traced := metadata.AppendToOutgoingContext(ctx, "traceparent", traceparent)
-		tn.round(t, traced, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}), tool(t, "UpdateWorkItem", map[string]any{"blocked_by": nil}))
+		tn.round(t, traced, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}),
+			tool(t, "UpdateWorkItem", map[string]any{"blocked_by": nil}))
 		// A runner that knows nothing of traces: its round is in the turn's all the same.
-		r := tn.round(t, ctx, "", tool(t, "ExecCommand", map[string]any{"cmd": "echo it is $TRACEPARENT", "yield_time": "20s"}))
+		r := tn.round(t, ctx, "",
+			tool(t, "ExecCommand", map[string]any{"cmd": "echo it is $TRACEPARENT", "yield_time": "20s"}))
 		require.Contains(t, at(r.GetToolResults()[0], "output"), "it is 00-"+knownTrace+"-", "commands can take part")
 		tr := tn.got.GetTurn()
-		_, err := s.agents.FinishTurn(traced, &agentv1.FinishTurnRequest{AgentId: "keeper", TurnId: tr.GetTurnId(), RunId: tr.GetRunId()})
+		_, err := s.agents.FinishTurn(traced, &agentv1.FinishTurnRequest{
+			AgentId: "keeper", TurnId: tr.GetTurnId(),
+			RunId: tr.GetRunId(),
+		})
 		require.NoError(t, err)
 
 		chain := [][2]string{ // a span, and one that is above it
@@ -165,7 +179,8 @@ func TestSight_OneTraceFromTriggerToCommand(t *testing.T) {
 		}
 
 		s.eventsCarry(t, ctx, "trigger_delivered", "task_completed", "turn_completed")
-		require.NotEmpty(t, logs.FilterField(zap.String("trace_id", knownTrace)).All(), "log entries name the trace that they are part of")
+		require.NotEmpty(t, logs.FilterField(zap.String("trace_id", knownTrace)).All(),
+			"log entries name the trace that they are part of")
 	})
 }
 
@@ -213,26 +228,32 @@ func TestSight_ATraceHoldsOneTurnOfAnAgent(t *testing.T) {
 	first := tn.got.GetTurn().GetTraceparent()
 	require.NotEmpty(t, first, "whoever asks from outside begins a trace")
 	_, err := s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
-		AgentId: "keeper", TurnId: tn.got.GetTurn().GetTurnId(), RunId: tn.got.GetTurn().GetRunId(), Outcome: agentv1.TurnOutcome_TURN_OUTCOME_RETRYABLE,
+		AgentId: "keeper", TurnId: tn.got.GetTurn().GetTurnId(), RunId: tn.got.GetTurn().GetRunId(),
+		Outcome: agentv1.TurnOutcome_TURN_OUTCOME_RETRYABLE,
 	})
 	require.NoError(t, err)
 	tn = s.acquire(t, ctx, "keeper")
 	require.True(t, tracing.SameTrace(first, tn.got.GetTurn().GetTraceparent()), "the same message again")
 	r := tn.round(t, ctx, "", tool(t, "ExecCommand", map[string]any{"cmd": "true", "yield_time": "0s"}))
-	tn.round(t, ctx, "", tool(t, "WaitFor", map[string]any{"wake": "task_result", "resource": at(r.GetToolResults()[0], "handle", "task_id"), "reason": "the command"}))
+	tn.round(t, ctx, "",
+		tool(t, "WaitFor", map[string]any{"wake": "task_result", "resource": at(r.GetToolResults()[0], "handle",
+			"task_id"), "reason": "the command"}))
 
 	tn = s.acquire(t, ctx, "keeper")
 	second := tn.got.GetTurn().GetTraceparent()
-	require.True(t, tracing.SameTrace(first, tn.got.GetMessage().GetTraceparent()), "the result is part of what had the command run")
+	require.True(t, tracing.SameTrace(first, tn.got.GetMessage().GetTraceparent()),
+		"the result is part of what had the command run")
 	require.NotEmpty(t, second)
 	require.False(t, tracing.SameTrace(first, second))
 	tn.round(t, ctx, "Done.")
-	_, err = s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: "keeper", TurnId: tn.got.GetTurn().GetTurnId(), RunId: tn.got.GetTurn().GetRunId()})
+	_, err = s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: "keeper", TurnId: tn.got.GetTurn().
+		GetTurnId(), RunId: tn.got.GetTurn().GetRunId()})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		for _, span := range c.Spans(second[3:35]) {
 			if span.GetName() == "turn" {
-				return span.Parent() == "" && len(span.GetLinks()) == 1 && strings.Contains(first, hex.EncodeToString(span.GetLinks()[0].GetTraceId()))
+				return span.Parent() == "" && len(span.GetLinks()) == 1 &&
+					strings.Contains(first, hex.EncodeToString(span.GetLinks()[0].GetTraceId()))
 			}
 		}
 		return false

@@ -61,8 +61,13 @@ func (c *caller) work(n int, answered *atomic.Int64) error {
 	for range n {
 		c.n++
 		id := fmt.Sprintf("%s-%d", c.item, c.n)
-		update := &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: c.item, Objective: new(fmt.Sprintf("%d %s", c.n, objective)), RequestId: id}
-		if _, err := c.ask(func(ctx context.Context) (proto.Message, error) { return c.d.work.UpdateWorkItem(ctx, update) }); err != nil {
+		update := &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: c.item,
+			Objective: new(fmt.Sprintf("%d %s", c.n, objective)), RequestId: id,
+		}
+		if _, err := c.ask(func(ctx context.Context) (proto.Message, error) {
+			return c.d.work.UpdateWorkItem(ctx, update)
+		}); err != nil {
 			return err
 		}
 		c.revisions++
@@ -71,12 +76,19 @@ func (c *caller) work(n int, answered *atomic.Int64) error {
 			continue
 		}
 		create := &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "of " + id, RequestId: id + "-create"}
-		made, err := c.ask(func(ctx context.Context) (proto.Message, error) { return c.d.work.CreateWorkItem(ctx, create) })
+		made, err := c.ask(func(ctx context.Context) (proto.Message, error) {
+			return c.d.work.CreateWorkItem(ctx, create)
+		})
 		if err != nil {
 			return err
 		}
-		complete := &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: made.(*workv1.CreateWorkItemResponse).GetWorkItem().GetWorkItemId(), RequestId: id + "-complete"}
-		if _, err := c.ask(func(ctx context.Context) (proto.Message, error) { return c.d.work.CompleteWorkItem(ctx, complete) }); err != nil {
+		complete := &workv1.CompleteWorkItemRequest{
+			AgentId: "keeper", WorkItemId: made.(*workv1.CreateWorkItemResponse).GetWorkItem().GetWorkItemId(),
+			RequestId: id + "-complete",
+		}
+		if _, err := c.ask(func(ctx context.Context) (proto.Message, error) {
+			return c.d.work.CompleteWorkItem(ctx, complete)
+		}); err != nil {
 			return err
 		}
 	}
@@ -110,7 +122,8 @@ func (all callers) work(n int, meanwhile func(answered *atomic.Int64, done <-cha
 	}
 }
 
-// check requires that each item has the revisions that were answered, and that every n-th mutation, repeated, has its first answer.
+// check requires that each item has the revisions that were answered, and that every n-th mutation, repeated, has its
+// first answer.
 func (all callers) check(n int) {
 	t := all[0].d.t
 	t.Helper()
@@ -197,7 +210,8 @@ func (d *damageable) snapshotBlock() (string, []byte) {
 	return path, b
 }
 
-// frames returns the newest file of a segment of the journal of work with its content; -1 is the newest segment that has frames.
+// frames returns the newest file of a segment of the journal of work with its content; -1 is the newest segment that
+// has frames.
 func (d *damageable) frames(segment int) (string, []byte) {
 	d.t.Helper()
 	all := d.segments()
@@ -286,8 +300,8 @@ func copyDir(t *testing.T, to, from string) {
 	require.NoError(t, os.CopyFS(to, os.DirFS(from)))
 }
 
-// killedAtWork kills the server while callers work: in every second round after some answers, and else as soon as something of a snapshot is
-// stored.
+// killedAtWork kills the server while callers work: in every second round after some answers, and else as soon as
+// something of a snapshot is stored.
 func (all callers) killedAtWork(round int) loaded {
 	d := all[0].d
 	var l loaded
@@ -300,7 +314,8 @@ func (all callers) killedAtWork(round int) loaded {
 			case <-done:
 				killed = true
 			case <-tick.C:
-				killed = round%2 == 0 && d.snapshotBytes() != before || round%2 == 1 && answered.Load() >= int64(30*round)
+				killed = round%2 == 0 && d.snapshotBytes() != before || round%2 == 1 &&
+					answered.Load() >= int64(30*round)
 			}
 		}
 		require.NoError(d.t, d.srv.Kill())
@@ -309,8 +324,9 @@ func (all callers) killedAtWork(round int) loaded {
 	return l
 }
 
-// TestR11_SnapshotsOfARunningServer: a server that writes snapshots is killed while it does, and begins at one each time with what was answered.
-// Whatever happens to the snapshots, it starts with the same state; what happens to the journal is noticed as without them.
+// TestR11_SnapshotsOfARunningServer: a server that writes snapshots is killed while it does, and begins at one each
+// time with what was answered. Whatever happens to the snapshots, it starts with the same state; what happens to the
+// journal is noticed as without them.
 func TestR11_SnapshotsOfARunningServer(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	d := newDamageable(t, "--segment-mib", "1", "--snapshot-mib", "1", "--log-level", "debug")
@@ -361,7 +377,9 @@ func TestR11_SnapshotsOfARunningServer(t *testing.T) {
 }
 
 // damagedSnapshots damages the snapshots in several ways.
-func (d *damageable) damagedSnapshots(t *testing.T, all callers, killed, stopped, older string, items []proto.Message, newest uint64) {
+func (d *damageable) damagedSnapshots(t *testing.T, all callers, killed, stopped, older string, items []proto.Message,
+	newest uint64,
+) {
 	defer d.within(t)()
 	flipped := func(at float64) func() {
 		return func() {

@@ -24,7 +24,8 @@ func part(t *testing.T, ctx context.Context, dir, url, services, grpcAddr, httpA
 	args := append([]string{"serve"}, strings.Fields(services)...)
 	p := &proc.Process{
 		Binary: binary(t), Log: filepath.Join(own, "server.log"),
-		Args:  append(args, "--open", "--nats-url", url, "--data-dir", own, "--key-file", filepath.Join(dir, "key"), "--grpc-addr", grpcAddr, "--http-addr", httpAddr, "--addresses", others),
+		Args: append(args, "--open", "--nats-url", url, "--data-dir", own, "--key-file", filepath.Join(dir, "key"),
+			"--grpc-addr", grpcAddr, "--http-addr", httpAddr, "--addresses", others),
 		Ready: func(ctx context.Context) bool { return run(ctx, t, "ready", "--address", grpcAddr).err == nil },
 	}
 	require.NoError(t, p.Start(ctx))
@@ -81,7 +82,8 @@ func TestX17_EveryPlaneOfAnInstallation(t *testing.T) {
 		require.NoError(t, resp.Body.Close())
 		return resp.StatusCode
 	}
-	require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusOK }, time.Minute, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusOK }, time.Minute,
+		100*time.Millisecond)
 	status := func() ran { return run(ctx, t, "status", "--address", addrs[2]) }
 	healthy := status()
 	require.NoError(t, healthy.err, healthy.errs)
@@ -91,7 +93,8 @@ func TestX17_EveryPlaneOfAnInstallation(t *testing.T) {
 
 	down := func() {
 		t.Helper()
-		require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusServiceUnavailable }, time.Minute, 100*time.Millisecond)
+		require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusServiceUnavailable },
+			time.Minute, 100*time.Millisecond)
 		require.Equal(t, http.StatusOK, readyz("/readyz"), "this process serves what it should")
 		r := status()
 		var code *exec.ExitError
@@ -109,14 +112,17 @@ func TestX17_EveryPlaneOfAnInstallation(t *testing.T) {
 	require.NoError(t, agents.Freeze())
 	down()
 	require.NoError(t, agents.Thaw())
-	require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusOK }, time.Minute, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusOK }, time.Minute,
+		100*time.Millisecond)
 	require.NoError(t, agents.Kill())
 	down()
 	require.NoError(t, agents.Start(ctx))
-	require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusOK }, time.Minute, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusOK }, time.Minute,
+		100*time.Millisecond)
 }
 
-// TestR5_AServerThatDoesNotSyncIsRefused: a NATS server with the default of sync_interval would lose answered mutations.
+// TestR5_AServerThatDoesNotSyncIsRefused: a NATS server with the default of sync_interval would lose answered
+// mutations.
 func TestR5_AServerThatDoesNotSyncIsRefused(t *testing.T) {
 	proc.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -128,9 +134,12 @@ func TestR5_AServerThatDoesNotSyncIsRefused(t *testing.T) {
 	text, err := os.ReadFile(conf)
 	require.NoError(t, err)
 	for sync, ready := range map[string]bool{"": false, ", sync_interval: 2m": false, ", sync_interval: always": true} {
-		require.NoError(t, os.WriteFile(conf, []byte("http: \""+monitor+"\"\n"+strings.Replace(string(text), ", sync_interval: always", sync, 1)), 0o600))
+		require.NoError(t,
+			os.WriteFile(conf, []byte("http: \""+monitor+"\"\n"+strings.Replace(string(text), ", sync_interval: always",
+				sync, 1)), 0o600))
 		require.NoError(t, nats.Start(ctx))
-		srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), url, "--nats-monitor-url", "http://"+monitor)
+		srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), url, "--nats-monitor-url",
+			"http://"+monitor)
 		require.NoError(t, err)
 		err = srv.Start(ctx)
 		if ready {

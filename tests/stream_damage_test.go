@@ -19,14 +19,16 @@ import (
 	"quartet/tests/proc"
 )
 
-// TestR10_DamageToEventsAndOutput: a changed bit in EVENTS and in the output of commands is named, with the stream, the messages
-// and whether they can be copied again: by verify, by the server that goes on and refuses nothing, and by doctor. EVENTS is then
-// copied again.
+// TestR10_DamageToEventsAndOutput: a changed bit in EVENTS and in the output of commands is named, with the stream, the
+// messages and whether they can be copied again: by verify, by the server that goes on and refuses nothing, and by
+// doctor. EVENTS is then copied again.
 func TestR10_DamageToEventsAndOutput(t *testing.T) {
 	proc.Long(t)
 	d := newDamageable(t)
 	for range 20 {
-		_, err := d.tasks.ExecCommand(d.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "echo some output"}, YieldTime: durationpb.New(30 * time.Second)})
+		_, err := d.tasks.ExecCommand(d.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{
+			Cmd: "echo some output",
+		}, YieldTime: durationpb.New(30 * time.Second)})
 		require.NoError(t, err)
 	}
 	d.quiet()
@@ -38,8 +40,10 @@ func TestR10_DamageToEventsAndOutput(t *testing.T) {
 	require.Empty(t, events)
 	copied := d.copied()
 	require.Greater(t, copied, 100)
-	for name, text := range map[string]string{"EVENTS": `"payload"`, "quartet-output": "some output"} { // in a body: elsewhere a record may be lost in another way
-		files, err := filepath.Glob(filepath.Join(d.srv.DataDir, "nats", "jetstream", "$G", "streams", name, "msgs", "*.blk"))
+	// in a body: elsewhere a record may be lost in another way
+	for name, text := range map[string]string{"EVENTS": `"payload"`, "quartet-output": "some output"} {
+		files, err := filepath.Glob(filepath.Join(d.srv.DataDir, "nats", "jetstream", "$G", "streams", name, "msgs",
+			"*.blk"))
 		require.NoError(t, err)
 		require.Len(t, files, 1)
 		b, err := os.ReadFile(files[0])
@@ -52,7 +56,8 @@ func TestR10_DamageToEventsAndOutput(t *testing.T) {
 	damaged, found := d.streams()
 	slices.Sort(damaged)
 	require.Equal(t, []string{"EVENTS", "quartet-output"}, damaged)
-	require.Regexp(t, `message \d+ is missing \(.*1\.blk, bytes \d+ to \d+: the checksum of a record is wrong\)`, found["EVENTS"].Damage[0])
+	require.Regexp(t, `message \d+ is missing \(.*1\.blk, bytes \d+ to \d+: the checksum of a record is wrong\)`,
+		found["EVENTS"].Damage[0])
 	require.Contains(t, found["EVENTS"].Remedy, "copies it again from the journals")
 	require.Contains(t, found["quartet-output"].Damage[0], "the checksum of a record is wrong")
 	require.Contains(t, found["quartet-output"].Remedy, "cannot be copied again")
@@ -63,7 +68,8 @@ func TestR10_DamageToEventsAndOutput(t *testing.T) {
 	d.start()
 	require.Eventually(t, func() bool {
 		out, code = d.quartet("doctor", "--address", d.srv.GRPC, "--data-dir", d.srv.DataDir)
-		return strings.Contains(out, "the stream EVENTS, which is copied from the journals, is damaged") && strings.Contains(out, "the stream quartet-output, of which there is no other copy, is damaged")
+		return strings.Contains(out, "the stream EVENTS, which is copied from the journals, is damaged") &&
+			strings.Contains(out, "the stream quartet-output, of which there is no other copy, is damaged")
 	}, time.Minute, 500*time.Millisecond, out)
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "the next start copies it again from the journals")
@@ -71,7 +77,9 @@ func TestR10_DamageToEventsAndOutput(t *testing.T) {
 	require.Contains(t, out, "behind the journals at most")
 	require.Len(t, d.ready(), 2)
 	d.item("nothing is refused")
-	_, err := d.tasks.ExecCommand(d.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "echo more output"}, YieldTime: durationpb.New(30 * time.Second)})
+	_, err := d.tasks.ExecCommand(d.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{
+		Cmd: "echo more output",
+	}, YieldTime: durationpb.New(30 * time.Second)})
 	require.NoError(t, err)
 	d.quiet()
 	require.NoError(t, d.srv.Interrupt(d.ctx))

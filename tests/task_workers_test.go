@@ -25,7 +25,8 @@ import (
 	"quartet/tests/proc"
 )
 
-var flood = flag.Int("flood", 1, "how many times larger the flood test is: 1 is 2 s of yes, 100 MB and 300 tasks; 10 and more as SPEC T6 has it, at 34 with 10 000 tasks")
+var flood = flag.Int("flood", 1, "how many times larger the flood test is: 1 is 2 s of yes, 100 MB and 300 tasks; 10 "+
+	"and more as SPEC T6 has it, at 34 with 10 000 tasks")
 
 // workshop is a real server whose own worker takes nothing, and real workers.
 type workshop struct {
@@ -42,7 +43,8 @@ type workshop struct {
 
 func newWorkshop(t *testing.T, settings ...string) *workshop {
 	bin := binary(t)
-	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "", append([]string{"--worker-pools", "nobody"}, settings...)...)
+	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "",
+		append([]string{"--worker-pools", "nobody"}, settings...)...)
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
@@ -51,9 +53,14 @@ func newWorkshop(t *testing.T, settings ...string) *workshop {
 	conn, err := load.Dial(srv.GRPC)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	s := &workshop{t: t, ctx: ctx, bin: bin, srv: srv, root: t.TempDir(),
-		tasks: taskv1.NewTaskServiceClient(conn), agents: agentv1.NewAgentServiceClient(conn), events: eventv1.NewEventServiceClient(conn)}
-	_, err = s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	s := &workshop{
+		t: t, ctx: ctx, bin: bin, srv: srv, root: t.TempDir(),
+		tasks: taskv1.NewTaskServiceClient(conn), agents: agentv1.NewAgentServiceClient(conn),
+		events: eventv1.NewEventServiceClient(conn),
+	}
+	_, err = s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 	return s
 }
@@ -62,7 +69,10 @@ func newWorkshop(t *testing.T, settings ...string) *workshop {
 func (s *workshop) worker(id string, more ...string) *proc.Process {
 	w := &proc.Process{
 		Binary: s.bin, Log: filepath.Join(s.t.TempDir(), "worker.log"),
-		Args:  append([]string{"worker", "--address", s.srv.GRPC, "--root", s.root, "--state-dir", filepath.Join(s.root, ".state"), "--id", id, "--label", "id=" + id}, more...),
+		Args: append([]string{
+			"worker", "--address", s.srv.GRPC, "--root", s.root, "--state-dir",
+			filepath.Join(s.root, ".state"), "--id", id, "--label", "id=" + id,
+		}, more...),
 		Ready: func(ctx context.Context) bool { return s.ran(ctx, id) },
 	}
 	require.NoError(s.t, w.Start(s.ctx))
@@ -72,14 +82,18 @@ func (s *workshop) worker(id string, more ...string) *proc.Process {
 
 func (s *workshop) ran(ctx context.Context, id string) bool {
 	r, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
-		AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true", WorkerLabels: map[string]string{"id": id}}, YieldTime: durationpb.New(20 * time.Second),
+		AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true", WorkerLabels: map[string]string{"id": id}},
+		YieldTime: durationpb.New(20 * time.Second),
 	})
 	return err == nil && r.GetTask().GetState() == taskv1.TaskState_TASK_STATE_COMPLETED
 }
 
 func (s *workshop) exec(yield time.Duration, spec *taskv1.CommandSpec) *taskv1.Task {
 	s.t.Helper()
-	r, err := s.tasks.ExecCommand(s.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: spec, YieldTime: durationpb.New(yield)})
+	r, err := s.tasks.ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
+		AgentId: "keeper", Command: spec,
+		YieldTime: durationpb.New(yield),
+	})
 	require.NoError(s.t, err)
 	return r.GetTask()
 }
@@ -128,10 +142,12 @@ func TestT4_T6_ALostWorker(t *testing.T) {
 	})
 	s.eventually(func() bool { return running(t, mark) == 4 }, "processes")
 	require.NoError(t, a.Kill())
-	s.eventually(func() bool { return running(t, mark) == 0 }, "a killed worker leaves nothing, with nobody to start it again")
+	s.eventually(func() bool { return running(t, mark) == 0 }, "a killed worker leaves nothing, with nobody to start "+
+		"it again")
 	s.worker("b", "--label", "kind=x")
 	// The lease lapses in its term and a second; nobody hears of the worker again.
-	s.eventually(func() bool { return s.get(once.GetTaskId()).GetTerminal() && s.get(again.GetTaskId()).GetTerminal() }, "ends")
+	s.eventually(func() bool { return s.get(once.GetTaskId()).GetTerminal() && s.get(again.GetTaskId()).GetTerminal() },
+		"ends")
 	got := s.get(once.GetTaskId())
 	require.Equal(t, taskv1.TaskState_TASK_STATE_INTERRUPTED, got.GetState())
 	require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST, got.GetEndReason())
@@ -143,7 +159,8 @@ func TestT4_T6_ALostWorker(t *testing.T) {
 	require.Equal(t, []string{"task_interrupted"}, s.ends(once.GetTaskId()))
 	require.Equal(t, []string{"task_completed"}, s.ends(again.GetTaskId()))
 	// One message each for the agent (SPEC T5).
-	s.eventually(func() bool { return s.results(once.GetTaskId()) == 1 && s.results(again.GetTaskId()) == 1 }, "messages")
+	s.eventually(func() bool { return s.results(once.GetTaskId()) == 1 && s.results(again.GetTaskId()) == 1 },
+		"messages")
 }
 
 // ends returns the terminal events of a task.
@@ -193,10 +210,19 @@ func TestT6_Floods(t *testing.T) {
 		state taskv1.TaskState
 		bytes int64
 	}{
-		"yes":        {"yes", time.Duration(min(2*times, 30)) * time.Second, taskv1.TaskState_TASK_STATE_FAILED, 0},
-		"no newline": {"head -c " + size(min(100*times, 1000)) + " /dev/zero | tr '\\0' x", 0, taskv1.TaskState_TASK_STATE_COMPLETED, int64(min(100*times, 1000)) * 1_000_000},
-		"binary":     {"head -c " + size(50*min(times, 5)) + " /dev/urandom", 0, taskv1.TaskState_TASK_STATE_COMPLETED, int64(50*min(times, 5)) * 1_000_000},
-		"held pipe":  {"sleep 3000 & setsid env -i sleep 3000 & echo done", 0, taskv1.TaskState_TASK_STATE_COMPLETED, 5},
+		"yes": {"yes", time.Duration(min(2*times, 30)) * time.Second, taskv1.TaskState_TASK_STATE_FAILED, 0},
+		"no newline": {
+			"head -c " + size(min(100*times, 1000)) + " /dev/zero | tr '\\0' x", 0,
+			taskv1.TaskState_TASK_STATE_COMPLETED, int64(min(100*times, 1000)) * 1_000_000,
+		},
+		"binary": {
+			"head -c " + size(50*min(times, 5)) + " /dev/urandom", 0, taskv1.TaskState_TASK_STATE_COMPLETED,
+			int64(50*min(times, 5)) * 1_000_000,
+		},
+		"held pipe": {
+			"sleep 3000 & setsid env -i sleep 3000 & echo done", 0, taskv1.TaskState_TASK_STATE_COMPLETED,
+			5,
+		},
 	} {
 		spec := &taskv1.CommandSpec{Cmd: c.line}
 		if c.limit > 0 {
@@ -214,7 +240,9 @@ func TestT6_Floods(t *testing.T) {
 		asking.Go(func() {
 			for i := lane; i < n; i += 8 {
 				_, err := s.tasks.ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
-					AgentId: "keeper", RequestId: fmt.Sprint("many-", i), Command: &taskv1.CommandSpec{Cmd: fmt.Sprint("echo ", i)}, YieldTime: durationpb.New(0),
+					AgentId: "keeper", RequestId: fmt.Sprint("many-", i), Command: &taskv1.CommandSpec{
+						Cmd: fmt.Sprint("echo ", i),
+					}, YieldTime: durationpb.New(0),
 				})
 				if err != nil {
 					t.Error(err)

@@ -32,7 +32,10 @@ func refusedFull(t *testing.T, a answer, kind string, limit, value int) {
 	require.Equal(t, "QUOTA_EXCEEDED", a.field(t, "error", "reason"))
 	require.Equal(t, "RESOURCE_EXHAUSTED", a.field(t, "error", "status"))
 	require.Equal(t, []string{kind, strconv.Itoa(limit), strconv.Itoa(value)},
-		[]string{a.field(t, "error", "metadata", "quota"), a.field(t, "error", "metadata", "limit"), a.field(t, "error", "metadata", "value")})
+		[]string{
+			a.field(t, "error", "metadata", "quota"), a.field(t, "error", "metadata", "limit"),
+			a.field(t, "error", "metadata", "value"),
+		})
 	require.Contains(t, a.field(t, "error", "message"), "or have an admin raise the quota")
 	require.Equal(t, "30", a.header.Get("Retry-After"))
 }
@@ -45,7 +48,8 @@ func TestX15_AgentsHaveAQuota(t *testing.T) {
 	})
 	small, large, free := h.member(t, "small"), h.member(t, "large"), h.member(t, "free")
 	spawn := func(h *house, token, id string) answer {
-		return h.rest(t, token, "POST", "/v1/agents", `{"agentId":"`+id+`","preset":"public_named","requestId":"spawn-`+id+`"}`)
+		return h.rest(t, token, "POST", "/v1/agents", `{"agentId":"`+id+`","preset":"public_named","requestId":"spawn-`+
+			id+`"}`)
 	}
 	for i := range 2 {
 		require.Equal(t, http.StatusOK, spawn(h, small, fmt.Sprint("a", i)).status)
@@ -54,7 +58,8 @@ func TestX15_AgentsHaveAQuota(t *testing.T) {
 	again := spawn(h, small, "a1")
 	require.Equal(t, http.StatusOK, again.status, "a repetition has its first answer, full or not (X2): %s", again.body)
 	require.Equal(t, "true", again.header.Get("Idempotent-Replayed"))
-	reused := h.rest(t, small, "POST", "/v1/agents", `{"agentId":"other","preset":"public_named","requestId":"spawn-a1"}`)
+	reused := h.rest(t, small, "POST", "/v1/agents",
+		`{"agentId":"other","preset":"public_named","requestId":"spawn-a1"}`)
 	require.Equal(t, "REQUEST_ID_REUSED", reused.field(t, "error", "reason"), reused.body)
 	for i := range 3 {
 		require.Equal(t, http.StatusOK, spawn(h, large, fmt.Sprint("a", i)).status)
@@ -63,7 +68,8 @@ func TestX15_AgentsHaveAQuota(t *testing.T) {
 	for i := range 5 {
 		require.Equal(t, http.StatusOK, spawn(h, free, fmt.Sprint("a", i)).status)
 	}
-	require.Equal(t, http.StatusNotFound, h.rest(t, small, "GET", "/v1/agents/a2", "").status, "a refusal changes nothing")
+	require.Equal(t, http.StatusNotFound, h.rest(t, small, "GET", "/v1/agents/a2", "").status,
+		"a refusal changes nothing")
 
 	stop(t, h)
 	h = &house{cfg: h.cfg, app: startApp(t, h.cfg)}
@@ -78,7 +84,8 @@ func TestX15_AgentsHaveAQuota(t *testing.T) {
 func TestX15_OpenItemsHaveAQuota(t *testing.T) {
 	h := newHouse(t, func(cfg *app.Config) { cfg.QuotaItems = 10 })
 	token := h.member(t, "acme")
-	require.Equal(t, http.StatusOK, h.rest(t, token, "POST", "/v1/agents", `{"agentId":"keeper","preset":"public_named"}`).status)
+	require.Equal(t, http.StatusOK, h.rest(t, token, "POST", "/v1/agents",
+		`{"agentId":"keeper","preset":"public_named"}`).status)
 	work, ctx := workv1.NewWorkServiceClient(h.conn(t, token)), soon(t)
 	var (
 		mu    sync.Mutex
@@ -111,7 +118,8 @@ func TestX15_OpenItemsHaveAQuota(t *testing.T) {
 		_, err = work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "x"})
 		e := fault.From(err)
 		require.Equal(t, codes.ResourceExhausted, e.Code())
-		require.Equal(t, map[string]string{"quota": "open-items", "limit": "10", "value": "10", "namespace": "acme"}, e.Metadata())
+		require.Equal(t, map[string]string{"quota": "open-items", "limit": "10", "value": "10", "namespace": "acme"},
+			e.Metadata())
 		require.Equal(t, "30s", e.RetryAfter().String())
 	}
 }
@@ -122,7 +130,8 @@ func TestX15_BytesHaveAQuota(t *testing.T) {
 	h := newHouse(t, func(cfg *app.Config) { cfg.QuotaMiB = 1 })
 	token, other := h.member(t, "acme"), h.member(t, "other")
 	for _, tok := range []string{token, other} {
-		require.Equal(t, http.StatusOK, h.rest(t, tok, "POST", "/v1/agents", `{"agentId":"keeper","preset":"public_named"}`).status)
+		require.Equal(t, http.StatusOK,
+			h.rest(t, tok, "POST", "/v1/agents", `{"agentId":"keeper","preset":"public_named"}`).status)
 	}
 	text := strings.Repeat("x", 100_000)
 	say := func(tok string) answer {

@@ -37,10 +37,16 @@ const shared = "vault"
 
 func (te *tenant) own() string { return "only-" + te.name }
 
-var attackers = []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleWorker, rpc.RoleIntegration}
+var attackers = []string{
+	rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleWorker,
+	rpc.RoleIntegration,
+}
 
 func newTenant(t *testing.T, h *house, name string) *tenant {
-	te := &tenant{h: h, name: name, mark: "qzmark" + name + "zq", tokens: map[string]string{}, conns: map[string]*grpc.ClientConn{}, ids: map[string][]string{}}
+	te := &tenant{
+		h: h, name: name, mark: "qzmark" + name + "zq", tokens: map[string]string{},
+		conns: map[string]*grpc.ClientConn{}, ids: map[string][]string{},
+	}
 	for _, role := range attackers {
 		req := &identityv1.CreateKeyRequest{Name: "k-" + te.mark + "-" + role, Namespace: name}
 		for r, number := range identityv1.Role_value {
@@ -76,14 +82,18 @@ func (te *tenant) settle(t *testing.T) {
 		at := "/v1/agents/" + agent
 		te.do(t, "POST", "/v1/agents", `{"agentId":"`+agent+`","preset":"public_named"}`)
 		te.do(t, "POST", at+"/messages", `{"text":"message MARK"}`)
-		item := te.do(t, "POST", at+"/work-items", `{"objective":"objective MARK","todoList":[{"text":"todo MARK","state":"pending"}]}`).field(t, "workItem", "workItemId")
+		item := te.do(t, "POST", at+"/work-items",
+			`{"objective":"objective MARK","todoList":[{"text":"todo MARK","state":"pending"}]}`).
+			field(t, "workItem", "workItemId")
 		te.do(t, "POST", at+"/waits", `{"workItemId":"`+item+`","condition":"condition MARK"}`)
 		te.do(t, "POST", at+"/triggers", `{"workItemId":"`+item+`","description":"trigger MARK"}`)
 		te.do(t, "POST", at+"/timers", `{"description":"timer MARK","after":"864000s"}`)
 		te.do(t, "PUT", at+"/home/file", `{"path":"notes.md","text":"file MARK"}`)
 		te.do(t, "POST", at+"/tasks:exec", `{"command":{"cmd":"echo output MARK"},"yieldTime":"20s"}`)
-		te.do(t, "POST", "/v1/sessions/"+agent+"/boards", `{"boardId":"build-`+agent+`","walName":"wal-`+agent+`","title":"board MARK","steps":[{"stepId":"one","title":"step MARK","summary":"summary MARK"}]}`)
-		te.do(t, "POST", "/v1/sessions/"+agent+"/boards/build-"+agent+"/dispatches", `{"workerPoolId":"pool","instruction":"instruction MARK"}`)
+		te.do(t, "POST", "/v1/sessions/"+agent+"/boards", `{"boardId":"build-`+agent+`","walName":"wal-`+agent+
+			`","title":"board MARK","steps":[{"stepId":"one","title":"step MARK","summary":"summary MARK"}]}`)
+		te.do(t, "POST", "/v1/sessions/"+agent+"/boards/build-"+agent+"/dispatches",
+			`{"workerPoolId":"pool","instruction":"instruction MARK"}`)
 		turn := te.do(t, "POST", "/v1/turns:acquire", `{"agentIds":["`+agent+`"],"wait":"20s"}`)
 		turnID, runID := turn.field(t, "turn", "turnId"), turn.field(t, "turn", "runId")
 		require.NotEmpty(t, runID, turn.body)
@@ -99,11 +109,16 @@ func (te *tenant) harvest(t *testing.T) {
 	at := "/v1/agents/" + te.own()
 	marked := 0
 	for _, path := range []string{
-		"/v1/agents?page_size=1", at, at + "/messages?page_size=1", at + "/work-items?page_size=1", at + "/waits", at + "/triggers", at + "/timers",
-		at + "/tasks", at + "/turns", at + "/rounds", at + "/home/files", at + "/home/file?path=notes.md", at + "/home/files:grep?pattern=file", at + "/context", at + "/briefs", at + "/decisions",
+		"/v1/agents?page_size=1", at, at + "/messages?page_size=1", at + "/work-items?page_size=1", at + "/waits",
+		at + "/triggers", at + "/timers",
+		at + "/tasks", at + "/turns", at + "/rounds", at + "/home/files", at + "/home/file?path=notes.md",
+		at + "/home/files:grep?pattern=file", at + "/context", at + "/briefs", at + "/decisions",
 		at + "/delegations", at + "/tools", at + ":explain", at + "/work-queue",
-		"/v1/sessions/" + te.own() + "/boards", "/v1/sessions/" + te.own() + "/boards/build-" + te.own(), "/v1/sessions/" + te.own() + "/boards/build-" + te.own() + "/steps", "/v1/sessions/" + te.own() + "/boards/build-" + te.own() + "/dispatches",
-		"/v1/sessions/" + te.own() + "/wal", "/v1/sessions/" + te.own() + "/board-summary", "/v1/sessions/" + te.own() + "/wal/wal-" + te.own() + ".wal.jsonl",
+		"/v1/sessions/" + te.own() + "/boards", "/v1/sessions/" + te.own() + "/boards/build-" + te.own(),
+		"/v1/sessions/" + te.own() + "/boards/build-" + te.own() + "/steps", "/v1/sessions/" + te.own() +
+			"/boards/build-" + te.own() + "/dispatches",
+		"/v1/sessions/" + te.own() + "/wal", "/v1/sessions/" + te.own() + "/board-summary", "/v1/sessions/" + te.own() +
+			"/wal/wal-" + te.own() + ".wal.jsonl",
 	} {
 		a := te.h.rest(t, te.tokens[rpc.RoleAdmin], "GET", path, "")
 		require.Equal(t, http.StatusOK, a.status, "%s: %s", path, a.body)
@@ -115,12 +130,16 @@ func (te *tenant) harvest(t *testing.T) {
 		}
 	}
 	require.Greater(t, marked, 12, "there is something to be found")
-	for line := range strings.Lines(te.h.rest(t, te.tokens[rpc.RoleOperator], "GET", "/v1/events?from_start=true&stop_at_end=true", "").body) {
+	for line := range strings.Lines(te.h.rest(t, te.tokens[rpc.RoleOperator], "GET",
+		"/v1/events?from_start=true&stop_at_end=true", "").body) {
 		te.keep(t, line)
 	}
 	require.NotEmpty(t, te.ids["cursor"])
 	require.NotEmpty(t, te.ids["page_token"])
-	for _, field := range []string{"work_item_id", "wait_id", "trigger_id", "timer_id", "task_id", "turn_id", "run_id", "message_id", "dispatch_id", "board_id"} {
+	for _, field := range []string{
+		"work_item_id", "wait_id", "trigger_id", "timer_id", "task_id", "turn_id", "run_id",
+		"message_id", "dispatch_id", "board_id",
+	} {
 		require.NotEmpty(t, te.ids[field], field)
 	}
 }
@@ -143,8 +162,10 @@ func (te *tenant) keep(t *testing.T, body string) {
 				if name == "next_page_token" {
 					name = "page_token"
 				}
-				isID := strings.HasSuffix(name, "_id") || name == "cursor" || name == "page_token" || name == "lease_token" || name == "wal_name"
-				if isText && isID && text != "" && text != te.name && text != "default" && !strings.Contains(text, te.mark) && !slices.Contains(te.ids[name], text) && len(te.ids[name]) < 50 {
+				isID := strings.HasSuffix(name, "_id") || name == "cursor" || name == "page_token" ||
+					name == "lease_token" || name == "wal_name"
+				if isText && isID && text != "" && text != te.name && text != "default" &&
+					!strings.Contains(text, te.mark) && !slices.Contains(te.ids[name], text) && len(te.ids[name]) < 50 {
 					te.ids[name] = append(te.ids[name], text)
 				}
 				walk(e)

@@ -29,8 +29,10 @@ import (
 // poison are values that mean something to somebody on the way: subjects of
 // NATS, paths, separators of keys and tokens.
 var poison = []string{
-	"*", ">", "vault.*", "*.vault", "quartet.events.>", "$JS.API.>", "default.vault", "default/vault", "globex/vault", "vault\x00", "\x00", "a\x1fb",
-	"..", "../default/vault", "/etc/passwd", "%2e%2e", "vault\n", "VAULT", "vault ", "💥", "{}", "null", strings.Repeat("x", 300), "",
+	"*", ">", "vault.*", "*.vault", "quartet.events.>", "$JS.API.>", "default.vault", "default/vault", "globex/vault",
+	"vault\x00", "\x00", "a\x1fb",
+	"..", "../default/vault", "/etc/passwd", "%2e%2e", "vault\n", "VAULT", "vault ", "💥", "{}", "null",
+	strings.Repeat("x", 300), "",
 }
 
 // fuzzer makes requests of one tenant against another.
@@ -126,7 +128,8 @@ func (f *fuzzer) fill(m protoreflect.Message, depth int) {
 	}
 	// How long to poll is not left to chance, nor to the default.
 	for _, name := range []protoreflect.Name{"wait", "yield_time"} {
-		if fd := m.Descriptor().Fields().ByName(name); fd != nil && fd.Message() != nil && fd.Message().FullName() == "google.protobuf.Duration" {
+		if fd := m.Descriptor().Fields().ByName(name); fd != nil && fd.Message() != nil &&
+			fd.Message().FullName() == "google.protobuf.Duration" {
 			m.Set(fd, protoreflect.ValueOfMessage(durationpb.New(time.Millisecond).ProtoReflect()))
 		}
 	}
@@ -294,7 +297,10 @@ func fuzzRoutes(t *testing.T, self, other *tenant) {
 					query := url.Values{}
 					body := ""
 					if method == "GET" {
-						for _, name := range []string{"agent_id", "work_item_id", "page_token", "cursor", "lineage_parent_agent_id", "namespace", "path", "wal_name", "turn_id"} {
+						for _, name := range []string{
+							"agent_id", "work_item_id", "page_token", "cursor",
+							"lineage_parent_agent_id", "namespace", "path", "wal_name", "turn_id",
+						} {
 							if f.IntN(6) == 0 {
 								query.Set(name, f.text(name))
 							}
@@ -328,18 +334,24 @@ func fuzzTools(t *testing.T, self, other *tenant) {
 			for range n {
 				id := f.text("work_item_id")
 				for _, call := range []string{
-					`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, `{"jsonrpc":"2.0","id":1,"method":"resources/list"}`,
-					fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"GetWorkItem","arguments":{"work_item_id":%q}}}`, id),
-					fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"AgentGet","arguments":{"agent_id":%q}}}`, f.text("agent_id")),
-					fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":%q}}`, "quartet://agents/"+other.own()+"/work-items/"+id+"/plan"),
+					`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`,
+					`{"jsonrpc":"2.0","id":1,"method":"resources/list"}`,
+					fmt.Sprintf(
+						`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"GetWorkItem","arguments":{"work_item_id":%q}}}`, id),
+					fmt.Sprintf(
+						`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"AgentGet","arguments":{"agent_id":%q}}}`, f.text("agent_id")),
+					fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":%q}}`,
+						"quartet://agents/"+other.own()+"/work-items/"+id+"/plan"),
 				} {
 					got, sent := self.raw(t, self.tokens[role], "POST", "/mcp/"+agent, nil, call)
 					require.True(t, sent)
 					require.NotContains(t, got, other.mark, "%s as %s of %s", call, role, agent)
 				}
 				for _, tool := range []string{"GetWorkItem", "AgentGet", "TaskOutput", "CompleteWorkItem"} {
-					body := fmt.Sprintf(`{"arguments":{"work_item_id":%q,"agent_id":%q,"task_id":%q}}`, id, f.text("agent_id"), f.text("task_id"))
-					got, sent := self.raw(t, self.tokens[role], "POST", "/v1/agents/"+agent+"/tools/"+tool+":call", nil, body)
+					body := fmt.Sprintf(`{"arguments":{"work_item_id":%q,"agent_id":%q,"task_id":%q}}`, id,
+						f.text("agent_id"), f.text("task_id"))
+					got, sent := self.raw(t, self.tokens[role], "POST", "/v1/agents/"+agent+"/tools/"+tool+":call", nil,
+						body)
 					require.True(t, sent)
 					require.NotContains(t, got, other.mark, "%s %s as %s of %s", tool, body, role, agent)
 				}
@@ -356,7 +368,10 @@ func notThere(t *testing.T, self, other *tenant) {
 		if md.IsStreamingClient() || md.Name() == "SpawnAgent" { // which makes what is not there
 			continue
 		}
-		for _, role := range []string{rpc.RoleOperator, rpc.RoleRunner, rpc.RoleIntegration, rpc.RoleAgent, rpc.RoleWorker} {
+		for _, role := range []string{
+			rpc.RoleOperator, rpc.RoleRunner, rpc.RoleIntegration, rpc.RoleAgent,
+			rpc.RoleWorker,
+		} {
 			try := func(theirs bool) (string, codes.Code) {
 				req, replace := about(md, other, role, theirs)
 				replies, err := ask(soon(t), self.conns[role], md, req)
@@ -367,7 +382,8 @@ func notThere(t *testing.T, self, other *tenant) {
 			}
 			theirs, code := try(true)
 			nobodys, want := try(false)
-			require.Equal(t, want, code, "%s as %s: %s, and where nobody has it: %s", md.FullName(), role, theirs, nobodys)
+			require.Equal(t, want, code, "%s as %s: %s, and where nobody has it: %s", md.FullName(), role, theirs,
+				nobodys)
 			require.Equal(t, nobodys, theirs, "%s as %s", md.FullName(), role)
 			compared++
 		}
@@ -387,7 +403,8 @@ func about(md protoreflect.MethodDescriptor, other *tenant, role string, theirs 
 		switch {
 		case name == "stop_at_end":
 			m.Set(fd, protoreflect.ValueOfBool(true))
-		case fd.Kind() != protoreflect.StringKind || fd.IsList() || !strings.HasSuffix(name, "_id") && name != "wal_name" || name == "request_id":
+		case fd.Kind() != protoreflect.StringKind || fd.IsList() || !strings.HasSuffix(name, "_id") &&
+			name != "wal_name" || name == "request_id":
 			continue
 		}
 		var value string

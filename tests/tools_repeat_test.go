@@ -23,7 +23,10 @@ func TestX2_ARepeatedToolCallSaysSo(t *testing.T) {
 		in, err := structpb.NewStruct(args)
 		require.NoError(t, err)
 		var header metadata.MD
-		resp, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{AgentId: "keeper", RequestId: requestID, RoundText: text, Name: name, Arguments: in}, grpc.Header(&header))
+		resp, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
+			AgentId: "keeper", RequestId: requestID,
+			RoundText: text, Name: name, Arguments: in,
+		}, grpc.Header(&header))
 		return resp, rpc.WasReplayed(header), err
 	}
 	first, replayed, err := use("once", "", "CreateWorkItem", map[string]any{"objective": "ship"})

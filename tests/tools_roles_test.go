@@ -15,7 +15,9 @@ import (
 func TestC4_ToolsGoByRole(t *testing.T) {
 	h := newHouse(t, nil)
 	admin := agentv1.NewAgentServiceClient(h.conn(t, bootstrap))
-	_, err := admin.SpawnAgent(soon(t), &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := admin.SpawnAgent(soon(t), &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 	listed := func(c agentv1.AgentServiceClient) map[string]bool {
 		resp, err := c.ListTools(soon(t), &agentv1.ListToolsRequest{AgentId: "keeper"})
@@ -27,7 +29,10 @@ func TestC4_ToolsGoByRole(t *testing.T) {
 		return names
 	}
 	all := listed(admin)
-	_, secret := h.key(t, &identityv1.CreateKeyRequest{Name: "person", Role: identityv1.Role_ROLE_OPERATOR, Namespace: rpc.DefaultNamespace})
+	_, secret := h.key(t, &identityv1.CreateKeyRequest{
+		Name: "person", Role: identityv1.Role_ROLE_OPERATOR,
+		Namespace: rpc.DefaultNamespace,
+	})
 	operator := agentv1.NewAgentServiceClient(h.conn(t, secret))
 	few := listed(operator)
 	for _, name := range []string{"CreateWorkItem", "CompleteWorkItem", "TaskStop", "board_cancel"} {
@@ -40,11 +45,21 @@ func TestC4_ToolsGoByRole(t *testing.T) {
 	for name := range all {
 		resp, err := operator.CallTool(soon(t), &agentv1.CallToolRequest{AgentId: "keeper", Name: name})
 		require.NoError(t, err)
-		require.Equal(t, !few[name], resp.GetResult().GetError().GetKind() == "tool_not_available", "%s: %v", name, resp.GetResult())
-		require.NotEqual(t, "permission_denied", resp.GetResult().GetError().GetKind(), "what is listed is not refused for the role: %v", resp.GetResult())
+		require.Equal(t, !few[name], resp.GetResult().GetError().GetKind() == "tool_not_available", "%s: %v", name,
+			resp.GetResult())
+		require.NotEqual(t, "permission_denied", resp.GetResult().GetError().GetKind(),
+			"what is listed is not refused for the role: %v", resp.GetResult())
 	}
-	agent := agentv1.NewAgentServiceClient(h.conn(t, h.minted(t, rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper"})))
+	agent := agentv1.NewAgentServiceClient(
+		h.conn(t, h.minted(t, rpc.Actor{
+			Namespace: rpc.DefaultNamespace, Principal: "agent/keeper", Role: rpc.RoleAgent,
+			AgentID: "keeper",
+		})))
 	require.Equal(t, all, listed(agent))
-	_, secret = h.key(t, &identityv1.CreateKeyRequest{Name: "thinker", Role: identityv1.Role_ROLE_RUNNER, Namespace: rpc.DefaultNamespace})
-	require.Equal(t, all, listed(agentv1.NewAgentServiceClient(h.conn(t, secret))), "a runner acts as the agent in its turns")
+	_, secret = h.key(t, &identityv1.CreateKeyRequest{
+		Name: "thinker", Role: identityv1.Role_ROLE_RUNNER,
+		Namespace: rpc.DefaultNamespace,
+	})
+	require.Equal(t, all, listed(agentv1.NewAgentServiceClient(h.conn(t, secret))),
+		"a runner acts as the agent in its turns")
 }

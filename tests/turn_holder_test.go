@@ -25,19 +25,29 @@ func TestA6_ATurnIsItsRunners(t *testing.T) {
 	client := func(token string) agentv1.AgentServiceClient { return agentv1.NewAgentServiceClient(h.conn(t, token)) }
 	op, own := client(secret("op", operator)), client(secret("runner", runner))
 	others := map[string]agentv1.AgentServiceClient{
-		"another runner": client(secret("other", runner)), "a runner of the same name": client(secret("runner", runner)),
-		"an admin": client(secret("boss", identityv1.Role_ROLE_ADMIN)), "an admin of the installation": client(bootstrap),
+		"another runner":               client(secret("other", runner)),
+		"a runner of the same name":    client(secret("runner", runner)),
+		"an admin":                     client(secret("boss", identityv1.Role_ROLE_ADMIN)),
+		"an admin of the installation": client(bootstrap),
 		"the agent's own key": func() agentv1.AgentServiceClient {
-			_, s := h.key(t, &identityv1.CreateKeyRequest{Name: "keeper", Role: identityv1.Role_ROLE_AGENT, AgentId: "keeper"})
+			_, s := h.key(t, &identityv1.CreateKeyRequest{
+				Name: "keeper", Role: identityv1.Role_ROLE_AGENT,
+				AgentId: "keeper",
+			})
 			return client(s)
 		}(),
 	}
 	ctx := soon(t)
-	_, err := op.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := op.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 	_, err = op.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "go"})
 	require.NoError(t, err)
-	acquire := &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}, Wait: durationpb.New(20 * time.Second), RequestId: "a1"}
+	acquire := &agentv1.AcquireTurnRequest{
+		AgentIds: []string{"keeper"}, Wait: durationpb.New(20 * time.Second),
+		RequestId: "a1",
+	}
 	got, err := own.AcquireTurn(ctx, acquire)
 	require.NoError(t, err)
 	turn, run := got.GetTurn().GetTurnId(), got.GetTurn().GetRunId()
@@ -53,7 +63,10 @@ func TestA6_ATurnIsItsRunners(t *testing.T) {
 			return err
 		},
 		"StartLocalCalls": func(ctx context.Context, c agentv1.AgentServiceClient) error {
-			_, err := c.StartLocalCalls(ctx, &agentv1.StartLocalCallsRequest{AgentId: "keeper", TurnId: turn, RunId: run, RoundIndex: 1, Calls: []*agentv1.ToolCall{{CallId: "c", Name: "bash"}}})
+			_, err := c.StartLocalCalls(ctx, &agentv1.StartLocalCallsRequest{
+				AgentId: "keeper", TurnId: turn,
+				RunId: run, RoundIndex: 1, Calls: []*agentv1.ToolCall{{CallId: "c", Name: "bash"}},
+			})
 			return err
 		},
 		"WatchTurn": func(ctx context.Context, c agentv1.AgentServiceClient) error {
@@ -94,7 +107,10 @@ func TestA6_ATurnIsItsRunners(t *testing.T) {
 		if who == "the agent's own key" {
 			continue // it would take a turn itself
 		}
-		other, err := c.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}, Wait: durationpb.New(0), RequestId: "a1"})
+		other, err := c.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{
+			AgentIds: []string{"keeper"},
+			Wait:     durationpb.New(0), RequestId: "a1",
+		})
 		require.NoError(t, err, who)
 		require.True(t, other.GetPending(), "%s got the turn by its request id", who)
 	}

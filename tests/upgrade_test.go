@@ -25,7 +25,9 @@ type refusals struct {
 }
 
 // watch is an interceptor that counts.
-func (r *refusals) watch(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (r *refusals) watch(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	if err != nil && ctx.Err() == nil {
 		r.mu.Lock()
@@ -46,24 +48,28 @@ func (r *refusals) counts() map[codes.Code]int {
 	return out
 }
 
-// TestR6_ARollingUpgradeLosesNothing replaces the program of three instances under load, one after the other, by another build with the
-// same data format, as docs/guides/upgrade.md says, and then goes back in the same way. The load enters at the first instance, which is
-// replaced too. Everything that was answered is there once, and callers see UNAVAILABLE at most.
+// TestR6_ARollingUpgradeLosesNothing replaces the program of three instances under load, one after the other, by
+// another build with the same data format, as docs/guides/upgrade.md says, and then goes back in the same way. The load
+// enters at the first instance, which is replaced too. Everything that was answered is there once, and callers see
+// UNAVAILABLE at most.
 func TestR6_ARollingUpgradeLosesNothing(t *testing.T) {
 	proc.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	const revision = "0123456789abcdef0123456789abcdef01234567"
-	next, err := proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet", "-ldflags=-w -X quartet/pkg/version.revision="+revision)
+	next, err := proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet",
+		"-ldflags=-w -X quartet/pkg/version.revision="+revision)
 	require.NoError(t, err)
 	in := startInstances(t, ctx, 3)
 	seen := &refusals{by: map[codes.Code]int{}}
-	w := newWorkload(t, ctx, in.all[0].GRPC, random(t), func(i int) bool { return i%2 == 0 }, grpc.WithChainUnaryInterceptor(seen.watch))
+	w := newWorkload(t, ctx, in.all[0].GRPC, random(t), func(i int) bool { return i%2 == 0 },
+		grpc.WithChainUnaryInterceptor(seen.watch))
 	stop := w.start()
 	progress := func() {
 		t.Helper()
 		before := w.answered()
-		require.Eventually(t, func() bool { return w.answered() >= before+50 || w.Err() != nil }, 2*time.Minute, 20*time.Millisecond, "the load goes on")
+		require.Eventually(t, func() bool { return w.answered() >= before+50 || w.Err() != nil }, 2*time.Minute,
+			20*time.Millisecond, "the load goes on")
 		require.NoError(t, w.Err())
 	}
 	progress()
@@ -86,10 +92,12 @@ func TestR6_ARollingUpgradeLosesNothing(t *testing.T) {
 	for code := range errors {
 		require.Equal(t, codes.Unavailable, code, "%v", errors)
 	}
-	t.Logf("6 replacements, %d mutations answered, %d events: none lost, none twice; refused: %v", w.answered(), len(w.watcher.Seen), errors)
+	t.Logf("6 replacements, %d mutations answered, %d events: none lost, none twice; refused: %v", w.answered(),
+		len(w.watcher.Seen), errors)
 }
 
-// requireRevision waits until the installation lists all instances with the program of the revision, or with another one.
+// requireRevision waits until the installation lists all instances with the program of the revision, or with another
+// one.
 func requireRevision(t *testing.T, ctx context.Context, in *instances, is bool, revision string) {
 	t.Helper()
 	conn, err := load.Dial(in.all[0].GRPC)

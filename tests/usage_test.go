@@ -17,20 +17,35 @@ import (
 	"quartet/tests/proc"
 )
 
-// TestI18_UsageOfANamespace: an admin reads the quotas of its namespace and what it uses of them, also at a process without
-// the planes, and no others.
+// TestI18_UsageOfANamespace: an admin reads the quotas of its namespace and what it uses of them, also at a process
+// without the planes, and no others.
 func TestI18_UsageOfANamespace(t *testing.T) {
-	planes, door := twoDoorsWith(t, func(cfg *app.Config) { cfg.NamespaceQuotas = map[string]string{"acme.agents": "7"} })
-	_, admin := planes.key(t, &identityv1.CreateKeyRequest{Name: "a", Namespace: "acme", Role: identityv1.Role_ROLE_ADMIN})
-	_, operator := planes.key(t, &identityv1.CreateKeyRequest{Name: "o", Namespace: "acme", Role: identityv1.Role_ROLE_OPERATOR})
+	planes, door := twoDoorsWith(t, func(cfg *app.Config) {
+		cfg.NamespaceQuotas = map[string]string{
+			"acme.agents": "7",
+		}
+	})
+	_, admin := planes.key(t, &identityv1.CreateKeyRequest{
+		Name: "a", Namespace: "acme",
+		Role: identityv1.Role_ROLE_ADMIN,
+	})
+	_, operator := planes.key(t, &identityv1.CreateKeyRequest{
+		Name: "o", Namespace: "acme",
+		Role: identityv1.Role_ROLE_OPERATOR,
+	})
 	for _, agent := range []string{"one", "two"} {
-		require.Equal(t, http.StatusOK, door.rest(t, admin, http.MethodPost, "/v1/agents", `{"agentId":"`+agent+`","preset":"public_named"}`).status)
+		require.Equal(t, http.StatusOK, door.rest(t, admin, http.MethodPost, "/v1/agents", `{"agentId":"`+agent+
+			`","preset":"public_named"}`).status)
 		for i := range 3 {
-			require.Equal(t, http.StatusOK, door.rest(t, admin, http.MethodPost, "/v1/agents/"+agent+"/work-items", `{"objective":"o`+strconv.Itoa(i)+`"}`).status)
+			require.Equal(t, http.StatusOK, door.rest(t, admin, http.MethodPost, "/v1/agents/"+agent+"/work-items",
+				`{"objective":"o`+strconv.Itoa(i)+`"}`).status)
 		}
 	}
-	_, installation := planes.key(t, &identityv1.CreateKeyRequest{Name: "root", Role: identityv1.Role_ROLE_INSTALLATION_ADMIN})
-	require.Equal(t, http.StatusOK, door.rest(t, installation, http.MethodPost, "/v1/agents", `{"agentId":"other","preset":"public_named"}`).status)
+	_, installation := planes.key(t, &identityv1.CreateKeyRequest{
+		Name: "root", Role: identityv1.Role_ROLE_INSTALLATION_ADMIN,
+	})
+	require.Equal(t, http.StatusOK, door.rest(t, installation, http.MethodPost, "/v1/agents",
+		`{"agentId":"other","preset":"public_named"}`).status)
 	used := func(token, path string) map[string][2]string {
 		got := door.rest(t, token, http.MethodGet, path, "")
 		require.Equal(t, http.StatusOK, got.status, got.body)
@@ -45,7 +60,10 @@ func TestI18_UsageOfANamespace(t *testing.T) {
 		}
 		return out
 	}
-	for _, got := range []map[string][2]string{used(admin, "/v1/usage"), used(installation, "/v1/usage?namespace=acme")} {
+	for _, got := range []map[string][2]string{
+		used(admin, "/v1/usage"),
+		used(installation, "/v1/usage?namespace=acme"),
+	} {
 		require.Equal(t, [2]string{"acme"}, got["namespace"])
 		require.Equal(t, [2]string{"2", "7"}, got["agents"])
 		require.Equal(t, "6", got["open-items"][0])
@@ -54,7 +72,8 @@ func TestI18_UsageOfANamespace(t *testing.T) {
 		require.Len(t, got, 8)
 	}
 	require.Equal(t, "1", used(installation, "/v1/usage")["agents"][0])
-	require.Equal(t, http.StatusForbidden, door.rest(t, admin, http.MethodGet, "/v1/usage?namespace=default", "").status)
+	require.Equal(t, http.StatusForbidden, door.rest(t, admin, http.MethodGet, "/v1/usage?namespace=default", "").
+		status)
 
 	// Who holds how much, for an admin of the installation.
 	all := door.rest(t, installation, http.MethodGet, "/v1/usage?all_namespaces=true", "")
@@ -75,20 +94,23 @@ func TestI18_UsageOfANamespace(t *testing.T) {
 		return n
 	}
 	require.Greater(t, written(0), written(1))
-	require.Equal(t, http.StatusForbidden, door.rest(t, admin, http.MethodGet, "/v1/usage?all_namespaces=true", "").status)
-	require.Equal(t, http.StatusBadRequest, door.rest(t, installation, http.MethodGet, "/v1/usage?all_namespaces=true&namespace=acme", "").status)
+	require.Equal(t, http.StatusForbidden, door.rest(t, admin, http.MethodGet, "/v1/usage?all_namespaces=true", "").
+		status)
+	require.Equal(t, http.StatusBadRequest, door.rest(t, installation, http.MethodGet,
+		"/v1/usage?all_namespaces=true&namespace=acme", "").status)
 	require.Equal(t, http.StatusForbidden, door.rest(t, operator, http.MethodGet, "/v1/usage", "").status)
 }
 
-// TestI19_ExportOfANamespace: the real command writes all that a namespace has, nothing of another one, and no secret; it
-// changes nothing that exists.
+// TestI19_ExportOfANamespace: the real command writes all that a namespace has, nothing of another one, and no secret;
+// it changes nothing that exists.
 func TestI19_ExportOfANamespace(t *testing.T) {
 	proc.Long(t)
 	h := newHouse(t, nil)
 	self, other := newTenant(t, h, "acme"), newTenant(t, h, "globex")
 	admin := self.tokens["admin"]
 	large := strings.Repeat("0123456789", 250_000)
-	require.Equal(t, http.StatusOK, h.rest(t, admin, http.MethodPut, "/v1/agents/"+shared+"/home/file", `{"path":"a/b/large.txt","text":"`+large+`"}`).status)
+	require.Equal(t, http.StatusOK, h.rest(t, admin, http.MethodPut, "/v1/agents/"+shared+"/home/file",
+		`{"path":"a/b/large.txt","text":"`+large+`"}`).status)
 	binary, dir := binary(t), filepath.Join(t.TempDir(), "out")
 	export := func(token string) (string, error) {
 		cmd := exec.CommandContext(soon(t), binary, "--address", h.cfg.GRPCAddr, "export", dir, "-o", "json")
@@ -113,7 +135,8 @@ func TestI19_ExportOfANamespace(t *testing.T) {
 	require.Equal(t, large, read("homes/"+shared+"/a/b/large.txt"))
 	require.Equal(t, "file "+self.mark, read("homes/"+self.own()+"/notes.md"))
 	require.Contains(t, read("boards/"+shared+"/wal-"+shared+".wal.jsonl"), "step "+self.mark)
-	require.Equal(t, len(self.tokens)-2, strings.Count(read("keys.ndjson"), "\n"), "a line for each key; two tokens are of runs")
+	require.Equal(t, len(self.tokens)-2, strings.Count(read("keys.ndjson"), "\n"),
+		"a line for each key; two tokens are of runs")
 	require.Equal(t, 2, strings.Count(read("agents.ndjson"), "\n"))
 	require.InDelta(t, found["events"], strings.Count(read("events.ndjson"), "\n"), 0)
 	printed, err := filepath.Glob(filepath.Join(dir, "output", shared, "*.txt"))

@@ -25,15 +25,18 @@ import (
 func TestP3_ReplaysOverHTTP(t *testing.T) {
 	planes, door := twoDoorsWith(t, func(cfg *app.Config) { cfg.Publish = true })
 	_, operator := planes.key(t, &identityv1.CreateKeyRequest{Name: "op", Role: identityv1.Role_ROLE_OPERATOR})
-	require.Equal(t, http.StatusOK, door.rest(t, operator, "POST", "/v1/agents", `{"preset":"public_named","agentId":"keeper"}`).status)
+	require.Equal(t, http.StatusOK, door.rest(t, operator, "POST", "/v1/agents",
+		`{"preset":"public_named","agentId":"keeper"}`).status)
 	const secret = "0123456789abcdef0123456789abcdef-sign"
-	made := door.rest(t, operator, "POST", "/v1/agents/keeper/triggers", `{"deliveryMode":"contentful","signatureScheme":"hub_sha256","signingSecret":"`+secret+`"}`)
+	made := door.rest(t, operator, "POST", "/v1/agents/keeper/triggers",
+		`{"deliveryMode":"contentful","signatureScheme":"hub_sha256","signingSecret":"`+secret+`"}`)
 	require.Equal(t, http.StatusOK, made.status, made.body)
 
 	deliver := func(body string, headers ...string) answer {
 		mac := hmac.New(sha256.New, []byte(secret))
 		mac.Write([]byte(body))
-		req, err := http.NewRequestWithContext(soon(t), http.MethodPost, "http://"+door.cfg.HTTPAddr+"/v1/triggers/"+made.field(t, "token"), bytes.NewBufferString(body))
+		req, err := http.NewRequestWithContext(soon(t), http.MethodPost, "http://"+door.cfg.HTTPAddr+"/v1/triggers/"+
+			made.field(t, "token"), bytes.NewBufferString(body))
 		require.NoError(t, err)
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(mac.Sum(nil)))
@@ -50,8 +53,13 @@ func TestP3_ReplaysOverHTTP(t *testing.T) {
 	first := deliver(`{"n":1}`, "X-GitHub-Delivery", "72d3162e-cc78-11e3-81ab-4c9367dc0958")
 	require.Equal(t, http.StatusOK, first.status, first.body)
 	for _, headers := range [][]string{
-		{"X-GitHub-Delivery", "another"}, {"Idempotency-Key", "mine"}, {"Idempotency-Key", "mine-2", "X-GitHub-Delivery", "third"},
-		{"Webhook-Id", "msg_9"}, {"Ce-Id", "1", "Ce-Source", "/x"}, {"Content-Type", "text/plain"}, {},
+		{"X-GitHub-Delivery", "another"},
+		{"Idempotency-Key", "mine"},
+		{"Idempotency-Key", "mine-2", "X-GitHub-Delivery", "third"},
+		{"Webhook-Id", "msg_9"},
+		{"Ce-Id", "1", "Ce-Source", "/x"},
+		{"Content-Type", "text/plain"},
+		{},
 	} {
 		again := deliver(`{"n":1}`, headers...)
 		require.Equal(t, http.StatusOK, again.status, again.body)

@@ -51,11 +51,14 @@ func (s *system) item(t *testing.T, ctx context.Context, agentID, itemID string)
 }
 
 // try is round that takes failed calls as they are.
-func (tn *turn) try(t *testing.T, ctx context.Context, text string, calls ...*agentv1.ToolCall) *agentv1.SubmitRoundResponse {
+func (tn *turn) try(t *testing.T, ctx context.Context, text string,
+	calls ...*agentv1.ToolCall,
+) *agentv1.SubmitRoundResponse {
 	t.Helper()
 	tr := tn.got.GetTurn()
 	r, err := tn.s.agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
-		AgentId: tr.GetAgentId(), TurnId: tr.GetTurnId(), RunId: tr.GetRunId(), RoundIndex: tn.n, Text: text, ToolCalls: calls,
+		AgentId: tr.GetAgentId(), TurnId: tr.GetTurnId(), RunId: tr.GetRunId(), RoundIndex: tn.n, Text: text,
+		ToolCalls: calls,
 	})
 	require.NoError(t, err)
 	tn.n++
@@ -81,72 +84,123 @@ func TestW7_EveryWayToComplete(t *testing.T) {
 			promoted bool     // the last round promotes and ends the turn
 			notice   string   // of the last round
 		}{
-			{name: "one completion of the item in focus", texts: []string{"done"},
+			{
+				name: "one completion of the item in focus", texts: []string{"done"},
 				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{complete(i[0])}} },
-				reports: []string{"done", "", ""}, promoted: true},
-			{name: "without text", texts: []string{""},
+				reports: []string{"done", "", ""}, promoted: true,
+			},
+			{
+				name: "without text", texts: []string{""},
 				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{complete(i[0])}} },
-				reports: []string{"", "", ""}, notice: "report_missing"},
-			{name: "with blank text", texts: []string{" \n\t"},
+				reports: []string{"", "", ""}, notice: "report_missing",
+			},
+			{
+				name: "with blank text", texts: []string{" \n\t"},
 				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{complete(i[0])}} },
-				reports: []string{"", "", ""}, notice: "report_missing"},
-			{name: "of an item not in focus", texts: []string{"done"},
+				reports: []string{"", "", ""}, notice: "report_missing",
+			},
+			{
+				name: "of an item not in focus", texts: []string{"done"},
 				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{complete(i[1])}} },
-				reports: []string{"", "done", ""}, promoted: true},
-			{name: "after a pick in the same round", texts: []string{"done"},
-				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{pick(i[1]), complete(i[1])}} },
-				reports: []string{"", "done", ""}, promoted: true},
-			{name: "of the item that a pick has left", texts: []string{"done"},
-				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{pick(i[1]), complete(i[0])}} },
-				reports: []string{"done", "", ""}, promoted: true},
-			{name: "after a pick in an earlier round", texts: []string{"first", "done"},
-				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{pick(i[2])}, {complete(i[2])}} },
-				reports: []string{"", "", "done"}, promoted: true},
-			{name: "of two items", texts: []string{"done"},
-				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{complete(i[0]), complete(i[1])}} },
-				reports: []string{"", "", ""}, notice: "multiple_completions"},
-			{name: "of two items, each in focus in its time", texts: []string{"done"},
+				reports: []string{"", "done", ""}, promoted: true,
+			},
+			{
+				name: "after a pick in the same round", texts: []string{"done"},
+				calls: func(i []string) [][]*agentv1.ToolCall {
+					return [][]*agentv1.ToolCall{{pick(i[1]), complete(i[1])}}
+				},
+				reports: []string{"", "done", ""}, promoted: true,
+			},
+			{
+				name: "of the item that a pick has left", texts: []string{"done"},
+				calls: func(i []string) [][]*agentv1.ToolCall {
+					return [][]*agentv1.ToolCall{{pick(i[1]), complete(i[0])}}
+				},
+				reports: []string{"done", "", ""}, promoted: true,
+			},
+			{
+				name: "after a pick in an earlier round", texts: []string{"first", "done"},
+				calls: func(i []string) [][]*agentv1.ToolCall {
+					return [][]*agentv1.ToolCall{{pick(i[2])}, {complete(i[2])}}
+				},
+				reports: []string{"", "", "done"}, promoted: true,
+			},
+			{
+				name: "of two items", texts: []string{"done"},
+				calls: func(i []string) [][]*agentv1.ToolCall {
+					return [][]*agentv1.ToolCall{{complete(i[0]), complete(i[1])}}
+				},
+				reports: []string{"", "", ""}, notice: "multiple_completions",
+			},
+			{
+				name: "of two items, each in focus in its time", texts: []string{"done"},
 				calls: func(i []string) [][]*agentv1.ToolCall {
 					return [][]*agentv1.ToolCall{{complete(i[0]), pick(i[1]), complete(i[1])}}
 				},
-				reports: []string{"", "", ""}, notice: "multiple_completions"},
-			{name: "twice of one item in one round", texts: []string{"done"},
-				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{complete(i[0]), complete(i[0])}} },
-				reports: []string{"done", "", ""}, promoted: true},
-			{name: "again, to add the report", texts: []string{"", "the report"},
+				reports: []string{"", "", ""}, notice: "multiple_completions",
+			},
+			{
+				name: "twice of one item in one round", texts: []string{"done"},
+				calls: func(i []string) [][]*agentv1.ToolCall {
+					return [][]*agentv1.ToolCall{{complete(i[0]), complete(i[0])}}
+				},
+				reports: []string{"done", "", ""}, promoted: true,
+			},
+			{
+				name: "again, to add the report", texts: []string{"", "the report"},
 				calls: func(i []string) [][]*agentv1.ToolCall {
 					return [][]*agentv1.ToolCall{{complete(i[0])}, {complete(i[0])}}
 				},
-				reports: []string{"the report", "", ""}, promoted: true},
-			{name: "again, of an item that was not in focus", texts: []string{"", "the report"},
+				reports: []string{"the report", "", ""}, promoted: true,
+			},
+			{
+				name: "again, of an item that was not in focus", texts: []string{"", "the report"},
 				calls: func(i []string) [][]*agentv1.ToolCall {
 					return [][]*agentv1.ToolCall{{complete(i[1])}, {complete(i[1])}}
 				},
-				reports: []string{"", "the report", ""}, promoted: true},
-			{name: "again, beside another", texts: []string{"", "which?"},
+				reports: []string{"", "the report", ""}, promoted: true,
+			},
+			{
+				name: "again, beside another", texts: []string{"", "which?"},
 				calls: func(i []string) [][]*agentv1.ToolCall {
 					return [][]*agentv1.ToolCall{{complete(i[0])}, {complete(i[0]), complete(i[1])}}
 				},
-				reports: []string{"", "", ""}, notice: "multiple_completions"},
-			{name: "beside one that is refused", texts: []string{"done"},
+				reports: []string{"", "", ""}, notice: "multiple_completions",
+			},
+			{
+				name: "beside one that is refused", texts: []string{"done"},
 				calls: func(i []string) [][]*agentv1.ToolCall {
 					return [][]*agentv1.ToolCall{{complete("wi_00000000000000000000000zzz"), complete(i[0])}}
 				},
-				reports: []string{"done", "", ""}, promoted: true},
-			{name: "then work that goes on in the same round", texts: []string{"done"},
-				calls:   func(i []string) [][]*agentv1.ToolCall { return [][]*agentv1.ToolCall{{complete(i[0]), pick(i[1])}} },
-				reports: []string{"done", "", ""}, promoted: true},
-			{name: "and then it waits", texts: []string{"done"},
+				reports: []string{"done", "", ""}, promoted: true,
+			},
+			{
+				name: "then work that goes on in the same round", texts: []string{"done"},
 				calls: func(i []string) [][]*agentv1.ToolCall {
-					return [][]*agentv1.ToolCall{{complete(i[0]), tool(t, "WaitFor", map[string]any{"wake": "timer", "after": "3600s", "reason": "later"})}}
+					return [][]*agentv1.ToolCall{{complete(i[0]), pick(i[1])}}
 				},
-				reports: []string{"done", "", ""}, promoted: true},
+				reports: []string{"done", "", ""}, promoted: true,
+			},
+			{
+				name: "and then it waits", texts: []string{"done"},
+				calls: func(i []string) [][]*agentv1.ToolCall {
+					return [][]*agentv1.ToolCall{
+						{
+							complete(i[0]),
+							tool(t, "WaitFor", map[string]any{"wake": "timer", "after": "3600s", "reason": "later"}),
+						},
+					}
+				},
+				reports: []string{"done", "", ""}, promoted: true,
+			},
 		} {
 			agentID := fmt.Sprint("keeper", i)
 			s.spawn(t, ctx, agentID)
 			var items []string
 			for n := range 3 {
-				r, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agentID, Objective: fmt.Sprint("objective ", n)})
+				r, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+					AgentId: agentID, Objective: fmt.Sprint("objective ", n),
+				})
 				require.NoError(t, err)
 				items = append(items, r.GetWorkItem().GetWorkItemId())
 			}
@@ -180,7 +234,10 @@ func TestW7_EveryWayToComplete(t *testing.T) {
 		r, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "outside", Objective: "x"})
 		require.NoError(t, err)
 		for range 2 {
-			done, err := s.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: "outside", WorkItemId: r.GetWorkItem().GetWorkItemId()})
+			done, err := s.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
+				AgentId:    "outside",
+				WorkItemId: r.GetWorkItem().GetWorkItemId(),
+			})
 			require.NoError(t, err)
 			require.Empty(t, done.GetWorkItem().GetResultSummary())
 		}
@@ -199,7 +256,8 @@ func TestW6_RunningTasks(t *testing.T) {
 		r = tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}),
 			tool(t, "ExecCommand", map[string]any{"cmd": "sleep 600", "yield_time": "0s", "blocking": true}),
 			tool(t, "ExecCommand", map[string]any{"cmd": "sleep 601", "yield_time": "0s"}))
-		blocking, other := at(r.GetToolResults()[1], "handle", "task_id"), at(r.GetToolResults()[2], "handle", "task_id")
+		blocking, other := at(r.GetToolResults()[1], "handle", "task_id"),
+			at(r.GetToolResults()[2], "handle", "task_id")
 
 		r = tn.try(t, ctx, "done", tool(t, "CompleteWorkItem", map[string]any{"work_item_id": item}))
 		e := r.GetToolResults()[0].GetError()
@@ -222,7 +280,8 @@ func TestW6_RunningTasks(t *testing.T) {
 		require.Len(t, w, 1)
 		require.Equal(t, "active_tasks", w[0].GetFields()["kind"].GetStringValue())
 		require.Equal(t, other, w[0].GetFields()["task_ids"].GetListValue().GetValues()[0].GetStringValue())
-		promoted, _, _ := strings.Cut(s.everything(t, ctx)[strings.Index(s.everything(t, ctx), "report_promoted"):], "evt_")
+		promoted, _, _ := strings.Cut(s.everything(t, ctx)[strings.Index(s.everything(t, ctx), "report_promoted"):],
+			"evt_")
 		require.Contains(t, promoted, "active_tasks", "the report keeps the warning")
 		_, err = s.tasks.StopTask(ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: other})
 		require.NoError(t, err)
@@ -237,7 +296,12 @@ func TestW11_HistoryOverREST(t *testing.T) {
 	s.spawn(t, ctx, "keeper")
 	s.say(t, ctx, "keeper", "go")
 	tn := s.acquire(t, ctx, "keeper")
-	r := tn.round(t, ctx, "", tool(t, "CreateWorkItem", map[string]any{"objective": "ship", "todo_list": []any{map[string]any{"text": "build", "state": "pending"}}}))
+	r := tn.round(t, ctx, "",
+		tool(t, "CreateWorkItem",
+			map[string]any{
+				"objective": "ship",
+				"todo_list": []any{map[string]any{"text": "build", "state": "pending"}},
+			}))
 	item := at(r.GetToolResults()[0], "work_item", "work_item_id")
 	tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}))
 	tn.round(t, ctx, "shipped", tool(t, "CompleteWorkItem", map[string]any{"work_item_id": item}))
@@ -260,12 +324,18 @@ func TestW11_HistoryOverREST(t *testing.T) {
 		require.Equal(t, tn.got.GetTurn().GetTurnId(), m.GetTurnId())
 		require.Equal(t, "keeper", m.GetActorAgentId())
 	}
-	require.Equal(t, []string{"work_item_created", "work_item_picked", "work_item_completed", "focus_released", "report_promoted"}, types)
+	require.Equal(t, []string{
+		"work_item_created", "work_item_picked", "work_item_completed", "focus_released",
+		"report_promoted",
+	}, types)
 
-	code, body = s.ask(t, ctx, http.MethodGet, "/v1/agents/keeper/work-items/"+item+"/history?pageSize=2&newestFirst=true", nil)
+	code, body = s.ask(t, ctx, http.MethodGet, "/v1/agents/keeper/work-items/"+item+
+		"/history?pageSize=2&newestFirst=true", nil)
 	require.Equal(t, http.StatusOK, code)
 	require.Len(t, body["mutations"], 2)
-	code, body = s.ask(t, ctx, http.MethodGet, fmt.Sprintf("/v1/agents/keeper/work-items/%s/history?pageSize=3&newestFirst=true&pageToken=%v", item, body["nextPageToken"]), nil)
+	code, body = s.ask(t, ctx, http.MethodGet,
+		fmt.Sprintf("/v1/agents/keeper/work-items/%s/history?pageSize=3&newestFirst=true&pageToken=%v", item,
+			body["nextPageToken"]), nil)
 	require.Equal(t, http.StatusOK, code)
 	require.Len(t, body["mutations"], 3)
 	require.NotContains(t, body, "nextPageToken")
@@ -295,8 +365,12 @@ func TestX8_WorkLimitsOverREST(t *testing.T) {
 		path   string
 		body   func(n int) map[string]any
 	}{
-		"objective":        {2000, http.MethodPost, items, func(n int) map[string]any { return map[string]any{"objective": strings.Repeat("世", n)} }},
-		"objective update": {2000, http.MethodPatch, one, func(n int) map[string]any { return map[string]any{"objective": strings.Repeat("é", n)} }},
+		"objective": {2000, http.MethodPost, items, func(n int) map[string]any {
+			return map[string]any{"objective": strings.Repeat("世", n)}
+		}},
+		"objective update": {2000, http.MethodPatch, one, func(n int) map[string]any {
+			return map[string]any{"objective": strings.Repeat("é", n)}
+		}},
 		"todo text": {1000, http.MethodPatch, one, func(n int) map[string]any {
 			return map[string]any{"todoList": map[string]any{"items": todos(1, strings.Repeat("🙂", n))}}
 		}},
@@ -306,7 +380,9 @@ func TestX8_WorkLimitsOverREST(t *testing.T) {
 		"plan": {16 << 10, http.MethodPost, items, func(n int) map[string]any {
 			return map[string]any{"objective": "x", "plan": strings.Repeat("p", n)}
 		}},
-		"blocked_by": {16 << 10, http.MethodPatch, one, func(n int) map[string]any { return map[string]any{"blockedBy": strings.Repeat("b", n)} }},
+		"blocked_by": {16 << 10, http.MethodPatch, one, func(n int) map[string]any {
+			return map[string]any{"blockedBy": strings.Repeat("b", n)}
+		}},
 		"request_id": {128, http.MethodPost, items, func(n int) map[string]any {
 			return map[string]any{"objective": "x", "requestId": strings.Repeat("r", n)}
 		}},
@@ -332,14 +408,17 @@ func TestW3_IncludePlanIsRefused(t *testing.T) {
 	s.spawn(t, ctx, "keeper")
 	s.say(t, ctx, "keeper", "go")
 	tn := s.acquire(t, ctx, "keeper")
-	r := tn.round(t, ctx, "", tool(t, "CreateWorkItem", map[string]any{"objective": "ship", "plan": strings.Repeat("x", 2000)}))
+	r := tn.round(t, ctx, "",
+		tool(t, "CreateWorkItem", map[string]any{"objective": "ship", "plan": strings.Repeat("x", 2000)}))
 	item := at(r.GetToolResults()[0], "work_item", "work_item_id")
 	r = tn.try(t, ctx, "", tool(t, "GetWorkItem", map[string]any{"work_item_id": item, "include_plan": true}),
-		tool(t, "ListWorkItems", map[string]any{"include_plan": true}), tool(t, "GetWorkItem", map[string]any{"work_item_id": item, "include_todo_list": true}))
+		tool(t, "ListWorkItems", map[string]any{"include_plan": true}),
+		tool(t, "GetWorkItem", map[string]any{"work_item_id": item, "include_todo_list": true}))
 	for _, res := range r.GetToolResults()[:2] {
 		require.Equal(t, "unknown_field", res.GetError().GetKind())
 	}
-	require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, r.GetToolResults()[2].GetStatus(), r.GetToolResults()[2].GetError().GetMessage())
+	require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, r.GetToolResults()[2].GetStatus(),
+		r.GetToolResults()[2].GetError().GetMessage())
 	code, body := s.ask(t, ctx, http.MethodGet, "/v1/agents/keeper/work-items/"+item+"?includePlan=true", nil)
 	require.Equal(t, http.StatusBadRequest, code, body)
 

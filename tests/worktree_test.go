@@ -31,18 +31,22 @@ func TestT9_ChildrenInWorktrees(t *testing.T) {
 	repo := filepath.Join(root, "repo")
 	require.NoError(t, os.Mkdir(repo, 0o755))
 	git := func(args ...string) string {
-		cmd := exec.CommandContext(ctx, "git", append([]string{"-C", repo, "-c", "user.name=Test", "-c", "user.email=test@example.com"}, args...)...)
+		cmd := exec.CommandContext(ctx, "git",
+			append([]string{"-C", repo, "-c", "user.name=Test", "-c", "user.email=test@example.com"}, args...)...)
 		out := &strings.Builder{}
 		cmd.Stdout, cmd.Stderr = out, out
 		require.NoError(t, proctree.StartUnmarked(cmd)) // the server's worker starts commands meanwhile
 		require.NoError(t, cmd.Wait(), "%v: %s", args, out)
 		return out.String()
 	}
-	_, err = agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "lead", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, WorkspaceRoot: repo})
+	_, err = agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "lead", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, WorkspaceRoot: repo,
+	})
 	require.NoError(t, err)
 	spawn := func(text string) (*agentv1.SpawnAgentResponse, error) {
 		return agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-			ParentAgentId: "lead", InitialMessage: text, RequestId: text, WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE,
+			ParentAgentId: "lead", InitialMessage: text, RequestId: text,
+			WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE,
 		})
 	}
 	_, err = spawn("too early")
@@ -51,7 +55,8 @@ func TestT9_ChildrenInWorktrees(t *testing.T) {
 	git("commit", "--quiet", "--allow-empty", "-m", "first")
 
 	children := map[string]*agentv1.SpawnAgentResponse{}
-	for _, job := range []string{"true", "echo x > left", "git -c user.name=Test -c user.email=test@example.com commit --quiet --allow-empty -m own"} {
+	for _, job := range []string{"true", "echo x > left", "git -c user.name=Test -c user.email=test@example.com " +
+		"commit --quiet --allow-empty -m own"} {
 		children[job], err = spawn(job)
 		require.NoError(t, err)
 	}
@@ -61,13 +66,17 @@ func TestT9_ChildrenInWorktrees(t *testing.T) {
 		id := child.GetAgentId()
 		var got *agentv1.AcquireTurnResponse
 		require.Eventually(t, func() bool {
-			got, err = agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{id}, Wait: durationpb.New(0)})
+			got, err = agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{
+				AgentIds: []string{id},
+				Wait:     durationpb.New(0),
+			})
 			return err == nil && got.GetTurn() != nil
 		}, time.Minute, 10*time.Millisecond)
 		require.Equal(t, job, got.GetMessage().GetText())
 		so, err := tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: "lead", TaskId: child.GetTaskId()})
 		require.NoError(t, err)
-		require.Contains(t, so.GetText(), "works in: "+child.GetAgent().GetWorkspaceRoot()+" (branch quartet/"+child.GetTaskId()+", worker local)")
+		require.Contains(t, so.GetText(), "works in: "+child.GetAgent().GetWorkspaceRoot()+" (branch quartet/"+
+			child.GetTaskId()+", worker local)")
 		round, err := agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
 			AgentId: id, TurnId: got.GetTurn().GetTurnId(), RunId: got.GetTurn().GetRunId(), Text: "did " + job,
 			ToolCalls: []*agentv1.ToolCall{call("ExecCommand", "cmd", "pwd; "+job)},
@@ -76,7 +85,10 @@ func TestT9_ChildrenInWorktrees(t *testing.T) {
 		result := round.GetToolResults()[0].GetResult().GetFields()
 		require.Equal(t, child.GetAgent().GetWorkspaceRoot()+"\n", result["output"].GetStringValue())
 		require.Equal(t, "local", result["task"].GetStructValue().GetFields()["pinned_worker_id"].GetStringValue())
-		_, err = agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: id, TurnId: got.GetTurn().GetTurnId(), RunId: got.GetTurn().GetRunId()})
+		_, err = agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
+			AgentId: id, TurnId: got.GetTurn().GetTurnId(),
+			RunId: got.GetTurn().GetRunId(),
+		})
 		require.NoError(t, err)
 	}
 	why := map[string]string{"true": "", "echo x > left": "1 uncommitted change(s)"}

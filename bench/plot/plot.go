@@ -50,7 +50,8 @@ text.a{fill:#58a6ff}text.b{fill:#f0883e}text.c{fill:#3fb950}text.d{fill:#bc8cff}
 func SVG(title string, panels ...Panel) string {
 	height := plotTop + len(panels)*(panelHeight+panelGap)
 	var b strings.Builder
-	fmt.Fprintf(&b, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\">\n<title>%s</title>\n", plotWidth, height, plotWidth, height, title)
+	fmt.Fprintf(&b, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "+
+		"role=\"img\">\n<title>%s</title>\n", plotWidth, height, plotWidth, height, title)
 	b.WriteString(plotStyle)
 	for i, p := range panels {
 		p.draw(&b, float64(plotTop+i*(panelHeight+panelGap)))
@@ -77,7 +78,8 @@ func (p Panel) draw(b *strings.Builder, top float64) {
 	fmt.Fprintf(b, "<text class=\"title\" x=\"%d\" y=\"%.0f\">%s</text>\n", plotLeft, top-12, p.Title)
 	for n := 0.0; n <= upper/step+0.5; n++ {
 		v := n * step
-		fmt.Fprintf(b, "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g %s</text>\n",
+		fmt.Fprintf(b, "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/><text x=\"%d\" y=\"%.1f\" "+
+			"text-anchor=\"end\">%g %s</text>\n",
 			plotLeft, plotWidth-plotRight, y(v), y(v), plotLeft-8, y(v)+4, math.Round(v*1000)/1000, p.Unit)
 	}
 	for m := range months {
@@ -92,7 +94,8 @@ func (p Panel) draw(b *strings.Builder, top float64) {
 			points = append(points, fmt.Sprintf("%.1f,%.1f", x(m), y(v)))
 		}
 		fmt.Fprintf(b, "<polyline class=\"%s\" points=\"%s\"/>\n", l.Class, strings.Join(points, " "))
-		fmt.Fprintf(b, "<text class=\"%s\" x=\"%d\" y=\"%.1f\">%s</text>\n", l.Class, plotWidth-plotRight+14, at[i]+4, l.Name)
+		fmt.Fprintf(b, "<text class=\"%s\" x=\"%d\" y=\"%.1f\">%s</text>\n", l.Class, plotWidth-plotRight+14, at[i]+4,
+			l.Name)
 	}
 }
 

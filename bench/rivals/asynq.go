@@ -52,7 +52,8 @@ func (a *asynqRig) enqueue(ctx context.Context) error {
 func (a *asynqRig) works(ctx context.Context, workers int, _ time.Duration) (answer, error) {
 	inspector := asynq.NewInspector(a.opt)
 	defer func() { _ = inspector.Close() }()
-	if _, err := inspector.DeleteAllPendingTasks("default"); err != nil && !errors.Is(err, asynq.ErrQueueNotFound) && !strings.Contains(err.Error(), "does not exist") {
+	if _, err := inspector.DeleteAllPendingTasks("default"); err != nil && !errors.Is(err, asynq.ErrQueueNotFound) &&
+		!strings.Contains(err.Error(), "does not exist") {
 		return answer{}, err
 	}
 	lay := make(chan error, 64)

@@ -154,7 +154,8 @@ func (r *riverRig) works(ctx context.Context, count int, _ time.Duration) (answe
 	}
 	took := time.Since(began)
 	var left int
-	if err := r.pool.QueryRow(ctx, "SELECT count(*) FROM river_job WHERE state <> 'completed'").Scan(&left); err != nil {
+	if err := r.pool.QueryRow(ctx, "SELECT count(*) FROM river_job WHERE state <> 'completed'").Scan(&left); err !=
+		nil {
 		return answer{}, err
 	}
 	if left != 0 {

@@ -118,7 +118,8 @@ func startPostgres(ctx context.Context, dir string) (url string, stop func() err
 		return "", nil, err
 	}
 	cmd = exec.Command(postgres, "-D", data, "-p", strconv.Itoa(port), "-k", data, //nolint:noctx // stopped by its signal
-		"-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=512MB", "-c", "max_wal_size=4GB", "-c", "max_connections=200",
+		"-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=512MB", "-c", "max_wal_size=4GB", "-c",
+		"max_connections=200",
 		"-c", "log_min_messages=panic")
 	if err := unprivileged(data, cmd); err != nil {
 		return "", nil, err

@@ -32,7 +32,10 @@ func clients() cli.Servers {
 			if err != nil {
 				return err
 			}
-			return s.ServeStdio(ctx, o.In, o.Out, mcp.Options{AgentID: o.AgentID, Create: o.Create, Tools: o.Tools, Address: o.Address, Elsewhere: o.Elsewhere})
+			return s.ServeStdio(ctx, o.In, o.Out, mcp.Options{
+				AgentID: o.AgentID, Create: o.Create, Tools: o.Tools,
+				Address: o.Address, Elsewhere: o.Elsewhere,
+			})
 		},
 		Run: func(ctx context.Context, conn grpc.ClientConnInterface, o cli.RunOptions) error {
 			tracer, flush, err := tracing.ForClient(ctx, "quartet-runner", "")
@@ -41,8 +44,10 @@ func clients() cli.Servers {
 			}
 			defer flush()
 			r, err := runner.New(runner.Config{
-				Tracer: tracer, AgentIDs: o.AgentIDs, Provider: o.Provider, Model: o.Model, BaseURL: o.BaseURL, Key: os.Getenv(runner.KeyVariable(o.Provider)),
-				MaxTokens: o.MaxTokens, MaxRounds: o.MaxRounds, MaxTurns: o.MaxTurns, Concurrency: o.Concurrency, Summaries: o.Summaries,
+				Tracer: tracer, AgentIDs: o.AgentIDs, Provider: o.Provider, Model: o.Model, BaseURL: o.BaseURL,
+				Key:       os.Getenv(runner.KeyVariable(o.Provider)),
+				MaxTokens: o.MaxTokens, MaxRounds: o.MaxRounds, MaxTurns: o.MaxTurns, Concurrency: o.Concurrency,
+				Summaries: o.Summaries,
 				Workspace: o.Workspace, System: o.System, Out: o.Out, JSON: o.JSON, Colour: o.Colour,
 			}, client.New(conn))
 			if err != nil {

@@ -36,11 +36,15 @@ func executeCommands(ctx context.Context, conn grpc.ClientConnInterface, o worke
 	defer flush()
 	var confinement *sandboxes.Config
 	if !o.Unconfined {
-		confinement = &sandboxes.Config{Helper: o.Confine, Network: confine.Network(o.Network), Readable: o.Readable, Hidden: o.Hidden}
+		confinement = &sandboxes.Config{
+			Helper: o.Confine, Network: confine.Network(o.Network), Readable: o.Readable,
+			Hidden: o.Hidden,
+		}
 	}
 	w, err := worker.New(worker.Config{
 		Tracer: tracer, Confinement: confinement,
-		ID: o.ID, Roots: o.Roots, Isolate: worker.Isolation(o.Isolate), Capacity: o.Capacity, StateDir: o.StateDir, Labels: o.Labels, Pools: o.Pools,
+		ID: o.ID, Roots: o.Roots, Isolate: worker.Isolation(o.Isolate), Capacity: o.Capacity, StateDir: o.StateDir,
+		Labels: o.Labels, Pools: o.Pools,
 		MaxMemory: o.MaxMemory, MaxProcesses: o.MaxProcesses, Guard: o.Guard, Logger: logger,
 		Dial: func() (grpc.ClientConnInterface, error) { return conn, nil },
 	})

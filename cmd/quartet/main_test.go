@@ -22,5 +22,6 @@ func TestBinaryDoesNotLinkHTMLTemplates(t *testing.T) {
 	require.Len(t, tags, 2, "the Makefile sets the build tags of the binary")
 	out, err := exec.Command("go", "list", "-deps", "-tags", tags[1], ".").Output()
 	require.NoError(t, err)
-	require.False(t, slices.Contains(strings.Fields(string(out)), "html/template"), "find out who imports it: go list -deps -f '{{.ImportPath}} {{.Imports}}'")
+	require.False(t, slices.Contains(strings.Fields(string(out)), "html/template"),
+		"find out who imports it: go list -deps -f '{{.ImportPath}} {{.Imports}}'")
 }

@@ -26,7 +26,8 @@ func servers() cli.Servers {
 		if err := settings.Load(config); err != nil {
 			return err
 		}
-		if cfg.SecretFiles = settings.SecretFiles(); settings.Origin("nats-url") == "file" && natsd.Redact(cfg.NATSURL, cfg.NATSURL) != cfg.NATSURL {
+		if cfg.SecretFiles = settings.SecretFiles(); settings.Origin("nats-url") == "file" &&
+			natsd.Redact(cfg.NATSURL, cfg.NATSURL) != cfg.NATSURL {
 			cfg.SecretFiles["config"] = config
 		}
 		cfg.Serve, cfg.WorkerGuard, cfg.WorkerConfiner = services, workers.GuardCommand(), workers.ConfineCommand()
@@ -35,7 +36,8 @@ func servers() cli.Servers {
 	s := clients()
 	s.Flags = func(fs *pflag.FlagSet) {
 		settings = cfg.Flags(fs)
-		fs.StringVar(&config, "config", "", "YAML or JSON file with settings; flags and QUARTET_… variables override it")
+		fs.StringVar(&config, "config", "",
+			"YAML or JSON file with settings; flags and QUARTET_… variables override it")
 	}
 	s.Dev = func(ctx context.Context, _ *pflag.FlagSet) error {
 		return run(ctx, nil)
@@ -61,7 +63,9 @@ func servers() cli.Servers {
 		out := admin.Verified{Journals: []admin.VerifiedJournal{}, Streams: []admin.VerifiedStream{}}
 		for _, v := range all.Journals {
 			j := admin.VerifiedJournal{
-				Partition: v.Partition, Server: v.Server, Frames: v.Frames, Events: v.Events, ArchivedSegments: v.Segments, ArchivedFrames: v.ArchivedFrames, Erased: v.Erased, Removed: v.Removed, End: v.End.Hash.String(),
+				Partition: v.Partition, Server: v.Server, Frames: v.Frames, Events: v.Events,
+				ArchivedSegments: v.Segments, ArchivedFrames: v.ArchivedFrames, Erased: v.Erased, Removed: v.Removed,
+				End: v.End.Hash.String(),
 			}
 			for _, damage := range v.Damage {
 				j.Damage = append(j.Damage, damage.Error())
@@ -69,7 +73,10 @@ func servers() cli.Servers {
 			out.Journals = append(out.Journals, j)
 		}
 		for _, v := range all.Streams {
-			s := admin.VerifiedStream{Name: v.Name, Server: v.Server, Messages: v.Messages, First: v.First, Last: v.Last, Damage: v.Damage, Again: v.Again, Snapshots: v.Snapshots}
+			s := admin.VerifiedStream{
+				Name: v.Name, Server: v.Server, Messages: v.Messages, First: v.First,
+				Last: v.Last, Damage: v.Damage, Again: v.Again, Snapshots: v.Snapshots,
+			}
 			if len(v.Damage) > 0 {
 				s.Remedy = v.Remedy()
 			}
@@ -88,17 +95,22 @@ func servers() cli.Servers {
 		}
 		for _, j := range r.Journals {
 			repaired := admin.RepairedJournal{
-				Partition: j.Partition, Status: string(j.Status), Damage: j.Damage, Copies: j.Copies, BeginsSeq: j.Begins.Seq, BeginsWalSeq: j.Begins.WalSeq,
+				Partition: j.Partition, Status: string(j.Status), Damage: j.Damage, Copies: j.Copies,
+				BeginsSeq: j.Begins.Seq, BeginsWalSeq: j.Begins.WalSeq,
 			}
 			if l := j.Loss; l != nil {
 				repaired.Loss = &admin.JournalLoss{
-					First: l.First, Last: l.Last, Known: l.Known, Types: l.Types, Agents: l.Agents, WorkItems: l.WorkItems, Sessions: l.Sessions, File: l.File,
+					First: l.First, Last: l.Last, Known: l.Known, Types: l.Types, Agents: l.Agents,
+					WorkItems: l.WorkItems, Sessions: l.Sessions, File: l.File,
 				}
 			}
 			if a := j.Archive; a != nil {
 				repaired.Archive = &admin.RepairedArchive{Status: string(a.Status), Damage: a.Damage, Copies: a.Copies}
 				for _, l := range a.Lost {
-					repaired.Archive.Lost = append(repaired.Archive.Lost, admin.LostFrames{First: l.First, Last: l.Last, FirstWalSeq: l.FirstWalSeq, LastWalSeq: l.LastWalSeq})
+					repaired.Archive.Lost = append(repaired.Archive.Lost, admin.LostFrames{
+						First: l.First, Last: l.Last,
+						FirstWalSeq: l.FirstWalSeq, LastWalSeq: l.LastWalSeq,
+					})
 				}
 			}
 			out.Journals = append(out.Journals, repaired)
@@ -108,7 +120,10 @@ func servers() cli.Servers {
 	s.Doctor = func(ctx context.Context, conn grpc.ClientConnInterface, o admin.DoctorOptions) []admin.Finding {
 		err := settings.Load(config)
 		var out []admin.Finding
-		for _, f := range app.Examine(ctx, cfg, err, doctor.Client{Address: o.Address, Conn: conn, TLS: o.TLS, Token: o.Token, Now: o.Now}) {
+		for _, f := range app.Examine(ctx, cfg, err, doctor.Client{
+			Address: o.Address, Conn: conn, TLS: o.TLS,
+			Token: o.Token, Now: o.Now,
+		}) {
 			out = append(out, admin.Finding(f))
 		}
 		return out

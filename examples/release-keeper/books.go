@@ -8,14 +8,14 @@ import (
 	"strings"
 	"sync"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"quartet/pkg/client"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // eventLog collects the agent's events. After a restart of the server it continues at its cursor, so that it
@@ -36,7 +36,10 @@ func newEventLog(a *client.Client) *eventLog {
 func (l *eventLog) follow(ctx context.Context) error {
 	cursor := ""
 	_, err := client.Again(ctx, func(context.Context) (struct{}, error) {
-		stream, err := l.api.Events.WatchEvents(ctx, &eventv1.WatchEventsRequest{AgentId: agentID, Cursor: cursor, FromStart: cursor == ""})
+		stream, err := l.api.Events.WatchEvents(ctx, &eventv1.WatchEventsRequest{
+			AgentId: agentID, Cursor: cursor,
+			FromStart: cursor == "",
+		})
 		for err == nil {
 			var m *eventv1.WatchEventsResponse
 			if m, err = stream.Recv(); err == nil && m.GetEvent() != nil {
@@ -149,8 +152,10 @@ func (s *show) checkBooks(ctx context.Context) error {
 	}
 	for _, it := range items {
 		id := it.GetWorkItemId()
-		if it.GetState() != workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED || done[id] != 1 || reports[id] != 1 || it.GetResultSummary() == "" {
-			return fmt.Errorf("item %s: state %s, completed %d times, reported %d times", id, it.GetState(), done[id], reports[id])
+		if it.GetState() != workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED || done[id] != 1 || reports[id] != 1 ||
+			it.GetResultSummary() == "" {
+			return fmt.Errorf("item %s: state %s, completed %d times, reported %d times", id, it.GetState(), done[id],
+				reports[id])
 		}
 	}
 	tasks, err := s.tasks(ctx)
@@ -173,11 +178,13 @@ func (s *show) checkBooks(ctx context.Context) error {
 		}
 		turn := r.GetTurn()
 		if n != 0 || turn.GetState() != agentv1.TurnState_TURN_STATE_INTERRUPTED {
-			return fmt.Errorf("task %s brought %d results; its turn is %s (%s)", t.GetTaskId(), n, turn.GetState(), turn.GetEndReason())
+			return fmt.Errorf("task %s brought %d results; its turn is %s (%s)", t.GetTaskId(), n, turn.GetState(),
+				turn.GetEndReason())
 		}
 		alone++
 	}
-	s.tell.say("check", "%d events in order, none twice; %d items completed once, each with one report; %d tasks, each with one result",
+	s.tell.say("check", "%d events in order, none twice; %d items completed once, each with one report; %d tasks, "+
+		"each with one result",
 		len(events), len(items), len(tasks)-alone)
 	if alone > 0 {
 		s.tell.say("check", "%d commands of turns that were lost before they waited for them", alone)
@@ -185,11 +192,15 @@ func (s *show) checkBooks(ctx context.Context) error {
 	return nil
 }
 
-// allEvents reads the agent's events from the first one to the last. If a server stops meanwhile, it goes on after the last event that it has.
+// allEvents reads the agent's events from the first one to the last. If a server stops meanwhile, it goes on after the
+// last event that it has.
 func (s *show) allEvents(ctx context.Context) (all []*eventv1.Event, err error) {
 	cursor := ""
 	_, err = client.Again(ctx, func(context.Context) (struct{}, error) {
-		stream, err := s.api.Events.WatchEvents(ctx, &eventv1.WatchEventsRequest{AgentId: agentID, Cursor: cursor, FromStart: cursor == "", StopAtEnd: true})
+		stream, err := s.api.Events.WatchEvents(ctx, &eventv1.WatchEventsRequest{
+			AgentId: agentID, Cursor: cursor,
+			FromStart: cursor == "", StopAtEnd: true,
+		})
 		for err == nil {
 			var m *eventv1.WatchEventsResponse
 			if m, err = stream.Recv(); err == nil && m.GetEvent() != nil {
@@ -210,7 +221,10 @@ func (s *show) tasks(ctx context.Context) ([]*taskv1.Task, error) {
 	token := ""
 	for {
 		page, err := client.Again(ctx, func(ctx context.Context) (*taskv1.ListTasksResponse, error) {
-			return s.api.Tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agentID, IncludeTerminal: true, PageSize: 500, PageToken: token})
+			return s.api.Tasks.ListTasks(ctx, &taskv1.ListTasksRequest{
+				AgentId: agentID, IncludeTerminal: true,
+				PageSize: 500, PageToken: token,
+			})
 		})
 		if err != nil {
 			return nil, err

@@ -55,7 +55,8 @@ func (t *turn) check(ctx context.Context, it map[string]any) error {
 			return t.await(ctx, str(task, "task_id"), command)
 		}
 		if str(td, "state") != "completed" {
-			if _, err := t.act(ctx, "", "UpdateWorkItem", map[string]any{"work_item_id": id, "todo_list": with(todos, i, "completed")}); err != nil {
+			if _, err := t.act(ctx, "", "UpdateWorkItem",
+				map[string]any{"work_item_id": id, "todo_list": with(todos, i, "completed")}); err != nil {
 				return err
 			}
 			todos[i]["state"] = "completed"
@@ -83,11 +84,15 @@ func newest(tasks []any, command string) map[string]any {
 }
 
 func (t *turn) exec(ctx context.Context, id string, todos []map[string]any, tasks []any, i int, command string) error {
-	update, err := call("UpdateWorkItem", map[string]any{"work_item_id": id, "todo_list": with(todos, i, "in_progress")})
+	update, err := call("UpdateWorkItem",
+		map[string]any{"work_item_id": id, "todo_list": with(todos, i, "in_progress")})
 	if err != nil {
 		return err
 	}
-	run, err := call("ExecCommand", map[string]any{"cmd": command, "yield_time": "0s", "timeout": "300s", "work_item_id": id, "env": goEnv()})
+	run, err := call("ExecCommand", map[string]any{
+		"cmd": command, "yield_time": "0s", "timeout": "300s",
+		"work_item_id": id, "env": goEnv(),
+	})
 	if err != nil {
 		return err
 	}
@@ -109,7 +114,10 @@ func (t *turn) exec(ctx context.Context, id string, todos []map[string]any, task
 }
 
 func (t *turn) await(ctx context.Context, taskID, command string) error {
-	_, err := t.act(ctx, "", "WaitFor", map[string]any{"wake": "task_result", "resource": taskID, "reason": "result of " + command})
+	_, err := t.act(ctx, "", "WaitFor", map[string]any{
+		"wake": "task_result", "resource": taskID,
+		"reason": "result of " + command,
+	})
 	if err == nil {
 		t.k.tell.say("agent", "waits for task %s; its turn ends, the runner is free", short(taskID))
 	}
@@ -128,7 +136,10 @@ func (t *turn) outcome(ctx context.Context, task map[string]any, command string)
 	if str(task, "state") == "completed" && verb == "go vet" {
 		return "vet clean", nil
 	}
-	out, err := t.act(ctx, "", "TaskOutput", map[string]any{"task_id": str(task, "task_id"), "max_bytes": outcomeBytes, "offset": -outcomeBytes})
+	out, err := t.act(ctx, "", "TaskOutput", map[string]any{
+		"task_id": str(task, "task_id"), "max_bytes": outcomeBytes,
+		"offset": -outcomeBytes,
+	})
 	if err != nil {
 		return "", err
 	}
@@ -169,7 +180,8 @@ func (t *turn) approval(ctx context.Context, it map[string]any) error {
 	triggered, _ := it["has_triggered_waits"].(bool)
 	switch {
 	case triggered:
-		t.k.tell.say("agent", "looks at %s: triggered, and still blocked by %q; it clears the blocker itself", short(id), str(it, "blocked_by"))
+		t.k.tell.say("agent", "looks at %s: triggered, and still blocked by %q; it clears the blocker itself",
+			short(id), str(it, "blocked_by"))
 		if _, err := t.act(ctx, "", "UpdateWorkItem", map[string]any{
 			"work_item_id": id, "blocked_by": nil, "todo_list": with(mark(todos), 1, "completed"),
 		}); err != nil {
@@ -179,12 +191,14 @@ func (t *turn) approval(ctx context.Context, it map[string]any) error {
 	case str(it, "blocked_by") != "":
 		return nil // woken for another reason
 	}
-	made, err := t.act(ctx, "", "CreateExternalTrigger", map[string]any{"work_item_id": id, "description": "release board"})
+	made, err := t.act(ctx, "", "CreateExternalTrigger",
+		map[string]any{"work_item_id": id, "description": "release board"})
 	if err != nil {
 		return err
 	}
 	if _, err := t.act(ctx, "", "WaitFor", map[string]any{
-		"wake": "external", "resource": str(made, "trigger", "trigger_id"), "reason": "the release board must approve", "work_item_id": id,
+		"wake": "external", "resource": str(made, "trigger", "trigger_id"), "reason": "the release board must approve",
+		"work_item_id": id,
 	}); err != nil {
 		return err
 	}
@@ -206,16 +220,21 @@ func (t *turn) mirrors(ctx context.Context, it map[string]any) error {
 	id := str(it, "work_item_id")
 	todos := todosOf(it)
 	if len(todos) == 1 && str(todos[0], "state") == "in_progress" {
-		if _, err := t.act(ctx, "", "UpdateWorkItem", map[string]any{"work_item_id": id, "todo_list": with(todos, 0, "completed")}); err != nil {
+		if _, err := t.act(ctx, "", "UpdateWorkItem",
+			map[string]any{"work_item_id": id, "todo_list": with(todos, 0, "completed")}); err != nil {
 			return err
 		}
 		return t.complete(ctx, id, "The mirrors had their seconds.")
 	}
-	update, err := call("UpdateWorkItem", map[string]any{"work_item_id": id, "todo_list": with(todos, 0, "in_progress")})
+	update, err := call("UpdateWorkItem",
+		map[string]any{"work_item_id": id, "todo_list": with(todos, 0, "in_progress")})
 	if err != nil {
 		return err
 	}
-	wait, err := call("WaitFor", map[string]any{"wake": "timer", "after": "4s", "reason": "mirrors need a few seconds", "work_item_id": id})
+	wait, err := call("WaitFor", map[string]any{
+		"wake": "timer", "after": "4s", "reason": "mirrors need a few seconds",
+		"work_item_id": id,
+	})
 	if err != nil {
 		return err
 	}

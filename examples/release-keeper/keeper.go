@@ -167,17 +167,22 @@ func (t *turn) begin(ctx context.Context) error {
 		for _, text := range todos {
 			list = append(list, map[string]any{"text": text, "state": "pending"})
 		}
-		c, err := call("CreateWorkItem", map[string]any{"objective": objective, "plan_status": "ready", "plan": plan, "todo_list": list})
+		c, err := call("CreateWorkItem", map[string]any{
+			"objective": objective, "plan_status": "ready", "plan": plan,
+			"todo_list": list,
+		})
 		calls = append(calls, c)
 		return err
 	}
 	for _, p := range t.k.pkgs {
-		plan := "Package " + p + "\n\nScope: static checks and tests of this package alone.\nMethod: go vet, then go test without vetting again. A failure is reported, not fixed.\n"
+		plan := "Package " + p + "\n\nScope: static checks and tests of this package alone.\nMethod: go vet, then go " +
+			"test without vetting again. A failure is reported, not fixed.\n"
 		if err := add(checkObjective+p, plan, "go vet "+p, "go test -short -vet=off "+p); err != nil {
 			return err
 		}
 	}
-	if err := add(approvalObjective, "Ask the release board through a trigger URL and wait for its answer.\n", "ask the board", "look at its answer"); err != nil {
+	if err := add(approvalObjective, "Ask the release board through a trigger URL and wait for its answer.\n",
+		"ask the board", "look at its answer"); err != nil {
 		return err
 	}
 	if err := add(mirrorsObjective, "Wait a few seconds before telling the world.\n", "wait"); err != nil {

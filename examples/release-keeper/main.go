@@ -48,12 +48,15 @@ func main() {
 	}
 	var o options
 	flag.StringVar(&o.repo, "repo", ".", "the git repository to check")
-	flag.StringVar(&o.packages, "packages", "./...", "which of its packages, as go list takes them, separated by spaces")
+	flag.StringVar(&o.packages, "packages", "./...",
+		"which of its packages, as go list takes them, separated by spaces")
 	flag.StringVar(&o.binary, "quartet", "bin/quartet", "the quartet binary")
-	flag.StringVar(&o.dataDir, "data-dir", "", "where the server keeps its data; empty: a temporary directory, removed at the end")
+	flag.StringVar(&o.dataDir, "data-dir", "", "where the server keeps its data; empty: a temporary directory, "+
+		"removed at the end")
 	flag.BoolVar(&o.exit, "exit", false, "stop the server at the end instead of leaving it up")
 	flag.BoolVar(&o.noKill, "no-kill", false, "do not kill the server in the middle")
-	flag.StringVar(&o.server, "server", "", "the gRPC address of a server that runs, with TLS and the key in $QUARTET_TOKEN, and a worker that has the repository; empty: one of its own")
+	flag.StringVar(&o.server, "server", "", "the gRPC address of a server that runs, with TLS and the key in "+
+		"$QUARTET_TOKEN, and a worker that has the repository; empty: one of its own")
 	flag.DurationVar(&o.limit, "limit", 30*time.Minute, "give up after this long")
 	flag.Parse()
 
@@ -84,7 +87,10 @@ func run(ctx context.Context, o options) error {
 	t := newTeller(os.Stdout)
 	t.title("Quartet: an agent that survives", fmt.Sprintf("%d packages of %s", len(pkgs), repo))
 
-	srv, dial := &server{grpc: o.server, repo: repo}, []client.Option{client.WithToken(os.Getenv("QUARTET_TOKEN")), client.WithTLS(&tls.Config{MinVersion: tls.VersionTLS12})}
+	srv, dial := &server{grpc: o.server, repo: repo}, []client.Option{
+		client.WithToken(os.Getenv("QUARTET_TOKEN")),
+		client.WithTLS(&tls.Config{MinVersion: tls.VersionTLS12}),
+	}
 	if o.server != "" {
 		o.noKill, o.exit = true, true // it is not ours
 	} else {

@@ -49,7 +49,8 @@ func (s *server) start(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	defer func() { _ = log.Close() }() // the child has its own
-	s.cmd = exec.Command(s.binary, "dev", "--data-dir", s.dataDir, "--grpc-addr", s.grpc, "--http-addr", s.http[len("http://"):],
+	s.cmd = exec.Command(s.binary, "dev", "--data-dir", s.dataDir, "--grpc-addr", s.grpc, "--http-addr",
+		s.http[len("http://"):],
 		"--worker-roots", s.repo, "--worker-unconfined", "--worker-capacity", "6", "--log-level", "warn")
 	s.cmd.Stderr, s.cmd.Stdout = log, log
 	if err := s.cmd.Start(); err != nil {
@@ -117,7 +118,8 @@ func (s *server) stop() {
 
 // approve sends the approval to the trigger URL, as the outside system does.
 func approve(url string) error {
-	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, url, bytes.NewBufferString(`{"approved":true,"by":"the release board"}`))
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, url,
+		bytes.NewBufferString(`{"approved":true,"by":"the release board"}`))
 	if err != nil {
 		return err
 	}

@@ -31,14 +31,18 @@ func (s *show) play(ctx context.Context) error {
 	defer cancel()
 	if _, err := client.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
 		return s.api.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-			AgentId: agentID, RequestId: "demo-spawn", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, WorkspaceRoot: s.srv.repo,
+			AgentId: agentID, RequestId: "demo-spawn", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+			WorkspaceRoot: s.srv.repo,
 		})
 	}); err != nil {
 		return fmt.Errorf("spawn: %w", err)
 	}
 	const wish = "check every package of this repository"
 	if _, err := client.Again(ctx, func(ctx context.Context) (*agentv1.EnqueueMessageResponse, error) {
-		return s.api.Agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: agentID, RequestId: "demo-wish", Text: wish})
+		return s.api.Agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+			AgentId: agentID, RequestId: "demo-wish",
+			Text: wish,
+		})
 	}); err != nil {
 		return fmt.Errorf("message: %w", err)
 	}
@@ -92,7 +96,8 @@ func (s *show) outside(ctx context.Context, asks <-chan string) error {
 			if err != nil {
 				continue // the server is away; an outside system tries again
 			}
-			s.tell.say("outside", "the board's own process POSTs to the trigger URL: %s", strings.TrimSpace(string(out)))
+			s.tell.say("outside", "the board's own process POSTs to the trigger URL: %s",
+				strings.TrimSpace(string(out)))
 			return nil
 		}
 	}
@@ -113,7 +118,8 @@ func (s *show) crash(ctx context.Context, log *eventLog) error {
 	if err != nil {
 		return fmt.Errorf("after the kill: %w", err)
 	}
-	s.tell.say("server", "is back: ready %s after its start, %s after the kill. Nobody tells it what to do.", up.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	s.tell.say("server", "is back: ready %s after its start, %s after the kill. Nobody tells it what to do.",
+		up.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
@@ -136,7 +142,8 @@ func (s *show) untilIdle(ctx context.Context, failed <-chan error) error {
 		if err != nil {
 			return fmt.Errorf("explain: %w", err)
 		}
-		if v := e.GetVerdict(); v.GetAction() == agentv1.DecisionAction_DECISION_ACTION_IDLE && v.GetReason() == "all_completed" {
+		if v := e.GetVerdict(); v.GetAction() == agentv1.DecisionAction_DECISION_ACTION_IDLE &&
+			v.GetReason() == "all_completed" {
 			s.tell.say("scheduler", "%s", v.GetExplanation())
 			return s.conclude(ctx)
 		}
@@ -154,7 +161,9 @@ func (k *keeper) follow(ctx context.Context, taskID, command string) {
 	}
 	offset := int64(0)
 	for range 100 {
-		stream, err := k.api.Tasks.FollowTaskOutput(ctx, &taskv1.FollowTaskOutputRequest{AgentId: agentID, TaskId: taskID, Offset: offset})
+		stream, err := k.api.Tasks.FollowTaskOutput(ctx, &taskv1.FollowTaskOutputRequest{
+			AgentId: agentID, TaskId: taskID, Offset: offset,
+		})
 		for err == nil {
 			var m *taskv1.FollowTaskOutputResponse
 			if m, err = stream.Recv(); err != nil {
@@ -175,7 +184,10 @@ func (k *keeper) follow(ctx context.Context, taskID, command string) {
 // goEnv returns the variables that the go command needs and a clean environment lacks.
 func goEnv() map[string]any {
 	env := map[string]any{}
-	for _, name := range []string{"GOCACHE", "GOPATH", "GOMODCACHE", "GOPROXY", "GONOSUMDB", "GOFLAGS", "GOROOT", "GOTOOLCHAIN", "GOTMPDIR", "CGO_ENABLED"} {
+	for _, name := range []string{
+		"GOCACHE", "GOPATH", "GOMODCACHE", "GOPROXY", "GONOSUMDB", "GOFLAGS", "GOROOT",
+		"GOTOOLCHAIN", "GOTMPDIR", "CGO_ENABLED",
+	} {
 		if v := os.Getenv(name); v != "" {
 			env[name] = v
 		}
@@ -191,7 +203,10 @@ func (s *show) items(ctx context.Context) ([]*workv1.WorkItem, error) {
 	token := ""
 	for {
 		page, err := client.Again(ctx, func(ctx context.Context) (*workv1.ListWorkItemsResponse, error) {
-			return s.api.Work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: agentID, PageSize: 500, PageToken: token})
+			return s.api.Work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
+				AgentId: agentID, PageSize: 500,
+				PageToken: token,
+			})
 		})
 		if err != nil {
 			return nil, err

@@ -25,7 +25,9 @@ func TestA6_ARunnerInTypeScript(t *testing.T) {
 	out, err := exec.CommandContext(ctx, "npm", "run", "--silent", "build").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	r := dev.Start(t)
-	_, err = r.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, InitialMessage: "speak"})
+	_, err = r.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, InitialMessage: "speak",
+	})
 	require.NoError(t, err)
 
 	cmd := exec.CommandContext(ctx, "node", "dist/main.js", r.URL(), "keeper", "2")
@@ -45,7 +47,9 @@ func TestA6_ARunnerInTypeScript(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "It said: from typescript.", items.GetWorkItems()[0].GetResultSummary())
 
-	_, err = r.Agents.EnqueueMessage(context.Background(), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "wait to be aborted"})
+	_, err = r.Agents.EnqueueMessage(context.Background(), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: "wait to be aborted",
+	})
 	require.NoError(t, err)
 	require.Equal(t, "asked to: wait to be aborted", next())
 	_, err = r.Agents.AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: "keeper"})

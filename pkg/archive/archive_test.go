@@ -23,7 +23,10 @@ type content struct {
 }
 
 func manifest(streams ...string) archive.Manifest {
-	return archive.Manifest{Version: "1.2.3", CutAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Key: "abc", Streams: streams}
+	return archive.Manifest{
+		Version: "1.2.3", CutAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Key: "abc",
+		Streams: streams,
+	}
 }
 
 func write(t require.TestingT, m archive.Manifest, c content) []byte {
@@ -61,7 +64,10 @@ func sample() content {
 	return content{
 		messages: []archive.Message{
 			{Stream: "a", Subject: "x.a.0", Seq: 1, Data: []byte("{}\n")},
-			{Stream: "a", Subject: "x.a.1", Seq: 3, Header: map[string][]string{"Frame": {"f1", "f2"}, "None": {}}, Data: []byte{}},
+			{
+				Stream: "a", Subject: "x.a.1", Seq: 3, Header: map[string][]string{"Frame": {"f1", "f2"}, "None": {}},
+				Data: []byte{},
+			},
 			{Stream: "b", Subject: "x.b.0", Seq: 9, Data: bytes.Repeat([]byte{0, 255}, 700)},
 		},
 		files: map[string]string{"keeper/plan.md": "# Plan\n", "keeper/empty": ""},
@@ -71,14 +77,17 @@ func sample() content {
 // What was written is read, whatever it is.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		want := content{files: rapid.MapOf(rapid.StringMatching(`[a-z]{1,9}(/[a-zü ]{1,9}){0,3}`), rapid.String()).Draw(t, "files")}
+		want := content{files: rapid.MapOf(rapid.StringMatching(`[a-z]{1,9}(/[a-zü ]{1,9}){0,3}`), rapid.String()).
+			Draw(t, "files")}
 		seq := uint64(0)
 		for range rapid.IntRange(0, 20).Draw(t, "n") {
 			seq += rapid.Uint64Range(1, 1<<40).Draw(t, "step")
 			want.messages = append(want.messages, archive.Message{
-				Stream: rapid.SampledFrom([]string{"a", "b-c"}).Draw(t, "stream"), Subject: rapid.StringMatching(`[a-z.]{1,20}`).Draw(t, "subject"), Seq: seq,
-				Header: rapid.MapOf(rapid.StringMatching(`[A-Za-z-]{1,9}`), rapid.SliceOfN(rapid.String(), 1, 2)).Draw(t, "header"),
-				Data:   rapid.SliceOf(rapid.Byte()).Draw(t, "data"),
+				Stream:  rapid.SampledFrom([]string{"a", "b-c"}).Draw(t, "stream"),
+				Subject: rapid.StringMatching(`[a-z.]{1,20}`).Draw(t, "subject"), Seq: seq,
+				Header: rapid.MapOf(rapid.StringMatching(`[A-Za-z-]{1,9}`), rapid.SliceOfN(rapid.String(), 1, 2)).
+					Draw(t, "header"),
+				Data: rapid.SliceOf(rapid.Byte()).Draw(t, "data"),
 			})
 		}
 		got, m, totals, err := read(write(t, manifest("a", "b-c"), want))
@@ -88,7 +97,8 @@ func TestRoundTrip(t *testing.T) {
 		require.Len(t, got.messages, len(want.messages))
 		for i, w := range want.messages {
 			g := got.messages[i]
-			require.Equal(t, []any{w.Stream, w.Subject, w.Seq, string(w.Data), len(w.Header)}, []any{g.Stream, g.Subject, g.Seq, string(g.Data), len(g.Header)})
+			require.Equal(t, []any{w.Stream, w.Subject, w.Seq, string(w.Data), len(w.Header)},
+				[]any{g.Stream, g.Subject, g.Seq, string(g.Data), len(g.Header)})
 			for k := range w.Header {
 				require.Equal(t, w.Header[k], g.Header[k])
 			}
@@ -169,8 +179,11 @@ func TestWriterRefuses(t *testing.T) {
 	require.NoError(t, w.Message(archive.Message{Stream: "a", Subject: "s", Seq: 5}))
 	require.ErrorContains(t, w.Message(archive.Message{Stream: "a", Subject: "s", Seq: 5}), "comes after 5")
 	require.ErrorContains(t, w.Message(archive.Message{Stream: "z", Subject: "s", Seq: 6}), "not in the manifest")
-	require.NoError(t, w.Message(archive.Message{Stream: "a", Subject: "s", Seq: 6, Data: make([]byte, archive.MaxMessage)}))
-	require.ErrorContains(t, w.Message(archive.Message{Stream: "a", Subject: "s", Seq: 7, Data: make([]byte, archive.MaxMessage+1)}), "at most")
+	require.NoError(t,
+		w.Message(archive.Message{Stream: "a", Subject: "s", Seq: 6, Data: make([]byte, archive.MaxMessage)}))
+	require.ErrorContains(t,
+		w.Message(archive.Message{Stream: "a", Subject: "s", Seq: 7, Data: make([]byte, archive.MaxMessage+1)}),
+		"at most")
 	require.ErrorContains(t, w.File("f", 0o600, 9, strings.NewReader("short")), "shorter")
 	w.Abandon()
 }

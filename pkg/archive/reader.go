@@ -122,7 +122,8 @@ func (r *reader) begin(h *tar.Header, in io.Reader) error {
 		return r.readError(err)
 	}
 	if r.manifest.Format != Format {
-		return fmt.Errorf("%w of a format that this version knows: its format is %d, known is %d", ErrForeign, r.manifest.Format, Format)
+		return fmt.Errorf("%w of a format that this version knows: its format is %d, known is %d", ErrForeign,
+			r.manifest.Format, Format)
 	}
 	r.began = true
 	for _, s := range r.manifest.Streams {
@@ -204,11 +205,13 @@ func (r *reader) end(h *tar.Header, in *tar.Reader) (Totals, error) {
 	}
 	for name, d := range r.streams {
 		if got, want := d.Sum(), t.Streams[name]; got != want {
-			return t, fmt.Errorf("%w: stream %s has %d messages up to %d, its end says %d up to %d, or their contents differ", ErrDamaged, name, got.Messages, got.Last, want.Messages, want.Last)
+			return t, fmt.Errorf("%w: stream %s has %d messages up to %d, its end says %d up to %d, or their "+
+				"contents differ", ErrDamaged, name, got.Messages, got.Last, want.Messages, want.Last)
 		}
 	}
 	if len(t.Streams) != len(r.streams) {
-		return t, fmt.Errorf("%w: its end speaks of %d streams, its beginning of %d", ErrDamaged, len(t.Streams), len(r.streams))
+		return t, fmt.Errorf("%w: its end speaks of %d streams, its beginning of %d", ErrDamaged, len(t.Streams),
+			len(r.streams))
 	}
 	if next, err := in.Next(); !errors.Is(err, io.EOF) {
 		if err == nil {
@@ -217,7 +220,8 @@ func (r *reader) end(h *tar.Header, in *tar.Reader) (Totals, error) {
 		return t, r.readError(err)
 	}
 	if sum := hex.EncodeToString(r.files.Sum(nil)); t.Files != r.count || t.FilesSHA256 != sum {
-		return t, fmt.Errorf("%w: it has %d files, its end says %d, or their contents differ", ErrDamaged, r.count, t.Files)
+		return t, fmt.Errorf("%w: it has %d files, its end says %d, or their contents differ", ErrDamaged, r.count,
+			t.Files)
 	}
 	return t, nil
 }

@@ -57,7 +57,8 @@ func ParseRecipients(texts []string) ([]age.Recipient, error) {
 		r, err := age.ParseRecipients(strings.NewReader(text))
 		if err != nil || len(r) != 1 {
 			// The error does not quote the text, which may be an identity and thus secret.
-			return nil, fmt.Errorf("number %d is not a recipient of age; it must be as age-keygen prints it, age1…", i+1)
+			return nil, fmt.Errorf("number %d is not a recipient of age; it must be as age-keygen prints it, age1…",
+				i+1)
 		}
 		all = append(all, r...)
 	}
@@ -130,7 +131,10 @@ func (i installation) Wrap(fileKey []byte) ([]*age.Stanza, error) {
 	}
 	// The key of the cipher is used for this salt only, so a constant nonce is safe.
 	body := aead.Seal(nil, make([]byte, aead.NonceSize()), fileKey, nil) //nolint:gosec // see above
-	return []*age.Stanza{{Type: stanzaType, Args: []string{i.key.ID, base64.RawStdEncoding.EncodeToString(salt)}, Body: body}}, nil
+	return []*age.Stanza{{
+		Type: stanzaType, Args: []string{i.key.ID, base64.RawStdEncoding.EncodeToString(salt)},
+		Body: body,
+	}}, nil
 }
 
 // Unwrap implements age.Identity. It returns age.ErrIncorrectIdentity if Wrap made none of the stanzas with this key.
@@ -215,7 +219,8 @@ func Open(f io.ReadSeeker, keys Keys) (*File, error) {
 	case ok:
 		a.key = &key
 	case !keys.Unauthenticated || fields[1] == forInstallation:
-		return nil, fmt.Errorf("%w: it was made with key %s, and the key file has %s; give the key file of that installation, or the copy of it that still has the key", ErrKey, fields[0], hasKeys(keys.Ring))
+		return nil, fmt.Errorf("%w: it was made with key %s, and the key file has %s; give the key file of that "+
+			"installation, or the copy of it that still has the key", ErrKey, fields[0], hasKeys(keys.Ring))
 	}
 	a.identities = keys.Identities
 	if fields[1] == forInstallation {
@@ -247,7 +252,8 @@ func (a *File) readBegin() error {
 	if bytes.HasPrefix(raw, zstdMagic) {
 		a.plain = true
 		if !a.keys.Unauthenticated {
-			return fmt.Errorf("%w: it was made by a version of Quartet that did not authenticate backups, or by somebody else", ErrUnauthenticated)
+			return fmt.Errorf("%w: it was made by a version of Quartet that did not authenticate backups, or by "+
+				"somebody else", ErrUnauthenticated)
 		}
 		return nil
 	}
@@ -325,7 +331,8 @@ func (a *File) diagnose() error {
 	if err == nil {
 		_, err = io.Copy(io.Discard, plain)
 		if err != nil {
-			return fmt.Errorf("%w: it was changed at or shortly before byte %d of %d", ErrDamaged, counted.n+int64(len(a.begin)), a.size)
+			return fmt.Errorf("%w: it was changed at or shortly before byte %d of %d", ErrDamaged,
+				counted.n+int64(len(a.begin)), a.size)
 		}
 	}
 	return fmt.Errorf("%w: key %s did not make it as it is; nothing in it can be trusted", ErrUnauthenticated, a.key.ID)

@@ -73,12 +73,21 @@ func TestI21_ASealedArchiveIsRead(t *testing.T) {
 		raw  []byte
 		keys archive.Keys
 	}{
-		"of the installation":   {sealed(t, r, plain), archive.Keys{Ring: r}},
-		"after a rotation":      {sealed(t, r, plain), archive.Keys{Ring: rotated(t, r)}},
-		"of a recipient":        {sealed(t, r, plain, mine.Recipient()), archive.Keys{Ring: r, Identities: []age.Identity{mine}}},
-		"of several recipients": {sealed(t, r, plain, identity(t).Recipient(), mine.Recipient()), archive.Keys{Ring: r, Identities: []age.Identity{identity(t), mine}}},
-		"without the key":       {sealed(t, r, plain, mine.Recipient()), archive.Keys{Identities: []age.Identity{mine}, Unauthenticated: true}},
-		"of the older format":   {plain, archive.Keys{Ring: r, Unauthenticated: true}},
+		"of the installation": {sealed(t, r, plain), archive.Keys{Ring: r}},
+		"after a rotation":    {sealed(t, r, plain), archive.Keys{Ring: rotated(t, r)}},
+		"of a recipient": {
+			sealed(t, r, plain, mine.Recipient()),
+			archive.Keys{Ring: r, Identities: []age.Identity{mine}},
+		},
+		"of several recipients": {
+			sealed(t, r, plain, identity(t).Recipient(), mine.Recipient()),
+			archive.Keys{Ring: r, Identities: []age.Identity{identity(t), mine}},
+		},
+		"without the key": {sealed(t, r, plain, mine.Recipient()), archive.Keys{
+			Identities:      []age.Identity{mine},
+			Unauthenticated: true,
+		}},
+		"of the older format": {plain, archive.Keys{Ring: r, Unauthenticated: true}},
 	} {
 		got, err := opened(c.raw, c.keys)
 		require.NoError(t, err, name)
@@ -103,7 +112,8 @@ func TestI21_WhatIsRefused(t *testing.T) {
 	good, theirs := sealed(t, r, plain), sealed(t, r, plain, mine.Recipient())
 	// forge is what somebody makes who has a key of his own and names ours.
 	forge := func(recipients ...age.Recipient) []byte {
-		return bytes.Replace(sealed(t, foreign, plain, recipients...), []byte(foreign.Active().ID), []byte(r.Active().ID), 1)
+		return bytes.Replace(sealed(t, foreign, plain, recipients...), []byte(foreign.Active().ID),
+			[]byte(r.Active().ID), 1)
 	}
 	ours := archive.Keys{Ring: r, Identities: []age.Identity{mine}}
 	for name, c := range map[string]struct {
@@ -112,21 +122,40 @@ func TestI21_WhatIsRefused(t *testing.T) {
 		want error
 		says string
 	}{
-		"another installation's":    {sealed(t, foreign, plain), ours, archive.ErrKey, foreign.Active().ID},
-		"a retired key's":           {good, archive.Keys{Ring: retired}, archive.ErrKey, r.Active().ID},
-		"no key at all":             {good, archive.Keys{}, archive.ErrKey, "has none"},
-		"its key is needed":         {good, archive.Keys{Unauthenticated: true}, archive.ErrKey, r.Active().ID},
-		"no identity":               {theirs, archive.Keys{Ring: r}, archive.ErrIdentity, "identity"},
-		"another identity":          {theirs, archive.Keys{Ring: r, Identities: []age.Identity{identity(t)}}, archive.ErrIdentity, "other recipients"},
-		"forged":                    {forge(), ours, archive.ErrUnauthenticated, "nothing in it can be trusted"},
-		"forged for our recipient":  {forge(mine.Recipient()), ours, archive.ErrUnauthenticated, "nothing in it can be trusted"},
-		"forged, and that accepted": {forge(mine.Recipient()), archive.Keys{Ring: r, Identities: []age.Identity{mine}, Unauthenticated: true}, archive.ErrUnauthenticated, "nothing in it can be trusted"},
-		"our tag, another content":  {slicesConcat(forge(mine.Recipient()), theirs), ours, archive.ErrUnauthenticated, ""},
-		"of the older format":       {plain, ours, archive.ErrUnauthenticated, "did not authenticate"},
-		"empty":                     {nil, ours, archive.ErrForeign, ""},
-		"a text":                    {[]byte(strings.Repeat("hello\n", 100)), ours, archive.ErrForeign, ""},
-		"of a later format":         {bytes.Replace(good, []byte("backup 2 "), []byte("backup 3 "), 1), ours, archive.ErrForeign, ""},
-		"for somebody else":         {bytes.Replace(good, []byte(" installation\n"), []byte(" installatiox\n"), 1), ours, archive.ErrForeign, ""},
+		"another installation's": {sealed(t, foreign, plain), ours, archive.ErrKey, foreign.Active().ID},
+		"a retired key's":        {good, archive.Keys{Ring: retired}, archive.ErrKey, r.Active().ID},
+		"no key at all":          {good, archive.Keys{}, archive.ErrKey, "has none"},
+		"its key is needed":      {good, archive.Keys{Unauthenticated: true}, archive.ErrKey, r.Active().ID},
+		"no identity":            {theirs, archive.Keys{Ring: r}, archive.ErrIdentity, "identity"},
+		"another identity": {
+			theirs,
+			archive.Keys{Ring: r, Identities: []age.Identity{identity(t)}},
+			archive.ErrIdentity, "other recipients",
+		},
+		"forged": {forge(), ours, archive.ErrUnauthenticated, "nothing in it can be trusted"},
+		"forged for our recipient": {
+			forge(mine.Recipient()), ours, archive.ErrUnauthenticated,
+			"nothing in it can be trusted",
+		},
+		"forged, and that accepted": {forge(mine.Recipient()), archive.Keys{
+			Ring: r, Identities: []age.Identity{mine},
+			Unauthenticated: true,
+		}, archive.ErrUnauthenticated, "nothing in it can be trusted"},
+		"our tag, another content": {
+			slicesConcat(forge(mine.Recipient()), theirs), ours, archive.ErrUnauthenticated,
+			"",
+		},
+		"of the older format": {plain, ours, archive.ErrUnauthenticated, "did not authenticate"},
+		"empty":               {nil, ours, archive.ErrForeign, ""},
+		"a text":              {[]byte(strings.Repeat("hello\n", 100)), ours, archive.ErrForeign, ""},
+		"of a later format": {
+			bytes.Replace(good, []byte("backup 2 "), []byte("backup 3 "), 1), ours,
+			archive.ErrForeign, "",
+		},
+		"for somebody else": {
+			bytes.Replace(good, []byte(" installation\n"), []byte(" installatiox\n"), 1),
+			ours, archive.ErrForeign, "",
+		},
 	} {
 		got, err := opened(c.raw, c.keys)
 		require.ErrorIs(t, err, c.want, name)
@@ -146,12 +175,16 @@ func slicesConcat(body, end []byte) []byte {
 func TestI21_EachChangedByteIsFound(t *testing.T) {
 	plain := write(t, manifest("a", "b"), sample())
 	r, mine := newRing(), identity(t)
-	for name, good := range map[string][]byte{"of the installation": sealed(t, r, plain), "of a recipient": sealed(t, r, plain, mine.Recipient())} {
+	for name, good := range map[string][]byte{
+		"of the installation": sealed(t, r, plain),
+		"of a recipient":      sealed(t, r, plain, mine.Recipient()),
+	} {
 		keys := archive.Keys{Ring: r, Identities: []age.Identity{mine}}
 		for n := range good {
 			got, err := opened(good[:n], keys)
 			require.Error(t, err, "%s, cut at %d", name, n)
-			require.Truef(t, errors.Is(err, archive.ErrCut) || n == 0 && errors.Is(err, archive.ErrForeign), "%s, cut at %d: %v", name, n, err)
+			require.Truef(t, errors.Is(err, archive.ErrCut) || n == 0 && errors.Is(err, archive.ErrForeign),
+				"%s, cut at %d: %v", name, n, err)
 			require.Empty(t, got.messages)
 			changed := bytes.Clone(good)
 			changed[n] ^= 0x01

@@ -58,7 +58,8 @@ func (w *Writer) document(name string, v any) error {
 		return err
 	}
 	if len(raw) > maxDocument { // Read would refuse it
-		return fmt.Errorf("%s would have %d bytes for %d streams; at most %d are read again", name, len(raw), len(w.streams), maxDocument)
+		return fmt.Errorf("%s would have %d bytes for %d streams; at most %d are read again", name, len(raw),
+			len(w.streams), maxDocument)
 	}
 	return w.entry(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(raw)), ModTime: w.at}, raw)
 }
@@ -103,7 +104,10 @@ func (w *Writer) Message(m Message) error {
 // of body, and returns an error if there are fewer. It does not check the path, which Read refuses
 // if it leads out of its directory.
 func (w *Writer) File(path string, mode int64, size int64, body io.Reader) error {
-	if err := w.tar.WriteHeader(&tar.Header{Name: fileDir + path, Mode: mode & 0o777, Size: size, ModTime: w.at}); err != nil {
+	if err := w.tar.WriteHeader(&tar.Header{
+		Name: fileDir + path, Mode: mode & 0o777, Size: size,
+		ModTime: w.at,
+	}); err != nil {
 		return err
 	}
 	beginFile(w.files, path, size)

@@ -13,9 +13,9 @@ import (
 	"strconv"
 	"strings"
 
-	auditv1 "quartet/pkg/pb/quartet/audit/v1"
-
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 )
 
 // Hash returns the hash of an entry, which depends on all its fields except hash: SHA-256, in hex, of
@@ -37,7 +37,10 @@ func Hash(e *auditv1.AuditEntry) string {
 	number(e.GetNumber())
 	moment(e.GetAt())
 	field(e.GetKind().String())
-	for _, s := range []string{e.GetMethod(), e.GetNamespace(), e.GetPrincipal(), e.GetRole(), e.GetKeyId(), e.GetSource(), e.GetTargetNamespace()} {
+	for _, s := range []string{
+		e.GetMethod(), e.GetNamespace(), e.GetPrincipal(), e.GetRole(), e.GetKeyId(),
+		e.GetSource(), e.GetTargetNamespace(),
+	} {
 		field(s)
 	}
 	var target strings.Builder
@@ -63,9 +66,11 @@ func Hash(e *auditv1.AuditEntry) string {
 func Check(before, e *auditv1.AuditEntry) error {
 	switch {
 	case e.GetNumber() != before.GetNumber()+1:
-		return fmt.Errorf("entry %d follows entry %d: entries are missing between them", e.GetNumber(), before.GetNumber())
+		return fmt.Errorf("entry %d follows entry %d: entries are missing between them", e.GetNumber(),
+			before.GetNumber())
 	case e.GetPreviousHash() != before.GetHash():
-		return fmt.Errorf("entry %d does not follow entry %d: its previous_hash is not that entry's hash", e.GetNumber(), before.GetNumber())
+		return fmt.Errorf("entry %d does not follow entry %d: its previous_hash is not that entry's hash",
+			e.GetNumber(), before.GetNumber())
 	case e.GetHash() != Hash(e):
 		return fmt.Errorf("entry %d was changed: its hash is not that of its fields", e.GetNumber())
 	}

@@ -102,7 +102,8 @@ func Open(cfg Config) (*Authority, error) {
 		return nil, fmt.Errorf("%s: %w", a.path("authority/ca.key"), err)
 	}
 	if !a.key.PublicKey.Equal(a.cert.PublicKey) {
-		return nil, fmt.Errorf("%s is not the key of %s; put the right one there, or begin with an empty directory", a.path("authority/ca.key"), a.path("ca.pem"))
+		return nil, fmt.Errorf("%s is not the key of %s; put the right one there, or begin with an empty directory",
+			a.path("authority/ca.key"), a.path("ca.pem"))
 	}
 	return a, nil
 }
@@ -133,7 +134,8 @@ func (a *Authority) make() (err error) {
 	a.Done = Made
 	// The key is written first: a certificate without a key would be taken for that of a
 	// foreign authority.
-	return errors.Join(a.directory("authority", 0o700), a.writeKey("authority/ca.key", a.key), a.write("ca.pem", a.pem, 0o644))
+	return errors.Join(a.directory("authority", 0o700), a.writeKey("authority/ca.key", a.key),
+		a.write("ca.pem", a.pem, 0o644))
 }
 
 func (a *Authority) template(name string, from, to time.Time) (*x509.Certificate, error) {
@@ -141,12 +143,15 @@ func (a *Authority) template(name string, from, to time.Time) (*x509.Certificate
 	if err != nil {
 		return nil, err
 	}
-	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name, Organization: []string{"Quartet"}}, NotBefore: from, NotAfter: to}, nil
+	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name, Organization: []string{
+		"Quartet",
+	}}, NotBefore: from, NotAfter: to}, nil
 }
 
 var (
 	goodName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	goodHost = regexp.MustCompile(`^(\*\.)?([a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
+	goodHost = regexp.MustCompile(
+		`^(\*\.)?([a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 )
 
 // Issue ensures that DIR/NAME has a valid certificate for these hosts, which are names or
@@ -156,7 +161,8 @@ var (
 // in any case, and returns an error if there is none. It returns Made, Renewed or Kept.
 func (a *Authority) Issue(name string, hosts []string) (done string, err error) {
 	if !goodName.MatchString(name) || name == "authority" {
-		return "", fmt.Errorf("%q is no name of a certificate: use small letters, digits and hyphens, up to 63, and not authority", name)
+		return "", fmt.Errorf("%q is no name of a certificate: use small letters, digits and hyphens, up to 63, and "+
+			"not authority", name)
 	}
 	if len(hosts) > MaxHosts {
 		return "", fmt.Errorf("%s: %d hosts; at most %d stand in one certificate", name, len(hosts), MaxHosts)
@@ -178,7 +184,8 @@ func (a *Authority) Issue(name string, hosts []string) (done string, err error) 
 	case good, there && a.key == nil:
 		return Kept, nil
 	case a.key == nil:
-		return "", fmt.Errorf("%s has no key, so %s cannot be signed here: put tls.pem, tls.key and ca.pem there yourself", a.path("authority/ca.key"), a.path(name))
+		return "", fmt.Errorf("%s has no key, so %s cannot be signed here: put tls.pem, tls.key and ca.pem there "+
+			"yourself", a.path("authority/ca.key"), a.path(name))
 	case there:
 		done = Renewed
 	}
@@ -203,7 +210,8 @@ func (a *Authority) Issue(name string, hosts []string) (done string, err error) 
 		return "", err
 	}
 	return done, errors.Join(a.directory(name, 0o700), a.write(name+"/ca.pem", a.pem, 0o644),
-		a.writeKey(name+"/tls.key", key), a.write(name+"/tls.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644))
+		a.writeKey(name+"/tls.key", key),
+		a.write(name+"/tls.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644))
 }
 
 // look reports whether there is a certificate, and whether it is good: it need not be replaced (see Issue).
@@ -219,7 +227,8 @@ func (a *Authority) look(name string, names []string, ips []net.IP) (there, good
 	}
 	signed := leaf.CheckSignatureFrom(a.cert) == nil
 	left, life := leaf.NotAfter.Sub(a.cfg.Now()), leaf.NotAfter.Sub(leaf.NotBefore)
-	same := slices.Equal(sorted(leaf.DNSNames), sorted(names)) && slices.Equal(addresses(leaf.IPAddresses), addresses(ips))
+	same := slices.Equal(sorted(leaf.DNSNames), sorted(names)) &&
+		slices.Equal(addresses(leaf.IPAddresses), addresses(ips))
 	return true, signed && same && left > life/3
 }
 
@@ -345,7 +354,9 @@ func Look(file string) (Seen, error) {
 	}
 	sum := sha256.Sum256(c.Raw)
 	return Seen{
-		File: file, Name: c.Subject.CommonName, SignedBy: c.Issuer.CommonName, Hosts: append(slices.Clone(c.DNSNames), addresses(c.IPAddresses)...),
-		NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC(), Authority: c.IsCA, Fingerprint: strings.ToLower(hex.EncodeToString(sum[:])),
+		File: file, Name: c.Subject.CommonName, SignedBy: c.Issuer.CommonName, Hosts: append(slices.Clone(c.DNSNames),
+			addresses(c.IPAddresses)...),
+		NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC(), Authority: c.IsCA,
+		Fingerprint: strings.ToLower(hex.EncodeToString(sum[:])),
 	}, nil
 }

@@ -19,7 +19,9 @@ const day = 24 * time.Hour
 
 func open(t *testing.T, dir string, days int, now time.Time) *authority.Authority {
 	t.Helper()
-	a, err := authority.Open(authority.Config{Dir: dir, Days: days, Owner: -1, Group: -1, Now: func() time.Time { return now }})
+	a, err := authority.Open(authority.Config{Dir: dir, Days: days, Owner: -1, Group: -1, Now: func() time.Time {
+		return now
+	}})
 	require.NoError(t, err)
 	return a
 }
@@ -36,7 +38,10 @@ func shake(t *testing.T, dir, server, client, name string) error {
 		require.NoError(t, err)
 		return []tls.Certificate{c}
 	}
-	lis, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS13, Certificates: pair(server), ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert})
+	lis, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: pair(server),
+		ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+	})
 	require.NoError(t, err)
 	defer lis.Close()
 	done := make(chan error, 1)
@@ -49,7 +54,10 @@ func shake(t *testing.T, dir, server, client, name string) error {
 		}
 		done <- err
 	}()
-	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: name, Certificates: pair(client)}}
+	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		RootCAs:    pool, ServerName: name, Certificates: pair(client),
+	}}
 	conn, err := d.DialContext(t.Context(), "tcp", lis.Addr().String())
 	if err == nil {
 		_, err = conn.Read(make([]byte, 1))
@@ -77,9 +85,13 @@ func TestCertificatesThatServersAndClientsTake(t *testing.T) {
 	seen, err := authority.Look(filepath.Join(dir, "server", "tls.pem"))
 	require.NoError(t, err)
 	require.Equal(t, "server", seen.Name)
-	require.ElementsMatch(t, []string{"quartet.example.com", "*.cluster.local", "localhost", "127.0.0.1", "::1"}, seen.Hosts)
+	require.ElementsMatch(t, []string{"quartet.example.com", "*.cluster.local", "localhost", "127.0.0.1", "::1"},
+		seen.Hosts)
 	require.WithinDuration(t, time.Now().AddDate(0, 0, authority.DefaultDays), seen.NotAfter, time.Minute)
-	for name, mode := range map[string]os.FileMode{"ca.pem": 0o644, "authority/ca.key": 0o600, "server/tls.key": 0o600, "server/tls.pem": 0o644, "authority": 0o700 | os.ModeDir} {
+	for name, mode := range map[string]os.FileMode{
+		"ca.pem": 0o644, "authority/ca.key": 0o600, "server/tls.key": 0o600,
+		"server/tls.pem": 0o644, "authority": 0o700 | os.ModeDir,
+	} {
 		fi, err := os.Stat(filepath.Join(dir, name))
 		require.NoError(t, err)
 		require.Equal(t, mode, fi.Mode(), name)
@@ -177,7 +189,8 @@ func TestWhatIsNotMade(t *testing.T) {
 		return out
 	}
 	for name, hosts := range map[string][]string{
-		"": nil, "authority": nil, "../x": nil, "Server": nil, "a b": nil, "good": {"not a host"}, "fine": {"-x"}, "well": {""}, "much": hosts(authority.MaxHosts + 1),
+		"": nil, "authority": nil, "../x": nil, "Server": nil, "a b": nil, "good": {"not a host"}, "fine": {"-x"},
+		"well": {""}, "much": hosts(authority.MaxHosts + 1),
 	} {
 		_, err := a.Issue(name, hosts)
 		require.Error(t, err, name)

@@ -49,7 +49,10 @@ func newBatches(nc *nats.Conn, timeout time.Duration) (*batches, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bus: %w", err)
 	}
-	return &batches{nc: nc, timeout: timeout, answers: answers, inbox: inbox, unique: inbox[strings.LastIndexByte(inbox, '.')+1:]}, nil
+	return &batches{
+		nc: nc, timeout: timeout, answers: answers, inbox: inbox,
+		unique: inbox[strings.LastIndexByte(inbox, '.')+1:],
+	}, nil
 }
 
 // publish sends a message. If last is set or the batch is full, it ends the batch and waits until the

@@ -24,7 +24,8 @@ func TestBatches(t *testing.T) {
 		return int(s.CachedInfo().State.Msgs)
 	}
 	send := func(b *batches, last bool) error {
-		return b.publish(t.Context(), &nats.Msg{Subject: "quartet.events.a.b.c.d", Data: []byte(strconv.Itoa(b.sent))}, last)
+		return b.publish(t.Context(), &nats.Msg{Subject: "quartet.events.a.b.c.d", Data: []byte(strconv.Itoa(b.sent))},
+			last)
 	}
 	b, err := newBatches(nc, 5*time.Second)
 	require.NoError(t, err)

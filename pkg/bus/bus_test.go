@@ -130,7 +130,8 @@ func TestX10_CloudEvents(t *testing.T) {
 	require.Equal(t, events[1], events[2])
 	require.NotContains(t, ev, "traceparent", "what is not traced says nothing of it")
 	require.NotContains(t, data, "traceparent")
-	require.Equal(t, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", events[1]["traceparent"], "CloudEvents' extension for distributed tracing")
+	require.Equal(t, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", events[1]["traceparent"],
+		"CloudEvents' extension for distributed tracing")
 	require.Equal(t, events[1]["traceparent"], events[1]["data"].(map[string]any)["traceparent"])
 	pub.Stop()
 	pub.Stop()
@@ -221,7 +222,8 @@ func BenchmarkPublish(b *testing.B) {
 	op.Decide = func(*journaltest.State, journal.Env) (journal.Decision[int], error) {
 		var d journal.Decision[int]
 		for range size {
-			d.Events = append(d.Events, journaltest.Event("keeper", "some text that makes the event as long as a small one is"))
+			d.Events = append(d.Events, journaltest.Event("keeper", "some text that makes the event as long as a "+
+				"small one is"))
 		}
 		return d, nil
 	}

@@ -95,7 +95,10 @@ func (w *wrapped) wrap(frame []journal.Line) error {
 		w.buf = appendCloudEvent(w.buf, Conceal(ev.Plane, line.Text), ev)
 		w.events = append(w.events, message{Subject(ev.Namespace, ev.Plane, ev.AgentID, ev.Type), from, len(w.buf)})
 		if ev.ReadinessFrom != "" || ev.ReadinessTo != "" {
-			w.events = append(w.events, message{Subject(ev.Namespace, "work", ev.AgentID, ReadinessChanged), from, len(w.buf)})
+			w.events = append(w.events, message{
+				Subject(ev.Namespace, "work", ev.AgentID, ReadinessChanged), from,
+				len(w.buf),
+			})
 		}
 	}
 	return nil

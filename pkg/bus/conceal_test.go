@@ -12,18 +12,24 @@ import (
 // Fields for the plane itself are removed wherever they are, and nothing else is.
 func TestP3_SecretsOfRecordsLeaveNoJournal(t *testing.T) {
 	for name, c := range map[string]struct{ in, want string }{
-		"first":          {`{"token_hash":"ab","x":1}`, `{"x":1}`},
-		"middle":         {`{"x":1,"token_hash":"ab","y":2}`, `{"x":1,"y":2}`},
-		"last":           {`{"x":1,"sealed_signing_secret":"YQ=="}`, `{"x":1}`},
-		"alone":          {`{"token_hash":"ab"}`, `{}`},
-		"both":           {`{"token_hash":"ab","sealed_signing_secret":"YQ=="}`, `{}`},
-		"in a record":    {`{"trigger":{"trigger_id":"trg_1","token_hash":"ab"},"token_hash":"cd"}`, `{"trigger":{"trigger_id":"trg_1"}}`},
-		"deeper":         {`{"a":[{"token_hash":"ab"},{"b":{"token_hash":"cd","c":1}}]}`, `{"a":[{},{"b":{"c":1}}]}`},
-		"escaped value":  {`{"token_hash":"a\"b\\","x":1}`, `{"x":1}`},
-		"none":           {`{"x":1}`, `{"x":1}`},
-		"in a text":      {`{"x":",\"token_hash\":\"ab\",","y":2}`, `{"x":",\"token_hash\":\"ab\",","y":2}`},
-		"a longer key":   {`{"my_token_hash":"ab"}`, `{"my_token_hash":"ab"}`},
-		"a text as such": {`{"x":"token_hash","y":"sealed_signing_secret"}`, `{"x":"token_hash","y":"sealed_signing_secret"}`},
+		"first":  {`{"token_hash":"ab","x":1}`, `{"x":1}`},
+		"middle": {`{"x":1,"token_hash":"ab","y":2}`, `{"x":1,"y":2}`},
+		"last":   {`{"x":1,"sealed_signing_secret":"YQ=="}`, `{"x":1}`},
+		"alone":  {`{"token_hash":"ab"}`, `{}`},
+		"both":   {`{"token_hash":"ab","sealed_signing_secret":"YQ=="}`, `{}`},
+		"in a record": {
+			`{"trigger":{"trigger_id":"trg_1","token_hash":"ab"},"token_hash":"cd"}`,
+			`{"trigger":{"trigger_id":"trg_1"}}`,
+		},
+		"deeper":        {`{"a":[{"token_hash":"ab"},{"b":{"token_hash":"cd","c":1}}]}`, `{"a":[{},{"b":{"c":1}}]}`},
+		"escaped value": {`{"token_hash":"a\"b\\","x":1}`, `{"x":1}`},
+		"none":          {`{"x":1}`, `{"x":1}`},
+		"in a text":     {`{"x":",\"token_hash\":\"ab\",","y":2}`, `{"x":",\"token_hash\":\"ab\",","y":2}`},
+		"a longer key":  {`{"my_token_hash":"ab"}`, `{"my_token_hash":"ab"}`},
+		"a text as such": {
+			`{"x":"token_hash","y":"sealed_signing_secret"}`,
+			`{"x":"token_hash","y":"sealed_signing_secret"}`,
+		},
 	} {
 		before := []byte(c.in)
 		require.Equal(t, c.want, string(Conceal("waiting", before)), name)
@@ -35,8 +41,11 @@ func TestP3_SecretsOfRecordsLeaveNoJournal(t *testing.T) {
 
 // What is copied to EVENTS has none of them.
 func TestP3_EventsForOthersConcealSecrets(t *testing.T) {
-	line := journal.Line{Text: []byte(`{"wal_seq":2,"event_type":"external_trigger_created","agent_id":"keeper","event_id":"evt_1","namespace":"acme","plane":"waiting",` +
-		`"created_at":"2026-01-01T00:00:00.000000Z","payload":{"trigger":{"trigger_id":"trg_1","token_hash":"beef","sealed_signing_secret":"c2VhbGVk"}}}`)}
+	line := journal.Line{
+		Text: []byte(
+			`{"wal_seq":2,"event_type":"external_trigger_created","agent_id":"keeper","event_id":"evt_1","namespace":"acme","plane":"waiting",` +
+				`"created_at":"2026-01-01T00:00:00.000000Z","payload":{"trigger":{"trigger_id":"trg_1","token_hash":"beef","sealed_signing_secret":"c2VhbGVk"}}}`),
+	}
 	var w wrapped
 	require.NoError(t, w.wrap([]journal.Line{line}))
 	require.Len(t, w.events, 1)

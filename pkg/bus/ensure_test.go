@@ -18,7 +18,10 @@ import (
 
 // A cluster that chooses a leader drops requests. Each is asked for again.
 func TestAStreamThatIsNotAnsweredFor(t *testing.T) {
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
+	srv, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true,
+		NoSigs: true,
+	})
 	require.NoError(t, err)
 	srv.Start()
 	t.Cleanup(func() {
@@ -37,9 +40,11 @@ func TestAStreamThatIsNotAnsweredFor(t *testing.T) {
 		switch {
 		case n == 1, n == 3:
 		case strings.Contains(m.Subject, ".INFO."):
-			_ = m.Respond([]byte(`{"error":{"code":404,"err_code":10059,"description":"stream not found"}}`)) // fails with the test
+			// fails with the test
+			_ = m.Respond([]byte(`{"error":{"code":404,"err_code":10059,"description":"stream not found"}}`))
 		default:
-			_ = m.Respond([]byte(`{"config":{"name":"EVENTS","subjects":["quartet.events.>"]},"state":{},"created":"2026-01-01T00:00:00Z"}`))
+			_ = m.Respond(
+				[]byte(`{"config":{"name":"EVENTS","subjects":["quartet.events.>"]},"state":{},"created":"2026-01-01T00:00:00Z"}`))
 		}
 	})
 	require.NoError(t, err)
@@ -56,8 +61,12 @@ func TestAStreamThatIsNotAnsweredFor(t *testing.T) {
 // TestEventsTakeLessWhereThereIsLess: a server without room for all that EVENTS may keep gets a smaller stream, and one
 // with too little an error.
 func TestEventsTakeLessWhereThereIsLess(t *testing.T) {
-	for space, want := range map[int64]int64{2 * DefaultBytes: DefaultBytes, DefaultBytes: DefaultBytes, DefaultBytes - 1: DefaultBytes / 2, minBytes: minBytes, minBytes - 1: 0} {
-		srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir(), JetStreamMaxStore: space})
+	for space, want := range map[int64]int64{2 * DefaultBytes: DefaultBytes, DefaultBytes: DefaultBytes, DefaultBytes -
+		1: DefaultBytes / 2, minBytes: minBytes, minBytes - 1: 0} {
+		srv, err := server.NewServer(&server.Options{
+			Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true,
+			NoSigs: true, JetStream: true, StoreDir: t.TempDir(), JetStreamMaxStore: space,
+		})
 		require.NoError(t, err)
 		srv.Start()
 		require.True(t, srv.ReadyForConnections(10*time.Second))
@@ -86,7 +95,10 @@ func TestEventsTakeLessWhereThereIsLess(t *testing.T) {
 
 // TestX16_EventsTakeAQuarter: EVENTS is for external consumers, and must leave the store to the journals.
 func TestX16_EventsTakeAQuarter(t *testing.T) {
-	for limit, want := range map[int64]int64{0: DefaultBytes, 1 << 40: DefaultBytes, 4 * DefaultBytes: DefaultBytes, 4*DefaultBytes - 1: DefaultBytes / 2, 24 << 20: 4 << 20, 1 << 20: minBytes} {
+	for limit, want := range map[int64]int64{
+		0: DefaultBytes, 1 << 40: DefaultBytes, 4 * DefaultBytes: DefaultBytes,
+		4*DefaultBytes - 1: DefaultBytes / 2, 24 << 20: 4 << 20, 1 << 20: minBytes,
+	} {
 		nc := natsdtest.Connect(t)
 		space := &room.Room{}
 		require.NoError(t, space.Measure(func() (room.State, error) { return room.State{Limit: limit}, nil }))

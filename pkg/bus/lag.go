@@ -35,13 +35,16 @@ func LagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 	return lag, nil
 }
 
-func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition int, now time.Time) (lag Lag, err error) {
+func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition int, now time.Time) (lag Lag,
+	err error,
+) {
 	events, err := js.Stream(ctx, Stream)
 	if err != nil {
 		return lag, err
 	}
 	from, copied := jetstream.ConsumerConfig{
-		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 10 * time.Second, DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 10 * time.Second,
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
 	}, uint64(0)
 	m, err := events.GetLastMsgForSubject(ctx, PositionPrefix+plane+"."+strconv.Itoa(partition))
 	switch {
@@ -89,7 +92,9 @@ func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 
 // lagIn returns how far EVENTS is behind one segment. EVENTS has the frames up to copied; from is the configuration
 // of a consumer that begins behind them.
-func lagIn(ctx context.Context, js jetstream.JetStream, p jetlog.Place, from jetstream.ConsumerConfig, copied uint64, now time.Time) (lag Lag, err error) {
+func lagIn(ctx context.Context, js jetstream.JetStream, p jetlog.Place, from jetstream.ConsumerConfig, copied uint64,
+	now time.Time,
+) (lag Lag, err error) {
 	log, err := js.Stream(ctx, p.Stream())
 	if err != nil {
 		return lag, err
@@ -149,7 +154,8 @@ func CopiedThrough(ctx context.Context, nc *nats.Conn, plane string, partition i
 	}
 	lag, err := LagOf(ctx, js, plane, partition, time.Now())
 	if err == nil && lag.Frames > 0 {
-		err = fmt.Errorf("bus: how far %s has the journal of %s/%d is not known: %d frames are not copied", Stream, plane, partition, lag.Frames)
+		err = fmt.Errorf("bus: how far %s has the journal of %s/%d is not known: %d frames are not copied", Stream,
+			plane, partition, lag.Frames)
 	}
 	if err != nil {
 		return 0, err

@@ -12,7 +12,8 @@ import (
 	"quartet/pkg/journal/jetlog"
 )
 
-// TestX10_HowFarEventsIsBehind: what the publisher has not copied is counted, also while none runs, and nothing once it has.
+// TestX10_HowFarEventsIsBehind: what the publisher has not copied is counted, also while none runs, and nothing once it
+// has.
 func TestX10_HowFarEventsIsBehind(t *testing.T) {
 	r := setup(t)
 	lag := func(now time.Time) bus.Lag {
@@ -50,8 +51,9 @@ func TestX10_HowFarEventsIsBehind(t *testing.T) {
 	require.ErrorContains(t, err, "how far EVENTS is behind the journal of nowhere/0")
 }
 
-// TestX10_EventsOfAQuietJournal: the position of a journal that is seldom written leaves EVENTS with the events of busy ones. History that is kept
-// for longer than EVENTS keeps events is removed all the same: without a position nobody copies what is so old.
+// TestX10_EventsOfAQuietJournal: the position of a journal that is seldom written leaves EVENTS with the events of busy
+// ones. History that is kept for longer than EVENTS keeps events is removed all the same: without a position nobody
+// copies what is so old.
 func TestX10_EventsOfAQuietJournal(t *testing.T) {
 	r := setup(t)
 	r.put(t, "keeper", "v")
@@ -59,7 +61,8 @@ func TestX10_EventsOfAQuietJournal(t *testing.T) {
 		return bus.CopiedThrough(t.Context(), r.nc, "test", 0, old)
 	}
 	pub := r.start(t)
-	require.Eventually(t, func() bool { n, err := through(48 * time.Hour); return err == nil && n < math.MaxUint64 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { n, err := through(48 * time.Hour); return err == nil && n < math.MaxUint64 },
+		time.Minute, 10*time.Millisecond)
 	known, err := through(30 * 24 * time.Hour)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, known, "a position that is there counts, however old it is")

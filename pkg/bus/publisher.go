@@ -132,8 +132,10 @@ func ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 // same reports whether a stream has those settings of want that an update can change. It avoids updates that change
 // nothing, which would occupy the leader of a cluster whenever a partition moves.
 func same(got, want jetstream.StreamConfig) bool {
-	return got.Description == want.Description && slices.Equal(got.Subjects, want.Subjects) && got.Storage == want.Storage && got.Discard == want.Discard &&
-		got.MaxBytes == want.MaxBytes && got.MaxAge == want.MaxAge && got.Replicas == want.Replicas && got.AllowBatchPublish == want.AllowBatchPublish
+	return got.Description == want.Description && slices.Equal(got.Subjects, want.Subjects) &&
+		got.Storage == want.Storage && got.Discard == want.Discard &&
+		got.MaxBytes == want.MaxBytes && got.MaxAge == want.MaxAge && got.Replicas == want.Replicas &&
+		got.AllowBatchPublish == want.AllowBatchPublish
 }
 
 // Config holds the settings and dependencies of a Publisher. Source is required, and Conn or Target.
@@ -196,9 +198,13 @@ func Start(ctx context.Context, cfg Config) (*Publisher, error) {
 	run, cancel := context.WithCancel(context.Background())
 	p := &Publisher{cfg: cfg, cancel: cancel, done: make(chan struct{})}
 	plane := cfg.Source.Plane()
-	p.published = meter.Counter(cfg.Metrics, "quartet_events_published_total", "Events copied to the EVENTS stream.", "plane").WithLabelValues(plane)
-	p.interrupted = meter.Counter(cfg.Metrics, "quartet_events_interruptions_total", "Times that copying stopped with an error and continued at its last position.", "plane").WithLabelValues(plane)
-	p.lag = meter.Histogram(cfg.Metrics, "quartet_events_publish_lag_seconds", "Time from an event to its copy in EVENTS, one observation a window.", meter.Work, "plane").WithLabelValues(plane)
+	p.published = meter.Counter(cfg.Metrics, "quartet_events_published_total", "Events copied to the EVENTS stream.",
+		"plane").WithLabelValues(plane)
+	p.interrupted = meter.Counter(cfg.Metrics, "quartet_events_interruptions_total",
+		"Times that copying stopped with an error and continued at its last position.", "plane").WithLabelValues(plane)
+	p.lag = meter.Histogram(cfg.Metrics, "quartet_events_publish_lag_seconds",
+		"Time from an event to its copy in EVENTS, one observation a window.", meter.Work, "plane").
+		WithLabelValues(plane)
 	go func() {
 		defer close(p.done)
 		p.run(run)
@@ -341,12 +347,14 @@ func (p *Publisher) copyWindow(ctx context.Context, out Session, frames []frame)
 	for _, f := range frames {
 		if err := p.wrapped.wrap(f.lines); err != nil {
 			// The frame will not become readable, and must not stop the others.
-			p.cfg.Logger.Error("bus: a frame cannot be read and is passed", zap.Uint64("sequence", f.at.Seq), zap.Error(err))
+			p.cfg.Logger.Error("bus: a frame cannot be read and is passed", zap.Uint64("sequence", f.at.Seq),
+				zap.Error(err))
 			continue
 		}
 		count += len(p.wrapped.events)
 		for _, e := range p.wrapped.events {
-			if err := out.Publish(ctx, &nats.Msg{Subject: e.subject, Data: p.wrapped.buf[e.from:e.to]}, false); err != nil {
+			if err := out.Publish(ctx, &nats.Msg{Subject: e.subject, Data: p.wrapped.buf[e.from:e.to]}, false); err !=
+				nil {
 				return err
 			}
 		}

@@ -47,7 +47,8 @@ func (f Files) Check() error {
 	case (f.Cert == "") != (f.Key == ""):
 		return fmt.Errorf("%[1]stls-cert-file and %[1]stls-key-file go together; give both or none", f.Prefix)
 	case f.ClientCA != "" && f.Cert == "":
-		return errors.New("tls-client-ca-file needs a certificate of the server's own: give tls-cert-file and tls-key-file")
+		return errors.New("tls-client-ca-file needs a certificate of the server's own: give tls-cert-file and " +
+			"tls-key-file")
 	case f.RequireClient && f.ClientCA == "":
 		return errors.New("tls-require-client-cert needs tls-client-ca-file, to know whose certificates are good")
 	}
@@ -110,7 +111,8 @@ func (s *Store) read() (c contents, err error) {
 	if s.files.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(s.files.Cert, s.files.Key)
 		if err != nil {
-			return c, fmt.Errorf("%[1]stls-cert-file %[2]s with %[1]stls-key-file %[3]s: %[4]w", s.files.Prefix, s.files.Cert, s.files.Key, err)
+			return c, fmt.Errorf("%[1]stls-cert-file %[2]s with %[1]stls-key-file %[3]s: %[4]w", s.files.Prefix,
+				s.files.Cert, s.files.Key, err)
 		}
 		if err := strong(pair.Certificate); err != nil {
 			return c, fmt.Errorf("%stls-cert-file %s: %w", s.files.Prefix, s.files.Cert, err)
@@ -125,7 +127,9 @@ func (s *Store) read() (c contents, err error) {
 	}
 	if c.cert != nil {
 		c.serverOf = &tls.Config{
-			MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*c.cert}, NextProtos: []string{"h2", "http/1.1"},
+			MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*c.cert}, NextProtos: []string{
+				"h2", "http/1.1",
+			},
 			VerifyConnection: VerifyPeer,
 		}
 		switch {
@@ -225,7 +229,9 @@ type dialing struct {
 }
 
 // ClientHandshake implements credentials.TransportCredentials. It uses the current contents of the files.
-func (d dialing) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (d dialing) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo,
+	error,
+) {
 	return credentials.NewTLS(d.store.Client()).ClientHandshake(ctx, authority, conn)
 }
 

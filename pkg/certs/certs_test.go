@@ -26,7 +26,8 @@ func issued(t *testing.T) Files {
 	_, err = a.Issue("server", []string{"localhost"})
 	require.NoError(t, err)
 	return Files{
-		Cert: filepath.Join(dir, "server", "tls.pem"), Key: filepath.Join(dir, "server", "tls.key"), CA: filepath.Join(dir, "ca.pem"),
+		Cert: filepath.Join(dir, "server", "tls.pem"), Key: filepath.Join(dir, "server", "tls.key"),
+		CA: filepath.Join(dir, "ca.pem"),
 	}
 }
 
@@ -79,7 +80,12 @@ func served(t *testing.T, server, client *tls.Config) (shown *x509.Certificate, 
 }
 
 func TestCheckFindsContradictions(t *testing.T) {
-	for _, good := range []Files{{}, {CA: "ca"}, {Cert: "c", Key: "k"}, {Cert: "c", Key: "k", ClientCA: "ca", RequireClient: true}} {
+	for _, good := range []Files{
+		{},
+		{CA: "ca"},
+		{Cert: "c", Key: "k"},
+		{Cert: "c", Key: "k", ClientCA: "ca", RequireClient: true},
+	} {
 		require.NoError(t, good.Check(), "%+v", good)
 	}
 	for want, bad := range map[string]Files{

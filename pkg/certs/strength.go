@@ -15,7 +15,8 @@ const MinRSABits = 2048
 // CheckKey returns an error if a public key is an RSA key of fewer than MinRSABits bits.
 func CheckKey(key crypto.PublicKey) error {
 	if k, ok := key.(*rsa.PublicKey); ok && k.N.BitLen() < MinRSABits {
-		return fmt.Errorf("an RSA key has %d bits; it must have at least %d, or be of another kind, such as ECDSA", k.N.BitLen(), MinRSABits)
+		return fmt.Errorf("an RSA key has %d bits; it must have at least %d, or be of another kind, such as ECDSA",
+			k.N.BitLen(), MinRSABits)
 	}
 	return nil
 }

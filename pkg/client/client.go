@@ -111,7 +111,10 @@ func Connect(addr string, opts ...Option) (*grpc.ClientConn, error) {
 		// Connect to a restarted server at once; calls have their own backoff.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: 2 * time.Second,
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff: backoff.Config{
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: time.Second,
+			},
 		}),
 		// A server that disappears without closing the connection is noticed within 30 s.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
@@ -123,7 +126,8 @@ func Connect(addr string, opts ...Option) (*grpc.ClientConn, error) {
 // are faults only if the connection converts them, as a connection of Connect does.
 func New(conn grpc.ClientConnInterface) *Client {
 	return &Client{
-		Agents: agentv1.NewAgentServiceClient(conn), Work: workv1.NewWorkServiceClient(conn), Home: workv1.NewHomeServiceClient(conn),
+		Agents: agentv1.NewAgentServiceClient(conn), Work: workv1.NewWorkServiceClient(conn),
+		Home:  workv1.NewHomeServiceClient(conn),
 		Tasks: taskv1.NewTaskServiceClient(conn), Workers: taskv1.NewWorkerServiceClient(conn),
 		Boards: boardv1.NewBoardServiceClient(conn), Steps: boardv1.NewBoardWorkerServiceClient(conn),
 		Waiting: waitingv1.NewWaitingServiceClient(conn), Scheduler: schedulerv1.NewSchedulerServiceClient(conn),

@@ -54,7 +54,10 @@ type Command struct {
 }
 
 func newCommand(life context.Context, lease *taskv1.CommandLease, wake func()) *Command {
-	c := &Command{Task: lease.GetTask(), gen: lease.GetLeaseGeneration(), wake: wake, input: newInput(), buf: spool.NewAt(lease.GetOutputOffset())}
+	c := &Command{
+		Task: lease.GetTask(), gen: lease.GetLeaseGeneration(), wake: wake, input: newInput(),
+		buf: spool.NewAt(lease.GetOutputOffset()),
+	}
 	c.ctx, c.cancel = context.WithCancelCause(life)
 	return c
 }
@@ -86,7 +89,10 @@ func (c *Command) run(handle CommandHandler) {
 	defer context.AfterFunc(c.ctx, c.input.close)()
 	c.wake()
 	err := handle(c.ctx, c)
-	e := &taskv1.CommandEnded{TaskId: c.Task.GetTaskId(), LeaseGeneration: c.gen, Reason: taskv1.TaskEndReason_TASK_END_REASON_EXITED}
+	e := &taskv1.CommandEnded{
+		TaskId: c.Task.GetTaskId(), LeaseGeneration: c.gen,
+		Reason: taskv1.TaskEndReason_TASK_END_REASON_EXITED,
+	}
 	var exit *ExitError
 	switch cause := context.Cause(c.ctx); {
 	case err != nil && errors.Is(cause, ErrStopped):
@@ -118,14 +124,20 @@ func (c *Command) unsent() []*taskv1.ConnectRequest {
 	id := c.Task.GetTaskId()
 	if !c.sentStart {
 		c.sentStart = true
-		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Started{Started: &taskv1.CommandStarted{TaskId: id, LeaseGeneration: c.gen}}})
+		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Started{
+			Started: &taskv1.CommandStarted{TaskId: id, LeaseGeneration: c.gen},
+		}})
 	}
 	if seq := c.input.taken(); seq > c.acked {
 		c.acked = seq
-		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_InputTaken{InputTaken: &taskv1.CommandInputTaken{TaskId: id, LeaseGeneration: c.gen, InputSeq: seq}}})
+		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_InputTaken{
+			InputTaken: &taskv1.CommandInputTaken{TaskId: id, LeaseGeneration: c.gen, InputSeq: seq},
+		}})
 	}
 	for _, chunk := range c.buf.Next() { // all of it if c.over is set, because that is set last
-		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Output{Output: &taskv1.CommandOutput{TaskId: id, LeaseGeneration: c.gen, Chunk: chunk}}})
+		out = append(out, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Output{
+			Output: &taskv1.CommandOutput{TaskId: id, LeaseGeneration: c.gen, Chunk: chunk},
+		}})
 	}
 	if c.over != nil && !c.sentEnd {
 		c.sentEnd = true

@@ -70,10 +70,11 @@ func ExampleClient_RunWorker() {
 		return
 	}
 	defer c.Close()
-	err = c.RunWorker(ctx, client.WorkerOptions{ID: "shouter", Capacity: 2}, func(_ context.Context, cmd *client.Command) error {
-		_, err := io.WriteString(cmd.Stdout(), strings.ToUpper(cmd.Task.GetCommand().GetCmd())+"\n")
-		return err
-	})
+	err = c.RunWorker(ctx, client.WorkerOptions{ID: "shouter", Capacity: 2},
+		func(_ context.Context, cmd *client.Command) error {
+			_, err := io.WriteString(cmd.Stdout(), strings.ToUpper(cmd.Task.GetCommand().GetCmd())+"\n")
+			return err
+		})
 	if err != nil {
 		fmt.Println(err)
 	}

@@ -20,7 +20,8 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 	s := dev.Start(t)
 	who := func(c *client.Client, more ...string) (string, error) {
 		ctx := metadata.AppendToOutgoingContext(dev.Within(t), more...)
-		me, err := identityv1.NewIdentityServiceClient(c.Conn()).WhoAmI(ctx, &identityv1.WhoAmIRequest{}, grpc.WaitForReady(true))
+		me, err := identityv1.NewIdentityServiceClient(c.Conn()).WhoAmI(ctx, &identityv1.WhoAmIRequest{},
+			grpc.WaitForReady(true))
 		return me.GetPrincipal(), err
 	}
 	dial := func(addr string, opts ...client.Option) *client.Client {
@@ -31,7 +32,8 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 	}
 	_, port, err := net.SplitHostPort(s.Cfg.GRPCAddr)
 	require.NoError(t, err)
-	for _, addr := range []string{s.Cfg.GRPCAddr, "localhost:" + port, "LocalHost:" + port, "passthrough:///" + s.Cfg.GRPCAddr, "dns:///" + s.Cfg.GRPCAddr} {
+	for _, addr := range []string{s.Cfg.GRPCAddr, "localhost:" + port, "LocalHost:" + port, "passthrough:///" +
+		s.Cfg.GRPCAddr, "dns:///" + s.Cfg.GRPCAddr} {
 		principal, err := who(dial(addr))
 		require.NoError(t, err, addr)
 		require.Equal(t, "local", principal, addr)
@@ -40,7 +42,8 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 	require.ErrorIs(t, err, fault.Unauthenticated)
 	_, err = who(s.Client, "authorization", "Bearer qlt_wrong")
 	require.ErrorIs(t, err, fault.Unauthenticated, "a call's own credential is the only one")
-	_, err = identityv1.NewIdentityServiceClient(s.Conn()).WhoAmI(client.As(dev.Within(t), "qlt_wrong"), &identityv1.WhoAmIRequest{})
+	_, err = identityv1.NewIdentityServiceClient(s.Conn()).WhoAmI(client.As(dev.Within(t), "qlt_wrong"),
+		&identityv1.WhoAmIRequest{})
 	require.ErrorIs(t, err, fault.Unauthenticated)
 
 	s.Down()
@@ -60,8 +63,10 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 func TestStartCommand(t *testing.T) {
 	for addr, want := range map[string]string{
 		"127.0.0.1:7481": "quartet dev", "localhost:7481": "quartet dev",
-		"127.0.0.1:19481": "quartet dev --grpc-addr 127.0.0.1:19481", "LocalHost:19481": "quartet dev --grpc-addr 127.0.0.1:19481",
-		"[::1]:7481": "quartet dev --grpc-addr [::1]:7481", "10.0.0.1:7481": "", "quartet.example.com:443": "", "127.0.0.1:0": "", "": "",
+		"127.0.0.1:19481": "quartet dev --grpc-addr 127.0.0.1:19481", "LocalHost:19481": "quartet dev --grpc-addr " +
+			"127.0.0.1:19481",
+		"[::1]:7481": "quartet dev --grpc-addr [::1]:7481", "10.0.0.1:7481": "", "quartet.example.com:443": "",
+		"127.0.0.1:0": "", "": "",
 	} {
 		require.Equal(t, want, client.StartCommand(addr), addr)
 	}

@@ -33,7 +33,8 @@ func (e *EndedError) Error() string {
 		return e.Unwrap().Error()
 	}
 	state := strings.ToLower(strings.TrimPrefix(e.Turn.GetState().String(), "TURN_STATE_"))
-	return fmt.Sprintf("%v: turn %s is %s (%s)", e.Unwrap(), e.Turn.GetTurnId(), state, endReason(e.Turn.GetEndReason()))
+	return fmt.Sprintf("%v: turn %s is %s (%s)", e.Unwrap(), e.Turn.GetTurnId(), state,
+		endReason(e.Turn.GetEndReason()))
 }
 
 // Unwrap returns ErrAborted or ErrLost.

@@ -39,7 +39,9 @@ func (r *rig) spawn(agentID, message string) {
 }
 
 func (r *rig) say(agentID, text string, p agentv1.Priority) string {
-	resp, err := r.Agents.EnqueueMessage(context.Background(), &agentv1.EnqueueMessageRequest{AgentId: agentID, Text: text, Priority: p})
+	resp, err := r.Agents.EnqueueMessage(context.Background(), &agentv1.EnqueueMessageRequest{
+		AgentId: agentID, Text: text, Priority: p,
+	})
 	require.NoError(r.t, err)
 	return resp.GetMessageId()
 }
@@ -51,7 +53,9 @@ func (r *rig) turn(agentID, turnID string) *agentv1.Turn {
 }
 
 func (r *rig) message(agentID, messageID string) *agentv1.Message {
-	resp, err := r.Agents.GetMessage(context.Background(), &agentv1.GetMessageRequest{AgentId: agentID, MessageId: messageID})
+	resp, err := r.Agents.GetMessage(context.Background(), &agentv1.GetMessageRequest{
+		AgentId: agentID, MessageId: messageID,
+	})
 	require.NoError(r.t, err)
 	return resp.GetMessage()
 }

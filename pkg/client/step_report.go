@@ -36,7 +36,8 @@ func sendable(r *boardv1.StepReport) *boardv1.StepReport {
 	if n := proto.Size(r); n > maxReportBytes {
 		return &boardv1.StepReport{
 			RunId: r.GetRunId(), Status: boardv1.StepStatus_STEP_STATUS_FAILED, Finished: r.GetFinished(),
-			Reason: fmt.Sprintf("the result has %d bytes with its %d artifacts, the limit is %d", n, len(r.GetArtifactIds()), maxReportBytes),
+			Reason: fmt.Sprintf("the result has %d bytes with its %d artifacts, the limit is %d", n,
+				len(r.GetArtifactIds()), maxReportBytes),
 		}
 	}
 	return r

@@ -153,7 +153,8 @@ func (w *stepLoop) hello() *boardv1.ConnectRequest {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := &boardv1.BoardWorkerHello{
-		WorkerId: w.opts.ID, BootId: w.boot, WorkerPoolIds: w.opts.Pools, Capacity: int32(min(w.opts.Capacity, 1<<30)), Labels: w.opts.Labels,
+		WorkerId: w.opts.ID, BootId: w.boot, WorkerPoolIds: w.opts.Pools, Capacity: int32(min(w.opts.Capacity, 1<<30)),
+		Labels: w.opts.Labels,
 	}
 	w.unsent, w.freed = nil, w.opts.Capacity
 	for runID, r := range w.runs {
@@ -268,7 +269,8 @@ func (w *stepLoop) accept(a *boardv1.StepAssignment) {
 		return
 	}
 	// Both times are of the server's clock.
-	if term := a.GetStep().GetLeaseExpiresAt().AsTime().Sub(a.GetStep().GetUpdatedAt().AsTime()); term > 0 && (w.lease == 0 || term < w.lease) {
+	if term := a.GetStep().GetLeaseExpiresAt().AsTime().Sub(a.GetStep().GetUpdatedAt().AsTime()); term > 0 &&
+		(w.lease == 0 || term < w.lease) {
 		w.lease = term
 	}
 	ctx, cancel := context.WithCancelCause(w.life)
@@ -286,7 +288,10 @@ func (w *stepLoop) work(ctx context.Context, a *boardv1.StepAssignment) (end *bo
 	runID := a.GetRun().GetRunId()
 	defer func() {
 		if p := recover(); p != nil {
-			end = &boardv1.StepReport{RunId: runID, Status: boardv1.StepStatus_STEP_STATUS_FAILED, Reason: fmt.Sprint("the handler panicked: ", p), Finished: true}
+			end = &boardv1.StepReport{
+				RunId: runID, Status: boardv1.StepStatus_STEP_STATUS_FAILED,
+				Reason: fmt.Sprint("the handler panicked: ", p), Finished: true,
+			}
 		}
 	}()
 	got, err := w.handle(ctx, a)
@@ -294,11 +299,17 @@ func (w *stepLoop) work(ctx context.Context, a *boardv1.StepAssignment) (end *bo
 	case err != nil && errors.Is(context.Cause(ctx), ErrStopping):
 		return &boardv1.StepReport{RunId: runID, Finished: true, WorkerResult: "the worker was stopped"}
 	case err != nil:
-		got = StepResult{Status: boardv1.StepStatus_STEP_STATUS_FAILED, Summary: got.Summary, ArtifactIDs: got.ArtifactIDs, Reason: err.Error()}
+		got = StepResult{
+			Status: boardv1.StepStatus_STEP_STATUS_FAILED, Summary: got.Summary,
+			ArtifactIDs: got.ArtifactIDs, Reason: err.Error(),
+		}
 	case got.Status == boardv1.StepStatus_STEP_STATUS_UNSPECIFIED:
 		got.Status = boardv1.StepStatus_STEP_STATUS_COMPLETED
 	}
-	end = &boardv1.StepReport{RunId: runID, Status: got.Status, ArtifactIds: got.ArtifactIDs, Reason: got.Reason, Finished: true}
+	end = &boardv1.StepReport{
+		RunId: runID, Status: got.Status, ArtifactIds: got.ArtifactIDs, Reason: got.Reason,
+		Finished: true,
+	}
 	if got.Summary != "" {
 		end.ResultSummary = &got.Summary
 	}

@@ -22,17 +22,23 @@ func TestB15_WhatHandlersReturn(t *testing.T) {
 	r.spawn("keeper", "")
 	long := strings.Repeat("é", 20<<10)
 	returns := map[string]func() (client.StepResult, error){
-		"healthy":   func() (client.StepResult, error) { return client.StepResult{Summary: "fine"}, nil },
-		"stderr":    func() (client.StepResult, error) { return client.StepResult{}, errors.New("a\xff\xfeb\x00c") },
-		"summary":   func() (client.StepResult, error) { return client.StepResult{Summary: "a\xff\x00b"}, nil },
-		"panics":    func() (client.StepResult, error) { panic("\xff\x00") },
-		"long":      func() (client.StepResult, error) { return client.StepResult{Summary: long}, nil },
-		"longwhy":   func() (client.StepResult, error) { return client.StepResult{}, errors.New(long) },
-		"artifacts": func() (client.StepResult, error) { return client.StepResult{ArtifactIDs: []string{"a\xffb"}}, nil },
+		"healthy": func() (client.StepResult, error) { return client.StepResult{Summary: "fine"}, nil },
+		"stderr":  func() (client.StepResult, error) { return client.StepResult{}, errors.New("a\xff\xfeb\x00c") },
+		"summary": func() (client.StepResult, error) { return client.StepResult{Summary: "a\xff\x00b"}, nil },
+		"panics":  func() (client.StepResult, error) { panic("\xff\x00") },
+		"long":    func() (client.StepResult, error) { return client.StepResult{Summary: long}, nil },
+		"longwhy": func() (client.StepResult, error) { return client.StepResult{}, errors.New(long) },
+		"artifacts": func() (client.StepResult, error) {
+			return client.StepResult{ArtifactIDs: []string{"a\xffb"}},
+				nil
+		},
 		"longid": func() (client.StepResult, error) {
 			return client.StepResult{ArtifactIDs: []string{strings.Repeat("x", 257)}}, nil
 		},
-		"manyids": func() (client.StepResult, error) { return client.StepResult{ArtifactIDs: make([]string, 300)}, nil },
+		"manyids": func() (client.StepResult, error) {
+			return client.StepResult{ArtifactIDs: make([]string, 300)},
+				nil
+		},
 		"hugeids": func() (client.StepResult, error) {
 			ids := make([]string, 200)
 			for i := range ids {
@@ -70,8 +76,10 @@ func TestB15_WhatHandlersReturn(t *testing.T) {
 		require.Equal(t, 1, began[s.GetStepId()], s.GetStepId())
 		require.True(t, utf8.ValidString(s.GetReason()+s.GetResultSummary()))
 		want := map[string]string{
-			"stderr": "a\uFFFDb\uFFFDc", "panics": "the handler panicked: \uFFFD\uFFFD", "longwhy": long[:16<<10], "longid": "artifact_ids[0] has 257 chars",
-			"manyids": "artifact_ids has 300 entries", "hugeids": "with its 200 artifacts, the limit is", "status": "status \"77\" must be", "ready": "must be running, blocked",
+			"stderr": "a\uFFFDb\uFFFDc", "panics": "the handler panicked: \uFFFD\uFFFD", "longwhy": long[:16<<10],
+			"longid":  "artifact_ids[0] has 257 chars",
+			"manyids": "artifact_ids has 300 entries", "hugeids": "with its 200 artifacts, the limit is",
+			"status": "status \"77\" must be", "ready": "must be running, blocked",
 		}[kind]
 		if want != "" {
 			require.Equal(t, boardv1.StepStatus_STEP_STATUS_FAILED, s.GetStatus(), s.GetStepId())

@@ -18,10 +18,14 @@ import (
 // lay makes a board of the session keeper, and lets the pool "go" work it.
 func (r *rig) lay(boardID string, steps ...*boardv1.StepInput) {
 	_, err := r.Boards.CreateBoard(dev.Within(r.t), &boardv1.CreateBoardRequest{
-		SessionId: "keeper", BoardId: boardID, WalName: boardID, Title: boardID, DefaultWorkerPoolId: "go", Steps: steps,
+		SessionId: "keeper", BoardId: boardID, WalName: boardID, Title: boardID, DefaultWorkerPoolId: "go",
+		Steps: steps,
 	})
 	require.NoError(r.t, err)
-	_, err = r.Boards.OpenStandingDispatch(dev.Within(r.t), &boardv1.OpenStandingDispatchRequest{SessionId: "keeper", BoardId: boardID, WorkerPoolId: "go"})
+	_, err = r.Boards.OpenStandingDispatch(dev.Within(r.t), &boardv1.OpenStandingDispatchRequest{
+		SessionId: "keeper",
+		BoardId:   boardID, WorkerPoolId: "go",
+	})
 	require.NoError(r.t, err)
 }
 
@@ -52,7 +56,10 @@ func (r *rig) workSteps(capacity int, handle client.StepHandler) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- r.RunSteps(ctx, client.StepOptions{ID: "w-1", Pools: []string{"go"}, Capacity: capacity, Heartbeat: 50 * time.Millisecond}, handle)
+		ended <- r.RunSteps(ctx, client.StepOptions{
+			ID: "w-1", Pools: []string{"go"}, Capacity: capacity,
+			Heartbeat: 50 * time.Millisecond,
+		}, handle)
 	}()
 	stop = sync.OnceFunc(func() {
 		cancel()
@@ -71,11 +78,15 @@ func (r *rig) eventually(is func() bool) {
 func TestB11_RunSteps(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper", "")
-	r.lay("build", aStep("fetch"), aStep("vet", "fetch"), aStep("ask", "fetch"), aStep("crash", "fetch"), aStep("fail", "fetch"))
+	r.lay("build", aStep("fetch"), aStep("vet", "fetch"), aStep("ask", "fetch"), aStep("crash", "fetch"),
+		aStep("fail", "fetch"))
 	r.workSteps(3, func(_ context.Context, a *boardv1.StepAssignment) (client.StepResult, error) {
 		switch a.GetStep().GetStepId() {
 		case "vet":
-			return client.StepResult{Summary: "after " + a.GetDependencies()[0].GetResultSummary(), ArtifactIDs: []string{"report"}}, nil
+			return client.StepResult{
+				Summary:     "after " + a.GetDependencies()[0].GetResultSummary(),
+				ArtifactIDs: []string{"report"},
+			}, nil
 		case "ask":
 			return client.StepResult{Status: boardv1.StepStatus_STEP_STATUS_BLOCKED, Reason: "which key?"}, nil
 		case "crash":
@@ -151,13 +162,19 @@ func TestB10_StepsThatAreGivenUp(t *testing.T) {
 
 	r.workSteps(1, hang)
 	if r.step("build", "one").GetStatus() == boardv1.StepStatus_STEP_STATUS_FAILED {
-		_, err := r.Boards.UpdateBoard(dev.Within(t), &boardv1.UpdateBoardRequest{SessionId: "keeper", BoardId: "build", Operations: []*boardv1.Operation{
-			{Op: boardv1.OperationKind_OPERATION_KIND_REOPEN_STEP, StepId: "one", Reason: "again"},
-		}})
+		_, err := r.Boards.UpdateBoard(dev.Within(t), &boardv1.UpdateBoardRequest{
+			SessionId: "keeper", BoardId: "build",
+			Operations: []*boardv1.Operation{
+				{Op: boardv1.OperationKind_OPERATION_KIND_REOPEN_STEP, StepId: "one", Reason: "again"},
+			},
+		})
 		require.NoError(t, err)
 	}
 	r.eventually(func() bool { return r.step("build", "one").GetStatus() == boardv1.StepStatus_STEP_STATUS_RUNNING })
-	_, err := r.Boards.CancelWorkerRun(dev.Within(t), &boardv1.CancelWorkerRunRequest{SessionId: "keeper", BoardId: "build", RunId: r.step("build", "one").GetClaimedByRunId()})
+	_, err := r.Boards.CancelWorkerRun(dev.Within(t), &boardv1.CancelWorkerRunRequest{
+		SessionId: "keeper",
+		BoardId:   "build", RunId: r.step("build", "one").GetClaimedByRunId(),
+	})
 	require.NoError(t, err)
 	require.ErrorIs(t, <-why, client.ErrStopped)
 }

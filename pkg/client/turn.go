@@ -109,11 +109,13 @@ func CommandOf(r *agentv1.ToolResult) (how string, failed bool) {
 // nil; a further Round returns fault.TurnEnded.
 func (t *Turn) Round(ctx context.Context, r Reply) (*agentv1.SubmitRoundResponse, error) {
 	if t.ended.Load() {
-		return nil, fault.TurnEnded.Newf("turn %s ended with %s; there are no further rounds", t.Record.GetTurnId(), t.reason)
+		return nil, fault.TurnEnded.Newf("turn %s ended with %s; there are no further rounds", t.Record.GetTurnId(),
+			t.reason)
 	}
 	req := &agentv1.SubmitRoundRequest{
 		AgentId: t.Record.GetAgentId(), TurnId: t.Record.GetTurnId(), RunId: t.Record.GetRunId(), RoundIndex: t.index,
-		Text: r.Text, ToolCalls: r.Calls, LocalToolCalls: r.LocalCalls, LocalToolResults: r.Local, Usage: r.Usage, ConversationSummary: r.Summary,
+		Text: r.Text, ToolCalls: r.Calls, LocalToolCalls: r.LocalCalls, LocalToolResults: r.Local, Usage: r.Usage,
+		ConversationSummary: r.Summary,
 	}
 	resp, err := Again(ctx, func(ctx context.Context) (*agentv1.SubmitRoundResponse, error) {
 		return t.client.Agents.SubmitRound(t.Traced(t.as(ctx)), req)
@@ -142,7 +144,8 @@ func (t *Turn) StartLocal(ctx context.Context, calls []*agentv1.ToolCall) error 
 		return fault.TurnEnded.Newf("turn %s ended with %s; start no further calls", t.Record.GetTurnId(), t.reason)
 	}
 	req := &agentv1.StartLocalCallsRequest{
-		AgentId: t.Record.GetAgentId(), TurnId: t.Record.GetTurnId(), RunId: t.Record.GetRunId(), RoundIndex: t.index, Calls: calls,
+		AgentId: t.Record.GetAgentId(), TurnId: t.Record.GetTurnId(), RunId: t.Record.GetRunId(), RoundIndex: t.index,
+		Calls: calls,
 	}
 	_, err := Again(ctx, func(ctx context.Context) (*agentv1.StartLocalCallsResponse, error) {
 		return t.client.Agents.StartLocalCalls(t.Traced(t.as(ctx)), req)
@@ -196,7 +199,10 @@ func (t *Turn) lost(ctx context.Context, known *agentv1.Turn) error {
 		term, cancel := context.WithTimeout(ctx, finishTerm)
 		defer cancel()
 		resp, err := Again(term, func(ctx context.Context) (*agentv1.GetTurnResponse, error) {
-			return t.client.Agents.GetTurn(t.as(ctx), &agentv1.GetTurnRequest{AgentId: t.Record.GetAgentId(), TurnId: t.Record.GetTurnId()})
+			return t.client.Agents.GetTurn(t.as(ctx), &agentv1.GetTurnRequest{
+				AgentId: t.Record.GetAgentId(),
+				TurnId:  t.Record.GetTurnId(),
+			})
 		})
 		if err == nil {
 			known = resp.GetTurn()
@@ -217,7 +223,8 @@ func (t *Turn) finish(ctx context.Context, result error) error {
 		return nil
 	}
 	req := &agentv1.FinishTurnRequest{
-		AgentId: t.Record.GetAgentId(), TurnId: t.Record.GetTurnId(), RunId: t.Record.GetRunId(), Outcome: Outcome(result),
+		AgentId: t.Record.GetAgentId(), TurnId: t.Record.GetTurnId(), RunId: t.Record.GetRunId(),
+		Outcome: Outcome(result),
 	}
 	if result != nil {
 		req.Message = cut(result.Error(), fault.MaxFreeTextBytes)

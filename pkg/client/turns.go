@@ -148,7 +148,8 @@ func (r *turnLoop) acquire(ctx context.Context) (*Turn, error) {
 // refusal of the request or the credential, but after any error of the server.
 func mayAcquireLater(err error) bool {
 	switch fault.From(err).Code() {
-	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented, codes.AlreadyExists, codes.NotFound:
+	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented, codes.AlreadyExists,
+		codes.NotFound:
 		return false
 	}
 	return true
@@ -156,8 +157,9 @@ func mayAcquireLater(err error) bool {
 
 func (r *turnLoop) turn(got *agentv1.AcquireTurnResponse) *Turn {
 	return &Turn{
-		Record: got.GetTurn(), Message: got.GetMessage(), Interjections: got.GetInterjections(), Context: got.GetContext(),
-		Tools: got.GetTools(), Agent: got.GetAgent(), Namespace: got.GetNamespace(), Token: got.GetRunToken(),
+		Record: got.GetTurn(), Message: got.GetMessage(), Interjections: got.GetInterjections(),
+		Context: got.GetContext(),
+		Tools:   got.GetTools(), Agent: got.GetAgent(), Namespace: got.GetNamespace(), Token: got.GetRunToken(),
 		client: r.client, index: got.GetTurn().GetRounds(),
 	}
 }

@@ -26,18 +26,39 @@ func TestA6_TheErrorIsTheOutcome(t *testing.T) {
 		reason  string
 		message agentv1.MessageState
 	}{
-		"done":   {nil, agentv1.TurnState_TURN_STATE_COMPLETED, "finished", agentv1.MessageState_MESSAGE_STATE_PROCESSED},
-		"passes": {client.Retryable(errors.New("busy")), agentv1.TurnState_TURN_STATE_FAILED, "retryable", agentv1.MessageState_MESSAGE_STATE_QUEUED},
-		"plain":  {errors.New("who knows"), agentv1.TurnState_TURN_STATE_FAILED, "retryable", agentv1.MessageState_MESSAGE_STATE_QUEUED},
-		"stays":  {client.Fatal(errors.New("no key")), agentv1.TurnState_TURN_STATE_FAILED, "fatal", agentv1.MessageState_MESSAGE_STATE_QUARANTINED},
-		"back":   {client.Released(errors.New("no key")), agentv1.TurnState_TURN_STATE_FAILED, "released", agentv1.MessageState_MESSAGE_STATE_QUEUED},
-		"large":  {client.OverBudget(errors.New("too long")), agentv1.TurnState_TURN_STATE_FAILED, "baseline_over_budget", agentv1.MessageState_MESSAGE_STATE_QUARANTINED},
+		"done": {
+			nil, agentv1.TurnState_TURN_STATE_COMPLETED, "finished",
+			agentv1.MessageState_MESSAGE_STATE_PROCESSED,
+		},
+		"passes": {
+			client.Retryable(errors.New("busy")), agentv1.TurnState_TURN_STATE_FAILED, "retryable",
+			agentv1.MessageState_MESSAGE_STATE_QUEUED,
+		},
+		"plain": {
+			errors.New("who knows"), agentv1.TurnState_TURN_STATE_FAILED, "retryable",
+			agentv1.MessageState_MESSAGE_STATE_QUEUED,
+		},
+		"stays": {
+			client.Fatal(errors.New("no key")), agentv1.TurnState_TURN_STATE_FAILED, "fatal",
+			agentv1.MessageState_MESSAGE_STATE_QUARANTINED,
+		},
+		"back": {
+			client.Released(errors.New("no key")), agentv1.TurnState_TURN_STATE_FAILED, "released",
+			agentv1.MessageState_MESSAGE_STATE_QUEUED,
+		},
+		"large": {
+			client.OverBudget(errors.New("too long")), agentv1.TurnState_TURN_STATE_FAILED,
+			"baseline_over_budget", agentv1.MessageState_MESSAGE_STATE_QUARANTINED,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r.spawn(name, "")
 			messageID := r.say(name, "work", agentv1.Priority_PRIORITY_NORMAL)
 			var got *client.Turn
-			require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{Name: "test", AgentIDs: []string{name}, MaxTurns: 1}, func(_ context.Context, turn *client.Turn) error {
+			require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{
+				Name: "test", AgentIDs: []string{name},
+				MaxTurns: 1,
+			}, func(_ context.Context, turn *client.Turn) error {
 				got = turn
 				require.Equal(t, "work", turn.Message.GetText())
 				require.Contains(t, turn.Tools, "CreateWorkItem")
@@ -81,7 +102,9 @@ func TestA6_RoundsUntilTheTurnEnds(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper", "go")
 	var finished []error
-	opts := client.RunnerOptions{AgentIDs: []string{"keeper"}, MaxTurns: 1, Finished: func(_ *client.Turn, err error) { finished = append(finished, err) }}
+	opts := client.RunnerOptions{AgentIDs: []string{"keeper"}, MaxTurns: 1, Finished: func(_ *client.Turn, err error) {
+		finished = append(finished, err)
+	}}
 	require.NoError(t, r.RunTurns(dev.Within(t), opts, func(ctx context.Context, turn *client.Turn) error {
 		got, err := turn.Round(ctx, client.Reply{Calls: []*agentv1.ToolCall{
 			call(t, "a", "CreateWorkItem", map[string]any{"objective": "Write it", "plan_status": "ready"}),
@@ -113,11 +136,14 @@ func TestA7_AbortAndInterjection(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper", "go")
 	announced := make(chan string, 10)
-	opts := client.RunnerOptions{AgentIDs: []string{"keeper"}, MaxTurns: 1, Announce: func(_ *client.Turn, ms []*agentv1.Message) {
-		for _, m := range ms {
-			announced <- m.GetText()
-		}
-	}}
+	opts := client.RunnerOptions{
+		AgentIDs: []string{"keeper"}, MaxTurns: 1,
+		Announce: func(_ *client.Turn, ms []*agentv1.Message) {
+			for _, m := range ms {
+				announced <- m.GetText()
+			}
+		},
+	}
 	var cause error
 	var finished error
 	opts.Finished = func(_ *client.Turn, err error) { finished = err }
@@ -129,7 +155,9 @@ func TestA7_AbortAndInterjection(t *testing.T) {
 		require.Len(t, got.GetInterjections(), 1)
 		require.Equal(t, "wrong branch", got.GetInterjections()[0].GetText())
 		// An operator has a context of its own: the handler's ends by the abort.
-		_, err = r.Agents.AbortRun(dev.Within(t), &agentv1.AbortRunRequest{AgentId: "keeper", RunId: turn.Record.GetRunId()})
+		_, err = r.Agents.AbortRun(dev.Within(t), &agentv1.AbortRunRequest{
+			AgentId: "keeper", RunId: turn.Record.GetRunId(),
+		})
 		require.NoError(t, err)
 		<-ctx.Done()
 		cause = context.Cause(ctx)
@@ -144,21 +172,24 @@ func TestA7_AbortAndInterjection(t *testing.T) {
 
 // A server without WatchTurn tells an abort by the answer of the next round.
 func TestA7_AbortIsHeardWithoutAWatch(t *testing.T) {
-	r := newRig(t, grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+	r := newRig(t, grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn,
+		method string, open grpc.Streamer, o ...grpc.CallOption,
+	) (grpc.ClientStream, error) {
 		if method == agentv1.AgentService_WatchTurn_FullMethodName {
 			return nil, fault.Unimplemented.New("no such method")
 		}
 		return open(ctx, d, cc, method, o...)
 	}))
 	r.spawn("keeper", "go")
-	require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"keeper"}, MaxTurns: 1}, func(ctx context.Context, turn *client.Turn) error {
-		_, err := r.Agents.AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: "keeper"})
-		require.NoError(t, err)
-		_, err = turn.Round(ctx, client.Reply{Text: "too late"})
-		require.ErrorIs(t, err, client.ErrAborted)
-		require.ErrorIs(t, context.Cause(ctx), client.ErrAborted)
-		return err
-	}))
+	require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"keeper"}, MaxTurns: 1},
+		func(ctx context.Context, turn *client.Turn) error {
+			_, err := r.Agents.AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: "keeper"})
+			require.NoError(t, err)
+			_, err = turn.Round(ctx, client.Reply{Text: "too late"})
+			require.ErrorIs(t, err, client.ErrAborted)
+			require.ErrorIs(t, context.Cause(ctx), client.ErrAborted)
+			return err
+		}))
 }
 
 // SPEC X1, X2, X14: a runner outlives a restart of the server in the middle of
@@ -166,16 +197,20 @@ func TestA7_AbortIsHeardWithoutAWatch(t *testing.T) {
 func TestX14_ARunnerOutlivesARestart(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper", "go")
-	require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"keeper"}, MaxTurns: 1}, func(ctx context.Context, turn *client.Turn) error {
-		r.Down()
-		var again sync.WaitGroup
-		again.Go(r.Up)
-		got, err := turn.Round(ctx, client.Reply{Calls: []*agentv1.ToolCall{call(t, "a", "CreateWorkItem", map[string]any{"objective": "Once"})}})
-		require.NoError(t, err)
-		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetToolResults()[0].GetStatus())
-		again.Wait()
-		return nil
-	}))
+	require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"keeper"}, MaxTurns: 1},
+		func(ctx context.Context, turn *client.Turn) error {
+			r.Down()
+			var again sync.WaitGroup
+			again.Go(r.Up)
+			got, err := turn.Round(ctx,
+				client.Reply{
+					Calls: []*agentv1.ToolCall{call(t, "a", "CreateWorkItem", map[string]any{"objective": "Once"})},
+				})
+			require.NoError(t, err)
+			require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetToolResults()[0].GetStatus())
+			again.Wait()
+			return nil
+		}))
 	ts, err := r.Agents.ListTurns(context.Background(), &agentv1.ListTurnsRequest{AgentId: "keeper"})
 	require.NoError(t, err)
 	require.Len(t, ts.GetTurns(), 1)
@@ -190,14 +225,16 @@ func TestA6_AStopHandsTheTurnBack(t *testing.T) {
 	r.spawn("keeper", "")
 	messageID := r.say("keeper", "go", agentv1.Priority_PRIORITY_NORMAL)
 	ctx, stop := context.WithCancel(dev.Within(t))
-	require.NoError(t, r.RunTurns(ctx, client.RunnerOptions{AgentIDs: []string{"keeper"}}, func(ctx context.Context, _ *client.Turn) error {
-		stop()
-		<-ctx.Done()
-		require.ErrorIs(t, context.Cause(ctx), client.ErrStopping)
-		return context.Cause(ctx)
-	}))
+	require.NoError(t, r.RunTurns(ctx, client.RunnerOptions{AgentIDs: []string{"keeper"}},
+		func(ctx context.Context, _ *client.Turn) error {
+			stop()
+			<-ctx.Done()
+			require.ErrorIs(t, context.Cause(ctx), client.ErrStopping)
+			return context.Cause(ctx)
+		}))
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message("keeper", messageID).GetState())
-	require.Zero(t, r.message("keeper", messageID).GetAttempts(), "however often a runner is stopped, the message is not put aside")
+	require.Zero(t, r.message("keeper", messageID).GetAttempts(), "however often a runner is stopped, the message is "+
+		"not put aside")
 }
 
 // Several turns run at once, and a grace lets them end by themselves.
@@ -228,7 +265,8 @@ func TestA6_ConcurrencyAndGrace(t *testing.T) {
 // A request that will never be good is an error, not a loop.
 func TestX5_ARefusalEndsTheRunner(t *testing.T) {
 	r := newRig(t)
-	err := r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"Not A Name"}, Concurrency: 2}, func(context.Context, *client.Turn) error { return nil })
+	err := r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"Not A Name"}, Concurrency: 2},
+		func(context.Context, *client.Turn) error { return nil })
 	require.ErrorIs(t, err, fault.InvalidArgument)
 }
 
@@ -237,23 +275,25 @@ func TestX4_TheTurnsOwnToken(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper", "go")
 	r.spawn("other", "")
-	require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"keeper"}, MaxTurns: 1}, func(ctx context.Context, turn *client.Turn) error {
-		own := client.As(ctx, turn.Token)
-		_, err := r.Agents.ListTools(own, &agentv1.ListToolsRequest{AgentId: "keeper"})
-		require.NoError(t, err)
-		_, err = r.Agents.ListTools(own, &agentv1.ListToolsRequest{AgentId: "other"})
-		require.ErrorIs(t, err, fault.PermissionDenied)
-		return nil
-	}))
+	require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"keeper"}, MaxTurns: 1},
+		func(ctx context.Context, turn *client.Turn) error {
+			own := client.As(ctx, turn.Token)
+			_, err := r.Agents.ListTools(own, &agentv1.ListToolsRequest{AgentId: "keeper"})
+			require.NoError(t, err)
+			_, err = r.Agents.ListTools(own, &agentv1.ListToolsRequest{AgentId: "other"})
+			require.ErrorIs(t, err, fault.PermissionDenied)
+			return nil
+		}))
 }
 
 // SPEC D7: one runner serves the agents of every namespace.
 func TestD7_AllNamespaces(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper", "go")
-	require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AllNamespaces: true, MaxTurns: 1}, func(ctx context.Context, turn *client.Turn) error {
-		require.Equal(t, "default", turn.Namespace)
-		_, err := turn.Round(ctx, client.Reply{Text: "seen"})
-		return err
-	}))
+	require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AllNamespaces: true, MaxTurns: 1},
+		func(ctx context.Context, turn *client.Turn) error {
+			require.Equal(t, "default", turn.Namespace)
+			_, err := turn.Round(ctx, client.Reply{Text: "seen"})
+			return err
+		}))
 }

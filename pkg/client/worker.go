@@ -64,7 +64,8 @@ func (c *Client) RunWorker(ctx context.Context, opts WorkerOptions, handle Comma
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	w := &workerLoop{
 		client: c, opts: opts, handle: handle, life: life, boot: id.New().New("boot_"),
-		commands: map[string]*Command{}, seen: map[string]int64{}, more: make(chan struct{}, 1), idle: make(chan struct{}, 1),
+		commands: map[string]*Command{}, seen: map[string]int64{}, more: make(chan struct{}, 1),
+		idle: make(chan struct{}, 1),
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- linked(life, w.once, opts.Troubled) }()
@@ -165,7 +166,9 @@ func (w *workerLoop) sendAll(ctx context.Context, s workerStream) {
 			return
 		case <-w.more:
 		case <-tick.C:
-			m := &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Heartbeat{Heartbeat: &taskv1.WorkerHeartbeat{RunningTaskIds: w.holding()}}}
+			m := &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Heartbeat{
+				Heartbeat: &taskv1.WorkerHeartbeat{RunningTaskIds: w.holding()},
+			}}
 			if s.Send(m) != nil {
 				return
 			}

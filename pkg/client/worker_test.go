@@ -60,7 +60,10 @@ func (f *floor) up() {
 	})
 	require.NoError(f.t, err)
 	require.NoError(f.t, f.service.Start(context.Background()))
-	f.server = rpc.NewServer(rpc.Config{Auth: rpc.NewKeyring(nil, true), Deadlines: task.Deadlines(), Ready: f.service.Ready})
+	f.server = rpc.NewServer(rpc.Config{
+		Auth: rpc.NewKeyring(nil, true), Deadlines: task.Deadlines(),
+		Ready: f.service.Ready,
+	})
 	f.service.Register(f.server)
 	lis := listen(f.t, f.addr)
 	f.addr = lis.Addr().String()
@@ -99,7 +102,10 @@ func (f *floor) work(handle client.CommandHandler) (stop func() error) {
 
 func (f *floor) exec(ctx context.Context, spec *taskv1.CommandSpec, yield time.Duration) *taskv1.ExecCommandResponse {
 	r, err := client.Again(ctx, func(ctx context.Context) (*taskv1.ExecCommandResponse, error) {
-		return f.Tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "a", RequestId: spec.GetCmd(), Command: spec, YieldTime: durationpb.New(yield)})
+		return f.Tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
+			AgentId: "a", RequestId: spec.GetCmd(),
+			Command: spec, YieldTime: durationpb.New(yield),
+		})
 	})
 	require.NoError(f.t, err)
 	return r
@@ -108,7 +114,10 @@ func (f *floor) exec(ctx context.Context, spec *taskv1.CommandSpec, yield time.D
 func (f *floor) ended(ctx context.Context, taskID string) *taskv1.Task {
 	for offset := int64(0); ; {
 		r, err := client.Again(ctx, func(ctx context.Context) (*taskv1.GetTaskOutputResponse, error) {
-			return f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: "a", TaskId: taskID, Offset: offset, Block: true})
+			return f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{
+				AgentId: "a", TaskId: taskID, Offset: offset,
+				Block: true,
+			})
 		})
 		require.NoError(f.t, err)
 		if r.GetTask().GetTerminal() {
@@ -129,7 +138,8 @@ func TestT4_AWorkerIsAHandler(t *testing.T) {
 		case "broken":
 			return errors.New("no tool for that")
 		case "much":
-			_, err := io.WriteString(c.Stdout(), strings.Repeat("0123456789abcde\n", 256<<10/4)) // 1 MiB, twice the window
+			// 1 MiB, twice the window
+			_, err := io.WriteString(c.Stdout(), strings.Repeat("0123456789abcde\n", 256<<10/4))
 			return err
 		}
 		return nil
@@ -167,7 +177,10 @@ func TestT3_InputAndStop(t *testing.T) {
 	ctx := dev.Within(t)
 	taskID := f.exec(ctx, &taskv1.CommandSpec{Cmd: "listen", AcceptsInput: true}, 0).GetHandle().GetTaskId()
 	require.Eventually(t, func() bool {
-		r, err := f.Tasks.SendTaskInput(ctx, &taskv1.SendTaskInputRequest{AgentId: "a", TaskId: taskID, RequestId: "in", Text: "hello\n", EndOfInput: true})
+		r, err := f.Tasks.SendTaskInput(ctx, &taskv1.SendTaskInputRequest{
+			AgentId: "a", TaskId: taskID, RequestId: "in",
+			Text: "hello\n", EndOfInput: true,
+		})
 		return err == nil && r.GetAcceptedInput()
 	}, time.Minute, 5*time.Millisecond)
 	require.Equal(t, taskv1.TaskState_TASK_STATE_COMPLETED, f.ended(ctx, taskID).GetState())
@@ -180,7 +193,8 @@ func TestT3_InputAndStop(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, taskv1.TaskState_TASK_STATE_CANCELLED, f.ended(ctx, taskID).GetState())
 
-	taskID = f.exec(ctx, &taskv1.CommandSpec{Cmd: "slow", Timeout: durationpb.New(10 * time.Millisecond)}, 0).GetHandle().GetTaskId()
+	taskID = f.exec(ctx, &taskv1.CommandSpec{Cmd: "slow", Timeout: durationpb.New(10 * time.Millisecond)}, 0).
+		GetHandle().GetTaskId()
 	require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT, f.ended(ctx, taskID).GetEndReason())
 }
 

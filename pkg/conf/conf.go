@@ -42,7 +42,10 @@ type Set struct {
 
 // New returns a Set that declares its flags on flags, which are usually a command's.
 func New(flags *pflag.FlagSet) *Set {
-	return &Set{flags: flags, types: map[string]string{}, origin: map[string]string{}, secretFiles: map[string]string{}, getenv: os.LookupEnv, environ: os.Environ, known: map[string]bool{}}
+	return &Set{
+		flags: flags, types: map[string]string{}, origin: map[string]string{}, secretFiles: map[string]string{},
+		getenv: os.LookupEnv, environ: os.Environ, known: map[string]bool{},
+	}
 }
 
 // String declares a text setting.
@@ -147,8 +150,8 @@ func (s *Set) Load(path string) error {
 	return errors.Join(errs...)
 }
 
-// SecretFiles returns the files with secrets that Load read, by what named them: the variable of a secret, or "config" for the
-// file of Load if that sets a secret.
+// SecretFiles returns the files with secrets that Load read, by what named them: the variable of a secret, or "config"
+// for the file of Load if that sets a secret.
 func (s *Set) SecretFiles() map[string]string { return maps.Clone(s.secretFiles) }
 
 // Origin returns where the value of a setting came from after Load: flag, env, file or

@@ -63,7 +63,10 @@ func TestPrecedence(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(file), 0o600))
 	require.NoError(t, s.Load(path))
 	require.Equal(t, settings{Addr: "from-flag", Count: 8, Ratio: 0.25, Wait: 5 * time.Second, Debug: true}, v)
-	for name, origin := range map[string]string{"http-addr": "flag", "count": "env", "ratio": "file", "wait": "file", "debug": "default"} {
+	for name, origin := range map[string]string{
+		"http-addr": "flag", "count": "env", "ratio": "file", "wait": "file",
+		"debug": "default",
+	} {
 		require.Equal(t, origin, s.Origin(name), name)
 	}
 }

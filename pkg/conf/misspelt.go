@@ -12,18 +12,24 @@ import (
 // others are the variables with the prefix Env that are no settings, and who reads each. They are not
 // reported as misspelt, even if they are close to the variable of a setting.
 var others = map[string]string{ //nolint:gosec // names of variables, no credentials
-	"QUARTET_ADDRESS": "clients", "QUARTET_TOKEN": "clients", "QUARTET_TOKEN_FILE": "clients", "QUARTET_TLS": "clients", "QUARTET_CONTEXT": "clients",
+	"QUARTET_ADDRESS": "clients", "QUARTET_TOKEN": "clients", "QUARTET_TOKEN_FILE": "clients", "QUARTET_TLS": "clients",
+	"QUARTET_CONTEXT":     "clients",
 	"QUARTET_TLS_CA_FILE": "clients", "QUARTET_TLS_CERT_FILE": "clients", "QUARTET_TLS_KEY_FILE": "clients",
-	"QUARTET_TASK_ID": "commands of workers", "QUARTET_TASK_WORKER": "commands of workers", "QUARTET_BOOT_ID": "commands of workers",
-	"QUARTET_RUN_ID": "handlers of steps", "QUARTET_SESSION_ID": "handlers of steps", "QUARTET_BOARD_ID": "handlers of steps",
-	"QUARTET_STEP_ID": "handlers of steps", "QUARTET_STEP_TITLE": "handlers of steps", "QUARTET_STEP_SUMMARY": "handlers of steps",
-	"QUARTET_TAG": "docker-compose.yml", "QUARTET_HOSTS": "docker-compose.yml", "QUARTET_HTTP_PORT": "docker-compose.yml",
+	"QUARTET_TASK_ID": "commands of workers", "QUARTET_TASK_WORKER": "commands of workers",
+	"QUARTET_BOOT_ID": "commands of workers",
+	"QUARTET_RUN_ID":  "handlers of steps", "QUARTET_SESSION_ID": "handlers of steps",
+	"QUARTET_BOARD_ID": "handlers of steps",
+	"QUARTET_STEP_ID":  "handlers of steps", "QUARTET_STEP_TITLE": "handlers of steps",
+	"QUARTET_STEP_SUMMARY": "handlers of steps",
+	"QUARTET_TAG":          "docker-compose.yml", "QUARTET_HOSTS": "docker-compose.yml",
+	"QUARTET_HTTP_PORT": "docker-compose.yml",
 	"QUARTET_GRPC_PORT": "docker-compose.yml", "QUARTET_WORKER_TOKEN": "docker-compose.yml",
 }
 
 // ofServices matches the variables that Kubernetes, and Docker's old links, give a container for each service
 // in its namespace whose name begins with quartet.
-var ofServices = regexp.MustCompile(`^QUARTET_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+var ofServices = regexp.MustCompile(
+	`^QUARTET_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 const (
 	// ofTests is the prefix of the variables of tests.
@@ -71,11 +77,13 @@ func (s *Set) misspelt() error {
 	var errs []error
 	for _, entry := range slices.Sorted(slices.Values(s.environ())) {
 		name, _, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, Env) || known[name] || strings.HasPrefix(name, ofTests) || ofServices.MatchString(name) {
+		if !strings.HasPrefix(name, Env) || known[name] || strings.HasPrefix(name, ofTests) ||
+			ofServices.MatchString(name) {
 			continue
 		}
 		if meant := nearest(name, all); meant != "" {
-			errs = append(errs, fmt.Errorf("the environment variable %s is no setting; did you mean %s? Otherwise unset it", name, meant))
+			errs = append(errs, fmt.Errorf("the environment variable %s is no setting; did you mean %s? Otherwise "+
+				"unset it", name, meant))
 		}
 	}
 	return errors.Join(errs...)

@@ -45,8 +45,11 @@ func TestVariablesOfOthersAreAccepted(t *testing.T) {
 	require.NoError(t, within(
 		"QUARTET_ADDRESS=a", "QUARTET_TLS=1", "QUARTET_TOKEN=t", "QUARTET_TOKEN_FILE=f", // clients
 		"QUARTET_TASK_ID=tsk_1", "QUARTET_STEP_ID=s", "QUARTET_TAG=dev", // commands, steps, compose
-		"QUARTET_SERVICE_HOST=10.0.0.1", "QUARTET_SERVICE_PORT=1", "QUARTET_SERVICE_PORT_GRPC=1", "QUARTET_PORT=tcp://10.0.0.1:1",
-		"QUARTET_PORT_7480_TCP=x", "QUARTET_PORT_7480_TCP_ADDR=x", "QUARTET_NATS_PORT=tcp://10.0.0.1:1", "QUARTET_NATS_SERVICE_HOST=x", // Kubernetes
+		"QUARTET_SERVICE_HOST=10.0.0.1", "QUARTET_SERVICE_PORT=1", "QUARTET_SERVICE_PORT_GRPC=1",
+		"QUARTET_PORT=tcp://10.0.0.1:1",
+		// Kubernetes
+		"QUARTET_PORT_7480_TCP=x", "QUARTET_PORT_7480_TCP_ADDR=x", "QUARTET_NATS_PORT=tcp://10.0.0.1:1",
+		"QUARTET_NATS_SERVICE_HOST=x",
 		"QUARTET_TEST_OPEN=1", "QUARTET_MINE=1", "QUARTET_DATA_DIR=d", "QUARTET_BOOTSTRAP_TOKEN_FILE=f",
 		"UNRELATED=1", "", "=C:=C:",
 	).Load(""))
@@ -61,7 +64,17 @@ func TestDistance(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
 		want int
-	}{{"", "", 0}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"abc", "ab", 1}, {"abc", "xbc", 1}, {"abc", "cab", 2}, {"abcd", "badc", 2}, {"abc", "abcxyz", 3}, {"kitten", "sitting", 3}} {
+	}{
+		{"", "", 0},
+		{"abc", "abc", 0},
+		{"abc", "acb", 1},
+		{"abc", "ab", 1},
+		{"abc", "xbc", 1},
+		{"abc", "cab", 2},
+		{"abcd", "badc", 2},
+		{"abc", "abcxyz", 3},
+		{"kitten", "sitting", 3},
+	} {
 		require.Equal(t, c.want, distance(c.a, c.b, 3), "%s %s", c.a, c.b)
 		require.Equal(t, c.want, distance(c.b, c.a, 3), "%s %s", c.b, c.a)
 	}

@@ -305,7 +305,10 @@ type host struct {
 func newHost(t *testing.T) *host {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
-	h := &host{dir: dir, data: filepath.Join(dir, "data"), secret: filepath.Join(dir, "secret"), private: filepath.Join(dir, "data", "key"), socket: filepath.Join(dir, "s")}
+	h := &host{
+		dir: dir, data: filepath.Join(dir, "data"), secret: filepath.Join(dir, "secret"),
+		private: filepath.Join(dir, "data", "key"), socket: filepath.Join(dir, "s"),
+	}
 	h.tokens = filepath.Join(dir, ".local", "state", "quartet")
 	require.NoError(t, errors.Join(os.Mkdir(h.data, 0o700), os.MkdirAll(h.tokens, 0o700)))
 	require.NoError(t, os.WriteFile(h.token(), []byte("Authorization: Bearer SECRET\n"), 0o600))
@@ -390,8 +393,11 @@ type profile struct {
 }
 
 var profiles = []profile{
-	{confine.LevelNamespaces, confine.NetworkNone}, {confine.LevelNamespaces, confine.NetworkOutside}, {confine.LevelNamespaces, confine.NetworkAll},
-	{confine.LevelLandlock, confine.NetworkNone}, {confine.LevelLandlock, confine.NetworkAll},
+	{confine.LevelNamespaces, confine.NetworkNone},
+	{confine.LevelNamespaces, confine.NetworkOutside},
+	{confine.LevelNamespaces, confine.NetworkAll},
+	{confine.LevelLandlock, confine.NetworkNone},
+	{confine.LevelLandlock, confine.NetworkAll},
 }
 
 // TestAttacks has a command try to reach what it must not, in each profile (SPEC T10.3). With -v it lists
@@ -447,7 +453,8 @@ func TestAttacks(t *testing.T) {
 				{name: "rename", args: []string{h.secret, s.workspace + "/stolen"}},
 				{name: "link", args: []string{h.secret, s.workspace + "/hard"}},
 				{name: "symlink", args: []string{h.secret, s.workspace + "/soft"}},
-				{name: "chmod", args: []string{h.secret}, allowed: !namespaces}, // Landlock does not confine modes and times
+				// Landlock does not confine modes and times
+				{name: "chmod", args: []string{h.secret}, allowed: !namespaces},
 				{name: "mkdir", args: []string{h.dir + "/planted"}},
 				{name: "write", args: []string{"/usr/planted"}},
 				{name: "write", args: []string{"/etc/planted"}},
@@ -496,7 +503,10 @@ func TestAttacks(t *testing.T) {
 				{name: "dial", args: []string{"unix", "@" + h.socket}},
 				{name: "dial", args: []string{"tcp", h.tcp}, allowed: all},
 				{name: "dial", args: []string{"tcp", h.public}, allowed: all},
-				{name: "dial", args: []string{"tcp", "0.0.0.0" + h.tcp[strings.LastIndexByte(h.tcp, ':'):]}, allowed: all},
+				{
+					name: "dial", args: []string{"tcp", "0.0.0.0" + h.tcp[strings.LastIndexByte(h.tcp, ':'):]},
+					allowed: all,
+				},
 				{name: "dial", args: []string{"tcp", "10.0.2.2" + h.tcp[strings.LastIndexByte(h.tcp, ':'):]}},
 				{name: "dial", args: []string{"tcp", "169.254.169.254:80"}},
 				{name: "udp", args: []string{h.udp}, allowed: all},

@@ -25,7 +25,8 @@ func BenchmarkCommand(b *testing.B) {
 	open := func(b *testing.B, n confine.Network) *confine.Sandbox {
 		dir, err := filepath.EvalSymlinks(b.TempDir())
 		require.NoError(b, err)
-		s, err := confine.Open(confine.Policy{Dir: filepath.Join(dir, "s"), Writable: []string{dir}, Network: n}, []string{"/proc/self/exe", helperArgument}, nil)
+		s, err := confine.Open(confine.Policy{Dir: filepath.Join(dir, "s"), Writable: []string{dir}, Network: n},
+			[]string{"/proc/self/exe", helperArgument}, nil)
 		require.NoError(b, err)
 		return s
 	}

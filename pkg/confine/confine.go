@@ -61,10 +61,10 @@ type Policy struct {
 	// Hidden are files and directories that commands must not reach, although they are inside
 	// of directories that commands may use. They need not exist. Of what commands only read, an open sandbox
 	// never shows what appears at these paths or in the directories that lead to them. In Writable, what is
-	// replaced or created at one of these paths is hidden before the next command starts, and within a tenth of a second while
-	// commands run: a file that may be replaced belongs into a hidden directory. At LevelLandlock nothing
-	// can be hidden: Open returns an error if one of them exists inside of a directory that commands may read or write, and a sandbox
-	// ends within a tenth of a second when one appears there.
+	// replaced or created at one of these paths is hidden before the next command starts, and within a tenth of a
+	// second while commands run: a file that may be replaced belongs into a hidden directory. At LevelLandlock nothing
+	// can be hidden: Open returns an error if one of them exists inside of a directory that commands may read or write,
+	// and a sandbox ends within a tenth of a second when one appears there.
 	Hidden []string
 	// Network is the network that commands reach. Required.
 	Network Network

@@ -40,7 +40,8 @@ type helper struct {
 func Main() error {
 	// No process of the sandbox may end this one by a signal. Child processes inherit ignored signals,
 	// so these are received and discarded instead.
-	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE, unix.SIGALRM, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU)
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1,
+		unix.SIGUSR2, unix.SIGPIPE, unix.SIGALRM, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU)
 	// Whoever started the worker may have left files open.
 	if err := unix.CloseRange(helperSocket, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("close_range: %w", err)
@@ -55,10 +56,14 @@ func Main() error {
 	if err != nil || first.Setup == nil {
 		return errors.Join(errors.New("confine: no setup"), err)
 	}
-	if err := errors.Join(mapIDs(first.Setup.IDs), Protect()); err != nil { // no process of a sandbox may read the memory or the descriptors of this one
+	// no process of a sandbox may read the memory or the descriptors of this one
+	if err := errors.Join(mapIDs(first.Setup.IDs), Protect()); err != nil {
 		return c.send(response{Event: eventReady, Error: err.Error()})
 	}
-	h := &helper{channel: c, init: os.Getpid() == 1, spawn: make(chan func()), leaders: make(map[int]bool), byID: make(map[int64]int)}
+	h := &helper{
+		channel: c, init: os.Getpid() == 1, spawn: make(chan func()), leaders: make(map[int]bool),
+		byID: make(map[int64]int),
+	}
 	tun, err := h.prepare(first.Setup)
 	if err != nil {
 		return c.send(response{Event: eventReady, Error: err.Error()})
@@ -176,7 +181,8 @@ func (h *helper) start(m *startMsg, files []int) {
 	pid, fd, err := h.fork(m, files)
 	closeAll(files)
 	if err != nil {
-		_ = h.channel.send(response{Event: eventStarted, ID: m.ID, Error: err.Error()}) // if this fails, the helper ends
+		// if this fails, the helper ends
+		_ = h.channel.send(response{Event: eventStarted, ID: m.ID, Error: err.Error()})
 		return
 	}
 	_ = h.channel.send(response{Event: eventStarted, ID: m.ID}, fd) // if this fails, the helper ends
@@ -211,7 +217,10 @@ func (h *helper) fork(m *startMsg, files []int) (pid, fd int, err error) {
 	err = withMark(m.Mark, func() (err error) {
 		h.mu.Lock() // the process may end before it is registered as a leader
 		defer h.mu.Unlock()
-		pid, err = syscall.ForkExec(path, m.Argv, &syscall.ProcAttr{Dir: m.Dir, Env: m.Env, Files: descriptors, Sys: attr})
+		pid, err = syscall.ForkExec(path, m.Argv, &syscall.ProcAttr{
+			Dir: m.Dir, Env: m.Env, Files: descriptors,
+			Sys: attr,
+		})
 		if err == nil {
 			h.leaders[pid], h.byID[m.ID] = true, pid
 		}
@@ -226,8 +235,9 @@ func (h *helper) fork(m *startMsg, files []int) (pid, fd int, err error) {
 	return pid, fd, nil
 }
 
-// withMark runs f while the soft RLIMIT_RTTIME of this process is mark, which processes that f starts inherit; see Spec.Mark. 0 leaves
-// it as it is. Calls must not overlap. The error is that of f, or of setting the limit before or after it.
+// withMark runs f while the soft RLIMIT_RTTIME of this process is mark, which processes that f starts inherit; see
+// Spec.Mark. 0 leaves it as it is. Calls must not overlap. The error is that of f, or of setting the limit before or
+// after it.
 func withMark(mark uint64, f func() error) error {
 	if mark == 0 {
 		return f()

@@ -17,16 +17,16 @@ import (
 )
 
 // What commands only read, and what is hidden in it, does not change for an open sandbox: each directory that leads
-// to something hidden is listed. It becomes a directory of the view, in which the entries that it had are mounted one by
-// one, but for those that are hidden. What the host later puts there, or in place of an entry, does not appear: a mount that
-// covers a hidden file would be gone as soon as the host renames another file to its name.
+// to something hidden is listed. It becomes a directory of the view, in which the entries that it had are mounted one
+// by one, but for those that are hidden. What the host later puts there, or in place of an entry, does not appear: a
+// mount that covers a hidden file would be gone as soon as the host renames another file to its name.
 //
-// Directories that commands write cannot be listed, since what a command makes there must arrive on the host. What is hidden
-// in them is covered by a mount, and a guardian covers it again when it was replaced.
+// Directories that commands write cannot be listed, since what a command makes there must arrive on the host. What is
+// hidden in them is covered by a mount, and a guardian covers it again when it was replaced.
 
 const (
-	// maxListed is the number of entries up to which a directory is listed. A larger one that contains something hidden is
-	// hidden itself: every entry is a mount.
+	// maxListed is the number of entries up to which a directory is listed. A larger one that contains something hidden
+	// is hidden itself: every entry is a mount.
 	maxListed = 10_000
 	// maxSearched is the number of entries of /etc, and of /opt, that are searched for what not every user can read.
 	// Directories beyond it are hidden.
@@ -35,8 +35,8 @@ const (
 	coverPeriod = 100 * time.Millisecond
 	// coverAttempts is how often a hidden path is covered at most that the host replaces or removes after it was found.
 	coverAttempts = 1000
-	// searchPeriod is the least time between two searches of /etc and /opt, and searchShare how many times longer than a search
-	// the pause after it is: each open sandbox searches.
+	// searchPeriod is the least time between two searches of /etc and /opt, and searchShare how many times longer than
+	// a search the pause after it is: each open sandbox searches.
 	searchPeriod, searchShare = 5 * time.Second, 200
 )
 
@@ -46,9 +46,13 @@ type listing struct {
 	entries []fs.DirEntry
 }
 
-// openListing reads the directory at path. It returns nil if the directory is too large to be listed, was removed, or cannot be read.
+// openListing reads the directory at path. It returns nil if the directory is too large to be listed, was removed, or
+// cannot be read.
 func openListing(path string) (*listing, error) {
-	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS,
+	})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return nil, nil
 	}
@@ -74,7 +78,8 @@ func (l *listing) attach(path string, omitted map[string]bool) error {
 			continue
 		}
 		err := attachEntry(dirfd, e, viewRoot+inside)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) { // it was removed; there is a directory of the sandbox
+		// it was removed; there is a directory of the sandbox
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("%s: %w", inside, err)
 		}
 	}
@@ -118,11 +123,17 @@ func attachEntry(dirfd int, e fs.DirEntry, target string) error {
 func listed(mounts, writable, hidden []string) (dirs []string) {
 	for _, path := range hidden {
 		for _, top := range mounts {
-			if !within(path, top) || slices.ContainsFunc(hidden, func(outer string) bool { return outer == top || within(path, outer) && within(outer, top) }) {
+			if !within(path, top) || slices.ContainsFunc(hidden, func(outer string) bool {
+				return outer == top ||
+					within(path, outer) && within(outer, top)
+			}) {
 				continue // it is not in this mount, or a directory around it is hidden
 			}
 			for dir := filepath.Dir(path); len(dir) >= len(top); dir = filepath.Dir(dir) {
-				inRoot := slices.ContainsFunc(writable, func(root string) bool { return within(root, top) && beneath(dir, root) })
+				inRoot := slices.ContainsFunc(writable, func(root string) bool {
+					return within(root, top) &&
+						beneath(dir, root)
+				})
 				if st, err := os.Lstat(dir); err == nil && st.IsDir() && !inRoot && !slices.Contains(dirs, dir) {
 					dirs = append(dirs, dir)
 				}
@@ -171,7 +182,8 @@ func notPublic(dir string, except []string) (paths []string) {
 		for _, e := range entries {
 			path := filepath.Join(queue[0], e.Name())
 			info, err := e.Info()
-			if err != nil || info.Mode()&fs.ModeSymlink != 0 || slices.ContainsFunc(except, func(root string) bool { return beneath(path, root) }) {
+			if err != nil || info.Mode()&fs.ModeSymlink != 0 ||
+				slices.ContainsFunc(except, func(root string) bool { return beneath(path, root) }) {
 				continue
 			}
 			switch {
@@ -199,7 +211,10 @@ type guardian struct {
 // newGuardian returns the guardian of a sandbox. It must be called before the sandbox has its view.
 func newGuardian(s *setup) *guardian {
 	p := &s.Policy
-	g := &guardian{level: p.Level, own: append([]string{Home(p.Dir), Temp(p.Dir)}, p.Writable...), covers: make(map[uint64]bool)}
+	g := &guardian{
+		level: p.Level, own: append([]string{Home(p.Dir), Temp(p.Dir)}, p.Writable...),
+		covers: make(map[uint64]bool),
+	}
 	dirs := p.Writable
 	if g.level == LevelLandlock {
 		dirs = append(slices.Clone(dirs), s.Mounts...)
@@ -246,7 +261,8 @@ func whileReplaced(cover func() error) error {
 }
 
 // cover covers what is visible at a hidden path, unless it is covered, and makes the directories that lead to it
-// mount points, which cannot be renamed. It returns fs.ErrNotExist if the host replaced or removed one of them meanwhile. The caller holds mu.
+// mount points, which cannot be renamed. It returns fs.ErrNotExist if the host replaced or removed one of them
+// meanwhile. The caller holds mu.
 func (g *guardian) cover(path string) error {
 	st, err := os.Stat(path)
 	if err != nil || g.covered(path, st) {
@@ -268,7 +284,8 @@ func (g *guardian) cover(path string) error {
 		}
 		for _, dir := range slices.Backward(parents) {
 			var st unix.Statx_t
-			if err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_BASIC_STATS, &st); err != nil || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+			if err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_BASIC_STATS, &st); err != nil ||
+				st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
 				continue
 			}
 			if err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {

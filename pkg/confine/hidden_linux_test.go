@@ -19,21 +19,30 @@ func replace(t *testing.T, path, content string) {
 }
 
 // What is hidden in a directory that commands only read does not appear in an open sandbox, whatever the host does:
-// replace it, make it, write a copy beside it, or replace a directory around it. The rest of the directory is there (SPEC T10).
+// replace it, make it, write a copy beside it, or replace a directory around it. The rest of the directory is there
+// (SPEC T10).
 func TestT10_WhatIsReplacedStaysHidden(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 	etc := filepath.Join(dir, "etc")
-	key, absent, tls := filepath.Join(etc, "app", "key"), filepath.Join(etc, "app", "token"), filepath.Join(etc, "app", "tls")
-	for path, content := range map[string]string{key: "SECRET", filepath.Join(etc, "app", "public"): "public", filepath.Join(etc, "live", "f"): "before", filepath.Join(tls, "tls.key"): "SECRET", filepath.Join(etc, "top"): "top"} {
-		require.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)))
+	key, absent, tls := filepath.Join(etc, "app", "key"), filepath.Join(etc, "app", "token"),
+		filepath.Join(etc, "app", "tls")
+	for path, content := range map[string]string{
+		key: "SECRET", filepath.Join(etc, "app", "public"): "public",
+		filepath.Join(etc, "live", "f"): "before", filepath.Join(tls, "tls.key"): "SECRET",
+		filepath.Join(etc, "top"): "top",
+	} {
+		require.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(content), 0o644)))
 	}
 	require.NoError(t, os.Symlink("app/public", filepath.Join(etc, "link")))
 	s := open(t, func(p *confine.Policy) {
-		p.Level, p.Readable, p.Hidden = confine.LevelNamespaces, []string{etc}, []string{key, absent, tls, filepath.Join(etc, "later", "key")}
+		p.Level, p.Readable, p.Hidden = confine.LevelNamespaces, []string{etc},
+			[]string{key, absent, tls, filepath.Join(etc, "later", "key")}
 	})
 	look := func() string {
-		out, _ := s.run("cd " + etc + "; find . -type f -exec cat {} + | tr -d '\\n'; cat app/key app/token app/tls/tls.key later/key app/.key.tmp 2>/dev/null; ls -a app app/tls later 2>/dev/null")
+		out, _ := s.run("cd " + etc + "; find . -type f -exec cat {} + | tr -d '\\n'; cat app/key app/token " +
+			"app/tls/tls.key later/key app/.key.tmp 2>/dev/null; ls -a app app/tls later 2>/dev/null")
 		return out
 	}
 	said := look()
@@ -46,14 +55,18 @@ func TestT10_WhatIsReplacedStaysHidden(t *testing.T) {
 
 	replace(t, key, "SECRET")
 	require.NotContains(t, look(), "SECRET", "the key was replaced")
-	require.NoError(t, errors.Join(os.WriteFile(absent, []byte("SECRET"), 0o600), os.WriteFile(filepath.Join(etc, "app", ".key.tmp"), []byte("SECRET"), 0o600)))
+	require.NoError(t, errors.Join(os.WriteFile(absent, []byte("SECRET"), 0o600),
+		os.WriteFile(filepath.Join(etc, "app", ".key.tmp"), []byte("SECRET"), 0o600)))
 	require.NotContains(t, look(), "SECRET", "what was not there was made, and a copy beside the key")
-	require.NoError(t, errors.Join(os.Rename(tls, tls+".old"), os.Mkdir(tls, 0o755), os.WriteFile(filepath.Join(tls, "tls.key"), []byte("SECRET"), 0o600)))
+	require.NoError(t, errors.Join(os.Rename(tls, tls+".old"), os.Mkdir(tls, 0o755),
+		os.WriteFile(filepath.Join(tls, "tls.key"), []byte("SECRET"), 0o600)))
 	require.NotContains(t, look(), "SECRET", "a hidden directory was replaced")
-	require.NoError(t, errors.Join(os.MkdirAll(filepath.Join(etc, "later"), 0o755), os.WriteFile(filepath.Join(etc, "later", "key"), []byte("SECRET"), 0o600)))
+	require.NoError(t, errors.Join(os.MkdirAll(filepath.Join(etc, "later"), 0o755),
+		os.WriteFile(filepath.Join(etc, "later", "key"), []byte("SECRET"), 0o600)))
 	require.NotContains(t, look(), "SECRET", "a directory for what is hidden was made")
 	app := filepath.Join(etc, "app")
-	require.NoError(t, errors.Join(os.Rename(app, app+".old"), os.Mkdir(app, 0o755), os.WriteFile(key, []byte("SECRET"), 0o600)))
+	require.NoError(t, errors.Join(os.Rename(app, app+".old"), os.Mkdir(app, 0o755),
+		os.WriteFile(key, []byte("SECRET"), 0o600)))
 	require.NotContains(t, look(), "SECRET", "the directory of the key was replaced")
 	require.NoError(t, os.WriteFile(filepath.Join(etc, "live", "f"), []byte("after"), 0o644))
 	replace(t, filepath.Join(etc, "live", "f"), "again")
@@ -66,16 +79,19 @@ func TestT10_WhatIsReplacedInARootIsHiddenAgain(t *testing.T) {
 	var file, folder, absent string
 	change := func(p *confine.Policy) {
 		p.Level = confine.LevelNamespaces
-		file, folder, absent = filepath.Join(p.Writable[0], ".env"), filepath.Join(p.Writable[0], "keys"), filepath.Join(p.Writable[0], "made", "later", "key")
+		file, folder, absent = filepath.Join(p.Writable[0], ".env"), filepath.Join(p.Writable[0], "keys"),
+			filepath.Join(p.Writable[0], "made", "later", "key")
 		p.Hidden = []string{file, folder, absent}
-		require.NoError(t, errors.Join(os.Mkdir(folder, 0o700), os.WriteFile(file, []byte("SECRET"), 0o600), os.WriteFile(folder+"/k", []byte("SECRET"), 0o600)))
+		require.NoError(t, errors.Join(os.Mkdir(folder, 0o700), os.WriteFile(file, []byte("SECRET"), 0o600),
+			os.WriteFile(folder+"/k", []byte("SECRET"), 0o600)))
 	}
 	s := open(t, change)
 	look := "cat .env keys/k made/later/key 2>/dev/null; find . -type f -exec cat {} +"
 	out, _ := s.run(look)
 	require.NotContains(t, out, "SECRET")
 	// A command that runs all the time tells what it sees.
-	running, output := s.start("until test -e stop; do until test -e now; do test -e stop && exit; sleep 0.01; done; rm now; (" + look + ") > seen.tmp 2>&1; mv seen.tmp seen; done")
+	running, output := s.start("until test -e stop; do until test -e now; do test -e stop && exit; sleep 0.01; done; " +
+		"rm now; (" + look + ") > seen.tmp 2>&1; mv seen.tmp seen; done")
 	seen := func() string {
 		require.NoError(t, os.WriteFile(filepath.Join(s.workspace, "now"), nil, 0o600))
 		var said []byte
@@ -88,7 +104,8 @@ func TestT10_WhatIsReplacedInARootIsHiddenAgain(t *testing.T) {
 	for what, change := range map[string]func() error{
 		"file": func() error { replace(t, file, "SECRET"); return nil },
 		"directory": func() error {
-			return errors.Join(os.Rename(folder, t.TempDir()+"/old"), os.Mkdir(folder, 0o700), os.WriteFile(folder+"/k", []byte("SECRET"), 0o600))
+			return errors.Join(os.Rename(folder, t.TempDir()+"/old"), os.Mkdir(folder, 0o700),
+				os.WriteFile(folder+"/k", []byte("SECRET"), 0o600))
 		},
 		"made": func() error {
 			return errors.Join(os.MkdirAll(filepath.Dir(absent), 0o700), os.WriteFile(absent, []byte("SECRET"), 0o600))
@@ -99,8 +116,10 @@ func TestT10_WhatIsReplacedInARootIsHiddenAgain(t *testing.T) {
 		require.NotContains(t, out, "SECRET", what)
 	}
 	replace(t, file, "SECRET")
-	require.Eventually(t, func() bool { return !strings.Contains(seen(), "SECRET") }, waitFor, pause, "hidden again while a command runs")
-	out, _ = s.run("mv made moved; cat moved/later/key; mv made/later moved; cat moved/key; mv keys moved; cat moved/k; echo x > made/f && cat made/f")
+	require.Eventually(t, func() bool { return !strings.Contains(seen(), "SECRET") }, waitFor, pause,
+		"hidden again while a command runs")
+	out, _ = s.run("mv made moved; cat moved/later/key; mv made/later moved; cat moved/key; mv keys moved; cat " +
+		"moved/k; echo x > made/f && cat made/f")
 	require.NotContains(t, out, "SECRET")
 	require.Contains(t, out, "x")
 	require.NoError(t, os.WriteFile(filepath.Join(s.workspace, "stop"), nil, 0o600))
@@ -160,8 +179,8 @@ func TestT10_LandlockEndsWithWhatCannotBeHidden(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Directories in /etc and /opt are searched to the end for what not every user can read, and what appears there later is
-// found. A root in /opt is not searched (SPEC T10).
+// Directories in /etc and /opt are searched to the end for what not every user can read, and what appears there later
+// is found. A root in /opt is not searched (SPEC T10).
 func TestT10_WhatOnlyRootMayReadIsHiddenAtAnyDepth(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can make files in /opt")
@@ -169,12 +188,16 @@ func TestT10_WhatOnlyRootMayReadIsHiddenAtAnyDepth(t *testing.T) {
 	top, err := os.MkdirTemp("/opt", "quartet-test-") //nolint:usetesting // it must be in /opt
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(top)) })
-	deep, public, root := filepath.Join(top, "a", "b", "c", "d", "e"), filepath.Join(top, "public", "x"), filepath.Join(top, "root")
-	require.NoError(t, errors.Join(os.Chmod(top, 0o755), os.MkdirAll(deep, 0o755), os.MkdirAll(public, 0o755), os.Mkdir(root, 0o755)))
-	require.NoError(t, errors.Join(os.WriteFile(deep+"/key", []byte("SECRET"), 0o600), os.WriteFile(deep+"/readable", []byte("public"), 0o644), os.WriteFile(root+"/mine", []byte("mine"), 0o600)))
+	deep, public, root := filepath.Join(top, "a", "b", "c", "d", "e"), filepath.Join(top, "public", "x"),
+		filepath.Join(top, "root")
+	require.NoError(t, errors.Join(os.Chmod(top, 0o755), os.MkdirAll(deep, 0o755), os.MkdirAll(public, 0o755),
+		os.Mkdir(root, 0o755)))
+	require.NoError(t, errors.Join(os.WriteFile(deep+"/key", []byte("SECRET"), 0o600),
+		os.WriteFile(deep+"/readable", []byte("public"), 0o644), os.WriteFile(root+"/mine", []byte("mine"), 0o600)))
 	s := open(t, func(p *confine.Policy) { p.Level, p.Writable = confine.LevelNamespaces, []string{root} })
 	look := func() string {
-		out, _ := s.run("cat " + deep + "/key " + deep + "/readable " + public + "/key; find " + top + " -type f -exec cat {} +")
+		out, _ := s.run("cat " + deep + "/key " + deep + "/readable " + public + "/key; find " + top +
+			" -type f -exec cat {} +")
 		return out
 	}
 	require.NotContains(t, look(), "SECRET")
@@ -184,7 +207,8 @@ func TestT10_WhatOnlyRootMayReadIsHiddenAtAnyDepth(t *testing.T) {
 	require.NoError(t, os.WriteFile(deep+"/other", []byte("SECRET"), 0o600))
 	require.NotContains(t, look(), "SECRET", "beside something that is hidden, nothing appears")
 	require.NoError(t, os.WriteFile(public+"/key", []byte("SECRET"), 0o600))
-	require.Eventually(t, func() bool { return !strings.Contains(look(), "SECRET") }, waitFor, pause, "it is found after a while")
+	require.Eventually(t, func() bool { return !strings.Contains(look(), "SECRET") }, waitFor, pause,
+		"it is found after a while")
 	require.Contains(t, look(), "mine")
 }
 
@@ -199,7 +223,8 @@ func TestT10_ParentsOfARootInTmpCannotBeMoved(t *testing.T) {
 		p.Level, p.Writable, p.Hidden = confine.LevelNamespaces, []string{root}, []string{hidden}
 	})
 	for range 2 {
-		out, _ := s.run("mv " + hidden + " " + base + "/moved && echo moved; mv " + base + " /tmp/moved && echo moved; cd " + root + " && echo there")
+		out, _ := s.run("mv " + hidden + " " + base + "/moved && echo moved; mv " + base +
+			" /tmp/moved && echo moved; cd " + root + " && echo there")
 		require.NotContains(t, strings.ReplaceAll(out, "/moved", ""), "moved")
 		require.Contains(t, out, "there")
 	}

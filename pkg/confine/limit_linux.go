@@ -54,10 +54,13 @@ func dropCapabilities() error {
 
 // Rights of Landlock by kind of path.
 const (
-	readRights  = landlock.AccessFSExecute | landlock.AccessFSReadFile | landlock.AccessFSReadDir
-	fileRights  = landlock.AccessFSExecute | landlock.AccessFSReadFile | landlock.AccessFSWriteFile | landlock.AccessFSTruncate | landlock.AccessFSIoctlDev
-	writeRights = readRights | fileRights | landlock.AccessFSRemoveDir | landlock.AccessFSRemoveFile | landlock.AccessFSMakeDir |
-		landlock.AccessFSMakeReg | landlock.AccessFSMakeSock | landlock.AccessFSMakeFifo | landlock.AccessFSMakeSym | landlock.AccessFSRefer
+	readRights = landlock.AccessFSExecute | landlock.AccessFSReadFile | landlock.AccessFSReadDir
+	fileRights = landlock.AccessFSExecute | landlock.AccessFSReadFile | landlock.AccessFSWriteFile |
+		landlock.AccessFSTruncate | landlock.AccessFSIoctlDev
+	writeRights = readRights | fileRights | landlock.AccessFSRemoveDir | landlock.AccessFSRemoveFile |
+		landlock.AccessFSMakeDir |
+		landlock.AccessFSMakeReg | landlock.AccessFSMakeSock | landlock.AccessFSMakeFifo | landlock.AccessFSMakeSym |
+		landlock.AccessFSRefer
 	allRights = writeRights | landlock.AccessFSMakeChar | landlock.AccessFSMakeBlock
 )
 
@@ -75,7 +78,8 @@ func restrictFiles(s *setup) error {
 		return errors.Join(errors.New("this kernel has no Landlock"), err)
 	}
 	if s.Policy.Level == LevelLandlock && abi < 6 {
-		return fmt.Errorf("version %d of this kernel does not confine signals; without namespaces, version 6 (Linux 6.12) is needed", abi)
+		return fmt.Errorf("version %d of this kernel does not confine signals; without namespaces, version 6 (Linux "+
+			"6.12) is needed", abi)
 	}
 	attr := landlock.RulesetAttr{HandledAccessFS: allRights &^ missingRights(abi)}
 	if abi >= 6 {
@@ -155,15 +159,20 @@ func allowPath(rules int, path string, rights uint64) error {
 // refusedCalls are system calls that commands do not need and attacks do: they make namespaces
 // and mounts, change the kernel, or have a history of flaws.
 var refusedCalls = []string{
-	"unshare", "setns", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr",
-	"chroot", "keyctl", "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd", "kexec_load", "kexec_file_load", "init_module",
-	"finit_module", "delete_module", "open_by_handle_at", "name_to_handle_at", "io_uring_setup", "io_uring_enter", "io_uring_register",
-	"quotactl", "quotactl_fd", "swapon", "swapoff", "reboot", "acct", "settimeofday", "clock_settime", "adjtimex", "clock_adjtime",
+	"unshare", "setns", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount",
+	"fspick", "mount_setattr",
+	"chroot", "keyctl", "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd", "kexec_load",
+	"kexec_file_load", "init_module",
+	"finit_module", "delete_module", "open_by_handle_at", "name_to_handle_at", "io_uring_setup", "io_uring_enter",
+	"io_uring_register",
+	"quotactl", "quotactl_fd", "swapon", "swapoff", "reboot", "acct", "settimeofday", "clock_settime", "adjtimex",
+	"clock_adjtime",
 	"iopl", "ioperm", "lookup_dcookie", "vhangup", "nfsservctl", "syslog", "fanotify_init",
 }
 
 // newNamespaces are the flags of clone that make a namespace.
-const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
+	unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
 // never is a value that no argument of a call has, so that the condition "not equal to never" always holds.
 const never = 1<<64 - 1
@@ -171,21 +180,28 @@ const never = 1<<64 - 1
 // filter returns the system call filter of a policy.
 func filter(p *Policy) seccomp.Filter {
 	on := func(name string, argument uint32, op seccomp.Operation, value uint64) seccomp.NameWithConditions {
-		return seccomp.NameWithConditions{Name: name, Conditions: seccomp.ArgumentConditions{{Argument: argument, Operation: op, Value: value}}}
+		return seccomp.NameWithConditions{Name: name, Conditions: seccomp.ArgumentConditions{
+			{Argument: argument, Operation: op, Value: value},
+		}}
 	}
 	refused := seccomp.SyscallGroup{Names: known(refusedCalls), Action: errnoAction(unix.EPERM)}
 	// A seccomp filter cannot read clone3's arguments; without it, programs use clone.
 	absent := seccomp.SyscallGroup{Names: known([]string{"clone3"}), Action: errnoAction(unix.ENOSYS)}
-	conditional := seccomp.SyscallGroup{Action: errnoAction(unix.EPERM), NamesWithCondtions: []seccomp.NameWithConditions{
-		on("clone", 0, seccomp.BitsSet, newNamespaces),
-		on("ioctl", 1, seccomp.Equal, unix.TIOCSTI),
-		on("ioctl", 1, seccomp.Equal, unix.TIOCLINUX),
-	}}
+	conditional := seccomp.SyscallGroup{
+		Action: errnoAction(unix.EPERM),
+		NamesWithCondtions: []seccomp.NameWithConditions{
+			on("clone", 0, seccomp.BitsSet, newNamespaces),
+			on("ioctl", 1, seccomp.Equal, unix.TIOCSTI),
+			on("ioctl", 1, seccomp.Equal, unix.TIOCLINUX),
+		},
+	}
 	if p.Level == LevelLandlock { // commands can reach other processes of the user
 		conditional.NamesWithCondtions = append(conditional.NamesWithCondtions,
 			// IPC of System V and message queues have no namespace here.
-			on("shmget", 0, seccomp.NotEqual, never), on("msgget", 0, seccomp.NotEqual, never), on("semget", 0, seccomp.NotEqual, never), on("mq_open", 0, seccomp.NotEqual, never),
-			on("prlimit64", 0, seccomp.NotEqual, 0), on("setpriority", 1, seccomp.NotEqual, 0), on("ioprio_set", 1, seccomp.NotEqual, 0))
+			on("shmget", 0, seccomp.NotEqual, never), on("msgget", 0, seccomp.NotEqual, never),
+			on("semget", 0, seccomp.NotEqual, never), on("mq_open", 0, seccomp.NotEqual, never),
+			on("prlimit64", 0, seccomp.NotEqual, 0), on("setpriority", 1, seccomp.NotEqual, 0),
+			on("ioprio_set", 1, seccomp.NotEqual, 0))
 	}
 	families := []uint64{unix.AF_VSOCK, unix.AF_PACKET, unix.AF_ALG, unix.AF_KEY, unix.AF_XDP}
 	if p.Level == LevelLandlock {
@@ -227,12 +243,16 @@ func known(names []string) []string {
 // those that are, or are below, one that it has already.
 func visible(p Policy) []string {
 	var paths []string
-	for _, path := range append([]string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu"}, p.Readable...) {
+	for _, path := range append([]string{
+		"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt",
+		"/nix", "/gnu",
+	}, p.Readable...) {
 		found, err := filepath.EvalSymlinks(path)
 		if err != nil {
 			continue
 		}
-		if _, err := os.Stat(found); err == nil && !slices.ContainsFunc(paths, func(dir string) bool { return beneath(found, dir) }) {
+		if _, err := os.Stat(found); err == nil &&
+			!slices.ContainsFunc(paths, func(dir string) bool { return beneath(found, dir) }) {
 			paths = append(paths, found)
 		}
 	}

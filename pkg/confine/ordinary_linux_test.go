@@ -21,7 +21,8 @@ import (
 // ordinaryVariable marks the test binary that runs as an ordinary user.
 const ordinaryVariable = "CONFINE_TEST_ORDINARY_USER"
 
-// TestOrdinaryUser runs other tests as a user other than root, in a process that is protected as servers and workers are.
+// TestOrdinaryUser runs other tests as a user other than root, in a process that is protected as servers and workers
+// are.
 func TestOrdinaryUser(t *testing.T) {
 	if os.Getenv(ordinaryVariable) != "" {
 		require.NotZero(t, os.Getuid())
@@ -41,7 +42,8 @@ func TestOrdinaryUser(t *testing.T) {
 	// But for the network outside: not every machine lets its users open /dev/net/tun.
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "-test.v", "-test.run", "^(TestOrdinaryUser|TestCommandsWorkInTheirSandbox|TestAProcessHasANumberOfTheHost|TestCloseKillsWhatIsLeft|TestAMissingProgramIsAnError|TestOrphansAreReaped|TestAttacks)$/^(namespaces|landlock)(-none|-all)?$")
+	cmd := exec.CommandContext(ctx, program, "-test.v", "-test.run",
+		"^(TestOrdinaryUser|TestCommandsWorkInTheirSandbox|TestAProcessHasANumberOfTheHost|TestCloseKillsWhatIsLeft|TestAMissingProgramIsAnError|TestOrphansAreReaped|TestAttacks)$/^(namespaces|landlock)(-none|-all)?$")
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "HOME=" + tmp, ordinaryVariable + "=1"}
 	if os.Getuid() == 0 {
@@ -50,7 +52,10 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	for _, level := range []string{"TestCommandsWorkInTheirSandbox/namespaces", "TestAttacks/namespaces-none", "TestAttacks/landlock-all"} {
+	for _, level := range []string{
+		"TestCommandsWorkInTheirSandbox/namespaces", "TestAttacks/namespaces-none",
+		"TestAttacks/landlock-all",
+	} {
 		require.Contains(t, string(out), "--- PASS: "+level)
 	}
 }

@@ -31,7 +31,9 @@ func TestT10_OutsideIsEveryHostButThisOne(t *testing.T) {
 		cmd.Env = append(os.Environ(), insideNamespace+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{
 			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
-			UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+			UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{
+				{HostID: os.Getgid(), Size: 1},
+			},
 		}
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, string(out))
@@ -43,7 +45,11 @@ func TestT10_OutsideIsEveryHostButThisOne(t *testing.T) {
 	require.NoError(t, netlink.LinkSetUp(lo))
 	_, outside, err := net.ParseCIDR(outsideAddress + "/32")
 	require.NoError(t, err)
-	require.NoError(t, netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: outside, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST}))
+	require.NoError(t,
+		netlink.RouteAdd(&netlink.Route{
+			LinkIndex: lo.Attrs().Index, Dst: outside, Table: unix.RT_TABLE_LOCAL,
+			Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST,
+		}))
 	everywhere, packets := answer(t, "tcp", "0.0.0.0:0"), answerPackets(t, outsideAddress+":0")
 	_, port, err := net.SplitHostPort(everywhere.String())
 	require.NoError(t, err)
@@ -65,5 +71,6 @@ func TestT10_OutsideIsEveryHostButThisOne(t *testing.T) {
 		require.True(t, strings.HasPrefix(said, "refused"), said)
 	}
 	out, loopback, datagram = reach(confine.NetworkAll)
-	require.Equal(t, []string{"reached: SECRET", "reached: SECRET", "reached: SECRET"}, []string{out, loopback, datagram})
+	require.Equal(t, []string{"reached: SECRET", "reached: SECRET", "reached: SECRET"},
+		[]string{out, loopback, datagram})
 }

@@ -126,7 +126,8 @@ func (p *Policy) check() error {
 			return errors.New("confine: the root directory cannot be writable; name a directory below it")
 		}
 		if slices.Contains(p.Hidden, dir) {
-			return fmt.Errorf("confine: commands cannot run in %s, which is hidden from them; name a directory below or beside it", dir)
+			return fmt.Errorf("confine: commands cannot run in %s, which is hidden from them; name a directory below "+
+				"or beside it", dir)
 		}
 	}
 	if p.Level != LevelLandlock {
@@ -143,7 +144,8 @@ func (p *Policy) check() error {
 		}
 		for _, dir := range dirs {
 			if beneath(hidden, dir) {
-				return unavailable("landlock", fmt.Errorf("%s is inside of %s and can be hidden by namespaces only", hidden, dir))
+				return unavailable("landlock", fmt.Errorf("%s is inside of %s and can be hidden by namespaces only",
+					hidden, dir))
 			}
 		}
 	}
@@ -222,7 +224,10 @@ func (s *Sandbox) Start(spec Spec) (*Process, error) {
 	for _, f := range spec.Files {
 		files = append(files, int(f.Fd()))
 	}
-	err := s.channel.send(request{Start: &startMsg{ID: p.id, Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Terminal: spec.Terminal, Mark: spec.Mark}}, files...)
+	err := s.channel.send(request{Start: &startMsg{
+		ID: p.id, Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir,
+		Terminal: spec.Terminal, Mark: spec.Mark,
+	}}, files...)
 	if err == nil {
 		select {
 		case err = <-p.started:

@@ -50,7 +50,10 @@ type sandbox struct {
 func open(t *testing.T, change func(*confine.Policy)) *sandbox {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
-	p := confine.Policy{Dir: filepath.Join(dir, "sandbox"), Writable: []string{filepath.Join(dir, "workspace")}, Network: confine.NetworkNone}
+	p := confine.Policy{
+		Dir: filepath.Join(dir, "sandbox"), Writable: []string{filepath.Join(dir, "workspace")},
+		Network: confine.NetworkNone,
+	}
 	require.NoError(t, os.Mkdir(p.Writable[0], 0o700))
 	if change != nil {
 		change(&p)
@@ -108,7 +111,8 @@ func TestCommandsWorkInTheirSandbox(t *testing.T) {
 			{"cat /proc/self/status | grep -c CapEff", "1"},
 			{"grep CapEff /proc/self/status | tr -d '[:space:]'", "CapEff:0000000000000000"},
 			{"grep NoNewPrivs /proc/self/status | tr -d '[:space:]'", "NoNewPrivs:1"},
-			{"git init -q r && cd r && git -c user.name=a -c user.email=b@c commit -q --allow-empty -m x && git log --oneline | wc -l", "1"},
+			{"git init -q r && cd r && git -c user.name=a -c user.email=b@c commit -q --allow-empty -m x && git log " +
+				"--oneline | wc -l", "1"},
 		} {
 			out, status := s.run(c.command)
 			require.Equal(t, c.want, out, c.command)
@@ -126,7 +130,8 @@ func TestAProcessHasANumberOfTheHost(t *testing.T) {
 	levels(t, func(t *testing.T, level confine.Level) {
 		s := open(t, func(p *confine.Policy) { p.Level = level })
 		p, output := s.start("trap 'echo ended; exit 7' TERM; echo ready > ready; sleep 100 & wait")
-		require.Eventually(t, func() bool { _, err := os.Stat(s.workspace + "/ready"); return err == nil }, waitFor, pause)
+		require.Eventually(t, func() bool { _, err := os.Stat(s.workspace + "/ready"); return err == nil }, waitFor,
+			pause)
 		require.NoError(t, unix.Kill(-p.Pid, unix.SIGTERM))
 		p.AwaitExit()
 		require.NoError(t, unix.Kill(-p.Pid, unix.SIGKILL), "the group exists until it is reaped")
@@ -158,7 +163,8 @@ func TestAMissingProgramIsAnError(t *testing.T) {
 
 func TestOrphansAreReaped(t *testing.T) {
 	s := open(t, func(p *confine.Policy) { p.Level = confine.LevelNamespaces })
-	out, _ := s.run("for i in 1 2 3 4 5; do (sh -c 'sleep 0.05 &') ; done; sleep 1; ls -d /proc/[0-9]* | wc -l; cat /proc/[0-9]*/stat | grep -c ' Z '")
+	out, _ := s.run("for i in 1 2 3 4 5; do (sh -c 'sleep 0.05 &') ; done; sleep 1; ls -d /proc/[0-9]* | wc -l; cat " +
+		"/proc/[0-9]*/stat | grep -c ' Z '")
 	require.True(t, strings.HasSuffix(out, "\n0"), out)
 }
 
@@ -179,10 +185,14 @@ func TestT10_ParentsOfWhatIsHiddenCannotBeMoved(t *testing.T) {
 	change := func(p *confine.Policy) {
 		p.Level = confine.LevelNamespaces
 		root := p.Writable[0]
-		hidden = []string{filepath.Join(root, "a", "b", "hidden"), filepath.Join(root, "data"), filepath.Join(root, "data", "key")}
+		hidden = []string{
+			filepath.Join(root, "a", "b", "hidden"), filepath.Join(root, "data"),
+			filepath.Join(root, "data", "key"),
+		}
 		p.Hidden = hidden
 		require.NoError(t, errors.Join(os.MkdirAll(hidden[0], 0o700), os.MkdirAll(hidden[1], 0o700)))
-		require.NoError(t, errors.Join(os.WriteFile(hidden[0]+"/f", []byte("SECRET"), 0o600), os.WriteFile(hidden[2], []byte("SECRET"), 0o600)))
+		require.NoError(t, errors.Join(os.WriteFile(hidden[0]+"/f", []byte("SECRET"), 0o600),
+			os.WriteFile(hidden[2], []byte("SECRET"), 0o600)))
 	}
 	s := open(t, change)
 	for _, command := range []string{
@@ -198,7 +208,8 @@ func TestT10_ParentsOfWhatIsHiddenCannotBeMoved(t *testing.T) {
 			require.Equal(t, "SECRET", string(content), command)
 		}
 	}
-	out, status := s.run("mkdir -p a/b && echo x > a/x && echo y > a/b/y && cat a/x a/b/y && rm a/x && mv a/b/y . && cat y")
+	out, status := s.run(
+		"mkdir -p a/b && echo x > a/x && echo y > a/b/y && cat a/x a/b/y && rm a/x && mv a/b/y . && cat y")
 	require.Equal(t, "x\ny\ny", out)
 	require.Zero(t, status.ExitStatus())
 }
@@ -209,7 +220,8 @@ func TestAWorkspaceInSharedMemory(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
 	workspace := filepath.Join(root, "workspace")
-	require.NoError(t, errors.Join(os.Mkdir(workspace, 0o700), os.WriteFile(filepath.Join(root, "other"), []byte("SECRET"), 0o600)))
+	require.NoError(t, errors.Join(os.Mkdir(workspace, 0o700), os.WriteFile(filepath.Join(root, "other"),
+		[]byte("SECRET"), 0o600)))
 	s := open(t, func(p *confine.Policy) { p.Writable, p.Level = []string{workspace}, confine.LevelNamespaces })
 	out, status := s.run("echo hello > f && cat f; cat ../other; echo x > /dev/shm/own && cat /dev/shm/own")
 	require.Equal(t, "hello\ncat: ../other: No such file or directory\nx", out)

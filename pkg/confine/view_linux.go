@@ -65,7 +65,8 @@ func enterView(s *setup, g *guardian) error {
 	}
 	for _, m := range mounts {
 		if (m.hidden && m.dir) || (m.list != nil && !m.nested) { // all mount points inside of it have been made
-			_ = unix.MountSetattr(unix.AT_FDCWD, viewRoot+m.path, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}) // it may not be visible
+			// it may not be visible
+			_ = unix.MountSetattr(unix.AT_FDCWD, viewRoot+m.path, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 		}
 	}
 	for link, target := range links {
@@ -141,7 +142,8 @@ func openMounts(s *setup) (mounts []mount, omitted map[string]bool, err error) {
 		err = errors.Join(err, add(path, path, false))
 	}
 	for _, path := range parentsOfHidden(s.Policy) {
-		if missing := add(path, path, false); !errors.Is(missing, fs.ErrNotExist) && !errors.Is(missing, unix.ELOOP) { // a command of another sandbox removed it
+		// a command of another sandbox removed it
+		if missing := add(path, path, false); !errors.Is(missing, fs.ErrNotExist) && !errors.Is(missing, unix.ELOOP) {
 			err = errors.Join(err, missing)
 		}
 	}
@@ -149,7 +151,8 @@ func openMounts(s *setup) (mounts []mount, omitted map[string]bool, err error) {
 		err = errors.Join(err, add(path, path, false))
 	}
 	dir := s.Policy.Dir
-	err = errors.Join(err, add(Home(dir), Home(dir), false), add(Temp(dir), Temp(dir), false), add(Temp(dir), "/tmp", false), add(Temp(dir), "/var/tmp", false))
+	err = errors.Join(err, add(Home(dir), Home(dir), false), add(Temp(dir), Temp(dir), false),
+		add(Temp(dir), "/tmp", false), add(Temp(dir), "/var/tmp", false))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -166,7 +169,11 @@ func openMounts(s *setup) (mounts []mount, omitted map[string]bool, err error) {
 func parentsOfHidden(p Policy) (paths []string) {
 	for _, hidden := range p.Hidden {
 		for _, root := range p.Writable {
-			if !within(hidden, root) || slices.ContainsFunc(p.Hidden, func(outer string) bool { return outer != hidden && within(hidden, outer) }) {
+			if !within(hidden, root) ||
+				slices.ContainsFunc(p.Hidden, func(outer string) bool {
+					return outer != hidden &&
+						within(hidden, outer)
+				}) {
 				continue // it is not in root, or a directory around it is hidden already
 			}
 			for dir := filepath.Dir(hidden); len(dir) > len(root); dir = filepath.Dir(dir) {
@@ -184,11 +191,14 @@ func within(path, dir string) bool {
 	return strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// openMount opens a detached copy of a file or directory. No part of the source may be a symbolic link, which a command of
-// another sandbox could have put there.
+// openMount opens a detached copy of a file or directory. No part of the source may be a symbolic link, which a command
+// of another sandbox could have put there.
 func openMount(source, path string, readOnly bool) (mount, error) {
 	m := mount{path: path}
-	fd, err := unix.Openat2(unix.AT_FDCWD, source, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	fd, err := unix.Openat2(unix.AT_FDCWD, source, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS,
+	})
 	if err != nil {
 		return m, err
 	}
@@ -257,7 +267,8 @@ func (m *mount) attach(g *guardian, omitted map[string]bool) error {
 	}
 	if m.list != nil {
 		if !m.nested {
-			if err := unix.Mount("tmpfs", target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=4m"); err != nil {
+			if err := unix.Mount("tmpfs", target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=4m"); err !=
+				nil {
 				return fmt.Errorf("%s: %w", m.path, err)
 			}
 		}
@@ -321,7 +332,10 @@ func mountKernelFiles() error {
 	if err := protectKernel(); err != nil {
 		return err
 	}
-	links := map[string]string{"/dev/ptmx": "pts/ptmx", "/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2"}
+	links := map[string]string{
+		"/dev/ptmx": "pts/ptmx", "/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0",
+		"/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
+	}
 	for link, target := range links {
 		if err := os.Symlink(target, viewRoot+link); err != nil {
 			return err
@@ -333,7 +347,10 @@ func mountKernelFiles() error {
 // protectKernel makes the files in /proc that concern the whole machine read-only or empty. Their
 // modes do not protect them if the worker runs as root.
 func protectKernel() error {
-	for _, path := range []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/acpi", "/proc/scsi"} {
+	for _, path := range []string{
+		"/proc/sys", "/proc/sysrq-trigger", "/proc/bus", "/proc/fs", "/proc/irq",
+		"/proc/acpi", "/proc/scsi",
+	} {
 		target := viewRoot + path
 		if _, err := os.Stat(target); err != nil {
 			continue // this kernel has none
@@ -341,11 +358,15 @@ func protectKernel() error {
 		if err := unix.Mount(target, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		if err := unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		if err := unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE,
+			&unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	for _, path := range []string{"/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/timer_list", "/proc/sched_debug", "/proc/kallsyms", "/proc/kmsg"} {
+	for _, path := range []string{
+		"/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/timer_list",
+		"/proc/sched_debug", "/proc/kallsyms", "/proc/kmsg",
+	} {
 		if err := conceal(viewRoot+path, false); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}

@@ -311,10 +311,14 @@ func TestG8_RefusalsEndReading(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestG8_ADebtIsPaid: while the budget lasts, all of it may be read; once it was used up, nothing is until there are readMin bytes.
+// TestG8_ADebtIsPaid: while the budget lasts, all of it may be read; once it was used up, nothing is until there are
+// readMin bytes.
 func TestG8_ADebtIsPaid(t *testing.T) {
 	start := time.Now()
-	c := &Conn{listener: &Listener{limits: Limits{Free: 8 << 10, Rate: 1 << 10}.complete()}, budget: 8 << 10, filled: start}
+	c := &Conn{
+		listener: &Listener{limits: Limits{Free: 8 << 10, Rate: 1 << 10}.complete()}, budget: 8 << 10,
+		filled: start,
+	}
 	allowed := func(after time.Duration) int {
 		n, pause := c.allowed(16<<10, start.Add(after))
 		require.Equal(t, n == 0, pause > 0)

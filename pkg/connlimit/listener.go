@@ -43,7 +43,8 @@ const (
 // Listen returns a Listener for the connections of l. name is its label in the metric
 // quartet_connections_closed_total; reg may be nil.
 func Listen(l net.Listener, name string, limits Limits, reg prometheus.Registerer) *Listener {
-	closed := meter.Counter(reg, "quartet_connections_closed_total", "Connections that the server closed to stay within its limits, by listener and reason.", "listener", "reason")
+	closed := meter.Counter(reg, "quartet_connections_closed_total", "Connections that the server closed to stay "+
+		"within its limits, by listener and reason.", "listener", "reason")
 	out := &Listener{
 		Listener: l, limits: limits.complete(), sources: map[netip.Addr]*source{}, stop: make(chan struct{}),
 		closed: closed.MustCurryWith(prometheus.Labels{"listener": name}),
@@ -124,7 +125,8 @@ func (l *Listener) admit(raw net.Conn) *Conn {
 func (l *Listener) largest(then time.Time) *source {
 	var most *source
 	for _, s := range l.sources {
-		if s.unproven.Len() > 0 && (most == nil || s.unproven.Len() > most.unproven.Len()) && !s.oldest().since.After(then) {
+		if s.unproven.Len() > 0 && (most == nil || s.unproven.Len() > most.unproven.Len()) &&
+			!s.oldest().since.After(then) {
 			most = s
 		}
 	}

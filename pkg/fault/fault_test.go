@@ -57,7 +57,10 @@ func TestFromForeignErrors(t *testing.T) {
 		{context.DeadlineExceeded, fault.Deadline, codes.DeadlineExceeded},
 		{context.Canceled, fault.Cancelled, codes.Canceled},
 		{status.Error(codes.Unavailable, "connection refused"), fault.NotReady, codes.Unavailable},
-		{status.Error(codes.ResourceExhausted, "received message larger than max (5 vs. 4)"), fault.TooLarge, codes.InvalidArgument},
+		{
+			status.Error(codes.ResourceExhausted, "received message larger than max (5 vs. 4)"), fault.TooLarge,
+			codes.InvalidArgument,
+		},
 		{status.Error(codes.ResourceExhausted, "quota"), fault.Overloaded, codes.ResourceExhausted},
 		{status.Error(codes.Unimplemented, "x"), fault.Unimplemented, codes.Unimplemented},
 		{status.Error(codes.Unknown, "private"), fault.InternalError, codes.Internal},

@@ -173,7 +173,8 @@ const Horizon = 100 * 365 * 24 * time.Hour
 func Ahead(field string, now, at time.Time) error {
 	if end := now.Add(Horizon); at.After(end) {
 		value := at.Format(time.RFC3339)
-		return LimitExceeded.Newf("%s is %s; it must be at most 100 years ahead, before %s", field, value, end.Format(time.RFC3339)).
+		return LimitExceeded.Newf("%s is %s; it must be at most 100 years ahead, before %s", field, value,
+			end.Format(time.RFC3339)).
 			With("field", field).With("value", value).WithField(field, "must be at most 100 years ahead")
 	}
 	return nil

@@ -31,7 +31,10 @@ func TestX8_Names(t *testing.T) {
 func TestX8_IDs(t *testing.T) {
 	good := "wi_01h455vb4pex5vsknk084sn02q"
 	require.NoError(t, fault.ID("work_item_id", good, "wi_"))
-	for _, bad := range []string{"", "wi_", good + "0", good[:28], strings.ToUpper(good), "tsk" + good[2:], "wi_01h455vb4pex5vsknk084sn02u"} {
+	for _, bad := range []string{
+		"", "wi_", good + "0", good[:28], strings.ToUpper(good), "tsk" + good[2:],
+		"wi_01h455vb4pex5vsknk084sn02u",
+	} {
 		require.ErrorIs(t, fault.ID("work_item_id", bad, "wi_"), fault.InvalidArgument, bad)
 	}
 }
@@ -49,13 +52,18 @@ func TestX8_TextCountsRunes(t *testing.T) {
 }
 
 func TestX8_Sizes(t *testing.T) {
-	for _, limit := range []int{fault.MaxFreeTextBytes, fault.MaxMessageBytes, fault.MaxRoundTextBytes, fault.MaxRequestBytes} {
+	for _, limit := range []int{
+		fault.MaxFreeTextBytes, fault.MaxMessageBytes, fault.MaxRoundTextBytes,
+		fault.MaxRequestBytes,
+	} {
 		require.NoError(t, fault.Bytes("f", limit-1, limit))
 		require.NoError(t, fault.Bytes("f", limit, limit))
 		require.ErrorIs(t, fault.Bytes("f", limit+1, limit), fault.LimitExceeded)
 	}
-	require.NoError(t, fault.TextBytes("f", strings.Repeat("語", fault.MaxFreeTextBytes/3), fault.MaxFreeTextBytes, true))
-	require.ErrorIs(t, fault.TextBytes("f", strings.Repeat("語", fault.MaxFreeTextBytes/3+1), fault.MaxFreeTextBytes, true), fault.LimitExceeded)
+	require.NoError(t, fault.TextBytes("f", strings.Repeat("語", fault.MaxFreeTextBytes/3), fault.MaxFreeTextBytes,
+		true))
+	require.ErrorIs(t, fault.TextBytes("f", strings.Repeat("語", fault.MaxFreeTextBytes/3+1), fault.MaxFreeTextBytes,
+		true), fault.LimitExceeded)
 	require.ErrorIs(t, fault.TextBytes("f", "", 1, true), fault.InvalidArgument)
 	require.NoError(t, fault.TextBytes("f", "", 1, false))
 	require.NoError(t, fault.Entries("todo_list", fault.MaxTodoEntries, fault.MaxTodoEntries))

@@ -42,7 +42,8 @@ func BenchmarkAppend(b *testing.B) {
 			var wg sync.WaitGroup
 			for c := range callers {
 				wg.Go(func() {
-					op := journaltest.Put(fmt.Sprintf("key-%d", c), "some text that makes the event as long as a small one is", "")
+					op := journaltest.Put(fmt.Sprintf("key-%d", c), "some text that makes the event as long as a "+
+						"small one is", "")
 					for left.Add(-1) >= 0 {
 						if _, _, err := journal.Do(b.Context(), p, op); err != nil {
 							b.Error(err)

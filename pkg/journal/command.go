@@ -105,12 +105,14 @@ type recallAt struct {
 
 // Do runs one command and returns once its events are on disk (SPEC X1).
 //
-// A refusal of Decide is returned unchanged, once the state that Decide saw is durable. An error of the log, a context that ends before the outcome
-// is known, and a partition that is not held any more are UNAVAILABLE with the reason STORAGE and the metadata key outcome: "none" means that this
-// call stored nothing, and "unknown" that only a repetition with the same request id can determine it (SPEC X1). A lost lease also replaces a
-// refusal or a reply without events, because the state that Decide saw may have been outdated. The reason REQUEST_ID_REUSED means that the id was
-// used with other arguments, TOO_LARGE that an event or the command exceeds its limit or the log's, and STORAGE_FULL that the store has no room. A
-// rule that panics, or whose events State.Apply refuses, is INTERNAL and stores nothing.
+// A refusal of Decide is returned unchanged, once the state that Decide saw is durable. An error of the log, a context
+// that ends before the outcome is known, and a partition that is not held any more are UNAVAILABLE with the reason
+// STORAGE and the metadata key outcome: "none" means that this call stored nothing, and "unknown" that only a
+// repetition with the same request id can determine it (SPEC X1). A lost lease also replaces a refusal or a reply
+// without events, because the state that Decide saw may have been outdated. The reason REQUEST_ID_REUSED means that the
+// id was used with other arguments, TOO_LARGE that an event or the command exceeds its limit or the log's, and
+// STORAGE_FULL that the store has no room. A rule that panics, or whose events State.Apply refuses, is INTERNAL and
+// stores nothing.
 func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, Result, error) {
 	var zero, reply R
 	c := &command[S]{
@@ -148,7 +150,8 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 			}
 			c.equivalent = append(c.equivalent, h)
 		}
-		c.key = requests.KeyOf(cmp.Or(op.Actor.Namespace, event.NoNamespace), op.Actor.Caller(), op.Method, op.RequestID)
+		c.key = requests.KeyOf(cmp.Or(op.Actor.Namespace, event.NoNamespace), op.Actor.Caller(), op.Method,
+			op.RequestID)
 	}
 	if p.cfg.Tracer.On() {
 		var span trace.Span
@@ -170,7 +173,8 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	if c.recall != nil {
 		var err error
 		if events, err = p.recallEvents(ctx, c.recall); err != nil {
-			return zero, Result{}, refusal.Unavailable(refusal.None, "the first answer to this request could not be read back", err)
+			return zero, Result{}, refusal.Unavailable(refusal.None, "the first answer to this request could not be "+
+				"read back", err)
 		}
 		if slices.ContainsFunc(events, func(ev *Event) bool { return ev.Type == event.TypeLineErased }) {
 			return zero, Result{}, requests.Unknown(c.requestID)
@@ -209,7 +213,8 @@ func (p *Partition[S]) endSpan(span trace.Span, c *command[S]) {
 	}
 }
 
-// run enqueues c and blocks until the loop has completed it or ctx ends. Its error says why there is no outcome; the outcome itself is in c.
+// run enqueues c and blocks until the loop has completed it or ctx ends. Its error says why there is no outcome; the
+// outcome itself is in c.
 func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 	p.cfg.Arrive(ctx, c.method, c.agentID, c.requestID)
 	if err := ctx.Err(); err != nil {
@@ -231,13 +236,15 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 	if c.stage.CompareAndSwap(stageQueued, stageWithdrawn) || c.stage.CompareAndSwap(stageDecided, stageWithdrawn) {
 		return refusal.Unavailable(refusal.None, "the deadline passed before the journal took the request", ctx.Err())
 	}
-	return refusal.Unavailable(refusal.Unknown, "the deadline passed while the journal was writing; repeat with the same request_id to learn what happened", ctx.Err())
+	return refusal.Unavailable(refusal.Unknown, "the deadline passed while the journal was writing; repeat with the "+
+		"same request_id to learn what happened", ctx.Err())
 }
 
-// View runs a read-only function and returns its result, or its error unchanged, with the wal_seq of the state that it saw, once that
-// state is durable (R4). With a context of Ahead it does not wait for that, unless the state is hidden because it is to be reloaded. read is
-// called with the partition's read lock held and may be called more than once. What it returns must be copies, or messages that are replaced and
-// never edited. View fails with UNAVAILABLE when the state is not durable after Config.ViewPatience or when ctx ends, or when this process no longer holds the partition.
+// View runs a read-only function and returns its result, or its error unchanged, with the wal_seq of the state that it
+// saw, once that state is durable (R4). With a context of Ahead it does not wait for that, unless the state is hidden
+// because it is to be reloaded. read is called with the partition's read lock held and may be called more than once.
+// What it returns must be copies, or messages that are replaced and never edited. View fails with UNAVAILABLE when the
+// state is not durable after Config.ViewPatience or when ctx ends, or when this process no longer holds the partition.
 func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (R, error)) (R, uint64, error) {
 	var zero R
 	for {
@@ -282,7 +289,9 @@ func Ahead[S State](ctx context.Context, p *Partition[S]) context.Context {
 
 // readState calls read under the read lock, which is released even if read panics. It also returns seq, the
 // wal_seq of the state that was read, and the commit result that the state depends on, nil if it is durable.
-func readState[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, result *outcome.Result, err error) {
+func readState[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, result *outcome.Result,
+	err error,
+) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if unread := eviction.Guarded(func() { out, err = read(p.core.state) }); unread != nil {

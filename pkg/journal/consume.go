@@ -78,10 +78,11 @@ type sourceEvent struct {
 	ev   *Event
 }
 
-// Consume applies the source's events to p, each exactly once: the position is written in the same frame as the effect, as source_consumed. It
-// blocks until ctx ends or p refuses or fails a command, and returns the reason, which is ErrNotHeld once p is closed. p may still be usable after
-// another error, such as a full queue or a refused append; calling Consume again continues from the position. Errors of the source are logged and
-// the source is followed again. There must be at most one Consume for each pair of p and source.
+// Consume applies the source's events to p, each exactly once: the position is written in the same frame as the effect,
+// as source_consumed. It blocks until ctx ends or p refuses or fails a command, and returns the reason, which is
+// ErrNotHeld once p is closed. p may still be usable after another error, such as a full queue or a refused append;
+// calling Consume again continues from the position. Errors of the source are logged and the source is followed again.
+// There must be at most one Consume for each pair of p and source.
 func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error {
 	key := sourceKey{r.Source.Plane(), r.Source.Partition()}
 	interest := make(map[string]struct{}, len(r.Interest))
@@ -137,7 +138,8 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 			}
 		})
 		if following.Err() == nil && !p.ended() {
-			p.cfg.Logger.Info("journal: following a source again", zap.String("source", key.plane), zap.Int("source_partition", key.partition), zap.Uint64("after", begin.Seq), zap.Error(err))
+			p.cfg.Logger.Info("journal: following a source again", zap.String("source", key.plane),
+				zap.Int("source_partition", key.partition), zap.Uint64("after", begin.Seq), zap.Error(err))
 			if pacer.Wait(following) == nil {
 				continue
 			}
@@ -155,7 +157,9 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 // firstToConsume returns behind which frame of a source to begin, and the frame that the first consumption follows: the
 // last one that is consumed completely, or the one before the frame that is not. It blocks until the position that it
 // read is durable, or ctx ends: a position that is lost by a reload must not be continued from.
-func (p *Partition[S]) firstToConsume(ctx context.Context, key sourceKey) (begin framelog.End, after uint64, err error) {
+func (p *Partition[S]) firstToConsume(ctx context.Context, key sourceKey) (begin framelog.End, after uint64,
+	err error,
+) {
 	for {
 		p.mu.RLock()
 		begin, after = framelog.End{}, 0
@@ -189,7 +193,9 @@ func (p *Partition[S]) ended() bool { return p.closing.Load() || p.failed.Load()
 
 // parseSourceFrame parses the relevant events of a frame, outside the loop. A line that cannot be read is
 // logged and skipped, since waiting does not make it readable.
-func (p *Partition[S]) parseSourceFrame(r Reaction[S], interest map[string]struct{}, key sourceKey, at framelog.End, lines []Line) *consumption[S] {
+func (p *Partition[S]) parseSourceFrame(r Reaction[S], interest map[string]struct{}, key sourceKey, at framelog.End,
+	lines []Line,
+) *consumption[S] {
 	in := &consumption[S]{key: key, at: at, react: r.React}
 	for i, line := range lines {
 		t, _ := line.Type()
@@ -206,7 +212,8 @@ func (p *Partition[S]) parseSourceFrame(r Reaction[S], interest map[string]struc
 			}
 			continue
 		}
-		p.cfg.Logger.Error("journal: a source's event cannot be read and is skipped", zap.String("source", key.plane), zap.Uint64("sequence", at.Seq), zap.Int("line", i), zap.Error(err))
+		p.cfg.Logger.Error("journal: a source's event cannot be read and is skipped", zap.String("source", key.plane),
+			zap.Uint64("sequence", at.Seq), zap.Int("line", i), zap.Error(err))
 	}
 	return in
 }
@@ -271,8 +278,8 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 		if len(events) == 0 {
 			continue
 		}
-		// The effects of another plane's event may use the reserve. If they cannot be stored, those of the events before
-		// it are, and the position does not pass this event.
+		// The effects of another plane's event may use the reserve. If they cannot be stored, those of the events
+		// before it are, and the position does not pass this event.
 		if err := p.admit(len(body), true); err != nil && len(f.Body) > base {
 			finish(h.line)
 			return
@@ -345,8 +352,9 @@ func (p *Partition[S]) reaction(c *command[S], h sourceEvent) ([]*Event, []byte)
 		return nil, nil
 	}
 	if err != nil {
-		p.cfg.Logger.With(tracing.FieldsOf(h.ev.Traceparent)...).Warn("journal: a source's event is refused and skipped", zap.String("source", c.consume.key.plane),
-			zap.String("event_type", h.ev.Type), zap.String("event_id", h.ev.ID), zap.Error(err))
+		p.cfg.Logger.With(tracing.FieldsOf(h.ev.Traceparent)...).
+			Warn("journal: a source's event is refused and skipped", zap.String("source", c.consume.key.plane),
+				zap.String("event_type", h.ev.Type), zap.String("event_id", h.ev.ID), zap.Error(err))
 		return nil, nil
 	}
 	if body != nil {
@@ -371,10 +379,13 @@ func (p *Partition[S]) writePositions(c *command[S], f *pending[S]) {
 
 // writePosition adds a source_consumed event to f. line is the number of lines of the frame at seq that were consumed,
 // 0 for all; consumed is the last frame that was consumed completely.
-func (p *Partition[S]) writePosition(c *command[S], f *pending[S], key sourceKey, consumed framelog.End, seq uint64, line int) {
+func (p *Partition[S]) writePosition(c *command[S], f *pending[S], key sourceKey, consumed framelog.End, seq uint64,
+	line int,
+) {
 	ev := &Event{
 		WalSeq: p.core.applied + 1, ID: p.cfg.NewID("evt_"), Type: TypeSourceConsumed, Plane: p.cfg.Plane,
-		Principal: "quartet", Role: "service", Payload: event.Consumed(key.plane, key.partition, consumed.String(), seq, line), CreatedAt: micros(p.cfg.Now()),
+		Principal: "quartet", Role: "service", Payload: event.Consumed(key.plane, key.partition, consumed.String(), seq,
+			line), CreatedAt: micros(p.cfg.Now()),
 	}
 	// The payload is a Struct of this package: neither can fail.
 	body, err := event.AppendLine(p.loop.scratch[:0], ev)

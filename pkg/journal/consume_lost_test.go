@@ -133,7 +133,8 @@ func TestConsumeSkipsOneEventThatBreaksTheState(t *testing.T) {
 	op := journaltest.Put("", "", "")
 	op.Decide = func(*journaltest.State, journal.Env) (d journal.Decision[int], _ error) {
 		return journal.Decision[int]{Events: []*journal.Event{
-			journaltest.Event("a", "v"), journaltest.Event("bad", "v"), journaltest.Event("b", "v"), journaltest.Event("bad", "v"),
+			journaltest.Event("a", "v"), journaltest.Event("bad", "v"), journaltest.Event("b", "v"),
+			journaltest.Event("bad", "v"),
 		}}, nil
 	}
 	op.Answer = nil
@@ -208,7 +209,10 @@ func TestConsumeOnceOverRandomFaults(t *testing.T) {
 			}
 		}
 	}()
-	faults := []faultlog.Fault{faultlog.None, faultlog.Refused, faultlog.None, faultlog.AnswerLost, faultlog.NotSent, faultlog.LandsBefore, faultlog.LandsAfter, faultlog.Doubted}
+	faults := []faultlog.Fault{
+		faultlog.None, faultlog.Refused, faultlog.None, faultlog.AnswerLost, faultlog.NotSent,
+		faultlog.LandsBefore, faultlog.LandsAfter, faultlog.Doubted,
+	}
 	var keys []string
 	for i := range 300 {
 		key := string(rune('a' + i%26))

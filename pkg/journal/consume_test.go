@@ -47,9 +47,12 @@ func copies(t *testing.T, p *partition, src journal.Source) (stop func()) {
 				case "refuse":
 					return nil, errors.New("no")
 				case "bad":
-					return []*journal.Event{journaltest.Event("half", m.GetDomain()), journaltest.Event("poison", "")}, nil
+					return []*journal.Event{journaltest.Event("half", m.GetDomain()), journaltest.Event("poison", "")},
+						nil
 				}
-				return []*journal.Event{journaltest.Event("heard", fmt.Sprintf("%s@%d", m.GetDomain(), s.Puts["heard"]))}, nil
+				return []*journal.Event{
+					journaltest.Event("heard", fmt.Sprintf("%s@%d", m.GetDomain(), s.Puts["heard"])),
+				}, nil
 			},
 		})
 	}()
@@ -162,7 +165,8 @@ func TestConsumeMarksDoNotAnswerMarks(t *testing.T) {
 		return n
 	}
 	require.Eventually(t, func() bool { return marks() == 2 }, time.Minute, time.Millisecond)
-	require.Never(t, func() bool { return logs[0].Appends() > 2501 || logs[1].Appends() > 3 }, 50*time.Millisecond, 5*time.Millisecond)
+	require.Never(t, func() bool { return logs[0].Appends() > 2501 || logs[1].Appends() > 3 }, 50*time.Millisecond,
+		5*time.Millisecond)
 	stopA()
 	stopB()
 	require.NoError(t, a.Close(t.Context()))
@@ -184,8 +188,12 @@ func TestConsumeNothingIsHeardByALaterState(t *testing.T) {
 					Source: src, Registry: journaltest.Registry(),
 					React: func(s *journaltest.State, _ journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 						defer func() { seen <- s.Puts["wait"] }()
-						if m := ev.Payload.(*errdetails.ErrorInfo); m.GetReason() == "wait" || s.Puts["wait"] > s.Puts["resolved"] {
-							return []*journal.Event{journaltest.Event(map[bool]string{true: "wait", false: "resolved"}[m.GetReason() == "wait"], m.GetDomain())}, nil
+						if m := ev.Payload.(*errdetails.ErrorInfo); m.GetReason() == "wait" ||
+							s.Puts["wait"] > s.Puts["resolved"] {
+							return []*journal.Event{
+								journaltest.Event(map[bool]string{true: "wait", false: "resolved"}[m.GetReason() ==
+									"wait"], m.GetDomain()),
+							}, nil
 						}
 						return nil, nil
 					},

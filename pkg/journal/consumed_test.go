@@ -39,7 +39,8 @@ func TestAwaitConsumed(t *testing.T) {
 		result = quiet
 		stop()
 		require.NoError(t, to.Close(t.Context()))
-		require.False(t, to.AwaitConsumed(t.Context(), "from", 0, result.Seq+1, never), "a closed partition consumes nothing")
+		require.False(t, to.AwaitConsumed(t.Context(), "from", 0, result.Seq+1, never),
+			"a closed partition consumes nothing")
 		to = open(t, log, "to")
 	}
 	require.NoError(t, to.Close(t.Context()))

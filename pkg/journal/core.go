@@ -60,10 +60,11 @@ func (k sourceKey) compare(other sourceKey) int {
 
 // position is how far another partition's journal was consumed.
 type position struct {
-	seq              uint64       // sequence number of the frame
-	line             int          // number of its lines that were consumed, 0 for all
-	consumed         framelog.End // behind the last frame that was consumed completely
-	framesSinceWrite int          // frames with events of the source that changed nothing here, since the position was written
+	seq      uint64       // sequence number of the frame
+	line     int          // number of its lines that were consumed, 0 for all
+	consumed framelog.End // behind the last frame that was consumed completely
+	// frames with events of the source that changed nothing here, since the position was written
+	framesSinceWrite int
 	// needsWrite is set when events after the written position led to nothing. The position must be written
 	// before the next change of state: after a restart these events would otherwise be processed with a newer
 	// state, in which they may lead to something.
@@ -94,7 +95,8 @@ func newCore[S State](cfg *Config[S]) *core[S] {
 		recovered: make(map[string]requests.Entry),
 		ages:      cfg.ages,
 		damaged: func(d Damage) {
-			cfg.Logger.Error("journal: a damaged record; what it was about cannot be used", zap.String("plane", cfg.Plane), zap.Uint64("frame", d.Frame),
+			cfg.Logger.Error("journal: a damaged record; what it was about cannot be used",
+				zap.String("plane", cfg.Plane), zap.Uint64("frame", d.Frame),
 				zap.Uint64("wal_seq", d.WalSeq), zap.Error(d.Cause))
 		},
 	}
@@ -141,7 +143,11 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 	}
 	c.end = end
 	if f.Removed.Seq > 0 {
-		return &refusal.ReplayError{Cause: &framelog.Broken{Partition: c.name, After: before, Seq: seq, Cause: "old events were removed there (history-days), so the state needs a snapshot, and none can be used; restore a backup"}}
+		return &refusal.ReplayError{Cause: &framelog.Broken{
+			Partition: c.name, After: before, Seq: seq,
+			Cause: "old events were removed there (history-days), so the state needs a snapshot, and none can be " +
+				"used; restore a backup",
+		}}
 	}
 	if len(f.Body) == 0 {
 		if !intact { // the frame had lines when it was written
@@ -157,7 +163,8 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 	for _, line := range lines.Split(f.Body) {
 		raw, err := ParseLine(line)
 		if err == nil && raw.WalSeq != c.applied+1 {
-			return &refusal.ReplayError{Cause: fmt.Errorf("frame %d: wal_seq %d follows %d", seq, raw.WalSeq, c.applied)}
+			return &refusal.ReplayError{Cause: fmt.Errorf("frame %d: wal_seq %d follows %d", seq, raw.WalSeq,
+				c.applied)}
 		}
 		if err == nil && c.skip.Has(raw.Namespace, raw.AgentID) {
 			c.applied = raw.WalSeq
@@ -177,7 +184,8 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 			continue
 		}
 		if err := c.apply(ev); err != nil {
-			return &refusal.ReplayError{Cause: fmt.Errorf("frame %d: apply %s, wal_seq %d: %w", seq, ev.Type, ev.WalSeq, err)}
+			return &refusal.ReplayError{Cause: fmt.Errorf("frame %d: apply %s, wal_seq %d: %w", seq, ev.Type, ev.WalSeq,
+				err)}
 		}
 		c.evictor.Replayed()
 		c.restoreRequest(ev, awaiting)
@@ -258,9 +266,13 @@ func (c *core[S]) restoreRequest(ev *Event, awaiting map[string]struct{}) {
 		}
 		return
 	}
-	k := requests.KeyOf(ev.CallerNamespace(), requests.CallerOf(ev.Principal, ev.ActorAgentID, ev.ActorKeyID), ev.Method, ev.RequestID)
+	k := requests.KeyOf(ev.CallerNamespace(), requests.CallerOf(ev.Principal, ev.ActorAgentID, ev.ActorKeyID),
+		ev.Method, ev.RequestID)
 	if c.memory.Extend(k, ev.WalSeq, args) {
 		return
 	}
-	c.memory.Add(k, requests.Entry{First: ev.WalSeq, Args: args, Count: 1, Unix: uint32(c.ages.Of(ev.CreatedAt).Unix())})
+	c.memory.Add(k, requests.Entry{
+		First: ev.WalSeq, Args: args, Count: 1,
+		Unix: uint32(c.ages.Of(ev.CreatedAt).Unix()),
+	})
 }

@@ -26,7 +26,8 @@ func (d Damage) Field(name string) (string, bool) {
 	return lines.Field(d.Line, name)
 }
 
-// quarantine continues behind a damaged line if the state is a Quarantiner that accepts it, and otherwise returns why it cannot.
+// quarantine continues behind a damaged line if the state is a Quarantiner that accepts it, and otherwise returns why
+// it cannot.
 func (c *core[S]) quarantine(d Damage) error {
 	cause := fmt.Errorf("frame %d, wal_seq %d cannot be read: %w", d.Frame, d.WalSeq, d.Cause)
 	plane, can := any(c.state).(Quarantiner)

@@ -1,4 +1,5 @@
-// Package journal keeps the state of a plane: one ordered log and one state in memory for each partition, joined by group commit.
+// Package journal keeps the state of a plane: one ordered log and one state in memory for each partition, joined by
+// group commit.
 //
 // Owns: commands that become events, events that become frames, frames that
 // become durable; the request memory (SPEC X2); fencing (R5, R6); the positions
@@ -6,12 +7,13 @@
 // Never does: know a plane, read a clock inside a rule, answer anything that is
 // not on disk (SPEC X1, R4).
 //
-// A plane supplies a State whose Apply is pure, and rules (Op.Decide) that are pure too; it calls Do for a mutation, View
-// for a read, and Consume to react to the events of another plane. All errors of the log are handled here.
+// A plane supplies a State whose Apply is pure, and rules (Op.Decide) that are pure too; it calls Do for a mutation,
+// View for a read, and Consume to react to the events of another plane. All errors of the log are handled here.
 //
 //	handler --Do--> inbox --> loop: Decide, Apply, encode --> frame --> Log
 //	handler <-----------------answers, in order----------- acknowledged
 //
-// Logs live in sub-packages: memlog (memory), jetlog (NATS JetStream), faultlog (with injected faults), archive (with what
-// the log does not have any more). Parts that know no event are in requests, stall, frameindex, framecache, framechain and adaptive.
+// Logs live in sub-packages: memlog (memory), jetlog (NATS JetStream), faultlog (with injected faults), archive (with
+// what the log does not have any more). Parts that know no event are in requests, stall, frameindex, framecache,
+// framechain and adaptive.
 package journal

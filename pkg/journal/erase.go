@@ -20,7 +20,8 @@ import (
 // Erasable is a Paged state from which deleted owners can be erased, with everything that it has of them.
 type Erasable interface {
 	Paged
-	// DeletedBefore returns the owners that were deleted before a time, with the namespace and agent id of their events.
+	// DeletedBefore returns the owners that were deleted before a time, with the namespace and agent id of their
+	// events.
 	DeletedBefore(before time.Time) []pages.Owner
 	// Erase removes everything that the state has of the one deleted owner for which is returns true; nothing if there
 	// is none. Before it changes a page, it calls touch with the page's owner. Like Apply it is pure.
@@ -61,7 +62,9 @@ func (c *core[S]) applyErased(walSeq uint64, payload *structpb.Struct) error {
 //  4. A snapshot records that this was done.
 //
 // If a call fails, the next one continues. If there is nothing to erase, Erase returns 0. Calls must not overlap.
-func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere func(ctx context.Context, owner pages.Owner) error) (lines int64, err error) {
+func (p *Partition[S]) Erase(ctx context.Context, before time.Time,
+	elsewhere func(ctx context.Context, owner pages.Owner) error,
+) (lines int64, err error) {
 	owners, err := p.deleted(ctx, before)
 	if err != nil {
 		return 0, err
@@ -75,7 +78,8 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere fu
 	case c.track == nil || !p.roller.Archives():
 		return 0, ErrNotErasable
 	case c.track.Damaged:
-		return 0, fmt.Errorf("%w: no snapshot is written of a partition with a damaged line; quartet repair mends it", ErrNotErasable)
+		return 0, fmt.Errorf("%w: no snapshot is written of a partition with a damaged line; quartet repair mends it",
+			ErrNotErasable)
 	}
 	if elsewhere == nil {
 		elsewhere = func(context.Context, pages.Owner) error { return nil }
@@ -106,7 +110,8 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere fu
 	p.mu.RLock()
 	erased := c.erased.Clone()
 	p.mu.RUnlock()
-	if lines, err = p.roller.Erase(ctx, until, archive.Erasing{Owner: erased.Has, Line: erased.HasOwnerOf}); err != nil {
+	if lines, err = p.roller.Erase(ctx, until, archive.Erasing{Owner: erased.Has, Line: erased.HasOwnerOf}); err !=
+		nil {
 		return lines, err
 	}
 	for _, o := range owners { // until its lines were erased, something may have been copied from them again
@@ -123,7 +128,8 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere fu
 	if !same {
 		return lines, errReplaced
 	}
-	p.cfg.Logger.Info("journal: what deleted owners had is erased", zap.Int("owners", len(owners)), zap.Int64("lines", lines))
+	p.cfg.Logger.Info("journal: what deleted owners had is erased", zap.Int("owners", len(owners)),
+		zap.Int64("lines", lines))
 	return lines, p.recordErased(ctx, c, through)
 }
 
@@ -170,7 +176,8 @@ func (p *Partition[S]) writeErased(ctx context.Context, owners []pages.Owner) er
 			var events []*Event
 			for _, o := range few {
 				if !set.Has(o.Namespace, o.ID) {
-					events = append(events, &Event{Type: event.TypeOwnerErased, Payload: set.Payload(secret[:], o.Namespace, o.ID)})
+					events = append(events,
+						&Event{Type: event.TypeOwnerErased, Payload: set.Payload(secret[:], o.Namespace, o.ID)})
 				}
 			}
 			return events, nil
@@ -183,7 +190,9 @@ func (p *Partition[S]) writeErased(ctx context.Context, owners []pages.Owner) er
 }
 
 // internalCommand runs a command of the journal itself, and returns its error once what it wrote is durable.
-func (p *Partition[S]) internalCommand(ctx context.Context, method string, decide func(S, Env) ([]*Event, error)) error {
+func (p *Partition[S]) internalCommand(ctx context.Context, method string,
+	decide func(S, Env) ([]*Event, error),
+) error {
 	c := &command[S]{method: method, frees: true, done: make(chan struct{}), decide: decide}
 	if err := p.run(ctx, c); err != nil {
 		return err

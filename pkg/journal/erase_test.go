@@ -131,8 +131,8 @@ type village struct {
 	live  *memlog.Log
 	dir   string
 	store *memstore.Store
-	// calls is how many calls of the stores and of the log still succeed; negative: all do. effect says that the first one that fails
-	// has its effect. failed is closed then.
+	// calls is how many calls of the stores and of the log still succeed; negative: all do. effect says that the first
+	// one that fails has its effect. failed is closed then.
 	mu     sync.Mutex
 	calls  int
 	made   int
@@ -189,7 +189,8 @@ func (v *village) tryOpen(t *testing.T) (*journal.Partition[*people], error) {
 	t.Helper()
 	v.store.Fail = func(string) error { return v.call(func() error { return nil }) }
 	return journal.Open(t.Context(), journal.Config[*people]{
-		Log: v.log(), Plane: "test", New: newPeople, Registry: journaltest.Registry(), NewID: id.New().New, Logger: zap.NewNop(),
+		Log: v.log(), Plane: "test", New: newPeople, Registry: journaltest.Registry(), NewID: id.New().New,
+		Logger:    zap.NewNop(),
 		Snapshots: v.store, SnapshotBytes: 1500, SegmentSize: 4000,
 	})
 }
@@ -198,12 +199,16 @@ func (v *village) tryOpen(t *testing.T) (*journal.Partition[*people], error) {
 func say(t *testing.T, p *journal.Partition[*people], agent, text, request string) error {
 	t.Helper()
 	_, _, err := journal.Do(t.Context(), p, journal.Op[*people, string]{
-		Method: "Say", Actor: journaltest.Actor, AgentID: agent, RequestID: request, Args: &errdetails.ErrorInfo{Domain: text},
+		Method: "Say", Actor: journaltest.Actor, AgentID: agent, RequestID: request, Args: &errdetails.ErrorInfo{
+			Domain: text,
+		},
 		Decide: func(s *people, _ journal.Env) (journal.Decision[string], error) {
 			if s.erased.Has("default", agent) {
 				return journal.Decision[string]{}, fault.AgentDeleted.Newf("%s is deleted", agent)
 			}
-			return journal.Decision[string]{Events: []*journal.Event{{Payload: &errdetails.ErrorInfo{Reason: "said", Domain: text}}}}, nil
+			return journal.Decision[string]{
+				Events: []*journal.Event{{Payload: &errdetails.ErrorInfo{Reason: "said", Domain: text}}},
+			}, nil
 		},
 		Answer: journal.AnswerOf(func(m *errdetails.ErrorInfo) string { return m.GetDomain() }),
 	})
@@ -214,8 +219,10 @@ func say(t *testing.T, p *journal.Partition[*people], agent, text, request strin
 func (v *village) talk(t *testing.T, p *journal.Partition[*people]) {
 	t.Helper()
 	for i := range 6 {
-		require.NoError(t, say(t, p, "ada", fmt.Sprintf("what ada said %d %s", i, strings.Repeat("a", 300)), fmt.Sprint("ada", i)))
-		require.NoError(t, say(t, p, "bob", fmt.Sprintf("what bob said %d %s", i, strings.Repeat("b", 300)), fmt.Sprint("bob", i)))
+		require.NoError(t, say(t, p, "ada", fmt.Sprintf("what ada said %d %s", i, strings.Repeat("a", 300)),
+			fmt.Sprint("ada", i)))
+		require.NoError(t, say(t, p, "bob", fmt.Sprintf("what bob said %d %s", i, strings.Repeat("b", 300)),
+			fmt.Sprint("bob", i)))
 		require.NoError(t, p.SettleSnapshot(t.Context()))
 	}
 	require.NoError(t, say(t, p, "ada", deletion, ""))
@@ -262,7 +269,8 @@ func (v *village) erasedWholly(t *testing.T, p *journal.Partition[*people], bob 
 	require.Nil(t, saidOf(t, p, "ada"))
 	require.Equal(t, bob, saidOf(t, p, "bob"))
 	require.ErrorIs(t, say(t, p, "ada", "again", ""), fault.AgentDeleted)
-	require.NoError(t, say(t, p, "bob", "what bob said 3 "+strings.Repeat("b", 300), "bob3"), "the request is remembered")
+	require.NoError(t, say(t, p, "bob", "what bob said 3 "+strings.Repeat("b", 300), "bob3"),
+		"the request is remembered")
 	require.Equal(t, bob, saidOf(t, p, "bob"))
 	err := say(t, p, "ada", "what ada said 3 "+strings.Repeat("a", 300), "ada3")
 	require.True(t, errors.Is(err, fault.NotFound) || forgotten && errors.Is(err, fault.AgentDeleted), err)
@@ -319,9 +327,9 @@ func TestErase(t *testing.T) {
 	require.NoError(t, p.Close(t.Context()))
 }
 
-// TestEraseEndsAnywhere ends the process at each call of the log, of the snapshots and of the archive, with and without the effect of that call.
-// Whoever opens the partition then can erase what is left, and others lose nothing, also if all snapshots are lost: of whoever was erased the log has
-// a part of the events then, and the state nothing.
+// TestEraseEndsAnywhere ends the process at each call of the log, of the snapshots and of the archive, with and without
+// the effect of that call. Whoever opens the partition then can erase what is left, and others lose nothing, also if
+// all snapshots are lost: of whoever was erased the log has a part of the events then, and the state nothing.
 func TestEraseEndsAnywhere(t *testing.T) {
 	stride := 1
 	if testing.Short() {
@@ -378,7 +386,8 @@ func TestEraseEndsAnywhere(t *testing.T) {
 func TestEraseNeedsAnArchive(t *testing.T) {
 	v := newVillage(t)
 	p, err := journal.Open(t.Context(), journal.Config[*people]{
-		Log: v.live, Plane: "test", New: newPeople, Registry: journaltest.Registry(), NewID: id.New().New, Snapshots: v.store, SegmentSize: 4000,
+		Log: v.live, Plane: "test", New: newPeople, Registry: journaltest.Registry(), NewID: id.New().New,
+		Snapshots: v.store, SegmentSize: 4000,
 	})
 	require.NoError(t, err)
 	v.talk(t, p)

@@ -53,7 +53,8 @@ func (p *Partition[S]) noteUnreadable(err error) {
 	if !errors.Is(err, resident.ErrUnreadable) || p.loop.unreadable {
 		return
 	}
-	p.cfg.Logger.Error("journal: owners that left memory cannot be read from their file; the partition is loaded again, and all stay in memory",
+	p.cfg.Logger.Error("journal: owners that left memory cannot be read from their file; the partition is loaded "+
+		"again, and all stay in memory",
 		zap.String("partition", p.core.name), zap.Error(err))
 	p.loop.unreadable, p.cfg.Eviction = true, eviction.Off()
 	if p.loop.pendingReload == nil {

@@ -37,7 +37,8 @@ func (i *inn) open(t *testing.T, policy *eviction.Policy) {
 	}
 	var err error
 	i.p, err = journal.Open(t.Context(), journal.Config[*evictiontest.Guests]{
-		Log: i.log, Plane: "test", New: evictiontest.New, Registry: journaltest.Registry(), NewID: id.New().New, Logger: zap.NewNop(),
+		Log: i.log, Plane: "test", New: evictiontest.New, Registry: journaltest.Registry(), NewID: id.New().New,
+		Logger:    zap.NewNop(),
 		Snapshots: i.store, SnapshotBytes: 20_000, Eviction: policy,
 		Mono: func() time.Time { return time.Now().Add(time.Duration(i.later.Load())) },
 	})
@@ -52,7 +53,9 @@ func (i *inn) come(t *testing.T, agent string) (before int) {
 		Method: "Come", Actor: journaltest.Actor, AgentID: agent,
 		Decide: func(s *evictiontest.Guests, _ journal.Env) (journal.Decision[struct{}], error) {
 			before = s.Of(pages.Owner{Namespace: journaltest.Actor.Namespace, ID: agent})
-			return journal.Decision[struct{}]{Events: []*journal.Event{{Payload: &errdetails.ErrorInfo{Reason: "came"}}}}, nil
+			return journal.Decision[struct{}]{
+				Events: []*journal.Event{{Payload: &errdetails.ErrorInfo{Reason: "came"}}},
+			}, nil
 		},
 	})
 	require.NoError(t, err)
@@ -72,7 +75,10 @@ func (i *inn) view(t *testing.T, agent string) int {
 // spoil closes the file of those that are not in memory.
 func (i *inn) spoil(t *testing.T) {
 	t.Helper()
-	_, _, err := journal.View(t.Context(), i.p, func(s *evictiontest.Guests) (struct{}, error) { return struct{}{}, s.File.Close() })
+	_, _, err := journal.View(t.Context(), i.p, func(s *evictiontest.Guests) (struct{}, error) {
+		return struct{}{},
+			s.File.Close()
+	})
 	require.NoError(t, err)
 }
 
@@ -102,7 +108,8 @@ func TestEvict(t *testing.T) {
 	require.Equal(t, guestsOfTest, i.p.Resident().Resident, "all were used")
 	require.Equal(t, 3, i.view(t, "agent-7"))
 	require.NoError(t, i.p.Evict(t.Context(), true))
-	require.Equal(t, resident.Counts{Resident: 1, Evicted: guestsOfTest - 1}, i.p.Resident().Counts, "but the one that was read")
+	require.Equal(t, resident.Counts{Resident: 1, Evicted: guestsOfTest - 1}, i.p.Resident().Counts,
+		"but the one that was read")
 	require.NoError(t, i.p.Evict(t.Context(), false))
 	require.Equal(t, 1, i.p.Resident().Resident, "as few stay")
 	require.Equal(t, 3, i.view(t, "agent-3"))
@@ -119,8 +126,8 @@ func TestEvict(t *testing.T) {
 	require.Equal(t, eviction.Counts{}, i.p.Resident(), "without a policy all stay")
 }
 
-// Whatever meets an owner first that cannot be read from the file: the partition is loaded again with all in memory, and nothing is lost, done twice
-// or refused.
+// Whatever meets an owner first that cannot be read from the file: the partition is loaded again with all in memory,
+// and nothing is lost, done twice or refused.
 func TestEvictedOwnersThatCannotBeRead(t *testing.T) {
 	for name, meets := range map[string]func(t *testing.T, i *inn){
 		"rule": func(t *testing.T, i *inn) { require.Equal(t, 2, i.come(t, "agent-1")) },
@@ -133,7 +140,9 @@ func TestEvictedOwnersThatCannotBeRead(t *testing.T) {
 				Method: "Come", Actor: journaltest.Actor, AgentID: "agent-1",
 				Decide: func(*evictiontest.Guests, journal.Env) (journal.Decision[struct{}], error) {
 					other := &journal.Event{AgentID: "agent-new", Payload: &errdetails.ErrorInfo{Reason: "came"}}
-					return journal.Decision[struct{}]{Events: []*journal.Event{other, {Payload: &errdetails.ErrorInfo{Reason: "came"}}}}, nil
+					return journal.Decision[struct{}]{
+						Events: []*journal.Event{other, {Payload: &errdetails.ErrorInfo{Reason: "came"}}},
+					}, nil
 				},
 			})
 			require.NoError(t, err)

@@ -89,7 +89,10 @@ func (p *Partition[S]) execute(c *command[S]) {
 	c.events, c.stored, c.seq = events, true, events[len(events)-1].WalSeq
 	p.writePositions(c, f)
 	if c.explicitID {
-		p.core.memory.Add(c.key, requests.Entry{First: events[0].WalSeq, Args: c.argsHash, Count: uint32(len(events)), Unix: uint32(p.cfg.ages.Now().Unix())})
+		p.core.memory.Add(c.key, requests.Entry{
+			First: events[0].WalSeq, Args: c.argsHash, Count: uint32(len(events)),
+			Unix: uint32(p.cfg.ages.Now().Unix()),
+		})
 	}
 }
 
@@ -257,7 +260,8 @@ func (p *Partition[S]) frameFor(size, count int) *pending[S] {
 	l := &p.loop
 	if k := len(l.frames); k > 1 || k == 1 && !l.sending {
 		f := l.frames[k-1]
-		if len(f.events) == 0 || len(f.Body)+size <= p.maxBody(p.cfg.MaxFrame) && len(f.events)+count <= maxFrameEvents {
+		if len(f.events) == 0 || len(f.Body)+size <= p.maxBody(p.cfg.MaxFrame) &&
+			len(f.events)+count <= maxFrameEvents {
 			return f
 		}
 	}

@@ -15,7 +15,9 @@ import (
 // for a namespace of which all is kept, and the default for "", the journal's own events; latest and earliest bound
 // its other results. Nothing is removed unless the newest snapshot can be read, since the log alone does not lead to
 // the state any more. Calls may be repeated, and must not overlap.
-func (p *Partition[S]) Expire(ctx context.Context, before func(namespace string) time.Time, latest, earliest time.Time, through uint64) (int64, error) {
+func (p *Partition[S]) Expire(ctx context.Context, before func(namespace string) time.Time, latest, earliest time.Time,
+	through uint64,
+) (int64, error) {
 	if _, ok := any(p.cfg.New()).(Retaining); !ok || !p.roller.Archives() || p.cfg.Snapshots == nil {
 		return 0, nil
 	}
@@ -39,7 +41,10 @@ func (p *Partition[S]) Expire(ctx context.Context, before func(namespace string)
 		needed, _, err := View(ctx, p, func(s S) (bool, error) { return any(s).(Retaining).Needs(ev, at), nil })
 		return err == nil && !needed, err
 	}
-	return p.roller.Expire(ctx, archive.Expiry{Before: latest, All: earliest, Through: through, State: state, Line: old, Ready: func() error {
-		return snapshot.Verify(ctx, p.cfg.Snapshots, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition))
-	}})
+	return p.roller.Expire(ctx, archive.Expiry{
+		Before: latest, All: earliest, Through: through, State: state, Line: old,
+		Ready: func() error {
+			return snapshot.Verify(ctx, p.cfg.Snapshots, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition))
+		},
+	})
 }

@@ -28,7 +28,8 @@ func expire(ctx context.Context, p *journal.Partition[*people]) (int64, error) {
 	return p.Expire(ctx, allOld, time.Now().Add(time.Hour), time.Now().Add(time.Hour), math.MaxUint64)
 }
 
-// remember lets people talk until the archive has several segments, of which one has a farewell, and returns what ada and bob said.
+// remember lets people talk until the archive has several segments, of which one has a farewell, and returns what ada
+// and bob said.
 func (v *village) remember(t *testing.T, p *journal.Partition[*people]) (ada, bob []string) {
 	t.Helper()
 	v.talk(t, p)
@@ -101,7 +102,8 @@ func TestExpire(t *testing.T) {
 	n, err = p.Expire(t.Context(), allOld, time.Now().Add(time.Hour), time.Now().Add(-time.Hour), 1)
 	require.NoError(t, err)
 	require.Zero(t, n, "nobody has read it")
-	n, err = p.Expire(t.Context(), func(string) time.Time { return time.Time{} }, time.Now().Add(time.Hour), time.Now().Add(-time.Hour), math.MaxUint64)
+	n, err = p.Expire(t.Context(), func(string) time.Time { return time.Time{} }, time.Now().Add(time.Hour),
+		time.Now().Add(-time.Hour), math.MaxUint64)
 	require.NoError(t, err)
 	require.Zero(t, n, "everything is kept")
 	require.Equal(t, all, string(archivetest.Content(t, v.dir)))
@@ -151,8 +153,8 @@ func TestExpireByNamespace(t *testing.T) {
 	require.NoError(t, p.Close(t.Context()))
 }
 
-// TestExpireNeedsASnapshot: without a snapshot that can be read nothing is removed, and what was removed is missed by a start without one, which
-// says so.
+// TestExpireNeedsASnapshot: without a snapshot that can be read nothing is removed, and what was removed is missed by a
+// start without one, which says so.
 func TestExpireNeedsASnapshot(t *testing.T) {
 	v := newVillage(t)
 	p := v.open(t)
@@ -178,8 +180,8 @@ func TestExpireNeedsASnapshot(t *testing.T) {
 	require.ErrorContains(t, err, "old events were removed there (history-days)")
 }
 
-// TestExpireEndsAnywhere ends the process at each call of the log, of the snapshots and of the archive, every second time with the effect of that call.
-// Whoever opens the partition then has all, and can remove what is left.
+// TestExpireEndsAnywhere ends the process at each call of the log, of the snapshots and of the archive, every second
+// time with the effect of that call. Whoever opens the partition then has all, and can remove what is left.
 func TestExpireEndsAnywhere(t *testing.T) {
 	stride := 2 // each call once, which takes half the time
 	if testing.Short() {

@@ -15,7 +15,8 @@ func (p *Partition[S]) refusal() error {
 	}
 	var damage *refusal.DamageError
 	if errors.As(cause, &damage) {
-		return refusal.Damaged(damage.Error()+"; nothing in this partition can be used until it is repaired, and the rest is served", damage.Partition, cause)
+		return refusal.Damaged(damage.Error()+"; nothing in this partition can be used until it is repaired, and the "+
+			"rest is served", damage.Partition, cause)
 	}
 	return refusal.Unavailable(refusal.None, "the partition is not held here", cause)
 }

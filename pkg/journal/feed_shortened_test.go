@@ -40,8 +40,8 @@ func (s *shortened) Get(ctx context.Context, seq uint64) (framelog.Frame, error)
 	return s.Log.Get(ctx, seq)
 }
 
-// TestR10_FollowersInTheHoldersProcessNotice: they get their frames from memory, and notice all the same, while nothing is
-// written, that the log does not have the last one any more.
+// TestR10_FollowersInTheHoldersProcessNotice: they get their frames from memory, and notice all the same, while nothing
+// is written, that the log does not have the last one any more.
 func TestR10_FollowersInTheHoldersProcessNotice(t *testing.T) {
 	log, feeds := &shortened{Log: memlog.New()}, journal.NewFeeds()
 	cfg := journaltest.Config(log)
@@ -53,10 +53,11 @@ func TestR10_FollowersInTheHoldersProcessNotice(t *testing.T) {
 	defer cancel()
 	read, ended := make(chan uint64, 10), make(chan error, 1)
 	go func() {
-		ended <- feeds.Source(journal.NewSource(cfg.Plane, 0, log)).Follow(ctx, framelog.End{}, func(at framelog.End, _ []journal.Line) error {
-			read <- at.Seq
-			return nil
-		})
+		ended <- feeds.Source(journal.NewSource(cfg.Plane, 0, log)).Follow(ctx, framelog.End{},
+			func(at framelog.End, _ []journal.Line) error {
+				read <- at.Seq
+				return nil
+			})
 	}()
 	<-read
 	_, _, err = journal.Do(t.Context(), p, journaltest.Put("k", "v", ""))

@@ -21,7 +21,8 @@ func (p *Partition[S]) awaitFollowUps() {
 	if len(f.cmds) < minGather && l.adaptiveWait.ShouldWait() {
 		term := time.NewTimer(p.cfg.FollowUpTerm)
 		defer term.Stop()
-		for over := false; !over && f.followUps > 0 && len(f.cmds) < minGather && len(l.frames) == 1 && l.pendingReload == nil && !l.closed; {
+		for over := false; !over && f.followUps > 0 && len(f.cmds) < minGather && len(l.frames) == 1 &&
+			l.pendingReload == nil && !l.closed; {
 			select {
 			case <-p.inbox.Signal():
 				p.fill()

@@ -108,7 +108,9 @@ func TestSetSpreadsOwners(t *testing.T) {
 func TestSetThatCannotBeOpened(t *testing.T) {
 	over := &lease{}
 	over.over.Store(true)
-	_, err := partitions.Open(t.Context(), partitions.Whole(6), func(partition int) (journal.Config[*journaltest.State], error) {
+	_, err := partitions.Open(t.Context(), partitions.Whole(6), func(partition int) (journal.Config[*journaltest.State],
+		error,
+	) {
 		cfg := journaltest.Config(memlog.New())
 		if partition == 3 {
 			cfg.Lease = over
@@ -116,7 +118,9 @@ func TestSetThatCannotBeOpened(t *testing.T) {
 		return cfg, nil
 	})
 	require.ErrorIs(t, err, journal.ErrNotHeld)
-	_, err = partitions.Open(t.Context(), partitions.Whole(2), func(partition int) (journal.Config[*journaltest.State], error) {
+	_, err = partitions.Open(t.Context(), partitions.Whole(2), func(partition int) (journal.Config[*journaltest.State],
+		error,
+	) {
 		if partition == 1 {
 			return journal.Config[*journaltest.State]{}, errors.New("no log")
 		}

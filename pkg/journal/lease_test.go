@@ -57,7 +57,9 @@ func TestR6_ALapsedLeaseShowsNothing(t *testing.T) {
 	_, _, err := journal.View(t.Context(), old, journaltest.Count("a"))
 	require.ErrorIs(t, err, journal.ErrNotHeld)
 	_, _, err = journal.Do(t.Context(), old, journal.Op[*journaltest.State, struct{}]{
-		Method: "nothing", Decide: func(*journaltest.State, journal.Env) (d journal.Decision[struct{}], _ error) { return d, nil },
+		Method: "nothing", Decide: func(*journaltest.State, journal.Env) (d journal.Decision[struct{}], _ error) {
+			return d, nil
+		},
 	})
 	require.ErrorIs(t, err, journal.ErrNotHeld, "what stores nothing has nobody who says whose the partition is")
 
@@ -113,7 +115,12 @@ func TestX1_AShareHoldsItsOwners(t *testing.T) {
 			return journaltest.Config(memlog.New()), nil
 		})
 	}
-	for _, bad := range []partitions.Share{{}, {First: -1, Count: 1, Of: 4}, {First: 3, Count: 2, Of: 4}, {Count: 0, Of: 1}} {
+	for _, bad := range []partitions.Share{
+		{},
+		{First: -1, Count: 1, Of: 4},
+		{First: 3, Count: 2, Of: 4},
+		{Count: 0, Of: 1},
+	} {
 		_, err := open(bad)
 		require.Error(t, err, bad)
 	}

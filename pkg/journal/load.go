@@ -15,10 +15,11 @@ import (
 	"quartet/pkg/journal/snapshot"
 )
 
-// load builds a core from the newest snapshot that is valid and the log behind it, and takes the partition over (R6). It retries until ctx
-// ends, except when the log cannot be read as this plane's, and when the lease is not held, which is ErrNotHeld. awaiting has the request
-// ids that the loop generated for commands whose outcome is unknown; those that are in the log are put into
-// core.recovered. If until is not nil and the log ends there, this process is still its writer: load writes nothing.
+// load builds a core from the newest snapshot that is valid and the log behind it, and takes the partition over (R6).
+// It retries until ctx ends, except when the log cannot be read as this plane's, and when the lease is not held, which
+// is ErrNotHeld. awaiting has the request ids that the loop generated for commands whose outcome is unknown; those that
+// are in the log are put into core.recovered. If until is not nil and the log ends there, this process is still its
+// writer: load writes nothing.
 func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, until *framelog.End) (*core[S], error) {
 	began := time.Now()
 	from, err := p.stored(ctx)
@@ -39,7 +40,8 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 			if errors.Is(err, errNotAnnounced) { // its writer ended before it was announced
 				level = zap.InfoLevel
 			}
-			p.cfg.Logger.Log(level, "journal: a snapshot cannot be used; the one before it is tried, or the log alone", zap.Uint64("snapshot", from[0].Snapshot), zap.Error(err))
+			p.cfg.Logger.Log(level, "journal: a snapshot cannot be used; the one before it is tried, or the log alone",
+				zap.Uint64("snapshot", from[0].Snapshot), zap.Error(err))
 			from = from[1:]
 			continue
 		}
@@ -50,7 +52,8 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 			return nil, err
 		}
 		if err := eviction.Guarded(func() { p.cfg.OnLoad(c.state) }); err != nil {
-			p.cfg.Logger.Error("journal: owners that left memory cannot be read from their file; all stay in memory", zap.String("partition", c.name), zap.Error(err))
+			p.cfg.Logger.Error("journal: owners that left memory cannot be read from their file; all stay in memory",
+				zap.String("partition", c.name), zap.Error(err))
 			p.cfg.Eviction = eviction.Off()
 			c.release()
 			continue
@@ -63,7 +66,9 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 
 // loadBehind is load from the snapshot from[0], or from the log alone if from is empty. *short is when the log was
 // first seen to end before its witness, zero if it was not. skip is as for core.
-func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot, skip *erasure.Set, awaiting map[string]struct{}, until *framelog.End, short *time.Time) (loaded *core[S], err error) {
+func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot, skip *erasure.Set,
+	awaiting map[string]struct{}, until *framelog.End, short *time.Time,
+) (loaded *core[S], err error) {
 	c, err := p.restored(ctx, from)
 	if err != nil {
 		return nil, err

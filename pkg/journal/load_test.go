@@ -24,7 +24,8 @@ func BenchmarkLoad(b *testing.B) {
 	op.Decide = func(*journaltest.State, journal.Env) (journal.Decision[int], error) {
 		var d journal.Decision[int]
 		for i := range events {
-			d.Events = append(d.Events, journaltest.Event(fmt.Sprint("key-", i), "some text that makes the event as long as a small one is"))
+			d.Events = append(d.Events, journaltest.Event(fmt.Sprint("key-", i),
+				"some text that makes the event as long as a small one is"))
 		}
 		return d, nil
 	}

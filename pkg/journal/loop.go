@@ -280,10 +280,11 @@ func (p *Partition[S]) notify(events []*Event) {
 	}
 }
 
-// reload discards the state, loads it from the log, and returns the commands whose frames are not completed to the front of the queue, in order (R5).
-// refusedFrame is a frame that was refused, or nil; its commands are completed, except those in first, which are returned to the queue before the
-// others. until is passed to load. Views block until the reload is done. If the lease has expired, reload returns
-// ErrNotHeld, since another process may hold the partition.
+// reload discards the state, loads it from the log, and returns the commands whose frames are not completed to the
+// front of the queue, in order (R5). refusedFrame is a frame that was refused, or nil; its commands are completed,
+// except those in first, which are returned to the queue before the others. until is passed to load. Views block until
+// the reload is done. If the lease has expired, reload returns ErrNotHeld, since another process may hold the
+// partition.
 func (p *Partition[S]) reload(refusedFrame *pending[S], until *framelog.End, first []*command[S]) error {
 	l := &p.loop
 	if !p.held() {
@@ -408,7 +409,8 @@ func (p *Partition[S]) shutDown(cause error) {
 // abandon completes c with UNAVAILABLE. unknown says that its frame may be in the log.
 func (p *Partition[S]) abandon(c *command[S], unknown bool, cause error) {
 	if unknown {
-		c.err = refusal.Unavailable(refusal.Unknown, "the journal stopped while it was writing; repeat with the same request_id to learn what happened", cause)
+		c.err = refusal.Unavailable(refusal.Unknown, "the journal stopped while it was writing; repeat with the same "+
+			"request_id to learn what happened", cause)
 	} else {
 		c.err = refusal.Unavailable(refusal.None, "the partition is not held here any more", cause)
 	}

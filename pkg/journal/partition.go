@@ -80,14 +80,15 @@ type Config[S State] struct {
 	// show an old end; default 0.
 	LossPatience time.Duration
 
-	// Snapshots keeps snapshots of the state, which must be Paged; nil: none are written, and the log is read from its beginning.
+	// Snapshots keeps snapshots of the state, which must be Paged; nil: none are written, and the log is read from its
+	// beginning.
 	Snapshots snapshot.Store
 	// A snapshot is written once there are SnapshotBytes of frames since the last one, or a sixteenth of that and
 	// SnapshotTerm has passed; defaults 16 MiB and 10 min.
 	SnapshotBytes int64
 	SnapshotTerm  time.Duration
-	// CheckRestored, if set, compares the state of a load that began at a snapshot with that of the whole log. If they differ it returns an
-	// error, and the partition is not loaded. Tests only.
+	// CheckRestored, if set, compares the state of a load that began at a snapshot with that of the whole log. If they
+	// differ it returns an error, and the partition is not loaded. Tests only.
 	CheckRestored func(restored, replayed State) error
 
 	// Eviction says when owners are evicted; nil: all stay in memory. The state must be a pages.Resident.
@@ -235,7 +236,8 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 	p.inbox = inbox.New[*command[S]](maxQueued)
 	p.metrics = counters.New(cfg.Metrics, cfg.Plane)
 	p.log = &framelog.Writer{
-		Log: cfg.Log, Partition: framelog.PartitionName(cfg.Plane, cfg.Partition), NewID: cfg.NewID, Timeout: cfg.AppendTimeout, Logger: cfg.Logger,
+		Log: cfg.Log, Partition: framelog.PartitionName(cfg.Plane, cfg.Partition), NewID: cfg.NewID,
+		Timeout: cfg.AppendTimeout, Logger: cfg.Logger,
 		Secret: cfg.NewSecret(), Fencing: func() { p.loop.fencing.Store(true) }, Appended: p.metrics.Appended,
 	}
 	p.roller = rolling.New(cfg.Log, cfg.SegmentSize, cfg.Now, cfg.Mono, cfg.Logger, cfg.Metrics)
@@ -295,7 +297,8 @@ func (p *Partition[S]) Health() error {
 		return *err
 	}
 	if d := p.stall.Current(p.cfg.Mono()); d >= p.cfg.UnhealthyAfter {
-		return fmt.Errorf("journal %s/%d: nothing could be written for %s", p.cfg.Plane, p.cfg.Partition, d.Round(time.Second))
+		return fmt.Errorf("journal %s/%d: nothing could be written for %s", p.cfg.Plane, p.cfg.Partition,
+			d.Round(time.Second))
 	}
 	return nil
 }

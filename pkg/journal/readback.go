@@ -63,7 +63,11 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 		}
 		ev, err := event.In(lines, l.walSeq, p.cfg.Registry)
 		if err != nil {
-			return nil, refusal.Unreadable(&framelog.Broken{Partition: framelog.PartitionName(p.cfg.Plane, p.cfg.Partition), Seq: l.frame, Cause: fmt.Sprintf("frame %d: %v", l.frame, err)})
+			return nil,
+				refusal.Unreadable(&framelog.Broken{
+					Partition: framelog.PartitionName(p.cfg.Plane, p.cfg.Partition),
+					Seq:       l.frame, Cause: fmt.Sprintf("frame %d: %v", l.frame, err),
+				})
 		}
 		events = append(events, ev)
 	}
@@ -86,7 +90,8 @@ func (p *Partition[S]) locate(walSeq uint64) (eventLocation, error) {
 
 // readFrame reads the lines of one frame from the log.
 func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, error) {
-	f, err := framelog.Read(ctx, p.cfg.Log, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition), seq) // p.core.name needs mu
+	// p.core.name needs mu
+	f, err := framelog.Read(ctx, p.cfg.Log, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition), seq)
 	if err != nil {
 		return nil, err
 	}

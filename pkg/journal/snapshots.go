@@ -163,7 +163,8 @@ const quietFrames = 1000
 func (p *Partition[S]) reportLoaded(c *core[S], frames int) {
 	p.roller.Below(c.track.Base().Needed())
 	if t := c.track; t != nil && t.Announced != t.Begins && t.Announced.Snapshot > 0 {
-		p.cfg.Logger.Warn("journal: the newest snapshot is missing or damaged; an older one was read, or the log alone", zap.Uint64("snapshot", t.Announced.Snapshot))
+		p.cfg.Logger.Warn("journal: the newest snapshot is missing or damaged; an older one was read, or the log alone",
+			zap.Uint64("snapshot", t.Announced.Snapshot))
 	}
 	level := zap.InfoLevel
 	if c.begins() == 0 && frames < quietFrames {
@@ -187,11 +188,13 @@ func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 	case err != nil || whole.end != c.end:
 		return nil // the log cannot be read now
 	case whole.applied != c.applied || whole.generation != c.generation || !whole.frames.Equal(&c.frames):
-		return fmt.Errorf("journal: %s restored: wal_seq %d, generation %d, %d frames; the log has %d, %d, %d", c.name, c.applied, c.generation, c.frames.Len(), whole.applied, whole.generation, whole.frames.Len())
+		return fmt.Errorf("journal: %s restored: wal_seq %d, generation %d, %d frames; the log has %d, %d, %d", c.name,
+			c.applied, c.generation, c.frames.Len(), whole.applied, whole.generation, whole.frames.Len())
 	}
 	var differs error
 	whole.memory.Since(0, func(k requests.Key, e requests.Entry) {
-		if got, ok := c.memory.Lookup(k, time.Unix(int64(e.Unix), 0)); !ok || got.First != e.First || got.Args != e.Args || got.Count != e.Count {
+		if got, ok := c.memory.Lookup(k, time.Unix(int64(e.Unix), 0)); !ok || got.First != e.First ||
+			got.Args != e.Args || got.Count != e.Count {
 			differs = fmt.Errorf("journal: %s restored: request %x is %v, and in the log %v", c.name, k, got, e)
 		}
 	})
@@ -203,7 +206,8 @@ func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 // after a failed one, or if the state is not tracked or has a quarantined line.
 func (p *Partition[S]) checkSnapshot() {
 	t, s := p.core.track, &p.snapshots
-	if t == nil || t.Damaged || s.busy.Load() != nil || t.Bytes.Load() < p.cfg.SnapshotBytes/16 || p.cfg.Room.Check(0, false) != nil {
+	if t == nil || t.Damaged || s.busy.Load() != nil || t.Bytes.Load() < p.cfg.SnapshotBytes/16 ||
+		p.cfg.Room.Check(0, false) != nil {
 		return
 	}
 	now := p.cfg.Mono()
@@ -216,8 +220,8 @@ func (p *Partition[S]) checkSnapshot() {
 	s.due = t.Bytes.Load() >= p.cfg.SnapshotBytes || now.Sub(s.last) >= p.cfg.SnapshotTerm
 }
 
-// cut begins a snapshot that is due, once all that was applied is durable. Until then no command runs, which is for as long as
-// the frames take that were begun.
+// cut begins a snapshot that is due, once all that was applied is durable. Until then no command runs, which is for as
+// long as the frames take that were begun.
 func (p *Partition[S]) cut() {
 	l, s, c := &p.loop, &p.snapshots, p.core
 	if !s.due || len(l.frames) > 0 || l.sending || l.pendingReload != nil {
@@ -234,14 +238,20 @@ func (p *Partition[S]) cut() {
 		p.mu.Unlock()
 		s.whole = false
 	}
-	n := snapshot.Cut{Partition: c.name, End: c.end, Generation: c.generation, At: p.cfg.Now(), Now: p.cfg.ages.Now(), Erased: c.erased.Encode(), ErasedThrough: c.erasedThrough}
+	n := snapshot.Cut{
+		Partition: c.name, End: c.end, Generation: c.generation, At: p.cfg.Now(), Now: p.cfg.ages.Now(),
+		Erased: c.erased.Encode(), ErasedThrough: c.erasedThrough,
+	}
 	c.memory.Since(t.Has().Requests, func(k requests.Key, e requests.Entry) {
 		n.Requests = append(n.Requests, snapshot.Request{Key: k, Entry: e})
 	})
-	c.frames.Since(t.Has().Frames, func(walSeq, seq uint64) { n.Frames = append(n.Frames, snapshot.Frame{WalSeq: walSeq, Seq: seq}) })
+	c.frames.Since(t.Has().Frames, func(walSeq, seq uint64) {
+		n.Frames = append(n.Frames, snapshot.Frame{WalSeq: walSeq, Seq: seq})
+	})
 	for k, pos := range c.positions {
 		n.Positions = append(n.Positions, &snapshotv1.Position{
-			Plane: k.plane, Partition: int32(k.partition), Sequence: pos.seq, Line: int32(pos.line), Consumed: pos.consumed.String(),
+			Plane: k.plane, Partition: int32(k.partition), Sequence: pos.seq, Line: int32(pos.line),
+			Consumed: pos.consumed.String(),
 		})
 	}
 	slices.SortFunc(n.Positions, func(a, b *snapshotv1.Position) int {
@@ -302,11 +312,13 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
 		p.mu.Lock()
 		t.StartOver()
 		p.mu.Unlock()
-		p.cfg.Logger.Warn("journal: the store of snapshots lost some of what it had; the next snapshot is a whole one", zap.Error(err))
+		p.cfg.Logger.Warn("journal: the store of snapshots lost some of what it had; the next snapshot is a whole one",
+			zap.Error(err))
 	case err != nil && p.ctx.Err() == nil:
 		retry := p.cfg.Mono().Add(snapshotRetry)
 		p.snapshots.retry.Store(&retry)
-		p.cfg.Logger.Warn("journal: a snapshot was not written, or older ones not removed; it is tried again", zap.Error(err))
+		p.cfg.Logger.Warn("journal: a snapshot was not written, or older ones not removed; it is tried again",
+			zap.Error(err))
 	}
 }
 
@@ -314,7 +326,9 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
 const cutBatch = 16
 
 // draft stores the pages of a cut and its manifest. The function that it returns is that of snapshot.Draft.Finish.
-func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *changes.Cut) (*snapshot.Snapshot, func() *snapshot.Base, error) {
+func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *changes.Cut) (*snapshot.Snapshot, func() *snapshot.Base,
+	error,
+) {
 	for batch := range slices.Chunk(n.Owners(), cutBatch) {
 		p.mu.Lock()
 		if p.core != c {

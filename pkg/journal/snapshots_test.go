@@ -162,7 +162,8 @@ func TestR11_ALoadBeginsAtTheSnapshot(t *testing.T) {
 	}
 }
 
-// TestR11_ADamagedSnapshotIsPassedOver: each object of each snapshot is damaged or gone in turn, and the state is that of the log.
+// TestR11_ADamagedSnapshotIsPassedOver: each object of each snapshot is damaged or gone in turn, and the state is that
+// of the log.
 func TestR11_ADamagedSnapshotIsPassedOver(t *testing.T) {
 	log, store := &readFrom{Log: memlog.New()}, memstore.New()
 	p := withSnapshots(t, log, store, 2000)
@@ -195,7 +196,8 @@ func TestR11_ADamagedSnapshotIsPassedOver(t *testing.T) {
 	require.NotEmpty(t, all)
 }
 
-// TestR11_TheSnapshotBeforeADamagedOne: a load begins at an older snapshot, although frames behind it announce newer ones.
+// TestR11_TheSnapshotBeforeADamagedOne: a load begins at an older snapshot, although frames behind it announce newer
+// ones.
 func TestR11_TheSnapshotBeforeADamagedOne(t *testing.T) {
 	log, store := &readFrom{Log: memlog.New()}, memstore.New()
 	p := withSnapshots(t, log, store, 2000)
@@ -285,7 +287,8 @@ func TestR11_WhatIsNotAnnounced(t *testing.T) {
 	require.NoError(t, p.Close(t.Context()))
 }
 
-// TestR11_WhatChangedIsWritten: a snapshot writes the pages of the owners that changed, and stores do not grow without bounds.
+// TestR11_WhatChangedIsWritten: a snapshot writes the pages of the owners that changed, and stores do not grow without
+// bounds.
 func TestR11_WhatChangedIsWritten(t *testing.T) {
 	log, store := memlog.New(), memstore.New()
 	p := withSnapshots(t, log, store, 200_000)
@@ -324,11 +327,15 @@ func TestR11_ASnapshotWhileCommandsRun(t *testing.T) {
 	for c := range 8 {
 		callers.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				_, _, _ = journal.Do(ctx, p, journaltest.Put(fmt.Sprint("key", (c*31+i)%300), fmt.Sprint(c, ":", i), ""))
+				_, _, _ = journal.Do(ctx, p, journaltest.Put(fmt.Sprint("key", (c*31+i)%300), fmt.Sprint(c, ":", i),
+					""))
 			}
 		})
 	}
-	faults := []faultlog.Fault{faultlog.Refused, faultlog.Busy, faultlog.AnswerLost, faultlog.NotSent, faultlog.LandsBefore, faultlog.LandsAfter, faultlog.Duplicated, faultlog.Doubted}
+	faults := []faultlog.Fault{
+		faultlog.Refused, faultlog.Busy, faultlog.AnswerLost, faultlog.NotSent,
+		faultlog.LandsBefore, faultlog.LandsAfter, faultlog.Duplicated, faultlog.Doubted,
+	}
 	for n := uint64(1); n < 40; n++ {
 		require.Eventually(t, func() bool {
 			all := stored(t, store)
@@ -351,8 +358,8 @@ func TestR11_ASnapshotWhileCommandsRun(t *testing.T) {
 	require.NoError(t, p.Close(t.Context()))
 }
 
-// TestR11_AStoreThatLosesObjects: objects that are gone while the partition runs are missed at the next snapshot, and the one after that
-// has all pages.
+// TestR11_AStoreThatLosesObjects: objects that are gone while the partition runs are missed at the next snapshot, and
+// the one after that has all pages.
 func TestR11_AStoreThatLosesObjects(t *testing.T) {
 	log, store := &readFrom{Log: memlog.New()}, memstore.New()
 	p := withSnapshots(t, log, store, 2000)
@@ -398,7 +405,8 @@ func TestR11_AFullStoreGetsNoSnapshot(t *testing.T) {
 	cfg := journaltest.Config(log)
 	cfg.Snapshots, cfg.SnapshotBytes, cfg.Room = store, 2000, &room.Room{}
 	use := func(used int64) {
-		require.NoError(t, cfg.Room.Measure(func() (room.State, error) { return room.State{Used: used, Limit: 400 << 20}, nil }))
+		require.NoError(t,
+			cfg.Room.Measure(func() (room.State, error) { return room.State{Used: used, Limit: 400 << 20}, nil }))
 	}
 	use(381 << 20) // the reserve is 20 MiB
 	p, err := journal.Open(t.Context(), cfg)

@@ -21,8 +21,8 @@ type memory struct{ end framelog.End }
 func (m *memory) Last() (framelog.End, error) { return m.end, nil }
 func (m *memory) Record(end framelog.End)     { m.end = end }
 
-// TestR10_ALogThatLostItsEnd: a partition does not open over a log that ends before its witness, or has another frame in
-// its place; one that is open and has to load again names the loss, and refuses everything.
+// TestR10_ALogThatLostItsEnd: a partition does not open over a log that ends before its witness, or has another frame
+// in its place; one that is open and has to load again names the loss, and refuses everything.
 func TestR10_ALogThatLostItsEnd(t *testing.T) {
 	log, feeds, w := faultlog.New(memlog.New()), journal.NewFeeds(), &memory{}
 	cfg := journaltest.Config(log)
@@ -73,7 +73,10 @@ func refusedAsDamaged(t *testing.T, p *journal.Partition[*journaltest.State], na
 	_, _, err := journal.Do(t.Context(), p, journaltest.Put("k", "v", ""))
 	require.ErrorIs(t, err, fault.Storage)
 	require.Equal(t, name, fault.From(err).Metadata()["damaged"])
-	_, _, err = journal.View(context.Background(), p, func(s *journaltest.State) (int, error) { return len(s.Log), nil })
+	_, _, err = journal.View(context.Background(), p, func(s *journaltest.State) (int, error) {
+		return len(s.Log),
+			nil
+	})
 	require.ErrorIs(t, err, fault.Storage)
 	require.Equal(t, name, fault.From(err).Metadata()["damaged"])
 }

@@ -23,7 +23,8 @@ func Load(path string) (Ring, error) {
 func parseFile(path string, raw []byte) (Ring, error) {
 	r, err := Parse(raw)
 	if err != nil {
-		return Ring{}, fmt.Errorf("key file %s: %w; restore it from a copy, because credentials and trigger URLs are derived from it", path, err)
+		return Ring{}, fmt.Errorf("key file %s: %w; restore it from a copy, because credentials and trigger URLs are "+
+			"derived from it", path, err)
 	}
 	return r, nil
 }

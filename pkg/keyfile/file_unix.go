@@ -22,7 +22,8 @@ func lock(dir string) (unlock func(), err error) {
 	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = d.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("another process changes the key file in %s; wait for it and repeat the command", dir)
+			return nil, fmt.Errorf("another process changes the key file in %s; wait for it and repeat the command",
+				dir)
 		}
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}

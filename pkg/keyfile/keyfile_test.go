@@ -82,14 +82,21 @@ func TestI20_WrongFilesAreRefused(t *testing.T) {
 	lines := strings.SplitAfter(good, "\n")
 	one := lines[1]
 	for name, bad := range map[string]string{
-		"empty": "", "a word": "hello\n", "short hex": strings.Repeat("a", 63), "hex and more": strings.Repeat("a", 64) + " x",
-		"long hex": strings.Repeat("a", 2*maxSecret+2), "too large": strings.Repeat(good, 100),
-		"no keys": header + "0\n", "a count of 17": strings.Replace(good, header+"3", header+"17", 1), "a word as count": strings.Replace(good, header+"3", header+"x", 1),
-		"one line less": lines[0] + lines[1] + lines[2], "one line more": good + one, "a key twice": lines[0] + one + one + lines[2],
-		"two active": strings.Replace(good, " old", " active", 1), "no active": strings.Replace(good, " active", " old", 1), "two pending": strings.Replace(good, " old", " pending", 1),
-		"a state": strings.Replace(good, " old", " odd", 1), "a time": strings.Replace(good, "2026-05-06", "2026-15-06", 1),
-		"another id": strings.Replace(good, one[:8], "00000000", 1), "a word more": strings.Replace(good, " old", " old x", 1),
-		"two unnamed": strings.NewReplacer(" old", " old unnamed", " active", " active unnamed").Replace(good), "a blank": strings.Replace(good, " old", "  old", 1),
+		"empty": "", "a word": "hello\n", "short hex": strings.Repeat("a", 63),
+		"hex and more": strings.Repeat("a", 64) + " x",
+		"long hex":     strings.Repeat("a", 2*maxSecret+2), "too large": strings.Repeat(good, 100),
+		"no keys": header + "0\n", "a count of 17": strings.Replace(good, header+"3", header+"17", 1),
+		"a word as count": strings.Replace(good, header+"3", header+"x", 1),
+		"one line less":   lines[0] + lines[1] + lines[2], "one line more": good + one, "a key twice": lines[0] + one +
+			one + lines[2],
+		"two active": strings.Replace(good, " old", " active", 1), "no active": strings.Replace(good, " active", " old",
+			1), "two pending": strings.Replace(good, " old", " pending", 1),
+		"a state": strings.Replace(good, " old", " odd", 1), "a time": strings.Replace(good, "2026-05-06", "2026-15-06",
+			1),
+		"another id": strings.Replace(good, one[:8], "00000000", 1), "a word more": strings.Replace(good, " old",
+			" old x", 1),
+		"two unnamed": strings.NewReplacer(" old", " old unnamed", " active", " active unnamed").Replace(good),
+		"a blank":     strings.Replace(good, " old", "  old", 1),
 	} {
 		_, err := Parse([]byte(bad))
 		require.Error(t, err, name)
@@ -257,7 +264,10 @@ func TestI20_AProcessFollowsItsFile(t *testing.T) {
 
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
-	for name, bad := range map[string][]byte{"half": whole[:len(whole)/2], "empty": nil, "of another installation": New(now).format()} {
+	for name, bad := range map[string][]byte{
+		"half": whole[:len(whole)/2], "empty": nil,
+		"of another installation": New(now).format(),
+	} {
 		require.NoError(t, os.WriteFile(path, bad, 0o600))
 		changed, err = s.Poll()
 		require.Error(t, err, name)

@@ -112,4 +112,5 @@ func (s *Source) Poll() (changed bool, err error) {
 	return true, nil
 }
 
-var errOtherInstallation = errors.New("it has none of the keys that this process knows; put the previous file back, or restart the process if the change is intended")
+var errOtherInstallation = errors.New("it has none of the keys that this process knows; put the previous file back, " +
+	"or restart the process if the change is intended")

@@ -21,8 +21,8 @@ var (
 	ErrNoBucket = errors.New("lease: there is no such bucket")
 )
 
-// Bucket is where leases are kept: keys with values and revisions, which grow with each change of any key. After an error
-// other than ErrConflict a change may have been made. Its methods are safe for concurrent use.
+// Bucket is where leases are kept: keys with values and revisions, which grow with each change of any key. After an
+// error other than ErrConflict a change may have been made. Its methods are safe for concurrent use.
 type Bucket interface {
 	// Create stores a key that does not exist, and Update one that is at a revision. Both return its new revision.
 	Create(ctx context.Context, key string, value []byte) (uint64, error)
@@ -33,8 +33,8 @@ type Bucket interface {
 	Revision(ctx context.Context, key string) (uint64, error)
 	// Exists returns ErrNoBucket if the bucket was lost.
 	Exists(ctx context.Context) error
-	// Watch sends the contents of the bucket, then nil, and then each change in order, until ctx ends. It closes the channel
-	// if changes may have been missed.
+	// Watch sends the contents of the bucket, then nil, and then each change in order, until ctx ends. It closes the
+	// channel if changes may have been missed.
 	Watch(ctx context.Context) (<-chan *Change, error)
 }
 
@@ -154,7 +154,8 @@ func changeOf(e jetstream.KeyValueEntry) *Change {
 // conflict returns ErrConflict for an error that says that a key is not at the expected revision.
 func conflict(err error) error {
 	var api *jetstream.APIError
-	if errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+	if errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) &&
+		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
 		return fmt.Errorf("%w: %w", ErrConflict, err)
 	}
 	return err

@@ -18,8 +18,8 @@ type Hooks struct {
 	// Unused reports that nobody ever held a partition, so that there is no former holder to wait for. Nil
 	// means that this cannot be determined.
 	Unused func(ctx context.Context, n int) (bool, error)
-	// Take opens a partition. ctx ends with the session, and when Stop is called. After an error the partition is released, without Drop,
-	// and may be taken again after retryAfter.
+	// Take opens a partition. ctx ends with the session, and when Stop is called. After an error the partition is
+	// released, without Drop, and may be taken again after retryAfter.
 	Take func(ctx context.Context, n int, l *Lease) error
 	// Drop closes a partition that Take opened. After it returns nothing may be read or written.
 	Drop func(n int)
@@ -280,7 +280,8 @@ func (g *Group) drop(n int, o *ownSession, release, opened bool) {
 	if release && !o.dead.Load() {
 		// If this fails, the next holder waits for the end of the session.
 		if err := g.release(n, o); err != nil {
-			k.cfg.Logger.Info("a partition was not given back", zap.String("group", g.name), zap.Int("partition", n), zap.Error(err))
+			k.cfg.Logger.Info("a partition was not given back", zap.String("group", g.name), zap.Int("partition", n),
+				zap.Error(err))
 		}
 	}
 	g.setStatus(n, none, 0)

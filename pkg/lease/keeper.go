@@ -207,7 +207,8 @@ func (k *Keeper) runSession(ctx context.Context) error {
 		case toObserve:
 			k.observe(e)
 			if e == nil {
-				k.deleteExpired(ctx, o, true) // sessions of processes that were killed on this machine, such as the previous incarnation of this one
+				// sessions of processes that were killed on this machine, such as the previous incarnation of this one
+				k.deleteExpired(ctx, o, true)
 			}
 		case toLook:
 			due := !time.Now().Before(renew)
@@ -240,8 +241,8 @@ const (
 	toReconcile
 )
 
-// next waits for something to do. Of several things it returns the first in the order of the occasions: what is known of
-// sessions is read before it is decided which of them are silent.
+// next waits for something to do. Of several things it returns the first in the order of the occasions: what is known
+// of sessions is read before it is decided which of them are silent.
 func (k *Keeper) next(ctx context.Context, w *watcher, look <-chan time.Time) (*Change, occasion) {
 	if ctx.Err() != nil {
 		return nil, toEnd
@@ -333,7 +334,9 @@ func (k *Keeper) renew(ctx context.Context, o *ownSession) error {
 	revision := o.revision
 	k.mu.Unlock()
 	sent := k.cfg.Elapsed()
-	rev, err := k.within(ctx, func(ctx context.Context) (uint64, error) { return k.kv.Update(ctx, key, k.value(), revision) })
+	rev, err := k.within(ctx, func(ctx context.Context) (uint64, error) {
+		return k.kv.Update(ctx, key, k.value(), revision)
+	})
 	switch {
 	case err == nil:
 		k.mu.Lock()
@@ -399,7 +402,8 @@ func (k *Keeper) deleteExpired(ctx context.Context, o *ownSession, processes boo
 			k.expireSessionsLocked()
 			k.changedLocked()
 			k.mu.Unlock()
-			k.cfg.Logger.Warn("an instance is over, or was silent for too long; what it held is taken", zap.String("session", id))
+			k.cfg.Logger.Warn("an instance is over, or was silent for too long; what it held is taken",
+				zap.String("session", id))
 		}
 	}
 }
@@ -463,8 +467,8 @@ func (k *Keeper) observe(e *Change) {
 	k.mu.Unlock()
 }
 
-// changedLocked wakes everybody who waits for a change, and makes the loop reconcile. It is called before k.mu is unlocked
-// after the change, so that nobody sees a change and then is woken for it.
+// changedLocked wakes everybody who waits for a change, and makes the loop reconcile. It is called before k.mu is
+// unlocked after the change, so that nobody sees a change and then is woken for it.
 func (k *Keeper) changedLocked() {
 	close(k.changes)
 	k.changes = make(chan struct{})
@@ -490,8 +494,8 @@ func (k *Keeper) Stop(ctx context.Context) error {
 	k.peer.Leaving = true
 	o := k.own
 	k.mu.Unlock()
-	// Neither a partition that cannot be opened, because the broker does not answer, nor the loop, which may wait for an
-	// answer, delays what can be closed.
+	// Neither a partition that cannot be opened, because the broker does not answer, nor the loop, which may wait for
+	// an answer, delays what can be closed.
 	k.leave()
 	k.reconcile()
 	if o != nil {

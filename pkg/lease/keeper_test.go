@@ -51,7 +51,10 @@ func newHouse(t *testing.T) *house {
 	server, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
 	require.NoError(t, err)
 	t.Cleanup(server.Stop)
-	h := &house{t: t, server: server, began: time.Now(), open: map[int]map[string]*lease.Lease{}, ever: map[int]bool{}, fail: map[string]bool{}, over: map[int]bool{}, stuck: map[int]bool{}}
+	h := &house{
+		t: t, server: server, began: time.Now(), open: map[int]map[string]*lease.Lease{}, ever: map[int]bool{},
+		fail: map[string]bool{}, over: map[int]bool{}, stuck: map[int]bool{},
+	}
 	for n := range parts {
 		h.open[n] = map[string]*lease.Lease{}
 	}
@@ -79,9 +82,12 @@ func (h *house) join(name string) *instance {
 	require.NoError(h.t, err)
 	h.t.Cleanup(nc.Close)
 	i := &instance{name: name, nc: nc}
-	i.keeper = lease.NewKeeper(lease.Config{Conn: nc, ID: name, Term: term, Peer: lease.Peer{Addr: name + ":1"}, Elapsed: func() time.Duration {
-		return time.Since(h.began) + time.Duration(h.slept.Load())
-	}})
+	i.keeper = lease.NewKeeper(lease.Config{
+		Conn: nc, ID: name, Term: term, Peer: lease.Peer{Addr: name + ":1"},
+		Elapsed: func() time.Duration {
+			return time.Since(h.began) + time.Duration(h.slept.Load())
+		},
+	})
 	i.group = i.keeper.Group("work", parts, lease.Hooks{
 		Unused: func(_ context.Context, n int) (bool, error) {
 			h.mu.Lock()
@@ -264,8 +270,8 @@ func TestR6_TheBucketIsLost(t *testing.T) {
 	require.Empty(t, h.twice)
 }
 
-// TestR6_ASuspendedMachine: Go's monotonic clock stands still while a machine is suspended, and others may have taken the
-// partitions meanwhile. Whoever wakes shows nothing before it has heard that its session still exists.
+// TestR6_ASuspendedMachine: Go's monotonic clock stands still while a machine is suspended, and others may have taken
+// the partitions meanwhile. Whoever wakes shows nothing before it has heard that its session still exists.
 func TestR6_ASuspendedMachine(t *testing.T) {
 	h := newHouse(t)
 	a := h.join("a")

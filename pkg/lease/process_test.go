@@ -25,7 +25,8 @@ func TestR6_AProcessThatIsOverIsKnown(t *testing.T) {
 	require.False(t, over(child, own))
 	require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
 	require.False(t, over(child, own), "it may wake up")
-	require.True(t, over(strings.Join([]string{parts[0], parts[1], strconv.Itoa(cmd.Process.Pid), began + "0"}, "/"), own), "the number was given to another")
+	require.True(t, over(strings.Join([]string{parts[0], parts[1], strconv.Itoa(cmd.Process.Pid), began + "0"}, "/"),
+		own), "the number was given to another")
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	require.True(t, over(child, own))

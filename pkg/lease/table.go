@@ -157,7 +157,8 @@ func assign(group string, members []string, holders []string) []string {
 		}
 		least := slices.MinFunc(byLoad, func(a, b string) int {
 			// Not by name alone: whatever is held as a whole would be the same member's.
-			return cmp.Or(cmp.Compare(count[a], count[b]), cmp.Compare(memberHash(group, a), memberHash(group, b)), cmp.Compare(a, b))
+			return cmp.Or(cmp.Compare(count[a], count[b]), cmp.Compare(memberHash(group, a), memberHash(group, b)),
+				cmp.Compare(a, b))
 		})
 		out[i] = least
 		count[least]++

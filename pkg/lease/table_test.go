@@ -40,7 +40,8 @@ func TestAssignIsEvenAndSteady(t *testing.T) {
 					stayed++
 				}
 			}
-			require.GreaterOrEqual(t, stayed, min(before[m], len(holders)/len(members)), "%s had to give up more than it has too much", m)
+			require.GreaterOrEqual(t, stayed, min(before[m], len(holders)/len(members)),
+				"%s had to give up more than it has too much", m)
 		}
 		require.Equal(t, got, assign("work", members, got), "what is even stays")
 		require.Equal(t, got, assign("work", members, slices.Clone(holders)))
@@ -58,12 +59,14 @@ func TestTableAppliesChangesOfTheBucket(t *testing.T) {
 	id, lives := tb.holder("part.work.0", now, time.Second)
 	require.Equal(t, []any{"a", true}, []any{id, lives})
 
-	require.False(t, tb.apply("session.a", []byte(`{"addr":"h:1","groups":["work"]}`), 4, false, now.Add(time.Second)), "a renewal")
+	require.False(t, tb.apply("session.a", []byte(`{"addr":"h:1","groups":["work"]}`), 4, false, now.Add(time.Second)),
+		"a renewal")
 	require.Equal(t, []string{"b"}, tb.silent(now.Add(time.Second), time.Second))
 	require.Empty(t, tb.silent(now.Add(time.Second-1), time.Second))
 	require.Equal(t, []string{"a", "b"}, tb.silent(now.Add(2*time.Second), time.Second))
 
-	require.True(t, tb.apply("session.b", []byte(`{"addr":"h:2","groups":["work","task"],"leaving":true}`), 5, false, now))
+	require.True(t, tb.apply("session.b", []byte(`{"addr":"h:2","groups":["work","task"],"leaving":true}`), 5, false,
+		now))
 	require.Equal(t, []string{"a"}, tb.members("work"))
 	require.True(t, tb.apply("session.a", nil, 6, true, now))
 	_, lives = tb.holder("part.work.0", now, time.Second)

@@ -242,8 +242,8 @@ func (t *Table[K, V]) DropIf(key K, matches func(value V) bool) {
 	}
 }
 
-// DropAll removes the leases whose value matches and returns their keys, in no particular order. It looks at every lease.
-// matches is called with the table locked and must not call the table.
+// DropAll removes the leases whose value matches and returns their keys, in no particular order. It looks at every
+// lease. matches is called with the table locked and must not call the table.
 func (t *Table[K, V]) DropAll(matches func(value V) bool) []K {
 	t.mu.Lock()
 	defer t.mu.Unlock()

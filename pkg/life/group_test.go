@@ -35,7 +35,8 @@ func (j *journal) module(name string, needs ...string) life.Module {
 
 func TestOrderIsDerivedAndReversed(t *testing.T) {
 	j := &journal{}
-	g, err := life.NewGroup(j.module("gateway", "work", "agent"), j.module("agent", "work"), j.module("work", "nats"), j.module("nats"), j.module("alone"))
+	g, err := life.NewGroup(j.module("gateway", "work", "agent"), j.module("agent", "work"), j.module("work", "nats"),
+		j.module("nats"), j.module("alone"))
 	require.NoError(t, err)
 	require.Equal(t, []string{"nats", "work", "agent", "gateway", "alone"}, g.Order())
 
@@ -53,7 +54,8 @@ func TestOrderIsDerivedAndReversed(t *testing.T) {
 	}, j.lines)
 }
 
-// Modules that are beside each other are started at the same time, as far as there are processors, and are stopped in reverse order.
+// Modules that are beside each other are started at the same time, as far as there are processors, and are stopped in
+// reverse order.
 func TestModulesBesideEachOther(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3))
 	j := &journal{}
@@ -73,15 +75,20 @@ func TestModulesBesideEachOther(t *testing.T) {
 			OnStop: func(context.Context) error { j.add("stop " + name); return nil },
 		}}
 	}
-	g, err := life.NewGroup(j.module("nats"), beside("agent", false), beside("work", false), beside("task", false), j.module("rpc", "agent", "work", "task"))
+	g, err := life.NewGroup(j.module("nats"), beside("agent", false), beside("work", false), beside("task", false),
+		j.module("rpc", "agent", "work", "task"))
 	require.NoError(t, err)
 	require.NoError(t, g.Start(t.Context()))
 	require.NoError(t, g.Stop(t.Context()))
-	require.Equal(t, []string{"start nats", "start rpc", "stop rpc", "stop task", "stop work", "stop agent", "stop nats"}, j.lines)
+	require.Equal(t, []string{
+		"start nats", "start rpc", "stop rpc", "stop task", "stop work", "stop agent",
+		"stop nats",
+	}, j.lines)
 
 	j.lines = nil
 	meet.Add(3)
-	g, err = life.NewGroup(j.module("nats"), beside("agent", false), beside("work", true), beside("task", false), j.module("rpc", "agent", "work", "task"))
+	g, err = life.NewGroup(j.module("nats"), beside("agent", false), beside("work", true), beside("task", false),
+		j.module("rpc", "agent", "work", "task"))
 	require.NoError(t, err)
 	require.EqualError(t, g.Start(t.Context()), "start work: no disk")
 	require.Equal(t, []string{"start nats", "stop task", "stop agent", "stop nats"}, j.lines)
@@ -152,8 +159,10 @@ func TestReadyNamesWhoIsNot(t *testing.T) {
 func TestNotReadyComesBeforeDrain(t *testing.T) {
 	var g *life.Group
 	var seen error
-	g, err := life.NewGroup(life.Module{Service: life.Func{Label: "a",
-		OnStop: func(context.Context) error { seen = g.Ready(); return nil }}})
+	g, err := life.NewGroup(life.Module{Service: life.Func{
+		Label:  "a",
+		OnStop: func(context.Context) error { seen = g.Ready(); return nil },
+	}})
 	require.NoError(t, err)
 	require.NoError(t, g.Start(t.Context()))
 	require.NoError(t, g.Stop(t.Context()))

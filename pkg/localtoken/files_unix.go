@@ -139,7 +139,8 @@ func Read(addr string) (string, error) {
 	}
 	token, ok := strings.CutPrefix(strings.TrimSuffix(string(text), "\n"), header)
 	if !ok || !strings.HasPrefix(token, Prefix) || strings.ContainsAny(token, " \t\r\n") || len(text) > maxFile {
-		return "", fmt.Errorf("token file %s does not have the form %s%s…; restart the server that wrote it", path, header, Prefix)
+		return "", fmt.Errorf("token file %s does not have the form %s%s…; restart the server that wrote it", path,
+			header, Prefix)
 	}
 	return token, nil
 }
@@ -148,10 +149,12 @@ func Read(addr string) (string, error) {
 // makes it private.
 func private(path string, info fs.FileInfo, remedy string) error {
 	if stat, ok := info.Sys().(*syscall.Stat_t); !ok || int(stat.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s, for tokens, belongs to another user; remove it, or name another directory with XDG_STATE_HOME", path)
+		return fmt.Errorf("%s, for tokens, belongs to another user; remove it, or name another directory with "+
+			"XDG_STATE_HOME", path)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return fmt.Errorf("%s, for tokens, is open to other users (mode %04o); if none of them changed it: %s %s", path, mode, remedy, path)
+		return fmt.Errorf("%s, for tokens, is open to other users (mode %04o); if none of them changed it: %s %s", path,
+			mode, remedy, path)
 	}
 	return nil
 }

@@ -35,8 +35,10 @@ func TestI1_DirFollowsTheEnvironment(t *testing.T) {
 func TestI1_OnlyLoopbackAddressesHaveAFile(t *testing.T) {
 	dir := home(t)
 	for addr, name := range map[string]string{
-		at: at, "[::1]:7480": "[::1]:7480", "127.9.9.9:1": "127.9.9.9:1", "[::ffff:127.0.0.1]:7480": at, "[::1%lo]:1": "[::1]:1",
-		"localhost:7480": "", "10.0.0.1:7480": "", "0.0.0.0:7480": "", "[::]:7480": "", ":7480": "", "127.0.0.1": "", "127.0.0.1:0": "", "127.0.0.1:65536": "",
+		at: at, "[::1]:7480": "[::1]:7480", "127.9.9.9:1": "127.9.9.9:1", "[::ffff:127.0.0.1]:7480": at,
+		"[::1%lo]:1":     "[::1]:1",
+		"localhost:7480": "", "10.0.0.1:7480": "", "0.0.0.0:7480": "", "[::]:7480": "", ":7480": "", "127.0.0.1": "",
+		"127.0.0.1:0": "", "127.0.0.1:65536": "",
 		"../127.0.0.1:7480": "", "example.com:7480": "", "": "", "127.0.0.1.evil.com:7480": "",
 	} {
 		want := ""
@@ -165,7 +167,10 @@ func TestI1_FilesOfAnotherUserAreRefused(t *testing.T) {
 
 func TestI1_ContentOfAnotherFormIsRefused(t *testing.T) {
 	home(t)
-	for _, token := range []string{"", "one", "qk_one", "qlt_a b", "qlt_a\nX-Header: b", "qlt_" + strings.Repeat("x", maxFile)} {
+	for _, token := range []string{
+		"", "one", "qk_one", "qlt_a b", "qlt_a\nX-Header: b",
+		"qlt_" + strings.Repeat("x", maxFile),
+	} {
 		f, err := Publish(at, token)
 		require.NoError(t, err)
 		_, err = Read(at)

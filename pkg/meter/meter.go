@@ -13,7 +13,10 @@ var (
 	// Disk are the durations of writes, from a fast disk to a failing one, in seconds.
 	Disk = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5, 30}
 	// Work are the durations of turns and commands, in seconds.
-	Work = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
+	Work = []float64{
+		.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600,
+		24 * 3600,
+	}
 	// Bytes are sizes, from one line of a journal to the largest frame.
 	Bytes = prometheus.ExponentialBuckets(256, 4, 9)
 	// Many are counts, from one to the commands of a full frame.
@@ -35,8 +38,11 @@ func Gauge(reg prometheus.Registerer, name, help string, labels ...string) *prom
 }
 
 // Histogram returns the histogram with a name.
-func Histogram(reg prometheus.Registerer, name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	return shared(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels))
+func Histogram(reg prometheus.Registerer, name, help string, buckets []float64,
+	labels ...string,
+) *prometheus.HistogramVec {
+	return shared(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets},
+		labels))
 }
 
 // shared registers c, or returns the collector that is registered under its name. With a nil

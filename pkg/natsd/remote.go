@@ -50,9 +50,11 @@ func (r Remote) Check() error {
 	}
 	switch {
 	case r.URL == "" && (ways > 0 || r.secured()):
-		return errors.New("nats-user, nats-creds-file, nats-tls-ca-file and their like are for a server elsewhere: give nats-url, or leave them out")
+		return errors.New("nats-user, nats-creds-file, nats-tls-ca-file and their like are for a server elsewhere: " +
+			"give nats-url, or leave them out")
 	case ways > 1:
-		return errors.New("nats-user with nats-password-file, nats-creds-file and nats-nkey-file are three ways in; give one")
+		return errors.New("nats-user with nats-password-file, nats-creds-file and nats-nkey-file are three ways in; " +
+			"give one")
 	case r.PasswordFile != "" && r.User == "":
 		return errors.New("nats-password-file needs nats-user")
 	}
@@ -79,7 +81,8 @@ func (r Remote) Encrypted() bool {
 func (r Remote) Files() map[string]string {
 	out := map[string]string{}
 	for name, path := range map[string]string{
-		"nats-password-file": r.PasswordFile, "nats-creds-file": r.CredsFile, "nats-nkey-file": r.NKeyFile, "nats-tls-key-file": r.TLS.Key,
+		"nats-password-file": r.PasswordFile, "nats-creds-file": r.CredsFile, "nats-nkey-file": r.NKeyFile,
+		"nats-tls-key-file": r.TLS.Key,
 	} {
 		if path != "" {
 			out[name] = path
@@ -184,7 +187,10 @@ func (r Remote) options(logger *zap.Logger) (opts []nats.Option, err error) {
 	}
 	// TLS is also used where the address or the server wants it.
 	opts = append(opts, func(o *nats.Options) error {
-		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: r.ServerName, VerifyConnection: certs.VerifyPeer}
+		o.TLSConfig = &tls.Config{
+			MinVersion: tls.VersionTLS12, ServerName: r.ServerName,
+			VerifyConnection: certs.VerifyPeer,
+		}
 		return nil
 	})
 	if err != nil || !r.secured() {
@@ -201,7 +207,10 @@ func (r Remote) options(logger *zap.Logger) (opts []nats.Option, err error) {
 	if files.Cert != "" {
 		show = func() (tls.Certificate, error) { return store.Client().Certificates[0], nil }
 	}
-	return append(opts, nats.ClientTLSConfig(show, func() (*x509.CertPool, error) { return store.Client().RootCAs, nil })), nil
+	return append(opts, nats.ClientTLSConfig(show, func() (*x509.CertPool, error) {
+		return store.Client().RootCAs,
+			nil
+	})), nil
 }
 
 func (r Remote) password() (string, error) {
@@ -249,8 +258,10 @@ func (r Remote) mend(err error) string {
 		return r.refusedCertificate()
 	case errors.Is(err, nats.ErrSecureConnWanted):
 		return "switch TLS on in the servers' configuration, or leave the nats-tls settings out"
-	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), says("Authorization Violation", "nkeys", "nkey"):
-		return "the servers do not know this user: correct nats-user and nats-password-file, nats-creds-file or nats-nkey-file, or let the certificate's name in"
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired),
+		errors.Is(err, nats.ErrAuthRevoked), says("Authorization Violation", "nkeys", "nkey"):
+		return "the servers do not know this user: correct nats-user and nats-password-file, nats-creds-file or " +
+			"nats-nkey-file, or let the certificate's name in"
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
 		return "correct the path, or let this user read the file"
 	case says("tls:"):
@@ -264,7 +275,8 @@ func (r Remote) refusedCertificate() string {
 	if r.TLS.Cert == "" {
 		return "the servers want a certificate: give nats-tls-cert-file and nats-tls-key-file"
 	}
-	if pair, err := tls.LoadX509KeyPair(r.TLS.Cert, r.TLS.Key); err == nil && pair.Leaf != nil && time.Now().After(pair.Leaf.NotAfter) {
+	if pair, err := tls.LoadX509KeyPair(r.TLS.Cert, r.TLS.Key); err == nil && pair.Leaf != nil &&
+		time.Now().After(pair.Leaf.NotAfter) {
 		return "renew nats-tls-cert-file: it ended at " + pair.Leaf.NotAfter.UTC().Format(time.RFC3339)
 	}
 	return "nats-tls-cert-file must be signed by the authority that the servers trust"

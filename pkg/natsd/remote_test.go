@@ -61,7 +61,10 @@ func serveNATSAt(t *testing.T, addr, conf string) (stop func()) {
 // pair returns the files of a name of an authority.
 func pair(dir, name string) certs.Files {
 	at := filepath.Join(dir, name)
-	return certs.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"), Key: filepath.Join(at, "tls.key")}
+	return certs.Files{
+		CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"),
+		Key: filepath.Join(at, "tls.key"),
+	}
 }
 
 func tlsConf(f certs.Files, more string) string {
@@ -79,7 +82,10 @@ func issue(t *testing.T, dir string, now time.Time, days int) {
 	t.Helper()
 	a, err := authority.Open(authority.Config{Dir: dir, Days: days, Owner: -1, Now: func() time.Time { return now }})
 	require.NoError(t, err)
-	for name, hosts := range map[string][]string{"server": {"127.0.0.1", "nats.example.com"}, "elsewhere": {"elsewhere.example.com"}, "client": {"quartet-service"}, "stranger": {"somebody"}} {
+	for name, hosts := range map[string][]string{
+		"server":    {"127.0.0.1", "nats.example.com"},
+		"elsewhere": {"elsewhere.example.com"}, "client": {"quartet-service"}, "stranger": {"somebody"},
+	} {
 		_, err := a.Issue(name, hosts)
 		require.NoError(t, err)
 	}
@@ -101,7 +107,8 @@ func ended(t *testing.T, dir, name string) certs.Files {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
+		SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-2 * time.Hour),
+		NotAfter: time.Now().Add(-time.Hour),
 		DNSNames: []string{"quartet-service"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, ca, &key.PublicKey, caKey)
@@ -129,10 +136,12 @@ func TestX15_WhoIsLetInToNATS(t *testing.T) {
 	onlyCA := certs.Files{CA: good.CA}
 	plain, _ := serveNATS(t, "")
 	server, _ := serveNATS(t, tlsConf(pair(dir, "server"), "verify: false"))
-	mutual, _ := serveNATS(t, tlsConf(pair(dir, "server"), "verify_and_map: true")+"authorization { users: [{user: quartet-service}] }")
+	mutual, _ := serveNATS(t, tlsConf(pair(dir, "server"), "verify_and_map: true")+
+		"authorization { users: [{user: quartet-service}] }")
 	old, _ := serveNATS(t, tlsConf(ended(t, dir, "ended"), "verify: false"))
 	elsewhere, _ := serveNATS(t, tlsConf(pair(dir, "elsewhere"), "verify: false"))
-	passwords, _ := serveNATS(t, tlsConf(pair(dir, "server"), "verify: false")+"authorization { user: quartet, password: hush-hush }")
+	passwords, _ := serveNATS(t, tlsConf(pair(dir, "server"), "verify: false")+
+		"authorization { user: quartet, password: hush-hush }")
 	nkey, _ := serveNATS(t, text(t, "testdata/nkey.conf"))
 	jwt, _ := serveNATS(t, text(t, "testdata/operator.conf"))
 	in := strings.Replace(passwords, "nats://", "nats://quartet:hush-hush@", 1)
@@ -141,36 +150,101 @@ func TestX15_WhoIsLetInToNATS(t *testing.T) {
 		remote natsd.Remote
 		says   []string // empty: connects
 	}{
-		"plain text":                          {natsd.Remote{URL: plain}, nil},
-		"TLS":                                 {natsd.Remote{URL: server, TLS: onlyCA}, nil},
-		"TLS by the address":                  {natsd.Remote{URL: strings.Replace(server, "nats://", "tls://", 1), TLS: onlyCA}, nil},
+		"plain text": {natsd.Remote{URL: plain}, nil},
+		"TLS":        {natsd.Remote{URL: server, TLS: onlyCA}, nil},
+		"TLS by the address": {natsd.Remote{
+			URL: strings.Replace(server, "nats://", "tls://", 1),
+			TLS: onlyCA,
+		}, nil},
 		"TLS, with a certificate nobody asks": {natsd.Remote{URL: server, TLS: good}, nil},
-		"TLS, by another name":                {natsd.Remote{URL: server, TLS: onlyCA, ServerName: "nats.example.com"}, nil},
-		"mutual":                              {natsd.Remote{URL: mutual, TLS: good}, nil},
-		"a password":                          {natsd.Remote{URL: passwords, TLS: onlyCA, User: "quartet", PasswordFile: secret(t, "hush-hush\n")}, nil},
-		"a password in the address":           {natsd.Remote{URL: in, TLS: onlyCA}, nil},
-		"an nkey":                             {natsd.Remote{URL: nkey, NKeyFile: "testdata/user.nk"}, nil},
-		"a JWT":                               {natsd.Remote{URL: jwt, CredsFile: "testdata/user.creds"}, nil},
+		"TLS, by another name": {
+			natsd.Remote{URL: server, TLS: onlyCA, ServerName: "nats.example.com"},
+			nil,
+		},
+		"mutual": {natsd.Remote{URL: mutual, TLS: good}, nil},
+		"a password": {natsd.Remote{
+			URL: passwords, TLS: onlyCA, User: "quartet",
+			PasswordFile: secret(t, "hush-hush\n"),
+		}, nil},
+		"a password in the address": {natsd.Remote{URL: in, TLS: onlyCA}, nil},
+		"an nkey":                   {natsd.Remote{URL: nkey, NKeyFile: "testdata/user.nk"}, nil},
+		"a JWT":                     {natsd.Remote{URL: jwt, CredsFile: "testdata/user.creds"}, nil},
 
-		"nothing listens":                 {natsd.Remote{URL: "nats://127.0.0.1:1"}, []string{"start it"}},
-		"TLS where there is none":         {natsd.Remote{URL: plain, TLS: onlyCA}, []string{"secure connection not available", "switch TLS on"}},
-		"the system's authorities":        {natsd.Remote{URL: server}, []string{"unknown authority", "nats-tls-ca-file must be"}},
-		"another authority":               {natsd.Remote{URL: server, TLS: certs.Files{CA: filepath.Join(others, "ca.pem")}}, []string{"nats-tls-ca-file must be"}},
-		"an ended certificate of theirs":  {natsd.Remote{URL: old, TLS: onlyCA}, []string{"has expired", "renew the servers' certificate"}},
-		"another host's certificate":      {natsd.Remote{URL: elsewhere, TLS: onlyCA}, []string{"nats-tls-server-name"}},
-		"another name than wanted":        {natsd.Remote{URL: server, TLS: onlyCA, ServerName: "x.example.com"}, []string{"nats-tls-server-name"}},
-		"no certificate of ours":          {natsd.Remote{URL: mutual, TLS: onlyCA}, []string{"the servers want a certificate", "nats-tls-cert-file"}},
-		"a stranger's certificate":        {natsd.Remote{URL: mutual, TLS: certs.Files{CA: good.CA, Cert: pair(others, "client").Cert, Key: pair(others, "client").Key}}, []string{"signed by the authority that the servers trust"}},
-		"a certificate of somebody else":  {natsd.Remote{URL: mutual, TLS: pair(dir, "stranger")}, []string{"Authorization Violation", "let the certificate's name in"}},
-		"an ended certificate of ours":    {natsd.Remote{URL: mutual, TLS: ended(t, dir, "late")}, []string{"renew nats-tls-cert-file"}},
-		"no password":                     {natsd.Remote{URL: passwords, TLS: onlyCA}, []string{"the servers do not know this user"}},
-		"a wrong password":                {natsd.Remote{URL: passwords, TLS: onlyCA, User: "quartet", PasswordFile: secret(t, "tush")}, []string{"the servers do not know this user"}},
-		"a wrong password in the address": {natsd.Remote{URL: strings.Replace(in, "hush-hush", "tush-tush", 1), TLS: onlyCA}, []string{"the servers do not know this user"}},
-		"no such password file":           {natsd.Remote{URL: passwords, TLS: onlyCA, User: "quartet", PasswordFile: "testdata/nothing"}, []string{"nats-password-file", "let this user read the file"}},
-		"no such nkey":                    {natsd.Remote{URL: nkey, NKeyFile: "testdata/nothing"}, []string{"let this user read the file"}},
-		"no such JWT":                     {natsd.Remote{URL: jwt, CredsFile: "testdata/nothing"}, []string{"let this user read the file"}},
-		"no such authority":               {natsd.Remote{URL: server, TLS: certs.Files{CA: "testdata/nothing"}}, []string{"nats-tls-ca-file", "let this user read the file"}},
-		"half a pair":                     {natsd.Remote{URL: server, TLS: certs.Files{Cert: good.Cert}}, []string{"nats-tls-cert-file and nats-tls-key-file go together"}},
+		"nothing listens": {natsd.Remote{URL: "nats://127.0.0.1:1"}, []string{"start it"}},
+		"TLS where there is none": {
+			natsd.Remote{URL: plain, TLS: onlyCA},
+			[]string{"secure connection not available", "switch TLS on"},
+		},
+		"the system's authorities": {
+			natsd.Remote{URL: server},
+			[]string{"unknown authority", "nats-tls-ca-file must be"},
+		},
+		"another authority": {
+			natsd.Remote{URL: server, TLS: certs.Files{CA: filepath.Join(others, "ca.pem")}},
+			[]string{"nats-tls-ca-file must be"},
+		},
+		"an ended certificate of theirs": {
+			natsd.Remote{URL: old, TLS: onlyCA},
+			[]string{"has expired", "renew the servers' certificate"},
+		},
+		"another host's certificate": {
+			natsd.Remote{URL: elsewhere, TLS: onlyCA},
+			[]string{"nats-tls-server-name"},
+		},
+		"another name than wanted": {
+			natsd.Remote{URL: server, TLS: onlyCA, ServerName: "x.example.com"},
+			[]string{"nats-tls-server-name"},
+		},
+		"no certificate of ours": {
+			natsd.Remote{URL: mutual, TLS: onlyCA},
+			[]string{"the servers want a certificate", "nats-tls-cert-file"},
+		},
+		"a stranger's certificate": {
+			natsd.Remote{URL: mutual, TLS: certs.Files{
+				CA: good.CA, Cert: pair(others, "client").Cert,
+				Key: pair(others, "client").Key,
+			}}, []string{"signed by the authority that the servers trust"},
+		},
+		"a certificate of somebody else": {
+			natsd.Remote{URL: mutual, TLS: pair(dir, "stranger")},
+			[]string{"Authorization Violation", "let the certificate's name in"},
+		},
+		"an ended certificate of ours": {
+			natsd.Remote{URL: mutual, TLS: ended(t, dir, "late")},
+			[]string{"renew nats-tls-cert-file"},
+		},
+		"no password": {
+			natsd.Remote{URL: passwords, TLS: onlyCA},
+			[]string{"the servers do not know this user"},
+		},
+		"a wrong password": {natsd.Remote{
+			URL: passwords, TLS: onlyCA, User: "quartet",
+			PasswordFile: secret(t, "tush"),
+		}, []string{"the servers do not know this user"}},
+		"a wrong password in the address": {natsd.Remote{
+			URL: strings.Replace(in, "hush-hush", "tush-tush", 1),
+			TLS: onlyCA,
+		}, []string{"the servers do not know this user"}},
+		"no such password file": {natsd.Remote{
+			URL: passwords, TLS: onlyCA, User: "quartet",
+			PasswordFile: "testdata/nothing",
+		}, []string{"nats-password-file", "let this user read the file"}},
+		"no such nkey": {
+			natsd.Remote{URL: nkey, NKeyFile: "testdata/nothing"},
+			[]string{"let this user read the file"},
+		},
+		"no such JWT": {
+			natsd.Remote{URL: jwt, CredsFile: "testdata/nothing"},
+			[]string{"let this user read the file"},
+		},
+		"no such authority": {
+			natsd.Remote{URL: server, TLS: certs.Files{CA: "testdata/nothing"}},
+			[]string{"nats-tls-ca-file", "let this user read the file"},
+		},
+		"half a pair": {
+			natsd.Remote{URL: server, TLS: certs.Files{Cert: good.Cert}},
+			[]string{"nats-tls-cert-file and nats-tls-key-file go together"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -212,7 +286,8 @@ func TestX15_NATSFilesAreReadAgain(t *testing.T) {
 	}
 	url, stop := serveNATS(t, conf("first"))
 	core, logs := observer.New(zap.WarnLevel)
-	nc, err := natsd.Remote{URL: url, TLS: pair(dir, "client"), User: "quartet", PasswordFile: password}.Connect(t.Context(), "test", zap.New(core))
+	nc, err := natsd.Remote{URL: url, TLS: pair(dir, "client"), User: "quartet", PasswordFile: password}.Connect(
+		t.Context(), "test", zap.New(core))
 	require.NoError(t, err)
 	defer nc.Close()
 	stop()
@@ -224,7 +299,8 @@ func TestX15_NATSFilesAreReadAgain(t *testing.T) {
 	}
 	serverSide := pair(dir, "server")
 	serverSide.CA = filepath.Join(later, "ca.pem")
-	serveNATSAt(t, strings.TrimPrefix(url, "nats://"), tlsConf(serverSide, "verify: true")+"authorization { user: quartet, password: second }")
+	serveNATSAt(t, strings.TrimPrefix(url, "nats://"), tlsConf(serverSide, "verify: true")+
+		"authorization { user: quartet, password: second }")
 	told := func(part string) func() bool {
 		return func() bool {
 			for _, l := range logs.All() {
@@ -240,7 +316,8 @@ func TestX15_NATSFilesAreReadAgain(t *testing.T) {
 	for _, name := range []string{"client/tls.key", "client/tls.pem", "ca.pem"} {
 		replace(t, filepath.Join(later, name), filepath.Join(dir, name))
 	}
-	require.Eventually(t, told("do not know this user"), time.Minute, 5*time.Millisecond, "the certificates are good now, and the password is not")
+	require.Eventually(t, told("do not know this user"), time.Minute, 5*time.Millisecond,
+		"the certificates are good now, and the password is not")
 	require.NoError(t, os.WriteFile(password, []byte("second"), 0o600))
 	require.Eventually(t, nc.IsConnected, time.Minute, 5*time.Millisecond)
 	require.NoError(t, nc.FlushTimeout(10*time.Second))
@@ -269,35 +346,47 @@ func TestX15_NATSSettingsAreChecked(t *testing.T) {
 		require.NotContains(t, err.Error(), "u:p")
 	}
 	require.NoError(t, natsd.Remote{}.Check())
-	require.NoError(t, natsd.Remote{URL: "nats://a,nats://b", User: "u", PasswordFile: "x", TLS: certs.Files{CA: "c", Cert: "d", Key: "e"}}.Check())
+	require.NoError(t, natsd.Remote{
+		URL: "nats://a,nats://b", User: "u", PasswordFile: "x",
+		TLS: certs.Files{CA: "c", Cert: "d", Key: "e"},
+	}.Check())
 }
 
-// insideTrusting is set in the process of TestI10_NATSServersHaveStrongKeys that trusts the certificate with the short key.
+// insideTrusting is set in the process of TestI10_NATSServersHaveStrongKeys that trusts the certificate with the short
+// key.
 const insideTrusting = "NATSD_TEST_TRUSTED"
 
-// TestI10_NATSServersHaveStrongKeys connects without nats-tls settings, so that the system's authorities count, to a server with
-// a short key, and TLS because the address or the server says so.
+// TestI10_NATSServersHaveStrongKeys connects without nats-tls settings, so that the system's authorities count, to a
+// server with a short key, and TLS because the address or the server says so.
 func TestI10_NATSServersHaveStrongKeys(t *testing.T) {
 	if os.Getenv(insideTrusting) == "" {
 		dir := t.TempDir()
 		key, err := rsa.GenerateKey(rand.Reader, 1024)
 		require.NoError(t, err)
-		template := &x509.Certificate{SerialNumber: big.NewInt(7), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+		template := &x509.Certificate{
+			SerialNumber: big.NewInt(7), NotBefore: time.Now().Add(-time.Hour),
+			NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true,
+			BasicConstraintsValid: true,
+		}
 		der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 		require.NoError(t, err)
 		raw, err := x509.MarshalPKCS8PrivateKey(key)
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.pem"),
+			pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.key"),
+			pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), 0o600))
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestI10_NATSServersHaveStrongKeys$", "-test.v")
-		cmd.Env = append(os.Environ(), insideTrusting+"="+dir, "SSL_CERT_FILE="+filepath.Join(dir, "tls.pem"), "SSL_CERT_DIR="+dir)
+		cmd.Env = append(os.Environ(), insideTrusting+"="+dir, "SSL_CERT_FILE="+filepath.Join(dir, "tls.pem"),
+			"SSL_CERT_DIR="+dir)
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		require.Contains(t, string(out), "--- PASS")
 		return
 	}
 	dir := os.Getenv(insideTrusting)
-	address, _ := serveNATS(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n", filepath.Join(dir, "tls.pem"), filepath.Join(dir, "tls.key")))
+	address, _ := serveNATS(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n",
+		filepath.Join(dir, "tls.pem"), filepath.Join(dir, "tls.key")))
 	for _, scheme := range []string{"tls://", "nats://"} {
 		conn, err := natsd.Remote{URL: strings.Replace(address, "nats://", scheme, 1)}.Connect(t.Context(), "test", nil)
 		if conn != nil {
@@ -311,7 +400,10 @@ func TestPasswordsStayOutOfMessages(t *testing.T) {
 	for _, c := range [][3]string{
 		{"connect to nats://u:p@h:1: refused", "nats://u:p@h:1", "connect to nats://…@h:1: refused"},
 		{"x", "nats://h:1", "x"},
-		{"nats://a:s3cret@h:1,nats://b:0ther@i:1 said s3cret", "nats://a:s3cret@h:1,nats://b:0ther@i:1", "nats://…@h:1,nats://…@i:1 said …"},
+		{
+			"nats://a:s3cret@h:1,nats://b:0ther@i:1 said s3cret", "nats://a:s3cret@h:1,nats://b:0ther@i:1",
+			"nats://…@h:1,nats://…@i:1 said …",
+		},
 		{"nats://token@h:1", "nats://token@h:1", "nats://…@h:1"},
 		{"dial u:s3cret@h:1, nats://u:s3cret@h:1: s3cret", "u:s3cret@h:1", "dial …@h:1, nats://…@h:1: …"},
 		{"nats://a:s3cret@h:1, b:0ther@i:1", "nats://a:s3cret@h:1, b:0ther@i:1", "nats://…@h:1, …@i:1"},

@@ -16,8 +16,8 @@ const maxBytes = 1 << 30
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Encode returns a message in few bytes: its deterministic encoding as a block of package s2, and behind it the CRC-32C of that block,
-// little endian.
+// Encode returns a message in few bytes: its deterministic encoding as a block of package s2, and behind it the CRC-32C
+// of that block, little endian.
 func Encode(m proto.Message) ([]byte, error) {
 	plain, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {

@@ -25,12 +25,12 @@ type Codec[T any] interface {
 	Elements(m proto.Message) ([]T, error)
 }
 
-// Queue holds elements in the order in which they were added, of which the oldest can be forgotten. All but the newest are packed. Two queues
-// that have the same elements, and have forgotten the same number, are the same. The zero Queue is empty. It is not
-// safe for use during an Append, a Forget, a Drop, a Set or a Remove.
+// Queue holds elements in the order in which they were added, of which the oldest can be forgotten. All but the newest
+// are packed. Two queues that have the same elements, and have forgotten the same number, are the same. The zero Queue
+// is empty. It is not safe for use during an Append, a Forget, a Drop, a Set or a Remove.
 //
-// Groups begin at the multiples of GroupSize, counted from the first element that was ever added. What is left of a group of which elements were
-// forgotten is not packed.
+// Groups begin at the multiples of GroupSize, counted from the first element that was ever added. What is left of a
+// group of which elements were forgotten is not packed.
 type Queue[T any, C Codec[T]] struct {
 	dropped int // how many elements were forgotten
 	head    []T // what is left of the group before groups
@@ -78,7 +78,8 @@ func (q *Queue[T, C]) Drop() T {
 
 // Append adds an element.
 func (q *Queue[T, C]) Append(x T) {
-	begun := (q.dropped + len(q.head) + len(q.groups)*GroupSize) % GroupSize // how many elements of the tail's first group were forgotten
+	// how many elements of the tail's first group were forgotten
+	begun := (q.dropped + len(q.head) + len(q.groups)*GroupSize) % GroupSize
 	q.tail = append(q.tail, x)
 	if begun+len(q.tail) < GroupSize+Kept {
 		return

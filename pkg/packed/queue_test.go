@@ -35,7 +35,8 @@ func (texts) Elements(m proto.Message) (all []*string, err error) {
 	return all, nil
 }
 
-// TestQueue: a queue has what was added and not forgotten, whatever of it is packed, and one that is restored from that is the same.
+// TestQueue: a queue has what was added and not forgotten, whatever of it is packed, and one that is restored from that
+// is the same.
 func TestQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var q Queue[*string, texts]

@@ -19,9 +19,9 @@ type Named[T any] interface {
 	ID(x T) string
 }
 
-// Records holds records of one kind: those that are open, and the newest of those that have ended, most of which are packed. Each has a place in
-// the order in which all were made. Two Records to which the same was done are the same, whatever of it was read from a page. The zero value
-// is empty. It is not safe for use during a Put or a Drop.
+// Records holds records of one kind: those that are open, and the newest of those that have ended, most of which are
+// packed. Each has a place in the order in which all were made. Two Records to which the same was done are the same,
+// whatever of it was read from a page. The zero value is empty. It is not safe for use during a Put or a Drop.
 type Records[T any, C Named[T]] struct {
 	open  map[string]placed[T]
 	next  uint64           // the place of the next record
@@ -225,7 +225,8 @@ func plain[T any, C Codec[T]](elements []T) []byte {
 // Restore replaces the records by those that Page returned.
 func (r *Records[T, C]) Restore(open []T, rest *snapshotv1.EndedRecords) error {
 	if len(rest.GetOpenPlaces()) != len(open) || len(rest.GetPlaces()) != len(rest.GetIdHashes()) {
-		return fmt.Errorf("%d open records with %d places, and %d places of %d that have ended", len(open), len(rest.GetOpenPlaces()), len(rest.GetPlaces()), len(rest.GetIdHashes()))
+		return fmt.Errorf("%d open records with %d places, and %d places of %d that have ended", len(open),
+			len(rest.GetOpenPlaces()), len(rest.GetPlaces()), len(rest.GetIdHashes()))
 	}
 	*r = Records[T, C]{next: rest.GetNextPlace()}
 	places := map[uint64]bool{}
@@ -273,9 +274,11 @@ func (e *endedPart[T, C]) restore(rest *snapshotv1.EndedRecords) error {
 		q.head = head
 	}
 	begun := (q.dropped + len(q.head)) % GroupSize
-	if q.dropped < 0 || begun > 0 && len(q.head)+len(q.groups) > 0 || begun+len(q.tail) >= GroupSize+Kept || len(q.head)+len(q.groups) > 0 && len(q.tail) < Kept ||
+	if q.dropped < 0 || begun > 0 && len(q.head)+len(q.groups) > 0 || begun+len(q.tail) >= GroupSize+Kept ||
+		len(q.head)+len(q.groups) > 0 && len(q.tail) < Kept ||
 		q.Len() != len(e.marks) || len(q.head) >= GroupSize {
-		return fmt.Errorf("%d groups between %d and %d records, of which %d are known, and %d were forgotten", len(q.groups), len(q.head), len(q.tail), len(e.marks), q.dropped)
+		return fmt.Errorf("%d groups between %d and %d records, of which %d are known, and %d were forgotten",
+			len(q.groups), len(q.head), len(q.tail), len(e.marks), q.dropped)
 	}
 	var codec C
 	for i, x := range slices.Concat(q.head, q.tail) {

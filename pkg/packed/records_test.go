@@ -21,8 +21,8 @@ func (named) ID(s *string) string {
 	return id
 }
 
-// TestRecords: records are those that were put and not dropped, each in its place, whatever of them is packed, and the same when they were read
-// from a page.
+// TestRecords: records are those that were put and not dropped, each in its place, whatever of them is packed, and the
+// same when they were read from a page.
 func TestRecords(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r Records[*string, named]
@@ -125,9 +125,18 @@ func TestRecordsThatAreInvalid(t *testing.T) {
 			rest.IdHashes = rest.GetIdHashes()[1:]
 			return open
 		},
-		"place 2 is there twice": func(open []*string, rest *snapshotv1.EndedRecords) []*string { rest.Places[7] = 2; return open },
-		"behind 29":              func(open []*string, rest *snapshotv1.EndedRecords) []*string { rest.NextPlace = 29; return open },
-		"r1\" is there twice":    func(open []*string, _ *snapshotv1.EndedRecords) []*string { open[2] = open[1]; return open },
+		"place 2 is there twice": func(open []*string, rest *snapshotv1.EndedRecords) []*string {
+			rest.Places[7] = 2
+			return open
+		},
+		"behind 29": func(open []*string, rest *snapshotv1.EndedRecords) []*string {
+			rest.NextPlace = 29
+			return open
+		},
+		"r1\" is there twice": func(open []*string, _ *snapshotv1.EndedRecords) []*string {
+			open[2] = open[1]
+			return open
+		},
 		"cannot be read": func(open []*string, rest *snapshotv1.EndedRecords) []*string {
 			rest.Oldest = []byte("no message")
 			return open
@@ -136,11 +145,26 @@ func TestRecordsThatAreInvalid(t *testing.T) {
 			rest.Newest = []byte("no message")
 			return open
 		},
-		"and 2 were forgotten":     func(open []*string, rest *snapshotv1.EndedRecords) []*string { rest.Forgotten = 2; return open },
-		"and -7 were forgotten":    func(open []*string, rest *snapshotv1.EndedRecords) []*string { rest.Forgotten = -7; return open },
-		"0 groups between 7":       func(open []*string, rest *snapshotv1.EndedRecords) []*string { rest.Groups = nil; return open },
-		"in the place of another":  func(open []*string, rest *snapshotv1.EndedRecords) []*string { rest.IdHashes[0]++; return open },
-		"\"r29\" is in the place ": func(open []*string, rest *snapshotv1.EndedRecords) []*string { rest.IdHashes[25]++; return open },
+		"and 2 were forgotten": func(open []*string, rest *snapshotv1.EndedRecords) []*string {
+			rest.Forgotten = 2
+			return open
+		},
+		"and -7 were forgotten": func(open []*string, rest *snapshotv1.EndedRecords) []*string {
+			rest.Forgotten = -7
+			return open
+		},
+		"0 groups between 7": func(open []*string, rest *snapshotv1.EndedRecords) []*string {
+			rest.Groups = nil
+			return open
+		},
+		"in the place of another": func(open []*string, rest *snapshotv1.EndedRecords) []*string {
+			rest.IdHashes[0]++
+			return open
+		},
+		"\"r29\" is in the place ": func(open []*string, rest *snapshotv1.EndedRecords) []*string {
+			rest.IdHashes[25]++
+			return open
+		},
 	} {
 		rest := proto.CloneOf(rest)
 		changed := change(slices.Clone(open), rest)

@@ -94,6 +94,7 @@ func invalid(token string) error {
 	if len(token) > 64 {
 		token = token[:64] + "…"
 	}
-	return fault.CursorInvalid.Newf("page_token %q was not made by this list; leave it empty to begin at the start", token).
+	return fault.CursorInvalid.Newf("page_token %q was not made by this list; leave it empty to begin at the start",
+		token).
 		WithField("page_token", "must be a next_page_token of the same call")
 }

@@ -16,7 +16,12 @@ func TestSizeAtItsLimits(t *testing.T) { // SPEC X9
 		want int
 		bad  bool
 	}{
-		{0, 0, 50, false}, {0, 20, 20, false}, {1, 0, 1, false}, {500, 0, 500, false}, {501, 0, 0, true}, {-1, 0, 0, true},
+		{0, 0, 50, false},
+		{0, 20, 20, false},
+		{1, 0, 1, false},
+		{500, 0, 500, false},
+		{501, 0, 0, true},
+		{-1, 0, 0, true},
 	} {
 		got, err := page.Size(c.in, c.def)
 		if c.bad {

@@ -170,7 +170,10 @@ func (d *decoder) message(m protoreflect.Message, p *plan, depth int) error {
 			return unknown(string(key))
 		}
 		if seen.set(f.index) {
-			return in(f.name, &badField{reason: fault.InvalidArgument, text: "is given twice", must: "must be given once"})
+			return in(f.name, &badField{
+				reason: fault.InvalidArgument, text: "is given twice",
+				must: "must be given once",
+			})
 		}
 		if err := d.Expect(':'); err != nil {
 			return err
@@ -185,8 +188,11 @@ func (d *decoder) message(m protoreflect.Message, p *plan, depth int) error {
 			continue
 		}
 		if f.oneof >= 0 && oneofs.set(f.oneof) {
-			return in(f.name, &badField{reason: fault.InvalidArgument,
-				text: "comes together with another field of " + string(f.fd.ContainingOneof().Name()), must: "must come alone"})
+			return in(f.name, &badField{
+				reason: fault.InvalidArgument,
+				text:   "comes together with another field of " + string(f.fd.ContainingOneof().Name()),
+				must:   "must come alone",
+			})
 		}
 		if err := d.field(m, f, depth); err != nil {
 			return in(f.name, err)
@@ -199,7 +205,10 @@ func unknown(key string) error {
 	if key == "" || key[0] == '[' {
 		key = strconv.Quote(key) // so that the path stays readable
 	}
-	return &badField{reason: fault.UnknownField, path: []string{key}, text: "is not a field here", must: "is not known; remove it"}
+	return &badField{
+		reason: fault.UnknownField, path: []string{key}, text: "is not a field here",
+		must: "is not known; remove it",
+	}
 }
 
 func (d *decoder) field(m protoreflect.Message, f *field, depth int) error {
@@ -279,7 +288,10 @@ func (d *decoder) dict(m protoreflect.Message, f *field, depth int) error {
 			return in(step(), d.invalid(start, "must be a key of type "+f.mapKey.String()))
 		}
 		if entries.Has(key) {
-			return in(step(), &badField{reason: fault.InvalidArgument, text: "is given twice", must: "must be given once"})
+			return in(step(), &badField{
+				reason: fault.InvalidArgument, text: "is given twice",
+				must: "must be given once",
+			})
 		}
 		if err := d.Expect(':'); err != nil {
 			return err

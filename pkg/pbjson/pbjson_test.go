@@ -82,10 +82,14 @@ func TestX5_RefusalsNameTheField(t *testing.T) {
 		{`{"self":{"selves":[{},{"x":1}]}}`, fault.UnknownField, "self.selves[1].x", "self.selves[1].x"},
 		{`{"by_number":{"5":{"x":1}}}`, fault.UnknownField, `by_number["5"].x`, "is not a field"},
 		{`{"":1}`, fault.UnknownField, `""`, "not a field"},
-		{`{"plan_status":"done"}`, fault.InvalidArgument, "plan_status", `"done", must be one of draft, needs_input, odd`},
+		{
+			`{"plan_status":"done"}`, fault.InvalidArgument, "plan_status",
+			`"done", must be one of draft, needs_input, odd`,
+		},
 		{`{"statuses":["draft","x"]}`, fault.InvalidArgument, "statuses[1]", `"x"`},
 		{`{"plan_status":true}`, fault.InvalidArgument, "plan_status", "must be one of"},
-		{`{"a_int32":2147483648}`, fault.InvalidArgument, "a_int32", "2147483648, must be a whole number from -2147483648 to 2147483647"},
+		{`{"a_int32":2147483648}`, fault.InvalidArgument, "a_int32", "2147483648, must be a whole number from " +
+			"-2147483648 to 2147483647"},
 		{`{"a_int32":1.5}`, fault.InvalidArgument, "a_int32", "whole"},
 		{`{"a_int32":"5"}`, fault.InvalidArgument, "a_int32", "whole"},
 		{`{"a_sint64":9223372036854775808}`, fault.InvalidArgument, "a_sint64", "9223372036854775808"},
@@ -133,10 +137,14 @@ func TestX5_RefusalsNameTheField(t *testing.T) {
 
 func TestMalformedJSON(t *testing.T) {
 	for _, in := range []string{
-		``, ` `, `{`, `{"a_bool"`, `{"a_bool":`, `{"a_bool":true`, `{"a_bool":true,}`, `{"a_bool" true}`, `{a_bool:true}`, `{,}`,
-		`{"a_bool":tru}`, `{"texts":["a",]}`, `{"texts":["a" "b"]}`, `{"texts":[`, `{"work_item_id":"a`, `{"work_item_id":"a\`, `{"work_item_id":"\x"}`,
-		`{"work_item_id":"\u12"}`, `{"work_item_id":"\ud800"}`, `{"work_item_id":"\ud800\u0041"}`, "{\"work_item_id\":\"\n\"}", "{\"work_item_id\":\"\xff\"}",
-		`{"a_int32":01}`, `{"a_int32":-}`, `{"a_double":1.}`, `{"a_double":1e}`, `{} {}`, "{}\x00", `{"self":nul}`, `{"args":{"a":}}`, `{"a_int32":1 2}`,
+		``, ` `, `{`, `{"a_bool"`, `{"a_bool":`, `{"a_bool":true`, `{"a_bool":true,}`, `{"a_bool" true}`,
+		`{a_bool:true}`, `{,}`,
+		`{"a_bool":tru}`, `{"texts":["a",]}`, `{"texts":["a" "b"]}`, `{"texts":[`, `{"work_item_id":"a`,
+		`{"work_item_id":"a\`, `{"work_item_id":"\x"}`,
+		`{"work_item_id":"\u12"}`, `{"work_item_id":"\ud800"}`, `{"work_item_id":"\ud800\u0041"}`,
+		"{\"work_item_id\":\"\n\"}", "{\"work_item_id\":\"\xff\"}",
+		`{"a_int32":01}`, `{"a_int32":-}`, `{"a_double":1.}`, `{"a_double":1e}`, `{} {}`, "{}\x00", `{"self":nul}`,
+		`{"args":{"a":}}`, `{"a_int32":1 2}`,
 		`{"any":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`,
 		strings.Repeat(`{"self":`, 5000) + `{}` + strings.Repeat("}", 5000),
 	} {
@@ -145,9 +153,11 @@ func TestMalformedJSON(t *testing.T) {
 }
 
 func TestW5_ExplicitNullsAreReported(t *testing.T) {
-	nulls, err := UnmarshalNulls([]byte(`{"reason":null,"limit":1,"any":null,"self":{"left":null},"selves":[{},{"texts":null}],"by_number":{"3":{"self":{"limit":null}}},"workItemId":null}`), newEverything())
+	nulls, err := UnmarshalNulls(
+		[]byte(`{"reason":null,"limit":1,"any":null,"self":{"left":null},"selves":[{},{"texts":null}],"by_number":{"3":{"self":{"limit":null}}},"workItemId":null}`), newEverything())
 	require.NoError(t, err)
-	require.Equal(t, []string{"reason", "self.left", "selves[1].texts", `by_number["3"].self.limit`, "work_item_id"}, nulls)
+	require.Equal(t, []string{"reason", "self.left", "selves[1].texts", `by_number["3"].self.limit`, "work_item_id"},
+		nulls)
 	nulls, err = UnmarshalNulls([]byte(`{}`), newEverything())
 	require.NoError(t, err)
 	require.Empty(t, nulls)
@@ -162,14 +172,22 @@ func TestUnmarshalDropsEarlierContent(t *testing.T) {
 func TestGeneratedTypes(t *testing.T) {
 	typ := &typepb.Type{
 		Name: "t", Syntax: typepb.Syntax_SYNTAX_EDITIONS, Edition: "2026",
-		Fields: []*typepb.Field{{Kind: typepb.Field_TYPE_BOOL, Cardinality: typepb.Field_CARDINALITY_REPEATED, Number: 3, Packed: true}},
+		Fields: []*typepb.Field{{
+			Kind: typepb.Field_TYPE_BOOL, Cardinality: typepb.Field_CARDINALITY_REPEATED,
+			Number: 3, Packed: true,
+		}},
 	}
-	require.Equal(t, `{"name":"t","fields":[{"kind":"type_bool","cardinality":"repeated","number":3,"packed":true}],"syntax":"editions","edition":"2026"}`, text(t, typ))
+	require.Equal(t,
+		`{"name":"t","fields":[{"kind":"type_bool","cardinality":"repeated","number":3,"packed":true}],"syntax":"editions","edition":"2026"}`, text(t, typ))
 	// proto2, with presence everywhere
-	fd := &descriptorpb.FieldDescriptorProto{Name: proto.String(""), Type: descriptorpb.FieldDescriptorProto_TYPE_SINT64.Enum()}
+	fd := &descriptorpb.FieldDescriptorProto{
+		Name: proto.String(""),
+		Type: descriptorpb.FieldDescriptorProto_TYPE_SINT64.Enum(),
+	}
 	require.Equal(t, `{"name":"","type":"sint64"}`, text(t, fd))
 
-	require.Equal(t, `"2026-01-02T03:04:05.000006Z"`, text(t, Timestamp(time.Date(2026, 1, 2, 3, 4, 5, 6999, time.UTC))))
+	require.Equal(t, `"2026-01-02T03:04:05.000006Z"`,
+		text(t, Timestamp(time.Date(2026, 1, 2, 3, 4, 5, 6999, time.UTC))))
 	require.Equal(t, `[1,"a"]`, text(t, must(structpb.NewList([]any{1, "a"}))))
 	require.Equal(t, `null`, text(t, &structpb.Value{}))
 	ts := &timestamppb.Timestamp{}
@@ -213,8 +231,10 @@ func TestHowLongADurationMayBe(t *testing.T) {
 	for in, reason := range map[string]fault.Reason{
 		"315575999999s": "", "315576000000s": "", "-315576000000s": "", "315575999999.999999999s": "",
 		"315576000001s": fault.LimitExceeded, "-315576000001s": fault.LimitExceeded,
-		"999999999999999s": fault.LimitExceeded, "99999999999999999999999s": fault.LimitExceeded, "99999999999999999999999.5s": fault.LimitExceeded,
-		"99999999999999999999999.0123456789s": fault.InvalidArgument, "9999999999999x9s": fault.InvalidArgument, "99999999999999999999999": fault.InvalidArgument,
+		"999999999999999s": fault.LimitExceeded, "99999999999999999999999s": fault.LimitExceeded,
+		"99999999999999999999999.5s":          fault.LimitExceeded,
+		"99999999999999999999999.0123456789s": fault.InvalidArgument, "9999999999999x9s": fault.InvalidArgument,
+		"99999999999999999999999": fault.InvalidArgument,
 	} {
 		err := Unmarshal([]byte(`"`+in+`"`), &durationpb.Duration{})
 		if reason == "" {
@@ -231,7 +251,10 @@ func TestHowLongADurationMayBe(t *testing.T) {
 }
 
 func TestUpperSnake(t *testing.T) {
-	for in, want := range map[string]string{"PlanStatus": "PLAN_STATUS", "HTTPRule": "HTTP_RULE", "A": "A", "Plan_Status": "PLAN_STATUS", "WaitKindV2": "WAIT_KIND_V2"} {
+	for in, want := range map[string]string{
+		"PlanStatus": "PLAN_STATUS", "HTTPRule": "HTTP_RULE", "A": "A",
+		"Plan_Status": "PLAN_STATUS", "WaitKindV2": "WAIT_KIND_V2",
+	} {
 		require.Equal(t, want, upperSnake(in))
 	}
 }
@@ -252,8 +275,10 @@ func TestPlansAreMadeOnceUnderConcurrency(t *testing.T) {
 // sample has twelve fields, as a journal payload does.
 func sample() *attribute_context.AttributeContext_Request {
 	return &attribute_context.AttributeContext_Request{
-		Id: "wi_01h455vb4pex5vsknk084sn02q", Method: "CreateWorkItem", Path: "work-items/wi_01h455vb4pex5vsknk084sn02q/plan.md",
-		Host: "keeper", Scheme: "draft", Query: "ship the release, then say so", Time: Timestamp(time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)),
+		Id: "wi_01h455vb4pex5vsknk084sn02q", Method: "CreateWorkItem",
+		Path: "work-items/wi_01h455vb4pex5vsknk084sn02q/plan.md",
+		Host: "keeper", Scheme: "draft", Query: "ship the release, then say so",
+		Time: Timestamp(time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)),
 		Size: 1234567890123, Protocol: "run_01h455vb4pex5vsknk084sn02q", Reason: "because it was asked for",
 		Headers: map[string]string{"a": "b"}, Auth: &attribute_context.AttributeContext_Auth{Principal: "agent:keeper"},
 	}
@@ -292,5 +317,6 @@ func TestX13_QuotedIntegers(t *testing.T) {
 	}
 	require.ErrorIs(t, Unmarshal([]byte(`{"expected_revision":"7"}`), m), fault.InvalidArgument)
 	list := &workv1.ListWorkItemsRequest{}
-	require.ErrorIs(t, UnmarshalProtoJSON([]byte(`{"page_size":"7"}`), list), fault.InvalidArgument, "a 32-bit integer is never a string")
+	require.ErrorIs(t, UnmarshalProtoJSON([]byte(`{"page_size":"7"}`), list), fault.InvalidArgument,
+		"a 32-bit integer is never a string")
 }

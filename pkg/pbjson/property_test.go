@@ -58,9 +58,15 @@ func fillMessage(t *rapid.T, m protoreflect.Message, depth int) {
 	var known proto.Message
 	switch m.Descriptor().FullName() {
 	case "google.protobuf.Timestamp":
-		known = &timestamppb.Timestamp{Seconds: rapid.Int64Range(minSeconds, maxSeconds).Draw(t, "s"), Nanos: rapid.Int32Range(0, 999_999).Draw(t, "us") * 1000}
+		known = &timestamppb.Timestamp{
+			Seconds: rapid.Int64Range(minSeconds, maxSeconds).Draw(t, "s"),
+			Nanos:   rapid.Int32Range(0, 999_999).Draw(t, "us") * 1000,
+		}
 	case "google.protobuf.Duration":
-		d := &durationpb.Duration{Seconds: rapid.Int64Range(-maxDuration, maxDuration).Draw(t, "s"), Nanos: rapid.Int32Range(0, 999_999_999).Draw(t, "ns")}
+		d := &durationpb.Duration{
+			Seconds: rapid.Int64Range(-maxDuration, maxDuration).Draw(t, "s"),
+			Nanos:   rapid.Int32Range(0, 999_999_999).Draw(t, "ns"),
+		}
 		if d.Seconds < 0 {
 			d.Nanos = -d.Nanos
 		}
@@ -68,7 +74,9 @@ func fillMessage(t *rapid.T, m protoreflect.Message, depth int) {
 	case "google.protobuf.Value":
 		known = randomAny(t, max(depth, 0))
 	case "google.protobuf.Struct":
-		known = &structpb.Struct{Fields: map[string]*structpb.Value{rapid.String().Draw(t, "k"): randomAny(t, max(depth, 0))}}
+		known = &structpb.Struct{
+			Fields: map[string]*structpb.Value{rapid.String().Draw(t, "k"): randomAny(t, max(depth, 0))},
+		}
 	case "google.protobuf.ListValue":
 		known = &structpb.ListValue{Values: []*structpb.Value{randomAny(t, max(depth, 0))}}
 	default:
@@ -94,7 +102,9 @@ func randomAny(t *rapid.T, depth int) *structpb.Value {
 		}
 	case 4:
 		if depth > 0 {
-			return structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{rapid.String().Draw(t, "k"): randomAny(t, depth-1)}})
+			return structpb.NewStructValue(&structpb.Struct{
+				Fields: map[string]*structpb.Value{rapid.String().Draw(t, "k"): randomAny(t, depth-1)},
+			})
 		}
 	}
 	return structpb.NewStringValue(rapid.String().Draw(t, "s"))
@@ -153,8 +163,11 @@ func TestWrittenThenReadIsTheSame(t *testing.T) {
 // accepts nothing that encoding/json refuses, and what it accepts is written
 // and read again unchanged.
 func FuzzUnmarshal(f *testing.F) {
-	for _, seed := range []string{`{}`, `{"work_item_id":"\u00fc","limit":null}`, `{"selves":[{"args":{"a":[1e3]}}]}`,
-		`{"by_number":{"-1":{}},"created_at":"2026-01-02T03:04:05.000006Z","lease":"-1.5s"}`, `{"a_bytes":"AA==","a_double":"NaN"}`} {
+	for _, seed := range []string{
+		`{}`, `{"work_item_id":"\u00fc","limit":null}`, `{"selves":[{"args":{"a":[1e3]}}]}`,
+		`{"by_number":{"-1":{}},"created_at":"2026-01-02T03:04:05.000006Z","lease":"-1.5s"}`,
+		`{"a_bytes":"AA==","a_double":"NaN"}`,
+	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {

@@ -27,7 +27,8 @@ func MarshalProtoJSON(m proto.Message) ([]byte, error) {
 // writeProtoJSON appends a message as MarshalProtoJSON returns it.
 func writeProtoJSON(out *bytes.Buffer, m proto.Message) error {
 	of := m.ProtoReflect()
-	if proto.Size(m) < largeMessage || of.Descriptor().FullName().Parent() == "google.protobuf" { // which has a form of its own
+	// which has a form of its own
+	if proto.Size(m) < largeMessage || of.Descriptor().FullName().Parent() == "google.protobuf" {
 		b, err := protojson.Marshal(m)
 		if err != nil {
 			return err

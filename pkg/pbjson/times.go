@@ -120,7 +120,10 @@ func (d *decoder) duration(v *durationpb.Duration) error {
 func (d *decoder) tooLong(start int) error {
 	value := clip(string(d.In[start+1 : d.Pos-1]))
 	const must = "must be at most 315576000000s (10000 years)"
-	return &badField{reason: fault.LimitExceeded, text: "is " + value + ", which is too long a duration: it " + must, must: must, value: value, limit: "315576000000s"}
+	return &badField{
+		reason: fault.LimitExceeded, text: "is " + value + ", which is too long a duration: it " + must,
+		must: must, value: value, limit: "315576000000s",
+	}
 }
 
 func (d *decoder) structure(v *structpb.Struct, depth int) error {
@@ -140,8 +143,10 @@ func (d *decoder) structure(v *structpb.Struct, depth int) error {
 		}
 		key := string(raw)
 		if _, twice := v.Fields[key]; twice {
-			return in("["+strconv.Quote(clip(key))+"]", &badField{reason: fault.InvalidArgument,
-				text: "is given twice", must: "must be given once"})
+			return in("["+strconv.Quote(clip(key))+"]", &badField{
+				reason: fault.InvalidArgument,
+				text:   "is given twice", must: "must be given once",
+			})
 		}
 		if err := d.Expect(':'); err != nil {
 			return err

@@ -79,7 +79,8 @@ func appendWellKnown(b []byte, m protoreflect.Message, s shape, depth int) ([]by
 
 func appendTimestamp(b []byte, seconds int64, nanos int32) ([]byte, error) {
 	if seconds < minSeconds || seconds > maxSeconds || nanos < 0 || nanos > 999_999_999 {
-		return nil, fmt.Errorf("timestamp %d s %d ns is not valid: years 1 to 9999, nanoseconds 0 to 999999999", seconds, nanos)
+		return nil, fmt.Errorf("timestamp %d s %d ns is not valid: years 1 to 9999, nanoseconds 0 to 999999999",
+			seconds, nanos)
 	}
 	return jsontext.AppendTime(b, time.Unix(seconds, int64(nanos))), nil
 }

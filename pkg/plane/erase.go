@@ -30,7 +30,8 @@ func (e *Engine[S]) erase(ctx context.Context) {
 			return
 		}
 		if err := e.Erase(ctx, e.deps.Clock.Now().Add(-e.deps.EraseAfter)); err != nil && ctx.Err() == nil {
-			e.deps.Logger.Warn("what deleted agents had is not erased yet; it is tried again", zap.String("plane", e.cfg.Plane), zap.Error(err))
+			e.deps.Logger.Warn("what deleted agents had is not erased yet; it is tried again",
+				zap.String("plane", e.cfg.Plane), zap.Error(err))
 		}
 	}
 }

@@ -36,7 +36,8 @@ func openHouse(t *testing.T, policy *eviction.Policy, change ...func(*plane.Deps
 	t.Helper()
 	h := &house{now: clock.NewFake(time.Unix(1_800_000_000, 0)), metrics: prometheus.NewRegistry()}
 	deps := over(planetest.NewJournals())
-	deps.WaitClock, deps.Metrics, deps.Pressed, deps.Eviction, deps.EvictEvery = h.now, h.metrics, h.pressed.Load, policy, time.Minute
+	deps.WaitClock, deps.Metrics, deps.Pressed, deps.Eviction, deps.EvictEvery = h.now, h.metrics, h.pressed.Load,
+		policy, time.Minute
 	for _, c := range change {
 		c(&deps)
 	}
@@ -56,8 +57,12 @@ func (h *house) come(t *testing.T, agents ...string) {
 	t.Helper()
 	for _, agent := range agents {
 		_, err := plane.Do(as(rpc.RoleOperator), h.Engine, plane.Command[*evictiontest.Guests, struct{}]{
-			Method: "Come", AgentID: agent, Decide: func(*evictiontest.Guests, journal.Env) (journal.Decision[struct{}], error) {
-				return journal.Decision[struct{}]{Events: []*journal.Event{{Payload: &errdetails.ErrorInfo{Reason: "came"}}}}, nil
+			Method: "Come", AgentID: agent, Decide: func(*evictiontest.Guests, journal.Env) (journal.Decision[struct{}],
+				error,
+			) {
+				return journal.Decision[struct{}]{
+					Events: []*journal.Event{{Payload: &errdetails.ErrorInfo{Reason: "came"}}},
+				}, nil
 			},
 		})
 		require.NoError(t, err)
@@ -98,7 +103,8 @@ func (h *house) gauges(t *testing.T) map[string]float64 {
 	var found map[string]float64
 	for _, f := range families {
 		switch f.GetName() {
-		case "quartet_owners_resident", "quartet_owners_evicted", "quartet_owners_file_bytes", "quartet_eviction_failed":
+		case "quartet_owners_resident", "quartet_owners_evicted", "quartet_owners_file_bytes",
+			"quartet_eviction_failed":
 			require.Len(t, f.GetMetric(), 1)
 			if found == nil {
 				found = map[string]float64{}
@@ -160,7 +166,8 @@ func TestMetricsOfOwners(t *testing.T) {
 	h := openHouse(t, &eviction.Policy{Dir: t.TempDir(), Keep: 1})
 	gauges := func(resident, evicted, bytes, failed, reads float64) map[string]float64 {
 		return map[string]float64{
-			"quartet_owners_resident": resident, "quartet_owners_evicted": evicted, "quartet_owners_file_bytes": bytes, "quartet_eviction_failed": failed,
+			"quartet_owners_resident": resident, "quartet_owners_evicted": evicted, "quartet_owners_file_bytes": bytes,
+			"quartet_eviction_failed":            failed,
 			"quartet_owners_evicted_reads_total": reads,
 		}
 	}
@@ -179,7 +186,9 @@ func TestMetricsOfOwners(t *testing.T) {
 	require.Equal(t, gauges(0, 3, 3*64, 0, 2), h.gauges(t), "the second reader of b found it in memory")
 
 	h.come(t, "d", "e")
-	_, _, err := plane.View(as(rpc.RoleOperator), h.Engine, "a", func(s *evictiontest.Guests) (struct{}, error) { return struct{}{}, s.File.Close() })
+	_, _, err := plane.View(as(rpc.RoleOperator), h.Engine, "a", func(s *evictiontest.Guests) (struct{}, error) {
+		return struct{}{}, s.File.Close()
+	})
 	require.NoError(t, err)
 	h.pressed.Store(true)
 	h.pass(2 * time.Second)
@@ -202,7 +211,8 @@ func TestOwnersWithoutAFile(t *testing.T) {
 	h.pass(10 * time.Second)
 	require.InDelta(t, 1, h.gauges(t)["quartet_owners_resident"], 0)
 	require.InDelta(t, 1, h.gauges(t)["quartet_eviction_failed"], 0)
-	require.Equal(t, 1, logs.FilterMessageSnippet("no file for owners").Len(), "the partition that stands for those of others needs none")
+	require.Equal(t, 1, logs.FilterMessageSnippet("no file for owners").Len(),
+		"the partition that stands for those of others needs none")
 }
 
 // A plane whose owners cannot leave memory has no such metrics.

@@ -77,7 +77,8 @@ func (e *Engine[S]) expire(ctx context.Context) {
 		next = pause
 		if err := e.Expire(ctx, e.deps.Clock.Now()); err != nil && ctx.Err() == nil {
 			next = min(pause, firstExpirePause)
-			e.deps.Logger.Warn("old events are not removed yet; it is tried again", zap.String("plane", e.cfg.Plane), zap.Error(err))
+			e.deps.Logger.Warn("old events are not removed yet; it is tried again", zap.String("plane", e.cfg.Plane),
+				zap.Error(err))
 		}
 	}
 }
@@ -90,7 +91,8 @@ func (e *Engine[S]) Expire(ctx context.Context, now time.Time) error {
 		var removed int64
 		through, err := e.deps.ReadThrough(ctx, e.cfg.Plane, p.Index())
 		if err == nil {
-			removed, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.Shortest()), now.Add(-e.deps.History.longest()), through)
+			removed, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.Shortest()),
+				now.Add(-e.deps.History.longest()), through)
 		}
 		errs = append(errs, e.expired.done(ctx, p.Index(), removed, err, e.deps.Clock.Now()))
 	}

@@ -43,7 +43,8 @@ type Deps struct {
 	LossPatience time.Duration
 	// SegmentSize is that of journal.Config.
 	SegmentSize int64
-	// Snapshots returns the store of the snapshots of a partition; nil: none are written. SnapshotBytes is that of journal.Config.
+	// Snapshots returns the store of the snapshots of a partition; nil: none are written. SnapshotBytes is that of
+	// journal.Config.
 	Snapshots     func(plane string, partition int) (snapshot.Store, error)
 	SnapshotBytes int64
 	// Eviction is that of journal.Config; nil: all owners stay in memory. Every EvictEvery, the owners that were not
@@ -73,8 +74,9 @@ type Deps struct {
 	EraseAfter time.Duration
 	// History says how long events are kept that have no use any more; its zero value keeps all.
 	History History
-	// ReadThrough returns the wal_seq up to which all that follow the journal of a partition have read it, as far as they have to read all of it:
-	// the other planes, and EVENTS. An error means that it is not known. Required with a History.
+	// ReadThrough returns the wal_seq up to which all that follow the journal of a partition have read it, as far as
+	// they have to read all of it: the other planes, and EVENTS. An error means that it is not known. Required with a
+	// History.
 	ReadThrough func(ctx context.Context, plane string, partition int) (uint64, error)
 	// Positions records how far the partitions have consumed the journals that they follow. Optional.
 	Positions *Positions
@@ -152,8 +154,8 @@ type Config[S journal.State] struct {
 	// by After.
 	Dependent func(s S, namespace, agentID string) bool
 	// Erasing removes what is stored of a deleted agent outside of the plane's journal, such as its files. It is called
-	// before the agent is erased from the journal and again afterwards, and may be called more often, after a failure or
-	// a restart. Optional.
+	// before the agent is erased from the journal and again afterwards, and may be called more often, after a failure
+	// or a restart. Optional.
 	Erasing func(ctx context.Context, namespace, agentID string) error
 	// OnCommit is called with the durable events of a partition, in order. It must not
 	// block.
@@ -193,29 +195,33 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		return nil, err
 	}
 	e := &Engine[S]{cfg: cfg, deps: deps}
-	e.erased, e.expired = newRemoval(deps.Metrics, deps.Removals, cfg.Plane, causeErase), newRemoval(deps.Metrics, deps.Removals, cfg.Plane, causeHistory)
+	e.erased, e.expired = newRemoval(deps.Metrics, deps.Removals, cfg.Plane, causeErase),
+		newRemoval(deps.Metrics, deps.Removals, cfg.Plane, causeHistory)
 	registry := journal.NewRegistry(cfg.Events)
 	var err error
-	e.parts, err = partitions.Open(ctx, cmp.Or(cfg.Share, partitions.Whole(deps.Partitions(cfg.Plane))), func(partition int) (journal.Config[S], error) {
-		log, err := deps.Log(cfg.Plane, partition)
-		c := journal.Config[S]{
-			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,
-			Now: deps.Clock.Now, Elapsed: clock.Monotonic(deps.Clock), NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests, Room: deps.Room, Arrive: deps.Arrive, SegmentSize: deps.SegmentSize,
-			SnapshotBytes: deps.SnapshotBytes, Eviction: deps.Eviction, CheckRestored: deps.CheckRestored,
-		}
-		if err == nil && deps.Snapshots != nil {
-			c.Snapshots, err = deps.Snapshots(cfg.Plane, partition)
-		}
-		if cfg.OnCommit != nil {
-			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }
-		}
-		if deps.Witness != nil {
-			c.Witness, c.LossPatience = deps.Witness(cfg.Plane, partition), deps.LossPatience
-		}
-		c.OnApply = cfg.OnApply
-		c.OnLoad, c.Feed, c.Lease = cfg.OnLoad, deps.Feeds.Of(cfg.Plane, partition), deps.Lease
-		return c, err
-	})
+	e.parts, err = partitions.Open(ctx, cmp.Or(cfg.Share, partitions.Whole(deps.Partitions(cfg.Plane))),
+		func(partition int) (journal.Config[S], error) {
+			log, err := deps.Log(cfg.Plane, partition)
+			c := journal.Config[S]{
+				Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,
+				Now: deps.Clock.Now, Elapsed: clock.Monotonic(deps.Clock), NewID: deps.IDs.New, Logger: deps.Logger,
+				Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests, Room: deps.Room,
+				Arrive: deps.Arrive, SegmentSize: deps.SegmentSize,
+				SnapshotBytes: deps.SnapshotBytes, Eviction: deps.Eviction, CheckRestored: deps.CheckRestored,
+			}
+			if err == nil && deps.Snapshots != nil {
+				c.Snapshots, err = deps.Snapshots(cfg.Plane, partition)
+			}
+			if cfg.OnCommit != nil {
+				c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }
+			}
+			if deps.Witness != nil {
+				c.Witness, c.LossPatience = deps.Witness(cfg.Plane, partition), deps.LossPatience
+			}
+			c.OnApply = cfg.OnApply
+			c.OnLoad, c.Feed, c.Lease = cfg.OnLoad, deps.Feeds.Of(cfg.Plane, partition), deps.Lease
+			return c, err
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -256,9 +262,10 @@ func (e *Engine[S]) Follow(ctx context.Context) error {
 // refused append, it continues from the partition's position.
 func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src journal.Source, f Followed) {
 	defer e.running.Done()
-	position, remove := e.deps.Positions.add(positionKey{e.cfg.Plane, p.Index(), f.Plane, src.Partition()}, func(ctx context.Context, walSeq uint64) bool {
-		return p.AwaitConsumed(ctx, f.Plane, src.Partition(), walSeq, nil)
-	})
+	position, remove := e.deps.Positions.add(positionKey{e.cfg.Plane, p.Index(), f.Plane, src.Partition()},
+		func(ctx context.Context, walSeq uint64) bool {
+			return p.AwaitConsumed(ctx, f.Plane, src.Partition(), walSeq, nil)
+		})
 	defer remove()
 	reaction := journal.Reaction[S]{
 		Registry: f.Registry, Interest: f.Types, Matters: f.Matters,
@@ -269,7 +276,8 @@ func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src jou
 			return e.cfg.React(s, env, ev)
 		},
 	}
-	log := e.deps.Logger.With(zap.String("plane", e.cfg.Plane), zap.Int("partition", p.Index()), zap.String("source", f.Plane), zap.Int("source_partition", src.Partition()))
+	log := e.deps.Logger.With(zap.String("plane", e.cfg.Plane), zap.Int("partition", p.Index()),
+		zap.String("source", f.Plane), zap.Int("source_partition", src.Partition()))
 	pacer := retry.New(followPause, maxFollowPause)
 	for {
 		began := e.deps.Clock.Now()
@@ -414,7 +422,8 @@ func DoResult[S journal.State, R any](ctx context.Context, e *Engine[S], c Comma
 	}
 	reply, result, err := journal.Do(ctx, e.For(actor.Namespace, c.AgentID), journal.Op[S, R]{
 		Method: c.Method, Actor: actor, AgentID: c.AgentID,
-		RequestID: c.RequestID, Recall: c.RequestID != "" && rpc.Recalling(ctx), Args: c.Args, Equivalent: c.Equivalent, FollowUp: c.FollowUp, Frees: c.Frees,
+		RequestID: c.RequestID, Recall: c.RequestID != "" && rpc.Recalling(ctx), Args: c.Args, Equivalent: c.Equivalent,
+		FollowUp: c.FollowUp, Frees: c.Frees,
 		Decide: c.Decide, Answer: c.Answer,
 	})
 	if result.Replayed {
@@ -426,7 +435,9 @@ func DoResult[S journal.State, R any](ctx context.Context, e *Engine[S], c Comma
 // View reads the partition of one of the caller's agents. What it returns is durable (SPEC
 // X1), as of the journal position that it also returns. Before it reads it waits for the
 // positions that the caller gave with After, but not longer than After says.
-func View[S journal.State, R any](ctx context.Context, e *Engine[S], agentID string, read func(s S) (R, error)) (R, int64, error) {
+func View[S journal.State, R any](ctx context.Context, e *Engine[S], agentID string, read func(s S) (R, error)) (R,
+	int64, error,
+) {
 	namespace := rpc.ActorFrom(ctx).Namespace
 	if positions := positionsOf(ctx); len(positions) > 0 {
 		e.await(ctx, namespace, agentID, positions)

@@ -84,7 +84,10 @@ func TestDoActsAsTheCaller(t *testing.T) {
 	require.Equal(t, 1, n)
 	require.Positive(t, seq)
 	ev := journals.Events(t, "test", journaltest.Registry())[0]
-	require.Equal(t, []string{"acme", "a1", "ann", rpc.RoleOperator}, []string{ev.Namespace, ev.AgentID, ev.Principal, ev.Role})
+	require.Equal(t, []string{"acme", "a1", "ann", rpc.RoleOperator}, []string{
+		ev.Namespace, ev.AgentID, ev.Principal,
+		ev.Role,
+	})
 
 	op := journaltest.Put("k", "v", "")
 	_, err = plane.Do(as(rpc.RoleOperator), e, plane.Command[*journaltest.State, int]{
@@ -92,7 +95,8 @@ func TestDoActsAsTheCaller(t *testing.T) {
 	})
 	require.NoError(t, err)
 	ev = journals.Events(t, "test", journaltest.Registry())[1]
-	require.Equal(t, []string{"quartet", rpc.RoleService}, []string{ev.Principal, ev.Role}, "what the plane does by itself")
+	require.Equal(t, []string{"quartet", rpc.RoleService}, []string{ev.Principal, ev.Role},
+		"what the plane does by itself")
 }
 
 func TestARepeatedRequestIsExecutedOnce(t *testing.T) {
@@ -258,7 +262,8 @@ func TestSettle(t *testing.T) {
 
 func TestOnBehalf(t *testing.T) {
 	for role, own := range map[string]bool{
-		rpc.RoleAdmin: true, rpc.RoleOperator: true, rpc.RoleAgent: true, rpc.RoleService: false, rpc.RoleWorker: false, rpc.RoleIntegration: false,
+		rpc.RoleAdmin: true, rpc.RoleOperator: true, rpc.RoleAgent: true, rpc.RoleService: false, rpc.RoleWorker: false,
+		rpc.RoleIntegration: false,
 	} {
 		cause := &journal.Event{Namespace: "acme", Principal: "ann", Role: role}
 		effects := plane.OnBehalf(cause, []*journal.Event{journaltest.Event("a", ""), journaltest.Event("b", "")})
@@ -280,7 +285,8 @@ func TestNeverMade(t *testing.T) {
 	operator := as(rpc.RoleOperator)
 	require.ErrorIs(t, plane.NeverMade(operator, "a1", exists(missing)), fault.NotFound)
 	require.NoError(t, plane.NeverMade(operator, "a1", exists(nil)))
-	require.NoError(t, plane.NeverMade(operator, "a1", exists(errors.New("the agent plane is down"))), "a list is no less true for that")
+	require.NoError(t, plane.NeverMade(operator, "a1", exists(errors.New("the agent plane is down"))),
+		"a list is no less true for that")
 	require.NoError(t, plane.NeverMade(operator, "a1", nil))
 	require.NoError(t, plane.NeverMade(as(rpc.RoleService), "a1", exists(missing)))
 }
@@ -306,13 +312,17 @@ func TestErrorsOfTheProcess(t *testing.T) {
 	journals := planetest.NewJournals()
 	deps := over(journals)
 	deps.Log = func(string, int) (framelog.Log, error) { return nil, errors.New("no stream") }
-	_, err := plane.Open(t.Context(), plane.Config[*journaltest.State]{Plane: "test", New: journaltest.New, Events: errdetails.File_google_rpc_error_details_proto}, deps)
+	_, err := plane.Open(t.Context(), plane.Config[*journaltest.State]{
+		Plane: "test", New: journaltest.New,
+		Events: errdetails.File_google_rpc_error_details_proto,
+	}, deps)
 	require.ErrorContains(t, err, "no stream")
 
 	deps = over(journals)
 	deps.Sources = func(string) ([]journal.Source, error) { return nil, errors.New("no journal") }
 	e, err := plane.Open(t.Context(), plane.Config[*journaltest.State]{
-		Plane: "test", New: journaltest.New, Events: errdetails.File_google_rpc_error_details_proto, Follow: []plane.Followed{{Plane: "source"}},
+		Plane: "test", New: journaltest.New, Events: errdetails.File_google_rpc_error_details_proto,
+		Follow: []plane.Followed{{Plane: "source"}},
 	}, deps)
 	require.NoError(t, err)
 	require.ErrorContains(t, e.Follow(t.Context()), "test: follow source: no journal")

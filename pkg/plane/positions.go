@@ -10,7 +10,8 @@ import (
 	"quartet/pkg/journal/framelog"
 )
 
-// Positions has how far the partitions of a process have consumed the journals that they follow. The zero value is ready to use.
+// Positions has how far the partitions of a process have consumed the journals that they follow. The zero value is
+// ready to use.
 type Positions struct {
 	mu  sync.Mutex
 	all map[positionKey]*consumed
@@ -35,9 +36,9 @@ type consumed struct {
 	known     bool // a Consume has begun
 }
 
-// Durable returns the positions up to which a partition has consumed the journals that it follows, in their order. What it wrote because of
-// these events is durable; what led to nothing may be read again. A position that is not known yet is left out. It waits for writes until ctx
-// ends, and returns the last known positions then.
+// Durable returns the positions up to which a partition has consumed the journals that it follows, in their order. What
+// it wrote because of these events is durable; what led to nothing may be read again. A position that is not known yet
+// is left out. It waits for writes until ctx ends, and returns the last known positions then.
 func (p *Positions) Durable(ctx context.Context, plane string, partition int) []Position {
 	p.mu.Lock()
 	of := map[Position]*consumed{}
@@ -76,7 +77,9 @@ func (c *consumed) confirm(ctx context.Context) (walSeq uint64, known bool) {
 }
 
 // add begins to track what a partition consumes of a source, until remove is called.
-func (p *Positions) add(k positionKey, await func(ctx context.Context, walSeq uint64) bool) (c *consumed, remove func()) {
+func (p *Positions) add(k positionKey, await func(ctx context.Context, walSeq uint64) bool) (c *consumed,
+	remove func(),
+) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.all == nil {
@@ -100,7 +103,9 @@ type consumedSource struct {
 
 // Follow implements journal.Source, and records what it passed on. What is before after at the first call counts as
 // durable.
-func (s *consumedSource) Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) error {
+func (s *consumedSource) Follow(ctx context.Context, after framelog.End,
+	fn func(at framelog.End, lines []journal.Line) error,
+) error {
 	if !s.begun {
 		s.begun = true
 		s.mu.Lock()

@@ -63,7 +63,8 @@ func TestDurablePositions(t *testing.T) {
 	faults.Inject(faultlog.Held)
 	write()
 	<-faults.Held()
-	require.Equal(t, []plane.Position{{Plane: "source", Partition: 0, WalSeq: first}}, deps.Positions.Durable(ended, "test", 0), "the effect is being written")
+	require.Equal(t, []plane.Position{{Plane: "source", Partition: 0, WalSeq: first}},
+		deps.Positions.Durable(ended, "test", 0), "the effect is being written")
 	faults.Release()
 	require.Greater(t, reaches(2), first)
 	require.NoError(t, e.Close(context.Background()))

@@ -28,7 +28,8 @@ type Removals struct {
 	failed map[string]string // by plane, partition and cause: what is not removed, and why
 }
 
-// Failed returns what was not removed and why, one text for each partition and cause; nil if the last passes were complete.
+// Failed returns what was not removed and why, one text for each partition and cause; nil if the last passes were
+// complete.
 func (r *Removals) Failed() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,10 +66,18 @@ type removal struct {
 func newRemoval(reg prometheus.Registerer, all *Removals, plane, cause string) *removal {
 	return &removal{
 		plane: plane, cause: cause, all: all,
-		events:   meter.Counter(reg, "quartet_removed_events_total", "Events removed from the archives of journals, by cause: history, because they are older than history-days; erase, because their agent was deleted.", "plane", "cause").WithLabelValues(plane, cause),
-		failures: meter.Counter(reg, "quartet_removal_failures_total", "Passes over a partition that did not remove all that they had to; each is tried again.", "plane", "cause").WithLabelValues(plane, cause),
-		failed:   meter.Gauge(reg, "quartet_removal_failed", "1 while old events, or those of deleted agents, are still stored because the last pass over their partition failed; 0 otherwise.", "plane", "partition", "cause"),
-		last:     meter.Gauge(reg, "quartet_removal_last_pass_timestamp_seconds", "When a pass over the partition was complete last, as Unix time. It is not there before the first time.", "plane", "partition", "cause"),
+		events: meter.Counter(reg, "quartet_removed_events_total", "Events removed from the archives of journals, "+
+			"by cause: history, because they are older than history-days; erase, because their agent was deleted.",
+			"plane", "cause").WithLabelValues(plane, cause),
+		failures: meter.Counter(reg, "quartet_removal_failures_total",
+			"Passes over a partition that did not remove all that they had to; each is tried again.", "plane", "cause").
+			WithLabelValues(plane, cause),
+		failed: meter.Gauge(reg, "quartet_removal_failed", "1 while old events, or those of deleted agents, are "+
+			"still stored because the last pass over their partition failed; 0 otherwise.", "plane", "partition",
+			"cause"),
+		last: meter.Gauge(reg, "quartet_removal_last_pass_timestamp_seconds",
+			"When a pass over the partition was complete last, as Unix time. It is not there before the first time.",
+			"plane", "partition", "cause"),
 	}
 }
 

@@ -60,7 +60,8 @@ func openLeaving(t *testing.T, gone *pages.Owner, deps plane.Deps) (*plane.Engin
 	reg := prometheus.NewRegistry()
 	deps.Metrics = reg
 	e, err := plane.Open(t.Context(), plane.Config[leaving]{
-		Plane: "test", New: func() leaving { return leaving{journaltest.New(), gone} }, Events: errdetails.File_google_rpc_error_details_proto,
+		Plane: "test", New: func() leaving { return leaving{journaltest.New(), gone} },
+		Events: errdetails.File_google_rpc_error_details_proto,
 	}, deps)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close(context.Background())) })
@@ -90,7 +91,8 @@ func removed(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	return out
 }
 
-// TestWhatIsRemovedIsCounted: events that are removed are counted, and a pass that failed is known until one is complete, or the partition is closed.
+// TestWhatIsRemovedIsCounted: events that are removed are counted, and a pass that failed is known until one is
+// complete, or the partition is closed.
 func TestWhatIsRemovedIsCounted(t *testing.T) {
 	live, store, snapshots, all := memlog.New(), &archivestore.Store{}, memstore.New(), &plane.Removals{}
 	unread := errors.New("nobody knows what was read")
@@ -98,8 +100,13 @@ func TestWhatIsRemovedIsCounted(t *testing.T) {
 	deps := plane.Deps{
 		Log:       func(string, int) (framelog.Log, error) { return archive.NewLog(live, store, "test/0"), nil },
 		Sources:   planetest.NewJournals().Sources,
-		Snapshots: func(string, int) (snapshot.Store, error) { return snapshots, nil }, SnapshotBytes: 1500, SegmentSize: 4000,
-		History: plane.History{Default: time.Hour}, ReadThrough: func(context.Context, string, int) (uint64, error) { return math.MaxUint64, unread },
+		Snapshots: func(string, int) (snapshot.Store, error) { return snapshots, nil }, SnapshotBytes: 1500,
+		SegmentSize: 4000,
+		History:     plane.History{Default: time.Hour}, ReadThrough: func(context.Context, string, int) (uint64,
+			error,
+		) {
+			return math.MaxUint64, unread
+		},
 		Removals: all, Clock: now,
 	}
 	e, reg := openLeaving(t, &pages.Owner{}, deps)
@@ -108,7 +115,9 @@ func TestWhatIsRemovedIsCounted(t *testing.T) {
 		key := fmt.Sprintf("k%d", i)
 		_, err := plane.Do(as(rpc.RoleOperator), e, plane.Command[leaving, struct{}]{
 			Method: "Put", AgentID: "a1", Decide: func(leaving, journal.Env) (journal.Decision[struct{}], error) {
-				return journal.Decision[struct{}]{Events: []*journal.Event{journaltest.Event(key, strings.Repeat("x", 300))}}, nil
+				return journal.Decision[struct{}]{
+					Events: []*journal.Event{journaltest.Event(key, strings.Repeat("x", 300))},
+				}, nil
 			},
 		})
 		require.NoError(t, err)
@@ -120,7 +129,10 @@ func TestWhatIsRemovedIsCounted(t *testing.T) {
 		return len(c.Segments) > 2
 	}, time.Minute, time.Millisecond)
 	require.Nil(t, all.Failed())
-	require.Equal(t, map[string]float64{"removed_events_total history": 0, "removed_events_total erase": 0, "removal_failures_total history": 0, "removal_failures_total erase": 0}, removed(t, reg))
+	require.Equal(t, map[string]float64{
+		"removed_events_total history": 0, "removed_events_total erase": 0,
+		"removal_failures_total history": 0, "removal_failures_total erase": 0,
+	}, removed(t, reg))
 
 	now.Advance(2 * time.Hour)
 	require.ErrorIs(t, e.Expire(t.Context(), now.Now()), unread)
@@ -155,7 +167,8 @@ func TestAnErasureThatFailsIsCounted(t *testing.T) {
 	deps.Removals = all
 	e, reg := openLeaving(t, gone, deps)
 	require.ErrorIs(t, e.Erase(t.Context(), time.Now()), journal.ErrNotErasable)
-	require.Equal(t, []string{"test/0 still has all events of deleted agents (erase-after): " + journal.ErrNotErasable.Error()}, all.Failed())
+	require.Equal(t, []string{"test/0 still has all events of deleted agents (erase-after): " +
+		journal.ErrNotErasable.Error()}, all.Failed())
 	require.InDelta(t, 1, removed(t, reg)["removal_failed erase"], 0)
 	*gone = pages.Owner{}
 	require.NoError(t, e.Erase(t.Context(), time.Now()))
@@ -173,7 +186,8 @@ func TestAPassThatFailedIsRepeatedSoon(t *testing.T) {
 	deps := over(planetest.NewJournals())
 	failing := errors.New("not known")
 	deps.Clock, deps.WaitClock, deps.Logger = now, now, zap.New(core)
-	deps.History, deps.ReadThrough = plane.History{Default: 90 * 24 * time.Hour}, func(context.Context, string, int) (uint64, error) { return 0, failing }
+	deps.History, deps.ReadThrough = plane.History{Default: 90 * 24 * time.Hour},
+		func(context.Context, string, int) (uint64, error) { return 0, failing }
 	e, reg := openLeaving(t, &pages.Owner{}, deps)
 	require.NoError(t, e.Follow(t.Context()))
 	for range 3 {
@@ -189,6 +203,7 @@ func TestAPassThatFailedIsRepeatedSoon(t *testing.T) {
 	require.InDelta(t, float64(now.Now().Unix()), complete, 0)
 	now.Advance(23 * time.Hour)
 	now.AwaitTimers(1)
-	require.InDelta(t, complete, removed(t, reg)["removal_last_pass_timestamp_seconds history"], 0, "the next one is a day later")
+	require.InDelta(t, complete, removed(t, reg)["removal_last_pass_timestamp_seconds history"], 0,
+		"the next one is a day later")
 	require.Equal(t, 3, logs.FilterMessageSnippet("not removed yet").Len())
 }

@@ -215,7 +215,10 @@ func TestT6_TheGuardEndsWhatAKilledHostLeft(t *testing.T) {
 
 // A guard that is killed is replaced; it ends when its host is closed.
 func TestT6_TheGuardIsReplaced(t *testing.T) {
-	h, err := Open(t.Context(), Config{Owner: "o@" + t.TempDir(), Boot: "1", Guard: []string{"/proc/self/exe", "guard"}})
+	h, err := Open(t.Context(), Config{
+		Owner: "o@" + t.TempDir(), Boot: "1",
+		Guard: []string{"/proc/self/exe", "guard"},
+	})
 	require.NoError(t, err)
 	guards := func() (out []int) {
 		entries, err := os.ReadDir("/proc")
@@ -280,5 +283,6 @@ func TestMarksOfDifferentOwnersBootsAndTrees(t *testing.T) {
 	h.last = treeMask // wrap around
 	require.Equal(t, h.first, h.reserve())
 	require.Equal(t, again, h.reserve(), "the first one is still taken")
-	require.NotEqual(t, h.first.owner(), markOf(os.Getpid(), make([]byte, 4<<10)).owner(), "this process may be of a tree, but of none of these")
+	require.NotEqual(t, h.first.owner(), markOf(os.Getpid(), make([]byte, 4<<10)).owner(),
+		"this process may be of a tree, but of none of these")
 }

@@ -12,7 +12,8 @@ import (
 )
 
 // errUnmarked means that this process may not set the limit that carries marks.
-var errUnmarked = errors.New("proctree: the hard limit on real time (RLIMIT_RTTIME) is too low to mark processes; it must be unlimited")
+var errUnmarked = errors.New("proctree: the hard limit on real time (RLIMIT_RTTIME) is too low to mark processes; it " +
+	"must be unlimited")
 
 // withMark calls f while the soft RLIMIT_RTTIME of this process is m, so that a process which f
 // starts has that mark. It returns errUnmarked if the limit cannot be set.

@@ -24,7 +24,8 @@ const (
 
 // Supported describes this system.
 func Supported() Capabilities {
-	return Capabilities{Escapes: "a process that leaves its session and loses its parent within 100 ms, or is started by another program on request"}
+	return Capabilities{Escapes: "a process that leaves its session and loses its parent within 100 ms, or is " +
+		"started by another program on request"}
 }
 
 // processTable reads all processes of the system that have not ended.

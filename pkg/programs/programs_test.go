@@ -22,7 +22,9 @@ func host(t *testing.T) *proctree.Host {
 }
 
 // run runs a shell command and returns its output.
-func run(ctx context.Context, h *proctree.Host, command, input string, grace time.Duration) (stdout, stderr string, err error) {
+func run(ctx context.Context, h *proctree.Host, command, input string, grace time.Duration) (stdout, stderr string,
+	err error,
+) {
 	var out, errs bytes.Buffer
 	err = programs.Run(ctx, h, nil, programs.Program{
 		Spec:  confine.Spec{Argv: []string{"/bin/sh", "-c", command}, Dir: "/", Env: []string{"PATH=/usr/bin:/bin"}},
@@ -57,7 +59,8 @@ func TestRunEndsWithItsContext(t *testing.T) {
 		started.f = cancel
 		var out bytes.Buffer
 		err := programs.Run(ctx, h, nil, programs.Program{
-			Spec:   confine.Spec{Argv: []string{"/bin/sh", "-c", "trap 'echo asked; exit 1' TERM; echo up >&2; while :; do sleep 0.01; done"}, Dir: "/"},
+			Spec: confine.Spec{Argv: []string{"/bin/sh", "-c", "trap 'echo asked; exit 1' TERM; echo up >&2; while " +
+				":; do sleep 0.01; done"}, Dir: "/"},
 			Stdout: &out, Stderr: started, Grace: grace,
 		})
 		require.Error(t, err)

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// Blob is a sequence of bytes that a File has. If there is no File, or if it could not be written, the bytes are in memory. Blobs are values: a copy
-// is the same Blob. The zero Blob has no bytes.
+// Blob is a sequence of bytes that a File has. If there is no File, or if it could not be written, the bytes are in
+// memory. Blobs are values: a copy is the same Blob. The zero Blob has no bytes.
 type Blob struct {
 	file   *File
 	stored place  // zero: in memory
@@ -82,7 +82,10 @@ func BlobOf(f *File, ref []byte) (Blob, error) {
 	case len(ref) > 1 && ref[0] == refKept:
 		return Blob{kept: ref[1:]}, nil
 	case len(ref) == 9 && ref[0] == refStored && f != nil:
-		return Blob{file: f, stored: place{at: binary.LittleEndian.Uint32(ref[1:]), size: binary.LittleEndian.Uint32(ref[5:])}}, nil
+		return Blob{file: f, stored: place{
+			at:   binary.LittleEndian.Uint32(ref[1:]),
+			size: binary.LittleEndian.Uint32(ref[5:]),
+		}}, nil
 	}
 	return Blob{}, errors.New("resident: no blob has these bytes as its reference")
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A Blob has its bytes, in the file or, if there is none or it is full, in memory, and so has the Blob that its reference names.
+// A Blob has its bytes, in the file or, if there is none or it is full, in memory, and so has the Blob that its
+// reference names.
 func TestBlob(t *testing.T) {
 	full := newFile(t)
 	full.end = math.MaxUint32
@@ -19,7 +20,10 @@ func TestBlob(t *testing.T) {
 	for name, test := range map[string]struct {
 		file   *File
 		stored bool
-	}{"a file": {written, true}, "no file": {nil, false}, "a full file": {full, false}, "a file that cannot be written": {closed, false}} {
+	}{
+		"a file": {written, true}, "no file": {nil, false}, "a full file": {full, false},
+		"a file that cannot be written": {closed, false},
+	} {
 		t.Run(name, func(t *testing.T) {
 			content := noise(5000)
 			b := NewBlob(test.file, content)

@@ -7,7 +7,8 @@
 //
 // A Blob is bytes in the file that are no value of a Map, such as a part of a value that is large.
 //
-// An Index finds values by something else than their key, such as an id of a part of them, and is in the file but for its last changes.
+// An Index finds values by something else than their key, such as an id of a part of them, and is in the file but for
+// its last changes.
 //
 // The file is a cache of this process. It is not durable, has no name, and ends with the process.
 package resident

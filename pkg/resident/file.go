@@ -47,7 +47,8 @@ type File struct {
 	live atomic.Int64 // bytes of all blobs
 }
 
-// Create makes a File in a directory, which it makes if it is not there; "" is that for temporary files. The name of the file is removed at once where the system allows it, otherwise by Close.
+// Create makes a File in a directory, which it makes if it is not there; "" is that for temporary files. The name of
+// the file is removed at once where the system allows it, otherwise by Close.
 func Create(dir string) (*File, error) {
 	if dir != "" {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

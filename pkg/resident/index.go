@@ -41,7 +41,8 @@ type bucket struct {
 	added  []entry // sorted; none of them is stored
 	// removed are stored entries that are not there any more, sorted.
 	removed []entry
-	// limit is how many changes there may be before they are written: more than pendingEntries if the file could not be written.
+	// limit is how many changes there may be before they are written: more than pendingEntries if the file could not be
+	// written.
 	limit int
 }
 
@@ -128,8 +129,8 @@ func (x *Index) All() iter.Seq2[uint64, uint64] {
 // bucket returns the bucket of a hash.
 func (x *Index) bucket(hash uint64) *bucket { return x.buckets[hash>>(64-x.depth)] }
 
-// tidy writes a bucket that has many changes, or divides one without a file that has many entries. If the file cannot be read or written, the changes
-// stay in memory, and it is tried again when there are twice as many.
+// tidy writes a bucket that has many changes, or divides one without a file that has many entries. If the file cannot
+// be read or written, the changes stay in memory, and it is tried again when there are twice as many.
 func (x *Index) tidy(b *bucket) {
 	changes := len(b.added) + len(b.removed)
 	if x.file == nil {
@@ -220,7 +221,8 @@ func (f filter) mayHave(hash uint64) bool {
 	return len(f) > 0
 }
 
-// probes returns the bits that an entry with a hash has set. They follow from the last bits of the hash, since the first ones are the same in a bucket.
+// probes returns the bits that an entry with a hash has set. They follow from the last bits of the hash, since the
+// first ones are the same in a bucket.
 func (f filter) probes(hash uint64) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		if len(f) == 0 {
@@ -245,7 +247,8 @@ func (x *Index) free(p place) {
 
 // divisible reports whether a bucket with some entries should be divided: not if all would be on one side.
 func (b *bucket) divisible(entries []entry) bool {
-	return len(entries) > bucketEntries && b.depth < maxDepth && (entries[0].hash^entries[len(entries)-1].hash)&b.nextBit() != 0
+	return len(entries) > bucketEntries && b.depth < maxDepth &&
+		(entries[0].hash^entries[len(entries)-1].hash)&b.nextBit() != 0
 }
 
 // nextBit is the bit of a hash by which a bucket is divided.

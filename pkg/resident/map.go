@@ -11,7 +11,8 @@ import (
 
 // Codec turns values of a Map into messages and back. S is the summary of an evicted value.
 type Codec[K comparable, V, S any] struct {
-	// Page returns a message with everything that a value has, and its summary. It returns false if the value has to stay resident.
+	// Page returns a message with everything that a value has, and its summary. It returns false if the value has to
+	// stay resident.
 	Page func(k K, v *V) (proto.Message, S, bool)
 	// New returns an empty message of that type.
 	New func() proto.Message
@@ -23,8 +24,8 @@ type Codec[K comparable, V, S any] struct {
 	Loaded  func(k K, v *V)
 }
 
-// Map holds values by key. Get and the methods that only read may be called concurrently with each other, all others exclusively. A Map without a File
-// evicts nothing.
+// Map holds values by key. Get and the methods that only read may be called concurrently with each other, all others
+// exclusively. A Map without a File evicts nothing.
 type Map[K comparable, V, S any] struct {
 	codec    Codec[K, V, S]
 	file     *File
@@ -39,7 +40,8 @@ type Map[K comparable, V, S any] struct {
 	oldest int // in recent
 }
 
-// recentReads is how many values that were read from the file are kept for the next reader: a call reads the same one a few times.
+// recentReads is how many values that were read from the file are kept for the next reader: a call reads the same one a
+// few times.
 const recentReads = 32
 
 // read is a value that was read from the file. Nobody changes it while it is here.

@@ -1,7 +1,7 @@
 package resident
 
-// Numbers are short names of keys, for entries of an Index. A number stays the same while its key is evicted, and is used again after it was given
-// back. The zero Numbers have none.
+// Numbers are short names of keys, for entries of an Index. A number stays the same while its key is evicted, and is
+// used again after it was given back. The zero Numbers have none.
 type Numbers[K comparable] struct {
 	keys   []K // by number
 	unused []uint32

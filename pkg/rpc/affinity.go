@@ -33,8 +33,8 @@ type affinity struct {
 }
 
 // directTerm is how long the first instance of a service with partitions may take before another one is called. A
-// frozen instance does not respond, and only the others know who replaced it. Each further one may take twice as long as the
-// one before, since a call may take its time, such as a search.
+// frozen instance does not respond, and only the others know who replaced it. Each further one may take twice as long
+// as the one before, since a call may take its time, such as a search.
 const directTerm = 2 * time.Second
 
 type owner struct{ namespace, agent string }
@@ -107,7 +107,9 @@ func (c *Conn) invoke(ctx context.Context, method string, args, reply any, opts 
 
 // attempt makes a call and gives it up after a duration; late reports that it did. The callee is told only of the
 // caller's deadline and not of that duration, at whose end it would answer that it ran out of time.
-func attempt(ctx context.Context, after time.Duration, conn grpc.ClientConnInterface, method string, args, reply any, opts []grpc.CallOption) (late bool, err error) {
+func attempt(ctx context.Context, after time.Duration, conn grpc.ClientConnInterface, method string, args, reply any,
+	opts []grpc.CallOption,
+) (late bool, err error) {
 	one, cancel := context.WithCancel(ctx)
 	defer cancel()
 	term := time.AfterFunc(after, cancel)
@@ -141,5 +143,6 @@ func unreached(ctx context.Context, err error) bool {
 		return false
 	}
 	e := fault.From(err)
-	return e.Code() == codes.DeadlineExceeded || e.Code() == codes.Unavailable && (errors.Is(err, fault.PartitionMoved) || len(e.Metadata()) == 0)
+	return e.Code() == codes.DeadlineExceeded || e.Code() == codes.Unavailable &&
+		(errors.Is(err, fault.PartitionMoved) || len(e.Metadata()) == 0)
 }

@@ -21,7 +21,9 @@ type lane struct {
 	ids chan string
 }
 
-func (l *lane) EnqueueMessage(_ context.Context, req *agentv1.EnqueueMessageRequest) (*agentv1.EnqueueMessageResponse, error) {
+func (l *lane) EnqueueMessage(_ context.Context, req *agentv1.EnqueueMessageRequest) (*agentv1.EnqueueMessageResponse,
+	error,
+) {
 	l.ids <- req.GetRequestId()
 	return &agentv1.EnqueueMessageResponse{}, l.err
 }
@@ -33,7 +35,9 @@ type stuck struct {
 }
 
 // EnqueueMessage implements agentv1.AgentServiceServer.
-func (s *stuck) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessageRequest) (*agentv1.EnqueueMessageResponse, error) {
+func (s *stuck) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessageRequest) (
+	*agentv1.EnqueueMessageResponse, error,
+) {
 	select {
 	case <-s.first:
 		deadline, _ := ctx.Deadline()
@@ -49,7 +53,9 @@ func (s *stuck) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessageR
 type slow struct{ lane }
 
 // EnqueueMessage implements agentv1.AgentServiceServer.
-func (s *slow) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessageRequest) (*agentv1.EnqueueMessageResponse, error) {
+func (s *slow) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessageRequest) (*agentv1.EnqueueMessageResponse,
+	error,
+) {
 	select {
 	case <-time.After(directTerm * 3 / 2):
 		return s.lane.EnqueueMessage(ctx, req)
@@ -84,7 +90,9 @@ func splitService(t *testing.T, service agentv1.AgentServiceServer) *Conn {
 		server.Stop()
 		require.NoError(t, <-served)
 	})
-	n := NewNetwork(NetworkConfig{Service: "test", Token: keys.MintService("test"), Addresses: map[string]string{"agent": lis.Addr().String()}})
+	n := NewNetwork(NetworkConfig{Service: "test", Token: keys.MintService("test"), Addresses: map[string]string{
+		"agent": lis.Addr().String(),
+	}})
 	t.Cleanup(func() { require.NoError(t, n.Close()) })
 	conn, err := n.Dial("agent")
 	require.NoError(t, err)
@@ -92,8 +100,9 @@ func splitService(t *testing.T, service agentv1.AgentServiceServer) *Conn {
 	return conn
 }
 
-// A call of a service with partitions is repeated, under one request id, if an instance does not respond, also where none is
-// known to hold the agent. The instance does not learn of that, so that it does not answer that it ran out of time.
+// A call of a service with partitions is repeated, under one request id, if an instance does not respond, also where
+// none is known to hold the agent. The instance does not learn of that, so that it does not answer that it ran out of
+// time.
 func TestACallThatIsNotRespondedToIsRepeated(t *testing.T) {
 	t.Parallel()
 	service := &stuck{lane: lane{ids: make(chan string, 3)}, first: make(chan struct{}, 2)}
@@ -127,12 +136,16 @@ func TestARepeatedCallHasARequestID(t *testing.T) {
 		return lis.Addr().String()
 	}
 	before, now := serve(status.Error(codes.Unavailable, "gone")), serve(nil)
-	n := NewNetwork(NetworkConfig{Service: "test", Token: keys.MintService("test"), Addresses: map[string]string{"agent": now}})
+	n := NewNetwork(NetworkConfig{Service: "test", Token: keys.MintService("test"), Addresses: map[string]string{
+		"agent": now,
+	}})
 	t.Cleanup(func() { require.NoError(t, n.Close()) })
 	conn, err := n.Dial("agent")
 	require.NoError(t, err)
 	conn.affinity.learn(owner{agent: "keeper"}, before)
-	_, err = agentv1.NewAgentServiceClient(conn).EnqueueMessage(t.Context(), &agentv1.EnqueueMessageRequest{AgentId: "keeper"})
+	_, err = agentv1.NewAgentServiceClient(conn).EnqueueMessage(t.Context(), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper",
+	})
 	require.NoError(t, err)
 	first, second := <-ids, <-ids
 	require.NotEmpty(t, first)

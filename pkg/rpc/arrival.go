@@ -40,18 +40,21 @@ func (s *Server) overConnections(desc *grpc.ServiceDesc) *grpc.ServiceDesc {
 	out.Streams = append([]grpc.StreamDesc(nil), desc.Streams...)
 	for _, m := range desc.Methods {
 		full := "/" + desc.ServiceName + "/" + m.MethodName
-		out.Streams = append(out.Streams, grpc.StreamDesc{StreamName: m.MethodName, Handler: func(impl any, ss grpc.ServerStream) error {
-			ctx, turn, err := s.arrive(ss.Context(), full)
-			if err != nil {
-				return err
-			}
-			defer turn.Leave()
-			resp, err := m.Handler(impl, ctx, func(into any) error { return s.receive(ss, full, into) }, s.unary)
-			if err != nil {
-				return err
-			}
-			return ss.SendMsg(resp)
-		}})
+		out.Streams = append(out.Streams, grpc.StreamDesc{
+			StreamName: m.MethodName,
+			Handler: func(impl any, ss grpc.ServerStream) error {
+				ctx, turn, err := s.arrive(ss.Context(), full)
+				if err != nil {
+					return err
+				}
+				defer turn.Leave()
+				resp, err := m.Handler(impl, ctx, func(into any) error { return s.receive(ss, full, into) }, s.unary)
+				if err != nil {
+					return err
+				}
+				return ss.SendMsg(resp)
+			},
+		})
 	}
 	return &out
 }
@@ -134,7 +137,8 @@ func (s *server) receive(ss grpc.ServerStream, method string, into any) error {
 	})
 	if ok {
 		late := time.AfterFunc(limit, func() {
-			_ = stream.WriteStatus(fault.Deadline.New("the request did not arrive within " + limit.String() + "; it was not executed").GRPCStatus())
+			_ = stream.WriteStatus(fault.Deadline.New("the request did not arrive within " + limit.String() +
+				"; it was not executed").GRPCStatus())
 		})
 		defer late.Stop()
 	}

@@ -35,12 +35,15 @@ func begin(t *testing.T, conn *grpc.ClientConn, method, token string) grpc.Clien
 func arrivals(t *testing.T, limits connlimit.Limits) (conn *grpc.ClientConn, keys *rpc.Keyring, address string) {
 	t.Helper()
 	keys = rpc.NewKeyring([]byte("k"), false)
-	server := rpc.NewServer(rpc.Config{Auth: keys, ReceiveTime: 5 * time.Second, Permit: func(_ context.Context, _ string, a rpc.Actor) error {
-		if a.Role == rpc.RoleWorker {
-			return fault.PermissionDenied.New("not a worker")
-		}
-		return nil
-	}})
+	server := rpc.NewServer(rpc.Config{
+		Auth: keys, ReceiveTime: 5 * time.Second,
+		Permit: func(_ context.Context, _ string, a rpc.Actor) error {
+			if a.Role == rpc.RoleWorker {
+				return fault.PermissionDenied.New("not a worker")
+			}
+			return nil
+		},
+	})
 	pb.RegisterTestServiceServer(server, &probe{
 		unary: func(ctx context.Context, _ *pb.SimpleRequest) (*pb.SimpleResponse, error) {
 			return &pb.SimpleResponse{Username: rpc.ActorFrom(ctx).Principal}, nil
@@ -52,7 +55,8 @@ func arrivals(t *testing.T, limits connlimit.Limits) (conn *grpc.ClientConn, key
 	lis = server.Bound(lis, limits)
 	go func() { _ = server.Serve(lis) }()
 	t.Cleanup(server.Stop)
-	conn, err = grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(rpc.FaultsStream))
+	conn, err = grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStreamInterceptor(rpc.FaultsStream))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn, keys, lis.Addr().String()
@@ -63,7 +67,10 @@ func TestG8_CallsAreAuthorizedBeforeTheirMessage(t *testing.T) {
 	conn, keys, _ := arrivals(t, connlimit.Limits{})
 	worker := keys.Mint(rpc.Actor{Namespace: "a", Principal: "w", Role: rpc.RoleWorker})
 	operator := keys.Mint(rpc.Actor{Namespace: "a", Principal: "o", Role: rpc.RoleOperator})
-	for _, method := range []string{pb.TestService_UnaryCall_FullMethodName, pb.TestService_StreamingOutputCall_FullMethodName} {
+	for _, method := range []string{
+		pb.TestService_UnaryCall_FullMethodName,
+		pb.TestService_StreamingOutputCall_FullMethodName,
+	} {
 		require.ErrorIs(t, begin(t, conn, method, "").RecvMsg(&pb.SimpleResponse{}), fault.Unauthenticated)
 		require.ErrorIs(t, begin(t, conn, method, "guessed").RecvMsg(&pb.SimpleResponse{}), fault.Unauthenticated)
 		require.ErrorIs(t, begin(t, conn, method, worker).RecvMsg(&pb.SimpleResponse{}), fault.PermissionDenied)
@@ -90,7 +97,10 @@ func TestG8_RequestsMustArrive(t *testing.T) {
 	conn, keys, _ := arrivals(t, connlimit.Limits{})
 	operator := keys.Mint(rpc.Actor{Namespace: "a", Principal: "o", Role: rpc.RoleOperator})
 	calls := map[string]grpc.ClientStream{}
-	for _, method := range []string{pb.TestService_UnaryCall_FullMethodName, pb.TestService_StreamingOutputCall_FullMethodName} {
+	for _, method := range []string{
+		pb.TestService_UnaryCall_FullMethodName,
+		pb.TestService_StreamingOutputCall_FullMethodName,
+	} {
 		calls[method] = begin(t, conn, method, operator)
 	}
 	for method, call := range calls {
@@ -117,7 +127,8 @@ func TestG8_ManyCallsOfANewConnection(t *testing.T) {
 		require.NoError(t, s.RecvMsg(&pb.SimpleResponse{}))
 	}
 	// A wrong credential beside them closes nothing.
-	require.ErrorIs(t, begin(t, conn, pb.TestService_UnaryCall_FullMethodName, "guessed").RecvMsg(&pb.SimpleResponse{}), fault.Unauthenticated)
+	require.ErrorIs(t, begin(t, conn, pb.TestService_UnaryCall_FullMethodName, "guessed").RecvMsg(&pb.SimpleResponse{}),
+		fault.Unauthenticated)
 	s := begin(t, conn, pb.TestService_UnaryCall_FullMethodName, operator)
 	require.NoError(t, s.SendMsg(&pb.SimpleRequest{}))
 	require.NoError(t, s.CloseSend())

@@ -12,13 +12,17 @@ import (
 )
 
 // FaultsUnary rebuilds faults from the wire, for connections that Network did not make: of a CLI, runner or worker.
-func FaultsUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func FaultsUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	return rebuild(invoke(ctx, method, req, reply, cc, opts...))
 }
 
 // FaultsStream does what FaultsUnary does, for streams: it rebuilds the fault of a stream that
 // could not be opened, and those that Header, SendMsg and RecvMsg of the stream return.
-func FaultsStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func FaultsStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+	opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	s, err := open(ctx, desc, cc, method, opts...)
 	if err != nil {
 		return nil, rebuild(err)
@@ -26,11 +30,15 @@ func FaultsStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientCon
 	return clientStream{s}, nil
 }
 
-func (c *credential) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (c *credential) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
 	return rebuild(invoke(c.attach(ctx), method, req, reply, cc, opts...))
 }
 
-func (c *credential) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c *credential) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+	open grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	return FaultsStream(c.attach(ctx), desc, cc, method, open, opts...)
 }
 

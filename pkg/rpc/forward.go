@@ -31,9 +31,11 @@ func (s *server) forward(_ any, in grpc.ServerStream) error {
 	conn := s.elsewhere(service)
 	switch {
 	case conn == nil:
-		return fault.Unimplemented.New("this process does not serve "+service+", and addresses does not say who does", "service", service)
+		return fault.Unimplemented.New("this process does not serve "+service+", and addresses does not say who does",
+			"service", service)
 	case len(md.Get(forwardedKey)) > 0:
-		return fault.Unimplemented.New("this process does not serve "+service+" but another one sent the call here; fix its addresses", "service", service)
+		return fault.Unimplemented.New("this process does not serve "+service+
+			" but another one sent the call here; fix its addresses", "service", service)
 	}
 	err := relay(metadata.NewOutgoingContext(ctx, handOn(md)), conn, method, in)
 	var late *beginError
@@ -47,7 +49,8 @@ func (s *server) forward(_ any, in grpc.ServerStream) error {
 // process. It returns errors of the service itself unchanged.
 func away(service string, err error) error {
 	if st, ok := status.FromError(err); ok && st.Code() == codes.Unavailable && len(st.Details()) == 0 {
-		return fault.NotReady.New(service+" cannot be reached from here at the moment: "+st.Message(), "service", service)
+		return fault.NotReady.New(service+" cannot be reached from here at the moment: "+st.Message(), "service",
+			service)
 	}
 	return err
 }
@@ -56,7 +59,8 @@ func away(service string, err error) error {
 func handOn(md metadata.MD) metadata.MD {
 	out := metadata.MD{forwardedKey: {"1"}}
 	for k, v := range md {
-		if strings.HasPrefix(k, ":") || strings.HasPrefix(k, "grpc-") || k == "content-type" || k == "user-agent" || k == "te" {
+		if strings.HasPrefix(k, ":") || strings.HasPrefix(k, "grpc-") || k == "content-type" || k == "user-agent" ||
+			k == "te" {
 			continue
 		}
 		out[k] = v

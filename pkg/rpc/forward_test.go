@@ -22,7 +22,9 @@ import (
 )
 
 // door returns a client of a server that serves nothing itself and forwards all calls to target.
-func door(t *testing.T, keys *rpc.Keyring, metrics *prometheus.Registry, target func(service string) grpc.ClientConnInterface) (pb.TestServiceClient, string) {
+func door(t *testing.T, keys *rpc.Keyring, metrics *prometheus.Registry,
+	target func(service string) grpc.ClientConnInterface,
+) (pb.TestServiceClient, string) {
 	server := rpc.NewServer(rpc.Config{Auth: keys, Metrics: metrics, Elsewhere: target})
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -40,7 +42,10 @@ func door(t *testing.T, keys *rpc.Keyring, metrics *prometheus.Registry, target 
 }
 
 func (s *site) door(t *testing.T) pb.TestServiceClient {
-	n := rpc.NewNetwork(rpc.NetworkConfig{Service: "door", Token: s.keys.MintService("door"), Addresses: map[string]string{"probe": s.address}})
+	n := rpc.NewNetwork(rpc.NetworkConfig{
+		Service: "door", Token: s.keys.MintService("door"),
+		Addresses: map[string]string{"probe": s.address},
+	})
 	t.Cleanup(func() { require.NoError(t, n.Close()) })
 	c, _ := door(t, s.keys, prometheus.NewRegistry(), func(service string) grpc.ClientConnInterface {
 		if service != pb.TestService_ServiceDesc.ServiceName {
@@ -79,10 +84,12 @@ func TestForwardedCallsAreTheCallers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	until, _ := ctx.Deadline()
-	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+s.keys.Mint(agent), "x-mine", "1", "x-mine", "2")
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+s.keys.Mint(agent), "x-mine", "1", "x-mine",
+		"2")
 	var header, trailer metadata.MD
 	body := []byte(strings.Repeat("0123456789", 100_000))
-	resp, err := c.UnaryCall(ctx, &pb.SimpleRequest{Payload: &pb.Payload{Body: body}}, grpc.Header(&header), grpc.Trailer(&trailer))
+	resp, err := c.UnaryCall(ctx, &pb.SimpleRequest{Payload: &pb.Payload{Body: body}}, grpc.Header(&header),
+		grpc.Trailer(&trailer))
 	require.NoError(t, err)
 	require.Equal(t, body, resp.GetPayload().GetBody())
 	require.Equal(t, agent, got)
@@ -97,7 +104,8 @@ func TestForwardedCallsAreTheCallers(t *testing.T) {
 	require.Equal(t, "x", fault.From(err).Metadata()["thing"])
 
 	_, err = c.UnaryCall(t.Context(), &pb.SimpleRequest{})
-	require.Equal(t, codes.Unauthenticated, fault.From(err).Code(), "who has no credential comes no further than the door")
+	require.Equal(t, codes.Unauthenticated, fault.From(err).Code(),
+		"who has no credential comes no further than the door")
 }
 
 func TestForwardedStreams(t *testing.T) {
@@ -151,7 +159,9 @@ type echo struct {
 	pb.UnimplementedTestServiceServer
 }
 
-func (echo) FullDuplexCall(s grpc.BidiStreamingServer[pb.StreamingOutputCallRequest, pb.StreamingOutputCallResponse]) error {
+func (echo) FullDuplexCall(s grpc.BidiStreamingServer[pb.StreamingOutputCallRequest,
+	pb.StreamingOutputCallResponse],
+) error {
 	for {
 		m, err := s.Recv()
 		if errors.Is(err, io.EOF) {

@@ -40,8 +40,15 @@ func FuzzToken(f *testing.F) {
 
 // FuzzActorHeader: the header is an actor with a namespace and a role, which is sent on as it came, or it is refused.
 func FuzzActorHeader(f *testing.F) {
-	f.Add(encodeActor(Actor{Namespace: "acme", Principal: "o", Role: RoleOperator, KeyID: "key_1", Agents: "a,b", Tools: "X"}))
-	for _, text := range []string{"", "{}", "[]", "null", `{"ns":"a"}`, `{"role":"admin"}`, `{"ns":"a","role":"admin","role":"agent"}`, `{"ns":["a"],"role":"admin"}`, "{\"ns\":\"\xff\",\"role\":\"admin\"}"} {
+	f.Add(encodeActor(Actor{
+		Namespace: "acme", Principal: "o", Role: RoleOperator, KeyID: "key_1", Agents: "a,b",
+		Tools: "X",
+	}))
+	for _, text := range []string{
+		"", "{}", "[]", "null", `{"ns":"a"}`, `{"role":"admin"}`,
+		`{"ns":"a","role":"admin","role":"agent"}`, `{"ns":["a"],"role":"admin"}`,
+		"{\"ns\":\"\xff\",\"role\":\"admin\"}",
+	} {
 		f.Add(base64.RawURLEncoding.EncodeToString([]byte(text)))
 	}
 	f.Add("%")

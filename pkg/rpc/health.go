@@ -27,17 +27,22 @@ func (h *health) status() *grpc_health_v1.HealthCheckResponse {
 }
 
 // Check returns SERVING or NOT_SERVING.
-func (h *health) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+func (h *health) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse,
+	error,
+) {
 	return h.status(), nil
 }
 
 // List returns the status of the process under the empty name.
 func (h *health) List(context.Context, *grpc_health_v1.HealthListRequest) (*grpc_health_v1.HealthListResponse, error) {
-	return &grpc_health_v1.HealthListResponse{Statuses: map[string]*grpc_health_v1.HealthCheckResponse{"": h.status()}}, nil
+	return &grpc_health_v1.HealthListResponse{Statuses: map[string]*grpc_health_v1.HealthCheckResponse{"": h.status()}},
+		nil
 }
 
 // Watch sends the status now and after each change, which it notices within watchEvery.
-func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, out grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
+func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest,
+	out grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse],
+) error {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	var last grpc_health_v1.HealthCheckResponse_ServingStatus

@@ -14,8 +14,8 @@ import (
 const (
 	// methodBytes is how much of a connection tells HTTP/1 from HTTP/2.
 	methodBytes = 4
-	// lingerTerm and lingerBytes bound what is read of a request that is not served, so that its client reads the answer: a connection
-	// that is closed with unread bytes is reset.
+	// lingerTerm and lingerBytes bound what is read of a request that is not served, so that its client reads the
+	// answer: a connection that is closed with unread bytes is reset.
 	lingerTerm, lingerBytes = 500 * time.Millisecond, 64 << 10
 )
 
@@ -30,8 +30,8 @@ var errHTTP1 = errors.New("a client of HTTP/1 at the address of gRPC")
 // misdirected is the body of the answer to it.
 const misdirected = `{"error":{"code":421,"status":"INVALID_ARGUMENT","reason":"INVALID_ARGUMENT","message":"this is the gRPC address of Quartet; REST is served at http-addr, by default on port 7480"}}` + "\n"
 
-// plain is the transport of plain text. It tells a client of HTTP/1, such as curl, that REST has another address, instead of sending it
-// frames that it cannot read.
+// plain is the transport of plain text. It tells a client of HTTP/1, such as curl, that REST has another address,
+// instead of sending it frames that it cannot read.
 type plain struct {
 	credentials.TransportCredentials
 }
@@ -58,7 +58,8 @@ func (p plain) Clone() credentials.TransportCredentials {
 
 // answerHTTP1 answers a request of HTTP/1. The client may have left, so it ignores errors.
 func answerHTTP1(conn net.Conn) {
-	_, _ = io.WriteString(conn, "HTTP/1.1 421 Misdirected Request\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: "+
+	_, _ = io.WriteString(conn, "HTTP/1.1 421 Misdirected Request\r\nContent-Type: application/json\r\nConnection: "+
+		"close\r\nContent-Length: "+
 		strconv.Itoa(len(misdirected))+"\r\n\r\n"+misdirected)
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()

@@ -20,8 +20,12 @@ func TestHTTP1AtTheAddressOfGRPC(t *testing.T) {
 	s.ready.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions} {
-		req, err := http.NewRequestWithContext(ctx, method, "http://"+s.address+"/v1/agents", strings.NewReader(strings.Repeat("x", 10_000)))
+	for _, method := range []string{
+		http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch,
+		http.MethodDelete, http.MethodOptions,
+	} {
+		req, err := http.NewRequestWithContext(ctx, method, "http://"+s.address+"/v1/agents",
+			strings.NewReader(strings.Repeat("x", 10_000)))
 		require.NoError(t, err)
 		resp, err := http.DefaultClient.Do(req)
 		require.NoError(t, err, method)

@@ -134,7 +134,8 @@ func (c *credential) attach(ctx context.Context) context.Context {
 			c.encoded.put(in.actor, header)
 		}
 	}
-	return metadata.AppendToOutgoingContext(ctx, append(origin(ctx), authHeader, "Bearer "+token, actorHeader, header)...)
+	return metadata.AppendToOutgoingContext(ctx, append(origin(ctx), authHeader, "Bearer "+token, actorHeader,
+		header)...)
 }
 
 func encodeActor(a Actor) string {

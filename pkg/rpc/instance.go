@@ -109,7 +109,9 @@ func (i *Instance) RegisterService(desc *grpc.ServiceDesc, impl any) {
 			i.err = err
 			return
 		}
-		i.methods[full] = call{in: in, out: out, do: func(ctx context.Context, req proto.Message) (proto.Message, error) {
+		i.methods[full] = call{in: in, out: out, do: func(ctx context.Context, req proto.Message) (proto.Message,
+			error,
+		) {
 			// The generated handler creates the request and calls the function to fill it.
 			// A call of the method by reflection would avoid the copy, but then the linker
 			// keeps all methods of all types, and the binary is a third larger.
@@ -127,7 +129,9 @@ func (i *Instance) RegisterService(desc *grpc.ServiceDesc, impl any) {
 			i.err = err
 			return
 		}
-		i.streams["/"+desc.ServiceName+"/"+s.StreamName] = streaming{desc: s, in: in, handle: func(ss grpc.ServerStream) error { return s.Handler(impl, ss) }}
+		i.streams["/"+desc.ServiceName+"/"+s.StreamName] = streaming{
+			desc: s, in: in, handle: func(ss grpc.ServerStream) error { return s.Handler(impl, ss) },
+		}
 	}
 }
 

@@ -33,7 +33,8 @@ type Holder interface {
 // IsMinted reports whether a credential has the form of those that a Keyring mints, valid or
 // not.
 func IsMinted(bearer string) bool {
-	return strings.HasPrefix(bearer, runPrefix) || strings.HasPrefix(bearer, servicePrefix) || strings.HasPrefix(bearer, rolePrefix)
+	return strings.HasPrefix(bearer, runPrefix) || strings.HasPrefix(bearer, servicePrefix) ||
+		strings.HasPrefix(bearer, rolePrefix)
 }
 
 const (
@@ -49,7 +50,8 @@ const (
 const (
 	// serviceLife is that of a service's own credential, which ServiceToken renews at half of it.
 	serviceLife = time.Hour
-	// roleLife, and up to a day more, is that of tokens that Mint returns. That of a run is refused after the run's end.
+	// roleLife, and up to a day more, is that of tokens that Mint returns. That of a run is refused after the run's
+	// end.
 	roleLife = 30 * 24 * time.Hour
 )
 
@@ -84,7 +86,10 @@ func NewKeyring(key []byte, keyless bool) *Keyring {
 // KeyringOf returns a Keyring that signs with the active key of keys, and accepts tokens that any
 // of them signed. The services of an installation share keys. For keyless see NewKeyring.
 func KeyringOf(keys *keyfile.Source, keyless bool) *Keyring {
-	k := &Keyring{keys: keys, keyless: keyless, verified: newRecent[string, claims](keyringCache), holds: map[*hold]struct{}{}}
+	k := &Keyring{
+		keys: keys, keyless: keyless, verified: newRecent[string, claims](keyringCache),
+		holds: map[*hold]struct{}{},
+	}
 	keys.OnChange(k.endRetired)
 	return k
 }
@@ -93,13 +98,17 @@ func KeyringOf(keys *keyfile.Source, keyless bool) *Keyring {
 // hold the agent any more; it expires as Mint says. Its principal is the one as which the agent's tool calls are
 // executed, so a request id names the same request in both (SPEC X2).
 func (k *Keyring) MintRun(namespace, agentID, runID string) string {
-	return k.Mint(Actor{Namespace: namespace, Principal: "agent/" + agentID, Role: RoleAgent, AgentID: agentID, RunID: runID})
+	return k.Mint(Actor{
+		Namespace: namespace, Principal: "agent/" + agentID, Role: RoleAgent, AgentID: agentID,
+		RunID: runID,
+	})
 }
 
 // MintService returns the credential of a service for calls of other services. It expires after
 // serviceLife; see ServiceToken for one that is renewed.
 func (k *Keyring) MintService(name string) string {
-	return k.MintUntil(Actor{Namespace: DefaultNamespace, Principal: name, Role: RoleService}, time.Now().Add(serviceLife))
+	return k.MintUntil(Actor{Namespace: DefaultNamespace, Principal: name, Role: RoleService},
+		time.Now().Add(serviceLife))
 }
 
 // ServiceToken returns a function that returns a valid credential of a service. The function makes a
@@ -212,7 +221,8 @@ func (k *Keyring) Hold(ctx context.Context, bearer string) (context.Context, con
 	stop := context.CancelFunc(func() {})
 	if c.End != 0 && c.Role != RoleService {
 		at := time.Unix(c.End, 0)
-		held, stop = context.WithDeadlineCause(held, at, fault.Unauthenticated.New("the credential ended at "+at.UTC().Format(time.RFC3339)+"; get a new one"))
+		held, stop = context.WithDeadlineCause(held, at, fault.Unauthenticated.New("the credential ended at "+at.UTC().
+			Format(time.RFC3339)+"; get a new one"))
 	}
 	return held, func() {
 		k.mu.Lock()
@@ -231,7 +241,8 @@ func (k *Keyring) endRetired() {
 	defer k.mu.Unlock()
 	for h := range k.holds {
 		if _, ok := ring.Find(h.keyID); !ok {
-			h.end(fault.Unauthenticated.New("the installation's key " + h.keyID + ", which signed the credential, was retired; get a new one"))
+			h.end(fault.Unauthenticated.New("the installation's key " + h.keyID +
+				", which signed the credential, was retired; get a new one"))
 			delete(k.holds, h)
 		}
 	}
@@ -277,7 +288,8 @@ func verify(ring keyfile.Ring, token string) (claims, bool) {
 		return claims{}, false
 	}
 	c := claims{keyID: signer}
-	if json.Unmarshal(payload, &c) != nil || c.Namespace == "" || !strings.HasPrefix(content, prefixOf(c.Role)) || named && c.End == 0 {
+	if json.Unmarshal(payload, &c) != nil || c.Namespace == "" || !strings.HasPrefix(content, prefixOf(c.Role)) ||
+		named && c.End == 0 {
 		return claims{}, false
 	}
 	return c, true

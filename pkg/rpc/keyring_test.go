@@ -51,7 +51,10 @@ func TestKeyringRefusesEveryChangedByte(t *testing.T) {
 		_, err := k.Authenticate(t.Context(), string(bad))
 		require.ErrorIs(t, err, fault.Unauthenticated, "byte %d", i)
 	}
-	for _, bad := range []string{".", "qrt_.", "x." + good, good + ".", strings.Repeat("a", tokenMax) + ".b", k.Mint(Actor{Role: RoleAdmin})} {
+	for _, bad := range []string{
+		".", "qrt_.", "x." + good, good + ".", strings.Repeat("a", tokenMax) + ".b",
+		k.Mint(Actor{Role: RoleAdmin}),
+	} {
 		_, err := k.Authenticate(t.Context(), bad)
 		require.ErrorIs(t, err, fault.Unauthenticated, bad)
 	}

@@ -45,7 +45,10 @@ type localMethod struct {
 }
 
 func newLocalServer(srv *grpc.Server, shared *server) *Server {
-	s := &Server{Server: srv, server: shared, methods: map[string]localMethod{}, streamed: map[string]localStreamMethod{}}
+	s := &Server{
+		Server: srv, server: shared, methods: map[string]localMethod{},
+		streamed: map[string]localStreamMethod{},
+	}
 	s.live, s.giveUp = context.WithCancel(context.Background())
 	return s
 }
@@ -219,7 +222,9 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
 	if srv := c.network.here(c.name); srv != nil { // nobody serves the name ""
 		if s, err := srv.open(c.network.cred.attach(ctx), desc, method, opts); err == nil {
 			return clientStream{s}, nil

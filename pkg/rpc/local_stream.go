@@ -25,21 +25,27 @@ type localStreamMethod struct {
 
 // open begins a stream whose handler runs in this process, without HTTP/2. ctx has the metadata that the
 // caller sends. It returns errNotLocal, and has begun nothing, if the call cannot be made here.
-func (s *Server) open(ctx context.Context, desc *grpc.StreamDesc, method string, opts []grpc.CallOption) (grpc.ClientStream, error) {
+func (s *Server) open(ctx context.Context, desc *grpc.StreamDesc, method string, opts []grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
 	m, ok := s.streamed[method]
 	if !ok || !s.enter() {
 		return nil, errNotLocal
 	}
 	p := &pipe{
 		localStream: localStream{method: method},
-		up:          make(chan mem.BufferSlice, pipeDepth), down: make(chan mem.BufferSlice, pipeDepth), begun: make(chan struct{}), ended: make(chan struct{}),
+		up:          make(chan mem.BufferSlice, pipeDepth), down: make(chan mem.BufferSlice, pipeDepth),
+		begun: make(chan struct{}), ended: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	stop := context.AfterFunc(s.live, p.cancel)
 	md, _ := metadata.FromOutgoingContext(ctx)
 	serving := metadata.NewIncomingContext(metadata.NewOutgoingContext(p.ctx, nil), md)
 	serving = grpc.NewContextWithServerTransportStream(serving, p)
-	info := &grpc.StreamServerInfo{FullMethod: method, IsClientStream: m.desc.ClientStreams, IsServerStream: m.desc.ServerStreams}
+	info := &grpc.StreamServerInfo{
+		FullMethod: method, IsClientStream: m.desc.ClientStreams,
+		IsServerStream: m.desc.ServerStreams,
+	}
 	go func() {
 		defer s.calls.Done()
 		defer stop()
@@ -111,7 +117,9 @@ func pass(to chan<- mem.BufferSlice, m any, done <-chan struct{}) (sent bool, er
 func take(wire mem.BufferSlice, m any, most int) error {
 	defer wire.Free()
 	if wire.Len() > most {
-		return status.Errorf(codes.ResourceExhausted, "rpc: received message larger than max (%d vs. %d)", wire.Len(), most) // in the words of gRPC, which fault knows
+		// in the words of gRPC, which fault knows
+		return status.Errorf(codes.ResourceExhausted, "rpc: received message larger than max (%d vs. %d)", wire.Len(),
+			most)
 	}
 	if err := (rawCodec{}).Unmarshal(wire, m); err != nil {
 		return status.Error(codes.Internal, "rpc: decode a message: "+err.Error())

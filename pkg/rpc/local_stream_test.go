@@ -48,7 +48,9 @@ func echoes(s duplex) error {
 }
 
 // streams runs a test over memory and over TCP: a stream within the process behaves as one over a connection.
-func streams(t *testing.T, handle func(duplex) error, body func(t *testing.T, open func(ctx context.Context) duplexClient)) {
+func streams(t *testing.T, handle func(duplex) error,
+	body func(t *testing.T, open func(ctx context.Context) duplexClient),
+) {
 	s := newSite(t, false)
 	s.probe.duplex = handle
 	s.both(t, func(t *testing.T, c pb.TestServiceClient) {
@@ -179,7 +181,8 @@ func TestStreams_RefusedBeforeTheMessage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conn, err := n.Dial("probe")
 			require.NoError(t, err)
-			stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, pb.TestService_FullDuplexCall_FullMethodName)
+			stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true},
+				pb.TestService_FullDuplexCall_FullMethodName)
 			require.NoError(t, err)
 			_, _ = stream.Header() // it has ended
 			require.NoError(t, stream.SendMsg(request("late")))
@@ -192,7 +195,9 @@ func TestStreams_RefusedBeforeTheMessage(t *testing.T) {
 func TestStreams_OneAnswer(t *testing.T) {
 	s := newSite(t, false)
 	var fail error
-	s.probe.input = func(in grpc.ClientStreamingServer[pb.StreamingInputCallRequest, pb.StreamingInputCallResponse]) error {
+	s.probe.input = func(in grpc.ClientStreamingServer[pb.StreamingInputCallRequest,
+		pb.StreamingInputCallResponse],
+	) error {
 		n := int32(0)
 		for {
 			_, err := in.Recv()
@@ -225,7 +230,9 @@ func TestStreams_OneAnswer(t *testing.T) {
 
 // A stop waits for streams of this process as for others, and ends them when its patience does.
 func TestStreams_AStopEndsThem(t *testing.T) {
-	for name, over := range map[string]func(*site) *rpc.Network{"memory": func(s *site) *rpc.Network { return s.memory }, "tcp": func(s *site) *rpc.Network { return s.tcp }} {
+	for name, over := range map[string]func(*site) *rpc.Network{
+		"memory": func(s *site) *rpc.Network { return s.memory }, "tcp": func(s *site) *rpc.Network { return s.tcp },
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, false)
 			started := make(chan struct{})

@@ -27,11 +27,16 @@ type meters struct {
 
 func newMeters(reg prometheus.Registerer) *meters {
 	return &meters{
-		reg:      reg,
-		started:  meter.Counter(reg, "grpc_server_started_total", "Calls started.", "grpc_type", "grpc_service", "grpc_method"),
-		handled:  meter.Counter(reg, "grpc_server_handled_total", "Calls answered, by gRPC code.", "grpc_type", "grpc_service", "grpc_method", "grpc_code"),
-		seconds:  meter.Histogram(reg, "grpc_server_handling_seconds", "Time from the request to its answer, for a stream to its end.", meter.Calls, "grpc_type", "grpc_service", "grpc_method"),
-		refusals: meter.Counter(reg, "quartet_refusals_total", "Calls that ended with an error, by reason (docs/errors.md).", "reason"),
+		reg: reg,
+		started: meter.Counter(reg, "grpc_server_started_total", "Calls started.", "grpc_type", "grpc_service",
+			"grpc_method"),
+		handled: meter.Counter(reg, "grpc_server_handled_total", "Calls answered, by gRPC code.", "grpc_type",
+			"grpc_service", "grpc_method", "grpc_code"),
+		seconds: meter.Histogram(reg, "grpc_server_handling_seconds",
+			"Time from the request to its answer, for a stream to its end.", meter.Calls, "grpc_type", "grpc_service",
+			"grpc_method"),
+		refusals: meter.Counter(reg, "quartet_refusals_total", "Calls that ended with an error, by reason "+
+			"(docs/errors.md).", "reason"),
 	}
 }
 
@@ -61,7 +66,8 @@ func (m *meters) method(full, kind string) *method {
 	service, name, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
 	made := &method{
 		full: full, kind: kind, service: service, name: name, meters: m,
-		started: m.started.WithLabelValues(kind, service, name), seconds: m.seconds.WithLabelValues(kind, service, name),
+		started: m.started.WithLabelValues(kind, service, name), seconds: m.seconds.WithLabelValues(kind, service,
+			name),
 	}
 	known, _ := m.methods.LoadOrStore(full, made)
 	return known.(*method)

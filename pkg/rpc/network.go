@@ -74,7 +74,8 @@ func NewNetwork(cfg NetworkConfig) *Network {
 	cred.tracer = cfg.Tracer
 	return &Network{
 		cfg: cfg, cred: cred,
-		local: map[string]*bufconn.Listener{}, servers: map[string]*Server{}, conns: map[string]*Conn{}, bare: map[string]*grpc.ClientConn{},
+		local: map[string]*bufconn.Listener{}, servers: map[string]*Server{}, conns: map[string]*Conn{},
+		bare: map[string]*grpc.ClientConn{},
 	}
 }
 
@@ -176,7 +177,8 @@ func (n *Network) Peer(addr, name string) *grpc.ClientConn {
 // holder returns the connection to one instance of a service. Calls over it bear the credential of this process.
 func (n *Network) holder(addr, name string) *grpc.ClientConn {
 	as := []grpc.DialOption{
-		grpc.WithDefaultServiceConfig(`{}`), grpc.WithUnaryInterceptor(n.cred.unary), grpc.WithStreamInterceptor(n.cred.stream),
+		grpc.WithDefaultServiceConfig(`{}`), grpc.WithUnaryInterceptor(n.cred.unary),
+		grpc.WithStreamInterceptor(n.cred.stream),
 	}
 	if name != "" {
 		as = append(as, grpc.WithAuthority(name))

@@ -120,7 +120,8 @@ func (r *router) unary(ctx context.Context, full string, req proto.Message) (pro
 	case !r.search[full]:
 		if q, names := req.(interface{ GetPartition() int32 }); names {
 			if n = int(q.GetPartition()); n < 0 || n >= r.Size() {
-				return nil, fault.Invalid("partition", strconv.Itoa(n), "must be the number of a partition of "+r.Service+", 0 to "+strconv.Itoa(r.Size()-1))
+				return nil, fault.Invalid("partition", strconv.Itoa(n), "must be the number of a partition of "+
+					r.Service+", 0 to "+strconv.Itoa(r.Size()-1))
 			}
 			return r.at(ctx, n, full, req)
 		}
@@ -147,7 +148,8 @@ func (r *router) sentFor(ctx context.Context) (n int, sent bool, err error) {
 	}
 	n, err = strconv.Atoi(v[0])
 	if err != nil || n < 0 || n >= r.Size() {
-		return 0, true, fault.Invalid(partitionKey, v[0], "must be the number of a partition of "+r.Service+", 0 to "+strconv.Itoa(r.Size()-1)+"; clients leave it out")
+		return 0, true, fault.Invalid(partitionKey, v[0], "must be the number of a partition of "+r.Service+", 0 to "+
+			strconv.Itoa(r.Size()-1)+"; clients leave it out")
 	}
 	return n, true, nil
 }
@@ -187,7 +189,8 @@ func (r *router) here(ctx context.Context, n int, full string, req proto.Message
 }
 
 func (r *router) moved(n int) error {
-	return fault.PartitionMoved.Newf("partition %d of %s is held by another instance", n, r.Service).With("partition", strconv.Itoa(n))
+	return fault.PartitionMoved.Newf("partition %d of %s is held by another instance", n, r.Service).
+		With("partition", strconv.Itoa(n))
 }
 
 // gone reports whether err, the error of a call to partition n at the place was, means that the call was not executed
@@ -239,7 +242,8 @@ func (r *router) at(ctx context.Context, n int, full string, req proto.Message) 
 			executed = executed || lost || mayBeExecuted(rebuild(err))
 		}
 		if !waitFor(ctx, changed) {
-			return nil, fault.PartitionMoved.Newf("nobody holds partition %d of %s at the moment; its instance was lost or hands it over", n, r.Service).
+			return nil, fault.PartitionMoved.Newf("nobody holds partition %d of %s at the moment; its instance was "+
+				"lost or hands it over", n, r.Service).
 				With("partition", strconv.Itoa(n))
 		}
 	}
@@ -248,10 +252,11 @@ func (r *router) at(ctx context.Context, n int, full string, req proto.Message) 
 // outcomeKey is the metadata key of errors that says whether a call was executed: none or unknown.
 const outcomeKey = "outcome"
 
-// mayBeExecuted reports whether the call that an instance answered with an error, because it does not hold the partition
-// any more, may have been executed.
+// mayBeExecuted reports whether the call that an instance answered with an error, because it does not hold the
+// partition any more, may have been executed.
 func mayBeExecuted(err error) bool {
-	return !errors.Is(err, errDrained) && !errors.Is(err, fault.PartitionMoved) && fault.From(err).Metadata()[outcomeKey] != "none"
+	return !errors.Is(err, errDrained) && !errors.Is(err, fault.PartitionMoved) &&
+		fault.From(err).Metadata()[outcomeKey] != "none"
 }
 
 // afterOthers returns err, the error of the last attempt to make a call. If an earlier attempt may have been

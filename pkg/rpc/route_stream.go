@@ -97,7 +97,8 @@ type beginError struct{ error }
 func relay(ctx context.Context, conn grpc.ClientConnInterface, method string, in grpc.ServerStream) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	out, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.ForceCodecV2(rawCodec{}))
+	out, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method,
+		grpc.ForceCodecV2(rawCodec{}))
 	if err != nil {
 		return &beginError{err}
 	}

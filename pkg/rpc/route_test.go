@@ -39,7 +39,9 @@ type heldWork struct {
 	name string
 }
 
-func (h *heldWork) ListPendingAgents(context.Context, *workv1.ListPendingAgentsRequest) (*workv1.ListPendingAgentsResponse, error) {
+func (h *heldWork) ListPendingAgents(context.Context, *workv1.ListPendingAgentsRequest) (
+	*workv1.ListPendingAgentsResponse, error,
+) {
 	return &workv1.ListPendingAgentsResponse{NextPageToken: h.name}, nil
 }
 
@@ -73,14 +75,18 @@ func (h *held) SpawnAgent(ctx context.Context, req *agentv1.SpawnAgentRequest) (
 	return &agentv1.SpawnAgentResponse{Agent: &agentv1.Agent{AgentId: req.GetAgentId(), WorkspaceRoot: h.name}}, nil
 }
 
-func (h *held) WatchTurn(req *agentv1.WatchTurnRequest, out grpc.ServerStreamingServer[agentv1.WatchTurnResponse]) error {
+func (h *held) WatchTurn(req *agentv1.WatchTurnRequest,
+	out grpc.ServerStreamingServer[agentv1.WatchTurnResponse],
+) error {
 	if h.answer != nil {
 		if err := h.answer(out.Context()); err != nil {
 			return err
 		}
 	}
 	for range 3 {
-		if err := out.Send(&agentv1.WatchTurnResponse{Ended: &agentv1.Turn{AgentId: req.GetAgentId(), TurnId: h.name}}); err != nil {
+		if err := out.Send(&agentv1.WatchTurnResponse{
+			Ended: &agentv1.Turn{AgentId: req.GetAgentId(), TurnId: h.name},
+		}); err != nil {
 			return err
 		}
 	}
@@ -170,7 +176,8 @@ func (w *town) move(how func()) {
 }
 
 func (w *town) as(ctx context.Context) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+w.keys.Mint(rpc.Actor{Namespace: "ns", Principal: "op", Role: rpc.RoleOperator}))
+	return metadata.AppendToOutgoingContext(ctx, "authorization",
+		"Bearer "+w.keys.Mint(rpc.Actor{Namespace: "ns", Principal: "op", Role: rpc.RoleOperator}))
 }
 
 func (w *town) agents(i int) agentv1.AgentServiceClient {
@@ -209,10 +216,12 @@ func TestR6_CallsReachTheHolder(t *testing.T) {
 	_, err := w.agents(0).SpawnAgent(soon(t), &agentv1.SpawnAgentRequest{AgentId: "ben"})
 	require.ErrorIs(t, err, fault.Unauthenticated)
 	for _, n := range []string{"2", "-1", "x"} {
-		_, err := w.agents(0).SpawnAgent(metadata.AppendToOutgoingContext(ctx, "quartet-partition", n), &agentv1.SpawnAgentRequest{AgentId: "anna"})
+		_, err := w.agents(0).SpawnAgent(metadata.AppendToOutgoingContext(ctx, "quartet-partition", n),
+			&agentv1.SpawnAgentRequest{AgentId: "anna"})
 		require.ErrorIs(t, err, fault.InvalidArgument, n)
 	}
-	_, err = w.agents(0).SpawnAgent(metadata.AppendToOutgoingContext(ctx, "quartet-partition", "1"), &agentv1.SpawnAgentRequest{AgentId: "ben"})
+	_, err = w.agents(0).SpawnAgent(metadata.AppendToOutgoingContext(ctx, "quartet-partition", "1"),
+		&agentv1.SpawnAgentRequest{AgentId: "ben"})
 	require.ErrorIs(t, err, fault.PartitionMoved, "what was handed on is not handed on again")
 }
 
@@ -221,7 +230,8 @@ func TestR6_CallsReachTheHolder(t *testing.T) {
 func TestR6_CallsOutliveTheirHolder(t *testing.T) {
 	w := newTown(t)
 	ctx := w.as(soon(t))
-	for name, fails := range map[string]error{"given up": errLeft, "stopping": fault.NotReady.New("the service is stopping")} {
+	for name, fails := range map[string]error{"given up": errLeft, "stopping": fault.NotReady.New("the service is " +
+		"stopping")} {
 		for holder := range 2 {
 			asked := make(chan struct{})
 			first, second := &held{name: "first"}, &held{name: "second"}
@@ -248,8 +258,8 @@ func TestR6_CallsOutliveTheirHolder(t *testing.T) {
 	}
 }
 
-// Where the first holder may have executed a call, an error of the next one does not say that nothing was: the caller would
-// make the call again as another request (seed 45 of the simulation).
+// Where the first holder may have executed a call, an error of the next one does not say that nothing was: the caller
+// would make the call again as another request (seed 45 of the simulation).
 func TestX1_ACallThatMayBeExecutedIsNotCalledUndone(t *testing.T) {
 	w := newTown(t)
 	ctx := w.as(soon(t))
@@ -266,7 +276,8 @@ func TestX1_ACallThatMayBeExecutedIsNotCalledUndone(t *testing.T) {
 			w.give(1, holder, one)
 			_, err := w.agents(0).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "ben"})
 			require.ErrorIs(t, err, fault.Storage)
-			require.Equal(t, want, fault.From(err).Metadata()["outcome"], "the first holder is %d, its outcome %s", holder, first)
+			require.Equal(t, want, fault.From(err).Metadata()["outcome"], "the first holder is %d, its outcome %s",
+				holder, first)
 			require.Equal(t, one.requests, two.requests)
 		}
 	}
@@ -383,5 +394,6 @@ func TestR6_ADrainedInstanceLosesNoCall(t *testing.T) {
 	w.give(1, 1, &held{name: "new"})
 	r := <-late
 	require.Contains(t, []string{"old", "new"}, r.GetAgent().GetWorkspaceRoot())
-	require.True(t, proto.Equal(&agentv1.Agent{AgentId: "bob", WorkspaceRoot: r.GetAgent().GetWorkspaceRoot()}, r.GetAgent()))
+	require.True(t, proto.Equal(&agentv1.Agent{AgentId: "bob", WorkspaceRoot: r.GetAgent().GetWorkspaceRoot()},
+		r.GetAgent()))
 }

@@ -32,11 +32,15 @@ type probe struct {
 	input  func(grpc.ClientStreamingServer[pb.StreamingInputCallRequest, pb.StreamingInputCallResponse]) error
 }
 
-func (p *probe) FullDuplexCall(s grpc.BidiStreamingServer[pb.StreamingOutputCallRequest, pb.StreamingOutputCallResponse]) error {
+func (p *probe) FullDuplexCall(s grpc.BidiStreamingServer[pb.StreamingOutputCallRequest,
+	pb.StreamingOutputCallResponse],
+) error {
 	return p.duplex(s)
 }
 
-func (p *probe) StreamingInputCall(s grpc.ClientStreamingServer[pb.StreamingInputCallRequest, pb.StreamingInputCallResponse]) error {
+func (p *probe) StreamingInputCall(s grpc.ClientStreamingServer[pb.StreamingInputCallRequest,
+	pb.StreamingInputCallResponse],
+) error {
 	return p.input(s)
 }
 
@@ -44,7 +48,9 @@ func (p *probe) UnaryCall(ctx context.Context, in *pb.SimpleRequest) (*pb.Simple
 	return p.unary(ctx, in)
 }
 
-func (p *probe) StreamingOutputCall(_ *pb.StreamingOutputCallRequest, out grpc.ServerStreamingServer[pb.StreamingOutputCallResponse]) error {
+func (p *probe) StreamingOutputCall(_ *pb.StreamingOutputCallRequest,
+	out grpc.ServerStreamingServer[pb.StreamingOutputCallResponse],
+) error {
 	return p.stream(out)
 }
 
@@ -63,7 +69,10 @@ type site struct {
 
 func newSite(t testing.TB, keyless bool) *site {
 	core, logs := observer.New(zap.DebugLevel)
-	s := &site{probe: &probe{}, keys: rpc.NewKeyring([]byte("k"), keyless), metrics: prometheus.NewRegistry(), logs: logs}
+	s := &site{
+		probe: &probe{}, keys: rpc.NewKeyring([]byte("k"), keyless), metrics: prometheus.NewRegistry(),
+		logs: logs,
+	}
 	s.server = rpc.NewServer(rpc.Config{
 		Auth: s.keys, Metrics: s.metrics, Log: zap.New(core),
 		Deadlines: map[string]time.Duration{pb.TestService_EmptyCall_FullMethodName: time.Hour},
@@ -83,7 +92,9 @@ func newSite(t testing.TB, keyless bool) *site {
 	s.memory = rpc.NewNetwork(rpc.NetworkConfig{Service: "caller", Token: token})
 	require.NoError(t, s.memory.Listen("probe", s.server))
 	require.ErrorContains(t, s.memory.Listen("probe", s.server), "twice")
-	s.tcp = rpc.NewNetwork(rpc.NetworkConfig{Service: "caller", Token: token, Addresses: map[string]string{"probe": s.address}})
+	s.tcp = rpc.NewNetwork(rpc.NetworkConfig{Service: "caller", Token: token, Addresses: map[string]string{
+		"probe": s.address,
+	}})
 	t.Cleanup(func() {
 		require.NoError(t, s.memory.Close())
 		require.NoError(t, s.tcp.Close())
@@ -126,7 +137,10 @@ func TestX4_ActorTravelsWithTheCall(t *testing.T) {
 		return &pb.SimpleResponse{}, rpc.RequireService(ctx)
 	}
 	s.both(t, func(t *testing.T, c pb.TestServiceClient) {
-		agent := rpc.Actor{Namespace: "ns", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: "run_1"}
+		agent := rpc.Actor{
+			Namespace: "ns", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper",
+			RunID: "run_1",
+		}
 		for range 2 { // the second call comes from the caches
 			_, err := c.UnaryCall(rpc.WithActor(t.Context(), agent), &pb.SimpleRequest{})
 			require.NoError(t, err)
@@ -148,12 +162,14 @@ func TestX4_ActorHeaderNeedsAServiceCredential(t *testing.T) {
 	}
 	c := s.bare(t)
 	forged := "eyJucyI6ImRlZmF1bHQiLCJzdWIiOiJ4Iiwicm9sZSI6ImFkbWluIn0" // {"ns":"default","sub":"x","role":"admin"}
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+s.keys.MintRun("ns", "keeper", "run_1"), "quartet-actor", forged)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+s.keys.MintRun("ns", "keeper",
+		"run_1"), "quartet-actor", forged)
 	_, err := c.UnaryCall(ctx, &pb.SimpleRequest{})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	require.Equal(t, rpc.RoleAgent, got.Role)
 
-	ctx = metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+s.keys.MintService("x"), "quartet-actor", "junk")
+	ctx = metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+s.keys.MintService("x"),
+		"quartet-actor", "junk")
 	_, err = c.UnaryCall(ctx, &pb.SimpleRequest{})
 	require.ErrorIs(t, err, fault.Unauthenticated)
 }
@@ -170,7 +186,10 @@ func TestWrongCredentialNeverFallsBack(t *testing.T) {
 	require.Equal(t, rpc.RoleInstallationAdmin, resp.GetUsername())
 	good := s.keys.MintRun("ns", "a", "r")
 	foreign := rpc.NewKeyring([]byte("other"), false).MintRun("ns", "a", "r")
-	for _, header := range []string{"", "Bearer", "Bearer ", "Basic abc", "Bearer x", "Bearer " + foreign, "Bearer " + good + "x", "Bearer qsv_" + good[4:]} {
+	for _, header := range []string{
+		"", "Bearer", "Bearer ", "Basic abc", "Bearer x", "Bearer " + foreign,
+		"Bearer " + good + "x", "Bearer qsv_" + good[4:],
+	} {
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", header)
 		_, err := c.UnaryCall(ctx, &pb.SimpleRequest{})
 		require.ErrorIs(t, err, fault.Unauthenticated, header)
@@ -179,7 +198,8 @@ func TestWrongCredentialNeverFallsBack(t *testing.T) {
 		_, err = stream.Recv()
 		require.ErrorIs(t, err, fault.Unauthenticated, header)
 	}
-	resp, err = c.UnaryCall(metadata.AppendToOutgoingContext(t.Context(), "authorization", "bearer "+good), &pb.SimpleRequest{})
+	resp, err = c.UnaryCall(metadata.AppendToOutgoingContext(t.Context(), "authorization", "bearer "+good),
+		&pb.SimpleRequest{})
 	require.NoError(t, err)
 	require.Equal(t, rpc.RoleAgent, resp.GetUsername())
 }
@@ -285,9 +305,11 @@ func TestX8_OversizeRequestIsTooLarge(t *testing.T) {
 		return &pb.SimpleResponse{Payload: &pb.Payload{Body: make([]byte, 5<<20)}}, nil
 	}
 	s.both(t, func(t *testing.T, c pb.TestServiceClient) {
-		_, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{Payload: &pb.Payload{Body: make([]byte, fault.MaxRequestBytes+1)}})
+		_, err := c.UnaryCall(t.Context(),
+			&pb.SimpleRequest{Payload: &pb.Payload{Body: make([]byte, fault.MaxRequestBytes+1)}})
 		require.ErrorIs(t, err, fault.TooLarge)
-		_, err = c.UnaryCall(t.Context(), &pb.SimpleRequest{Payload: &pb.Payload{Body: make([]byte, fault.MaxRequestBytes-100)}})
+		_, err = c.UnaryCall(t.Context(),
+			&pb.SimpleRequest{Payload: &pb.Payload{Body: make([]byte, fault.MaxRequestBytes-100)}})
 		require.NoError(t, err)
 	})
 }
@@ -437,7 +459,9 @@ func BenchmarkUnary(b *testing.B) {
 	}
 	for name, cfg := range map[string]rpc.NetworkConfig{
 		"Near": {Service: "bench", Token: keys.MintService("bench")},
-		"TCP":  {Service: "bench", Token: keys.MintService("bench"), Addresses: map[string]string{"probe": address[srv]}},
+		"TCP": {Service: "bench", Token: keys.MintService("bench"), Addresses: map[string]string{
+			"probe": address[srv],
+		}},
 		"Bare": {Service: "bench", Addresses: map[string]string{"probe": address[bare]}},
 	} {
 		n := rpc.NewNetwork(cfg)

@@ -37,8 +37,14 @@ const defaultSendTime = time.Minute
 const streamWorkers = 512
 
 var (
-	quickBackoff   = backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 250 * time.Millisecond}
-	patientBackoff = backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
+	quickBackoff = backoff.Config{
+		BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+		MaxDelay: 250 * time.Millisecond,
+	}
+	patientBackoff = backoff.Config{
+		BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+		MaxDelay: 5 * time.Second,
+	}
 )
 
 // Config of a server.
@@ -138,7 +144,8 @@ func (s *server) fenced(ctx context.Context, method string) error {
 func NewServer(cfg Config) *Server {
 	s := &server{
 		log: cfg.Log, identity: newIdentity(cfg.Auth, cfg.Mutual), meters: newMeters(cfg.Metrics),
-		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence, permit: cfg.Permit, around: cfg.Around, streams: cfg.Stream, enter: cfg.Enter, step: cfg.Step, within: cfg.Within,
+		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence, permit: cfg.Permit, around: cfg.Around,
+		streams: cfg.Stream, enter: cfg.Enter, step: cfg.Step, within: cfg.Within,
 		tracer: cfg.Tracer, quiet: cfg.Quiet,
 	}
 	if s.log == nil {
@@ -160,7 +167,10 @@ func NewServer(cfg Config) *Server {
 		grpc.ReadBufferSize(readBuffer),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.InTapHandle(tapUnproven),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+			MinTime:             5 * time.Second,
+			PermitWithoutStream: true,
+		}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		// Handlers run on goroutines that are kept: their stacks have grown already,
 		// which saves copying them on every call.
@@ -184,7 +194,9 @@ func NewServer(cfg Config) *Server {
 	return srv
 }
 
-func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (resp any, err error) {
+func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (resp any,
+	err error,
+) {
 	start := time.Now()
 	m := s.meters.method(info.FullMethod, "unary")
 	m.started.Inc()
@@ -247,7 +259,9 @@ func (s *server) serve(ctx context.Context, req any, method string, handle grpc.
 	return s.around(ctx, method, req, handle)
 }
 
-func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
+func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (
+	err error,
+) {
 	start := time.Now()
 	name := info.FullMethod
 	if srv == nil { // a name that the caller chose must not become a label of a metric
@@ -374,7 +388,8 @@ func Abort(ctx context.Context, err error) {
 
 // readTooSlowly returns the error that ends a stream whose caller has received nothing for d.
 func readTooSlowly(d time.Duration) *fault.Error {
-	return fault.Overloaded.New("the stream was read too slowly: nothing was received for "+d.String()+"; open it again from where it was read to", "bound", "reader")
+	return fault.Overloaded.New("the stream was read too slowly: nothing was received for "+d.String()+
+		"; open it again from where it was read to", "bound", "reader")
 }
 
 func (s *server) panicked(ctx context.Context, method string, p any) error {
@@ -389,7 +404,8 @@ func (s *server) refused(ctx context.Context, method string, err error) *fault.E
 	e := fault.From(err)
 	switch e.Code() {
 	case codes.Internal, codes.Unknown, codes.DataLoss, codes.Unavailable, codes.Unimplemented:
-		s.log.With(tracing.Fields(ctx)...).Warn("rpc failed", zap.String("method", method), zap.String("code", e.Code().String()),
+		s.log.With(tracing.Fields(ctx)...).Warn("rpc failed", zap.String("method", method),
+			zap.String("code", e.Code().String()),
 			zap.String("reason", string(e.Reason())), zap.String("message", e.Message()),
 			zap.String("error_id", e.Metadata()[fault.ErrorIDKey]), zap.NamedError("cause", e.Unwrap()))
 	}
@@ -405,7 +421,8 @@ func (s *server) finish(ctx context.Context, m *method, err error, start time.Ti
 	}
 	m.observe(code, took)
 	if entry := s.log.Check(zap.DebugLevel, "rpc"); entry != nil {
-		entry.Write(append(tracing.Fields(ctx), zap.String("method", m.full), zap.String("code", code.String()), zap.Duration("took", took))...)
+		entry.Write(append(tracing.Fields(ctx), zap.String("method", m.full), zap.String("code", code.String()),
+			zap.Duration("took", took))...)
 	}
 }
 

@@ -24,7 +24,8 @@ func TestG8_FramesOfNoCall(t *testing.T) {
 		want int
 	}{
 		{preface + cost + answered*(settings+cost), answered},
-		{preface + cost + answered*(settings+cost) + 1, answered}, // eight seconds, in which the budget grows, from the next
+		// eight seconds, in which the budget grows, from the next
+		{preface + cost + answered*(settings+cost) + 1, answered},
 		{preface + cost + answered*(settings+cost) + settings, answered + 1},
 	} {
 		_, _, address := arrivals(t, connlimit.Limits{Free: c.free, Rate: 1})

@@ -16,7 +16,9 @@ import (
 )
 
 // streaming starts a server with a stream, and returns a client that has no credential.
-func streaming(t *testing.T, cfg rpc.Config, stream func(out grpc.ServerStreamingServer[pb.StreamingOutputCallResponse]) error) pb.TestServiceClient {
+func streaming(t *testing.T, cfg rpc.Config,
+	stream func(out grpc.ServerStreamingServer[pb.StreamingOutputCallResponse]) error,
+) pb.TestServiceClient {
 	t.Helper()
 	cfg.Auth = rpc.NewKeyring([]byte("k"), true)
 	server := rpc.NewServer(cfg)
@@ -25,7 +27,8 @@ func streaming(t *testing.T, cfg rpc.Config, stream func(out grpc.ServerStreamin
 	require.NoError(t, err)
 	go func() { _ = server.Serve(lis) }()
 	t.Cleanup(server.Stop)
-	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(rpc.FaultsStream))
+	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStreamInterceptor(rpc.FaultsStream))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return pb.NewTestServiceClient(conn)
@@ -36,14 +39,15 @@ func streaming(t *testing.T, cfg rpc.Config, stream func(out grpc.ServerStreamin
 func TestG10_ASlowReaderIsEnded(t *testing.T) {
 	ended := make(chan error, 1)
 	body := make([]byte, 64<<10)
-	client := streaming(t, rpc.Config{SendTime: 200 * time.Millisecond}, func(out grpc.ServerStreamingServer[pb.StreamingOutputCallResponse]) error {
-		for {
-			if err := out.Send(&pb.StreamingOutputCallResponse{Payload: &pb.Payload{Body: body}}); err != nil {
-				ended <- err
-				return err
+	client := streaming(t, rpc.Config{SendTime: 200 * time.Millisecond},
+		func(out grpc.ServerStreamingServer[pb.StreamingOutputCallResponse]) error {
+			for {
+				if err := out.Send(&pb.StreamingOutputCallResponse{Payload: &pb.Payload{Body: body}}); err != nil {
+					ended <- err
+					return err
+				}
 			}
-		}
-	})
+		})
 	slow, err := client.StreamingOutputCall(t.Context(), &pb.StreamingOutputCallRequest{})
 	require.NoError(t, err)
 	require.ErrorIs(t, <-ended, fault.Overloaded)

@@ -73,13 +73,15 @@ func (s *server) opening(ctx context.Context, m *method, start time.Time) []trac
 	a := ActorFrom(ctx)
 	return []trace.SpanStartOption{
 		trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(start), trace.WithAttributes(
-			attribute.String("rpc.system", "grpc"), attribute.String("rpc.service", m.service), attribute.String("rpc.method", m.name),
+			attribute.String("rpc.system", "grpc"), attribute.String("rpc.service", m.service),
+			attribute.String("rpc.method", m.name),
 			attribute.String("quartet.namespace", a.Namespace), attribute.String("quartet.role", a.Role)),
 	}
 }
 
-// endSpan ends a span with the outcome of its call, whose code and reason become attributes. The status of the span is an error only
-// for errors of the server; it stays unset for refusals that the caller has caused. err is nil or a fault.
+// endSpan ends a span with the outcome of its call, whose code and reason become attributes. The status of the span is
+// an error only for errors of the server; it stays unset for refusals that the caller has caused. err is nil or a
+// fault.
 func endSpan(span trace.Span, err error) {
 	code := codes.OK
 	if err != nil {
@@ -87,7 +89,8 @@ func endSpan(span trace.Span, err error) {
 		code = e.Code()
 		span.SetAttributes(attribute.String("quartet.reason", string(e.Reason())))
 		switch code { // the errors of the server, by OpenTelemetry's conventions for gRPC
-		case codes.Unknown, codes.DeadlineExceeded, codes.Unimplemented, codes.Internal, codes.Unavailable, codes.DataLoss:
+		case codes.Unknown, codes.DeadlineExceeded, codes.Unimplemented, codes.Internal, codes.Unavailable,
+			codes.DataLoss:
 			span.SetStatus(otelcodes.Error, string(e.Reason()))
 		}
 	}

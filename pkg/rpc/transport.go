@@ -67,7 +67,8 @@ func vouched(ctx context.Context) error {
 	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
 		return nil
 	}
-	return fault.Unauthenticated.New("a service's credential is good with a service's certificate only; give its process tls-cert-file and tls-key-file")
+	return fault.Unauthenticated.New("a service's credential is good with a service's certificate only; give its " +
+		"process tls-cert-file and tls-key-file")
 }
 
 // local reports whether ctx is that of a call within the process.

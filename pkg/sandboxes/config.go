@@ -33,13 +33,18 @@ type Config struct {
 
 // toolchains are directories below the home of this process's user that have programs and
 // libraries, which commands may read. They contain no secrets except those listed in secrets.
-var toolchains = []string{"go", ".cargo", ".rustup", ".nvm", ".pyenv", ".rbenv", ".asdf", ".volta", ".bun", ".deno", ".sdkman", ".local/bin", ".local/lib"}
+var toolchains = []string{
+	"go", ".cargo", ".rustup", ".nvm", ".pyenv", ".rbenv", ".asdf", ".volta", ".bun", ".deno",
+	".sdkman", ".local/bin", ".local/lib",
+}
 
 // secrets are files and directories below the home of this process's user that are always hidden
 // from commands, even if the home is a root.
 var secrets = []string{
-	".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".config/gh", ".kube", ".docker", ".netrc", ".git-credentials", ".npmrc", ".pypirc",
-	".cargo/credentials", ".cargo/credentials.toml", ".local/share/keyrings", ".password-store", ".config/op", ".quartet", ".config/quartet",
+	".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".config/gh", ".kube", ".docker", ".netrc",
+	".git-credentials", ".npmrc", ".pypirc",
+	".cargo/credentials", ".cargo/credentials.toml", ".local/share/keyrings", ".password-store", ".config/op",
+	".quartet", ".config/quartet",
 	".local/state/quartet",
 }
 
@@ -62,8 +67,8 @@ func (c *Config) readable() []string {
 	return paths
 }
 
-// hidden returns what is hidden from commands, whether it exists or not. No path has a symbolic link but as its last element; then
-// what that leads to is hidden as well.
+// hidden returns what is hidden from commands, whether it exists or not. No path has a symbolic link but as its last
+// element; then what that leads to is hidden as well.
 func (c *Config) hidden() (paths []string) {
 	all := slices.DeleteFunc(slices.Clone(c.Hidden), func(path string) bool { return path == "" })
 	if home := userHome(); home != "" {
@@ -78,8 +83,8 @@ func (c *Config) hidden() (paths []string) {
 	return paths
 }
 
-// places returns the path of a file or directory, without symbolic links but as its last element, and the paths to which that
-// leads if it is one, which need not exist.
+// places returns the path of a file or directory, without symbolic links but as its last element, and the paths to
+// which that leads if it is one, which need not exist.
 func places(path string) (paths []string) {
 	path, err := filepath.Abs(path)
 	for err == nil && len(paths) < maxLinks {
@@ -97,9 +102,9 @@ func places(path string) (paths []string) {
 // maxLinks is how many symbolic links are followed, as by the kernel.
 const maxLinks = 40
 
-// HideFiles hides files with secrets of this process. files has them by the names of their settings; "" is no file. The error names
-// a file that is inside of a root and in no hidden directory: when it is replaced there, as a key that is rotated, commands that run could
-// read it before it is hidden again.
+// HideFiles hides files with secrets of this process. files has them by the names of their settings; "" is no file. The
+// error names a file that is inside of a root and in no hidden directory: when it is replaced there, as a key that is
+// rotated, commands that run could read it before it is hidden again.
 func (c *Config) HideFiles(files map[string]string, roots []string) error {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if files[name] == "" {
@@ -111,7 +116,9 @@ func (c *Config) HideFiles(files map[string]string, roots []string) error {
 				return err == nil && strings.HasPrefix(path, strings.TrimSuffix(found, "/")+"/")
 			}
 			if slices.ContainsFunc(roots, inside) && !slices.ContainsFunc(c.Hidden, inside) {
-				return fmt.Errorf("%s: %s is inside of a directory that commands write, where it cannot be hidden from them when it is replaced; move it elsewhere, or hide the directory that it is in (worker-hidden)", name, path)
+				return fmt.Errorf("%s: %s is inside of a directory that commands write, where it cannot be hidden "+
+					"from them when it is replaced; move it elsewhere, or hide the directory that it is in "+
+					"(worker-hidden)", name, path)
 			}
 		}
 		c.Hidden = append(c.Hidden, files[name])

@@ -67,7 +67,8 @@ func (s *Pool) Enter(owner string, writable []string) (*confine.Sandbox, func(),
 	leave := sync.OnceFunc(func() { s.leave(owner, o) })
 	if o.err != nil {
 		leave()
-		return nil, nil, fmt.Errorf("confinement_unavailable: %w; run the worker on Linux where user namespaces or Landlock are allowed, or with --unconfined", o.err)
+		return nil, nil, fmt.Errorf("confinement_unavailable: %w; run the worker on Linux where user namespaces or "+
+			"Landlock are allowed, or with --unconfined", o.err)
 	}
 	return o.sandbox, leave, nil
 }
@@ -94,8 +95,8 @@ func (s *Pool) openFor(owner string, writable []string) (*confine.Sandbox, error
 	return sandbox, err
 }
 
-// removeEmptyTokenDir removes the directory of token files if it is empty and inside of one of the roots. It reports whether it did.
-// Earlier versions of the worker created it, and several workers may share a root.
+// removeEmptyTokenDir removes the directory of token files if it is empty and inside of one of the roots. It reports
+// whether it did. Earlier versions of the worker created it, and several workers may share a root.
 func removeEmptyTokenDir(roots []string) bool {
 	dir := places(localtoken.Dir())[0]
 	inside := slices.ContainsFunc(roots, func(root string) bool { return strings.HasPrefix(dir, root+"/") })
@@ -106,7 +107,8 @@ func removeEmptyTokenDir(roots []string) bool {
 func (s *Pool) policy(owner string, writable []string) confine.Policy {
 	sum := sha256.Sum256([]byte(owner))
 	p := confine.Policy{
-		Dir: filepath.Join(s.dir, hex.EncodeToString(sum[:12])), Writable: writable, Readable: s.cfg.readable(), Hidden: s.cfg.hidden(),
+		Dir: filepath.Join(s.dir, hex.EncodeToString(sum[:12])), Writable: writable, Readable: s.cfg.readable(),
+		Hidden:  s.cfg.hidden(),
 		Network: s.cfg.Network, Level: s.cfg.Level,
 	}
 	return p

@@ -96,7 +96,10 @@ func (b *Bucket) do(ctx context.Context, what, key string, request func() (uint6
 	if b.Of.isDead() {
 		o = Died
 	} else if what != "update" || !lease.IsSession(key) || !b.Queue.Calmed() {
-		o, err = b.Queue.Park(ctx, Crossing{Edge: "lease " + b.Of.Name + " " + what + " " + key, Of: b.Of, Faults: bucketFaults})
+		o, err = b.Queue.Park(ctx, Crossing{
+			Edge: "lease " + b.Of.Name + " " + what + " " + key, Of: b.Of,
+			Faults: bucketFaults,
+		})
 	}
 	if err != nil {
 		return 0, err

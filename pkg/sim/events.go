@@ -61,7 +61,9 @@ func (e *Events) Messages() []*nats.Msg {
 func (e *Events) Erase(prefix string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.messages = slices.DeleteFunc(slices.Clone(e.messages), func(m *nats.Msg) bool { return strings.HasPrefix(m.Subject, prefix) })
+	e.messages = slices.DeleteFunc(slices.Clone(e.messages), func(m *nats.Msg) bool {
+		return strings.HasPrefix(m.Subject, prefix)
+	})
 }
 
 // Lose removes the newest n messages, as a loss of power does, and breaks all sessions.

@@ -95,7 +95,10 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 
 // late stores a frame for whose answer nobody waits any more. The network has the frame, so it outlives its process.
 func (l *Log) late(expect uint64, f framelog.Frame) {
-	o, _ := l.Queue.Park(context.Background(), Crossing{Edge: fmt.Sprintf("late %s append %d %s", l.Name, expect, f.ID), Faults: []Outcome{Lost}})
+	o, _ := l.Queue.Park(context.Background(), Crossing{
+		Edge:   fmt.Sprintf("late %s append %d %s", l.Name, expect, f.ID),
+		Faults: []Outcome{Lost},
+	})
 	if o == Pass && !l.Disk.Full() {
 		_, _ = l.store(expect, f)
 	}

@@ -106,8 +106,10 @@ type parked struct {
 func New(cfg Config) *Queue {
 	return &Queue{
 		cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x51)), //nolint:gosec // it must be repeatable
-		parked: map[string]*parked{}, seen: map[string]int{}, arrived: make(chan struct{}, 1), over: make(chan struct{}),
-		held: map[string]int{}, frozen: map[*Process]time.Time{}, fails: map[string]Outcome{}, faults: map[Outcome]int{}, trace: sha256.New(),
+		parked: map[string]*parked{}, seen: map[string]int{}, arrived: make(chan struct{}, 1),
+		over: make(chan struct{}),
+		held: map[string]int{}, frozen: map[*Process]time.Time{}, fails: map[string]Outcome{},
+		faults: map[Outcome]int{}, trace: sha256.New(),
 	}
 }
 
@@ -182,7 +184,10 @@ func (q *Queue) Step(idle time.Duration) bool {
 		return q.pass(min(idle, q.thaw()), true)
 	case !q.calm && q.rnd.Float64() < q.cfg.PauseRate:
 		q.note("pause")
-		pauses := [...]time.Duration{time.Millisecond, 20 * time.Millisecond, 400 * time.Millisecond, 3 * time.Second, 20 * time.Second}
+		pauses := [...]time.Duration{
+			time.Millisecond, 20 * time.Millisecond, 400 * time.Millisecond, 3 * time.Second,
+			20 * time.Second,
+		}
 		return q.pass(pauses[q.rnd.IntN(len(pauses))], false)
 	}
 	if !q.calm && q.cfg.StallRate > 0 && q.rnd.Float64() < q.cfg.StallRate {

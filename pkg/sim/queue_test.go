@@ -153,7 +153,8 @@ func TestLog_Faults(t *testing.T) {
 
 func cause(err error) string {
 	for name, known := range map[string]error{
-		"no answer": sim.ErrNoAnswer, "wrong sequence": framelog.ErrWrongSequence, "refused": framelog.ErrRefused, "busy": framelog.ErrBusy,
+		"no answer": sim.ErrNoAnswer, "wrong sequence": framelog.ErrWrongSequence, "refused": framelog.ErrRefused,
+		"busy": framelog.ErrBusy,
 	} {
 		if errors.Is(err, known) {
 			return name

@@ -41,7 +41,8 @@ func TestQueue_AStalledEdge(t *testing.T) {
 			q := sim.New(sim.Config{Seed: seed, Wait: synctest.Wait, StallRate: 0.2})
 			var order []string
 			write := func() {
-				o, _ := q.Park(t.Context(), sim.Crossing{Edge: "log a append", Faults: []sim.Outcome{sim.Lost, sim.Refused}})
+				o, _ := q.Park(t.Context(),
+					sim.Crossing{Edge: "log a append", Faults: []sim.Outcome{sim.Lost, sim.Refused}})
 				order = append(order, "write")
 				if o == sim.Refused {
 					refused++

@@ -71,5 +71,6 @@ func (s *Snapshots) Numbers(ctx context.Context) ([]uint64, error) {
 
 // Remove implements snapshot.Store.
 func (s *Snapshots) Remove(ctx context.Context, numbers []uint64) error {
-	return s.write(ctx, fmt.Sprintf("remove %v", numbers), func() error { return s.Inner.Remove(context.WithoutCancel(ctx), numbers) })
+	return s.write(ctx, fmt.Sprintf("remove %v", numbers),
+		func() error { return s.Inner.Remove(context.WithoutCancel(ctx), numbers) })
 }

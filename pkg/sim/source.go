@@ -59,9 +59,14 @@ func (s *Source) flush() {
 }
 
 // Follow implements journal.Source.
-func (s *Source) Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) error {
+func (s *Source) Follow(ctx context.Context, after framelog.End,
+	fn func(at framelog.End, lines []journal.Line) error,
+) error {
 	return s.Source.Follow(ctx, after, func(at framelog.End, lines []journal.Line) error {
-		o, err := s.Queue.Park(ctx, Crossing{Edge: fmt.Sprintf("follow %s %d", s.Edge, at.Seq), Of: s.Of, Faults: []Outcome{Lost}})
+		o, err := s.Queue.Park(ctx, Crossing{
+			Edge: fmt.Sprintf("follow %s %d", s.Edge, at.Seq), Of: s.Of,
+			Faults: []Outcome{Lost},
+		})
 		switch {
 		case err != nil:
 			return err

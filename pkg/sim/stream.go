@@ -13,9 +13,11 @@ import (
 	"quartet/pkg/fault"
 )
 
-// NewStream implements grpc.ClientConnInterface. The beginning of a stream is a crossing, and so are its header, its end and each of
-// its messages, in the order of their direction. A stream one of whose messages is lost is broken.
-func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+// NewStream implements grpc.ClientConnInterface. The beginning of a stream is a crossing, and so are its header, its
+// end and each of its messages, in the order of their direction. A stream one of whose messages is lost is broken.
+func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
 	name := c.Queue.Name(ctx, "stream "+c.Edge+" "+method[1+lastSlash(method):])
 	o, err := c.Queue.Park(ctx, Crossing{Name: name, Of: c.Of, Faults: responseFaults})
 	switch {
@@ -85,7 +87,10 @@ func (s *stream) SendMsg(m any) error {
 	}
 	s.sent++
 	msg, _ := m.(proto.Message)
-	o, err := s.conn.Queue.Park(s.ctx, Crossing{Name: fmt.Sprintf("send %s %d %s", s.name, s.sent, digest(msg)), Of: s.conn.Of, Faults: sendFaults})
+	o, err := s.conn.Queue.Park(s.ctx, Crossing{
+		Name: fmt.Sprintf("send %s %d %s", s.name, s.sent, digest(msg)),
+		Of:   s.conn.Of, Faults: sendFaults,
+	})
 	switch {
 	case err != nil:
 		return fault.From(err)
@@ -132,7 +137,10 @@ func (s *stream) arrive(what string) error {
 	if err := s.err(); err != nil {
 		return err
 	}
-	o, err := s.conn.Queue.Park(s.ctx, Crossing{Name: "receive " + s.name + " " + what, Of: s.conn.Of, Faults: receiveFaults})
+	o, err := s.conn.Queue.Park(s.ctx, Crossing{
+		Name: "receive " + s.name + " " + what, Of: s.conn.Of,
+		Faults: receiveFaults,
+	})
 	switch {
 	case err != nil:
 		return fault.From(err)

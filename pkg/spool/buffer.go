@@ -52,13 +52,17 @@ func (b *Buffer) Add(stream taskv1.OutputStream, data []byte) (taken bool) {
 		if b.drop {
 			return false
 		}
-		if last := len(b.chunks) - 1; b.open && b.chunks[last].GetStream() == stream && len(b.chunks[last].GetData())+len(data) <= ChunkSize {
+		if last := len(b.chunks) - 1; b.open && b.chunks[last].GetStream() == stream && len(b.chunks[last].GetData())+
+			len(data) <= ChunkSize {
 			b.chunks[last].Data = append(b.chunks[last].Data, data...)
 			b.count(len(data))
 			return true
 		}
 		n := Cut(data)
-		b.chunks = append(b.chunks, &taskv1.OutputChunk{Offset: b.end, Stream: stream, Data: append([]byte(nil), data[:n]...)})
+		b.chunks = append(b.chunks, &taskv1.OutputChunk{
+			Offset: b.end, Stream: stream,
+			Data: append([]byte(nil), data[:n]...),
+		})
 		b.open = true
 		b.count(n)
 		data = data[n:]

@@ -33,7 +33,8 @@ func TestT6_BufferLosesNothing(t *testing.T) {
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			switch rapid.IntRange(0, 3).Draw(t, "op") {
 			case 0:
-				data := []byte(strings.Repeat(rapid.SampledFrom([]string{"a", "é", "中", "😀"}).Draw(t, "text"), rapid.SampledFrom([]int{1, 3, 20_000}).Draw(t, "n")))
+				data := []byte(strings.Repeat(rapid.SampledFrom([]string{"a", "é", "中", "😀"}).Draw(t, "text"),
+					rapid.SampledFrom([]int{1, 3, 20_000}).Draw(t, "n")))
 				if b.held+len(data) >= Window {
 					continue // it would wait
 				}

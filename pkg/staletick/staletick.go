@@ -59,7 +59,8 @@ func Reason(t *agentv1.Tick, f Facts) string {
 			return "another item is current and runnable"
 		case t.GetWorkItemId() == "" && f.Queue.GetCounts().GetQueuedRunnable() == 0:
 			return "no runnable item is queued"
-		case t.GetWorkItemId() != "" && (it.GetWorkItemId() != t.GetWorkItemId() || it.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE || it.GetIsCurrent()):
+		case t.GetWorkItemId() != "" && (it.GetWorkItemId() != t.GetWorkItemId() ||
+			it.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE || it.GetIsCurrent()):
 			return "the item is no longer queued and runnable"
 		}
 	case agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED:

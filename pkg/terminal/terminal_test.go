@@ -40,7 +40,10 @@ func TestOnlyATerminalGetsColours(t *testing.T) {
 }
 
 func TestCount(t *testing.T) {
-	for n, want := range map[int]string{0: "0 entries", 1: "1 entry", 2: "2 entries", -1: "-1 entries", 1000: "1000 entries"} {
+	for n, want := range map[int]string{
+		0: "0 entries", 1: "1 entry", 2: "2 entries", -1: "-1 entries",
+		1000: "1000 entries",
+	} {
 		require.Equal(t, want, Count(n, "entry", "entries"))
 	}
 	require.Equal(t, "1 second", Count(time.Minute/60/time.Second, "second", "seconds"))

@@ -54,7 +54,8 @@ type Config struct {
 
 // protocol returns the protocol of the exporter.
 func (c Config) protocol() (string, error) {
-	p := cmp.Or(c.Protocol, os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), GRPC)
+	p := cmp.Or(c.Protocol, os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"),
+		GRPC)
 	if p != GRPC && p != HTTP {
 		return "", fmt.Errorf("otlp-protocol is %q; it must be %s or %s", p, GRPC, HTTP)
 	}
@@ -110,7 +111,8 @@ func New(ctx context.Context, c Config) (*Tracer, error) {
 		return nil, fmt.Errorf("tracing: OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	sampler := sdktrace.ParentBased(sdktrace.TraceIDRatioBased(c.Ratio))
-	p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(newCountingExporter(exporter, c)), sdktrace.WithSampler(sampler),
+	p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(newCountingExporter(exporter, c)),
+		sdktrace.WithSampler(sampler),
 		sdktrace.WithResource(about), sdktrace.WithIDGenerator(ids{}))
 	return &Tracer{provider: p, sampler: sampler, tracer: p.Tracer("quartet")}, nil
 }
@@ -145,7 +147,10 @@ func (c Config) resource(ctx context.Context) (*resource.Resource, error) {
 	if instance == "" {
 		instance, _ = os.Hostname() // without one the spans have an empty name
 	}
-	own := []attribute.KeyValue{attribute.String("service.name", "quartet"), attribute.String("service.version", c.Version), attribute.String("service.instance.id", instance)}
+	own := []attribute.KeyValue{
+		attribute.String("service.name", "quartet"),
+		attribute.String("service.version", c.Version), attribute.String("service.instance.id", instance),
+	}
 	var said []attribute.KeyValue // of the configuration, which takes precedence over the environment
 	if c.Service != "" {
 		said = append(said, attribute.String("service.name", c.Service))
@@ -153,7 +158,8 @@ func (c Config) resource(ctx context.Context) (*resource.Resource, error) {
 	if c.Instance != "" {
 		said = append(said, attribute.String("service.instance.id", c.Instance))
 	}
-	return resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(own...), resource.WithFromEnv(), resource.WithAttributes(said...))
+	return resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(own...), resource.WithFromEnv(),
+		resource.WithAttributes(said...))
 }
 
 // countingExporter is an exporter that counts exported and lost spans, and logs failures. It returns no errors, which
@@ -173,8 +179,10 @@ const logEvery = time.Minute
 func newCountingExporter(to sdktrace.SpanExporter, c Config) *countingExporter {
 	return &countingExporter{
 		SpanExporter: to, log: c.Logger,
-		good:     meter.Counter(c.Metrics, "quartet_trace_spans_exported_total", "Spans exported to a collector.").WithLabelValues(),
-		failures: meter.Counter(c.Metrics, "quartet_trace_spans_failed_total", "Spans that could not be exported and are lost.").WithLabelValues(),
+		good: meter.Counter(c.Metrics, "quartet_trace_spans_exported_total", "Spans exported to a collector.").
+			WithLabelValues(),
+		failures: meter.Counter(c.Metrics, "quartet_trace_spans_failed_total",
+			"Spans that could not be exported and are lost.").WithLabelValues(),
 	}
 }
 
@@ -190,7 +198,8 @@ func (e *countingExporter) ExportSpans(ctx context.Context, spans []sdktrace.Rea
 	defer e.mu.Unlock()
 	if now := time.Now(); now.Sub(e.last) > logEvery {
 		e.last = now
-		e.log.Warn("traces cannot be sent; they are dropped until they can", zap.Int("spans", len(spans)), zap.Error(err))
+		e.log.Warn("traces cannot be sent; they are dropped until they can", zap.Int("spans", len(spans)),
+			zap.Error(err))
 	}
 	return nil
 }

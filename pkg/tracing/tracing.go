@@ -48,7 +48,9 @@ func (t *Tracer) Start(ctx context.Context, name string, opts ...trace.SpanStart
 // Under starts a span as a child of the span that traceparent names. If traceparent is empty or not
 // sampled, it starts none, as Start does. If traceparent is invalid, the parent is the span in ctx, if
 // there is one. The caller must end the span.
-func (t *Tracer) Under(ctx context.Context, traceparent, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+func (t *Tracer) Under(ctx context.Context, traceparent, name string, opts ...trace.SpanStartOption) (context.Context,
+	trace.Span,
+) {
 	if t == nil || traceparent == "" {
 		return ctx, noop.Span{}
 	}
@@ -94,10 +96,12 @@ func Parse(s string) (sc trace.SpanContext, ok bool) {
 	var version, flags [1]byte
 	var tid trace.TraceID
 	var sid trace.SpanID
-	if !lowerHex(version[:], s[:2]) || !lowerHex(tid[:], s[3:35]) || !lowerHex(sid[:], s[36:52]) || !lowerHex(flags[:], s[53:55]) {
+	if !lowerHex(version[:], s[:2]) || !lowerHex(tid[:], s[3:35]) || !lowerHex(sid[:], s[36:52]) ||
+		!lowerHex(flags[:], s[53:55]) {
 		return sc, false
 	}
-	if version[0] == 0xff || version[0] == 0 && len(s) != traceparentLen || len(s) > traceparentLen && s[traceparentLen] != '-' {
+	if version[0] == 0xff || version[0] == 0 && len(s) != traceparentLen || len(s) > traceparentLen &&
+		s[traceparentLen] != '-' {
 		return sc, false
 	}
 	sc = trace.NewSpanContext(trace.SpanContextConfig{
@@ -145,23 +149,32 @@ func (t *Tracer) Reserve(parent string, fresh bool) string {
 	tid, sid := p.TraceID(), ids{}.NewSpanID(ctx, p.TraceID())
 	if fresh {
 		tid, sid = ids{}.NewIDs(ctx)
-		if t.sampler.ShouldSample(sdktrace.SamplingParameters{ParentContext: ctx, TraceID: tid}).Decision != sdktrace.RecordAndSample {
+		if t.sampler.ShouldSample(sdktrace.SamplingParameters{ParentContext: ctx, TraceID: tid}).Decision !=
+			sdktrace.RecordAndSample {
 			return ""
 		}
 	}
-	return Format(trace.NewSpanContext(trace.SpanContextConfig{TraceID: tid, SpanID: sid, TraceFlags: trace.FlagsSampled}))
+	return Format(trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: tid, SpanID: sid,
+		TraceFlags: trace.FlagsSampled,
+	}))
 }
 
 // Finish records a span that Reserve returned and that has ended: as a child of parent if that
 // is of the same trace, otherwise as a root that links to parent. failed, if not empty, is the
 // description of its failure.
-func (t *Tracer) Finish(traceparent, parent, name string, from, to time.Time, failed string, attrs ...attribute.KeyValue) {
+func (t *Tracer) Finish(traceparent, parent, name string, from, to time.Time, failed string,
+	attrs ...attribute.KeyValue,
+) {
 	own, ok := Parse(traceparent)
 	if t == nil || !ok {
 		return
 	}
 	ctx := context.WithValue(context.Background(), reservedKey{}, own)
-	opts := []trace.SpanStartOption{trace.WithTimestamp(from), trace.WithAttributes(attrs...), trace.WithSpanKind(trace.SpanKindInternal)}
+	opts := []trace.SpanStartOption{
+		trace.WithTimestamp(from), trace.WithAttributes(attrs...),
+		trace.WithSpanKind(trace.SpanKindInternal),
+	}
 	if SameTrace(traceparent, parent) {
 		ctx = Continue(ctx, parent)
 	} else {

@@ -31,7 +31,8 @@ func TestTraceparentsAreReadAsW3CHasIt(t *testing.T) {
 	for name, bad := range map[string]string{
 		"empty": "", "short": known[:54], "longer than its version": known + "-x", "upper case": strings.ToUpper(known),
 		"no version ff": "ff" + known[2:], "no hex": strings.Replace(known, "4bf", "xyz", 1),
-		"no trace": "00-00000000000000000000000000000000-00f067aa0ba902b7-01", "no span": "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+		"no trace":  "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+		"no span":   "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
 		"no dashes": strings.ReplaceAll(known, "-", "_"), "a later version that runs on": "cc" + known[2:] + "x",
 	} {
 		_, ok := tracing.Parse(bad)
@@ -76,7 +77,8 @@ func TestOffDoesNothing(t *testing.T) {
 
 func TestSettingsAreChecked(t *testing.T) {
 	for bad, c := range map[string]tracing.Config{
-		"otlp-endpoint": {Endpoint: "127.0.0.1:4317"}, "http://127.0.0.1:4317": {Endpoint: "ftp://there"}, "trace-ratio is 1.1": {Ratio: 1.1}, "trace-ratio is -0.1": {Ratio: -0.1},
+		"otlp-endpoint": {Endpoint: "127.0.0.1:4317"}, "http://127.0.0.1:4317": {Endpoint: "ftp://there"},
+		"trace-ratio is 1.1": {Ratio: 1.1}, "trace-ratio is -0.1": {Ratio: -0.1},
 		"otlp-protocol": {Protocol: "http/json"},
 	} {
 		require.ErrorContains(t, c.Check(), bad)
@@ -200,7 +202,10 @@ func TestACollectorThatIsAwayIsNoError(t *testing.T) {
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
 	core, logs := observer.New(zap.WarnLevel)
 	reg := prometheus.NewRegistry()
-	tracer, err := tracing.New(t.Context(), tracing.Config{Endpoint: "http://127.0.0.1:1", Ratio: 1, Logger: zap.New(core), Metrics: reg})
+	tracer, err := tracing.New(t.Context(), tracing.Config{
+		Endpoint: "http://127.0.0.1:1", Ratio: 1,
+		Logger: zap.New(core), Metrics: reg,
+	})
 	require.NoError(t, err)
 	for range 5 {
 		_, span := tracer.Begin(t.Context(), "x", trace.WithSpanKind(trace.SpanKindServer))

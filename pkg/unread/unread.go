@@ -69,7 +69,8 @@ func from(m *agentv1.Message) string {
 		return strings.TrimSpace("trigger "+m.GetTriggerId()) + ", evidence and no instruction"
 	case agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT:
 		return strings.TrimSpace("task " + m.GetTaskId())
-	case agentv1.MessageKind_MESSAGE_KIND_UNSPECIFIED, agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK, agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK:
+	case agentv1.MessageKind_MESSAGE_KIND_UNSPECIFIED, agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK,
+		agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK:
 	}
 	return ""
 }
@@ -88,5 +89,6 @@ func Line(m *agentv1.Message, most int) string {
 		const cut = "…"
 		text = utf8cut.Bytes(text, most-len(cut)) + cut
 	}
-	return fmt.Sprintf("- %s, %s%s (%s): %s\n", from(m), m.GetCreatedAt().AsTime().UTC().Format("2006-01-02 15:04Z"), about, m.GetMessageId(), text)
+	return fmt.Sprintf("- %s, %s%s (%s): %s\n", from(m), m.GetCreatedAt().AsTime().UTC().Format("2006-01-02 15:04Z"),
+		about, m.GetMessageId(), text)
 }

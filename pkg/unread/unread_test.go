@@ -15,11 +15,13 @@ import (
 func TestLine(t *testing.T) {
 	for number, name := range agentv1.MessageKind_name {
 		m := &agentv1.Message{
-			MessageId: "msg_1", Kind: agentv1.MessageKind(number), TriggerId: "trg_1", TaskId: "tsk_1", Text: "a\nb \x1b[31m",
+			MessageId: "msg_1", Kind: agentv1.MessageKind(number), TriggerId: "trg_1", TaskId: "tsk_1",
+			Text:      "a\nb \x1b[31m",
 			CreatedAt: timestamppb.New(time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)),
 		}
 		switch who := from(m); m.GetKind() {
-		case agentv1.MessageKind_MESSAGE_KIND_UNSPECIFIED, agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK, agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK:
+		case agentv1.MessageKind_MESSAGE_KIND_UNSPECIFIED, agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK,
+			agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK:
 			require.Empty(t, who, name)
 		default:
 			require.NotEmpty(t, who, name)

@@ -28,7 +28,8 @@ func OpenInterface() (fd int, err error) {
 	fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		if errors.Is(err, unix.EACCES) {
-			return 0, fmt.Errorf("/dev/net/tun: %w; the network \"outside\" needs it: let this user read and write it, as most distributions do (mode 0666), or choose the network none or all", err)
+			return 0, fmt.Errorf("/dev/net/tun: %w; the network \"outside\" needs it: let this user read and write "+
+				"it, as most distributions do (mode 0666), or choose the network none or all", err)
 		}
 		return 0, fmt.Errorf("/dev/net/tun: %w", err)
 	}

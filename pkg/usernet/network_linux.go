@@ -70,7 +70,8 @@ func Open(fd int) (*Network, error) {
 func (n *Network) start(link stack.LinkEndpoint) error {
 	// Packets arrive as soon as the interface exists, so it is made after the routes and handlers.
 	n.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}})
-	n.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(n.stack, receiveWindow, maxConnecting, n.connect).HandlePacket)
+	n.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(n.stack, receiveWindow, maxConnecting,
+		n.connect).HandlePacket)
 	n.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(n.stack, n.exchange).HandlePacket)
 	sack := tcpip.TCPSACKEnabled(true)
 	for _, err := range []tcpip.Error{

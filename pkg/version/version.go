@@ -34,7 +34,8 @@ func Get() Info {
 }
 
 func describe(version, revision, date string, recorded *debug.BuildInfo) Info {
-	out := Info{Version: version, Revision: revision, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	out := Info{Version: version, Revision: revision, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" +
+		runtime.GOARCH}
 	if recorded == nil || revision != "" {
 		return out
 	}

@@ -22,12 +22,19 @@ func TestABuildSaysWhatItIs(t *testing.T) {
 		short              string
 		revision, date     string
 	}{
-		"of a repository":        {"", "", recorded("vcs.revision", commit, "vcs.time", "2026-01-02T03:04:05Z", "vcs.modified", "false"), "0.1.0-4fb5b58a2c11", commit, "2026-01-02T03:04:05Z"},
-		"of changed files":       {"", "", recorded("vcs.modified", "true", "vcs.revision", commit), "0.1.0-4fb5b58a2c11+dirty", commit + "+dirty", ""},
-		"of an archive":          {"", "", recorded(), "0.1.0", "", ""},
-		"without a record":       {"", "", nil, "0.1.0", "", ""},
-		"as the linker was told": {commit, "2026-02-03T00:00:00Z", recorded("vcs.revision", "other"), "0.1.0-4fb5b58a2c11", commit, "2026-02-03T00:00:00Z"},
-		"with a short revision":  {"abc", "", nil, "0.1.0-abc", "abc", ""},
+		"of a repository": {"", "", recorded("vcs.revision", commit, "vcs.time", "2026-01-02T03:04:05Z",
+			"vcs.modified", "false"), "0.1.0-4fb5b58a2c11", commit, "2026-01-02T03:04:05Z"},
+		"of changed files": {
+			"", "", recorded("vcs.modified", "true", "vcs.revision", commit),
+			"0.1.0-4fb5b58a2c11+dirty", commit + "+dirty", "",
+		},
+		"of an archive":    {"", "", recorded(), "0.1.0", "", ""},
+		"without a record": {"", "", nil, "0.1.0", "", ""},
+		"as the linker was told": {
+			commit, "2026-02-03T00:00:00Z", recorded("vcs.revision", "other"),
+			"0.1.0-4fb5b58a2c11", commit, "2026-02-03T00:00:00Z",
+		},
+		"with a short revision": {"abc", "", nil, "0.1.0-abc", "abc", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := describe("0.1.0", c.linked, c.linkedDate, c.recorded)

@@ -53,7 +53,9 @@ type HelloRules struct {
 // message says of the worker, or nil if it is not a hello. ReceiveHello returns an error if the
 // caller is not a worker, an admin or a service, if the message is not a hello, and if the
 // hello breaks the rules.
-func ReceiveHello[In, Out any](stream grpc.BidiStreamingServer[In, Out], rules HelloRules, helloOf func(*In) *Hello) (*In, *Hello, error) {
+func ReceiveHello[In, Out any](stream grpc.BidiStreamingServer[In, Out], rules HelloRules, helloOf func(*In) *Hello) (
+	*In, *Hello, error,
+) {
 	if err := rpc.RequireRole(stream.Context(), rpc.RoleWorker, rpc.RoleAdmin, rpc.RoleService); err != nil {
 		return nil, nil, err
 	}
@@ -63,14 +65,16 @@ func ReceiveHello[In, Out any](stream grpc.BidiStreamingServer[In, Out], rules H
 	}
 	hello := helloOf(first)
 	if hello == nil {
-		return nil, nil, fault.InvalidArgument.New("the first message of a worker must be hello").WithField("hello", "is required")
+		return nil, nil, fault.InvalidArgument.New("the first message of a worker must be hello").
+			WithField("hello", "is required")
 	}
 	return first, hello, hello.Check(rules)
 }
 
 // SecondHello returns the error for a hello that is not the first message of a stream.
 func SecondHello() error {
-	return fault.InvalidArgument.New("a worker says hello once, and then only reports").WithField("message", "must be a report")
+	return fault.InvalidArgument.New("a worker says hello once, and then only reports").
+		WithField("message", "must be a report")
 }
 
 // Check returns an error, with the name of the field, if the hello breaks the rules.
@@ -84,7 +88,8 @@ func (h Hello) Check(rules HelloRules) error {
 		return err
 	}
 	if rules.NeedsPool && len(h.Pools) == 0 {
-		return fault.InvalidArgument.Newf("%s is empty; a worker joins at least one pool", pools).WithField(pools, "must have an entry")
+		return fault.InvalidArgument.Newf("%s is empty; a worker joins at least one pool", pools).
+			WithField(pools, "must have an entry")
 	}
 	for i, pool := range h.Pools {
 		if err := fault.Name(fmt.Sprintf("%s[%d]", pools, i), pool); err != nil {
@@ -93,7 +98,8 @@ func (h Hello) Check(rules HelloRules) error {
 	}
 	if h.Capacity < rules.MinCapacity || h.Capacity > MaxCapacity {
 		must := fmt.Sprintf("must be %d to %d", rules.MinCapacity, MaxCapacity)
-		return fault.LimitExceeded.Newf("hello.capacity is %d; it %s", h.Capacity, must).WithField("hello.capacity", must)
+		return fault.LimitExceeded.Newf("hello.capacity is %d; it %s", h.Capacity, must).WithField("hello.capacity",
+			must)
 	}
 	if rules.CheckLabels {
 		return CheckLabels("hello.labels", h.Labels)

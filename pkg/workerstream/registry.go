@@ -82,7 +82,8 @@ func (r *Registry[Out]) join(s *Session[Out]) error {
 	defer r.mu.Unlock()
 	replaced := r.replaced[s.Key.Namespace]
 	if replaced.has(process{s.Key, s.Hello.BootID}) {
-		return fault.AlreadyExists.New("worker "+s.Key.ID+" was taken over by a newer process; this one must end, or take another worker id",
+		return fault.AlreadyExists.New("worker "+s.Key.ID+" was taken over by a newer process; this one must end, or "+
+			"take another worker id",
 			"worker_id", s.Key.ID, "boot_id", s.Hello.BootID)
 	}
 	if old := r.sessions[s.Key]; old != nil {
@@ -108,7 +109,7 @@ func (r *Registry[Out]) leave(s *Session[Out]) {
 		delete(r.sessions, s.Key)
 	}
 	for id := range s.assigned {
-		if k := (plane.KeyOf(s.Key.Namespace, id)); r.holders[k] == s {
+		if k := plane.KeyOf(s.Key.Namespace, id); r.holders[k] == s {
 			delete(r.holders, k)
 		}
 	}
@@ -230,11 +231,14 @@ func (r *Registry[Out]) Reserve(namespace, pool, workerID string) (*Reservation[
 		s := r.sessions[plane.KeyOf(namespace, workerID)]
 		switch {
 		case s == nil:
-			return nil, fault.NotFound.Newf("no worker %q is connected; ListWorkers shows who is", workerID).With("worker_id", workerID)
+			return nil, fault.NotFound.Newf("no worker %q is connected; ListWorkers shows who is", workerID).
+				With("worker_id", workerID)
 		case !slices.Contains(s.Hello.Pools, pool):
-			return nil, fault.NotFound.Newf("worker %q is not in pool %q", workerID, pool).With("worker_id", workerID).With("worker_pool_id", pool)
+			return nil, fault.NotFound.Newf("worker %q is not in pool %q", workerID, pool).With("worker_id", workerID).
+				With("worker_pool_id", pool)
 		case s.room() <= 0:
-			return nil, fault.WorkerBusy.Newf("worker %q has %d runs and room for no more", workerID, len(s.assigned)+s.reserved).With("worker_id", workerID)
+			return nil, fault.WorkerBusy.Newf("worker %q has %d runs and room for no more", workerID, len(s.assigned)+
+				s.reserved).With("worker_id", workerID)
 		}
 		best = s
 	} else {
@@ -244,12 +248,14 @@ func (r *Registry[Out]) Reserve(namespace, pool, workerID string) (*Reservation[
 				continue
 			}
 			members++
-			if s.room() > 0 && (best == nil || s.room() > best.room() || s.room() == best.room() && k.ID < best.Key.ID) {
+			if s.room() > 0 && (best == nil || s.room() > best.room() || s.room() == best.room() &&
+				k.ID < best.Key.ID) {
 				best = s
 			}
 		}
 		if best == nil {
-			return nil, fault.WorkerPoolBusy.Newf("none of the %d connected workers of pool %q has room for a run", members, pool).With("worker_pool_id", pool)
+			return nil, fault.WorkerPoolBusy.Newf("none of the %d connected workers of pool %q has room for a run",
+				members, pool).With("worker_pool_id", pool)
 		}
 	}
 	best.reserved++

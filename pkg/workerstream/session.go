@@ -32,7 +32,9 @@ type Session[Out any] struct {
 // stream's context. If merge is not nil, Send calls it with the last message in the
 // outbox and the new one, m: it may add the content of m to last and return true, so that a slow
 // stream gets fewer, larger messages. It must not keep m.
-func NewSession[Out any](ctx context.Context, key Key, hello Hello, now time.Time, merge func(last, m *Out) bool) *Session[Out] {
+func NewSession[Out any](ctx context.Context, key Key, hello Hello, now time.Time,
+	merge func(last, m *Out) bool,
+) *Session[Out] {
 	s := &Session[Out]{
 		Key: key, Hello: hello, Since: now, merge: merge,
 		queued: make(chan struct{}, 1), assigned: make(map[string]struct{}),

@@ -106,7 +106,8 @@ func connect(t *testing.T, r *Registry[string], stopping chan struct{}, worker, 
 		return slices.ContainsFunc(r.Open(), func(o *Session[string]) bool { return o.Key.ID == worker })
 	}
 	h := &handler{
-		session:  NewSession[string](s.ctx, plane.KeyOf("acme", worker), Hello{WorkerID: worker, BootID: boot, Capacity: 2, Pools: []string{"go"}}, time.Now(), nil),
+		session: NewSession[string](s.ctx, plane.KeyOf("acme", worker),
+			Hello{WorkerID: worker, BootID: boot, Capacity: 2, Pools: []string{"go"}}, time.Now(), nil),
 		received: make(chan string, 10), closed: make(chan struct{}),
 	}
 	c := &connection{handler: h, stream: s, ended: make(chan error, 1)}
@@ -149,18 +150,20 @@ func TestANewerStreamReplacesTheOlderOne(t *testing.T) {
 	second.await(t)
 	require.ErrorIs(t, <-first.ended, fault.Cancelled)
 	require.Same(t, second.session, r.Find(plane.KeyOf("acme", "w1")))
-	require.ErrorIs(t, <-connect(t, r, nil, "w1", "b1").ended, fault.AlreadyExists, "a replaced process does not come back")
+	require.ErrorIs(t, <-connect(t, r, nil, "w1", "b1").ended, fault.AlreadyExists,
+		"a replaced process does not come back")
 	close(second.stream.in)
 	require.NoError(t, <-second.ended)
 }
 
-// TestG11_ReplacedProcessesAreBounded replaces a process of more workers than are remembered: the newest are refused, and those
-// of another namespace too.
+// TestG11_ReplacedProcessesAreBounded replaces a process of more workers than are remembered: the newest are refused,
+// and those of another namespace too.
 func TestG11_ReplacedProcessesAreBounded(t *testing.T) {
 	r := NewRegistry[string](true)
 	join := func(namespace string, n int, boot string) error {
 		worker := fmt.Sprint("w", n)
-		return r.join(NewSession[string](t.Context(), plane.KeyOf(namespace, worker), Hello{WorkerID: worker, BootID: boot}, time.Time{}, nil))
+		return r.join(NewSession[string](t.Context(), plane.KeyOf(namespace, worker),
+			Hello{WorkerID: worker, BootID: boot}, time.Time{}, nil))
 	}
 	replace := func(namespace string, n int) {
 		require.NoError(t, join(namespace, n, "a"))
@@ -293,16 +296,24 @@ func TestReceiveHello(t *testing.T) {
 }
 
 func TestHelloCheck(t *testing.T) {
-	rules := HelloRules{MinCapacity: 1, NeedsPool: true, PoolsField: "pools", HeldField: "tasks", LabelLimit: MaxLabels, CheckLabels: true}
+	rules := HelloRules{
+		MinCapacity: 1, NeedsPool: true, PoolsField: "pools", HeldField: "tasks", LabelLimit: MaxLabels,
+		CheckLabels: true,
+	}
 	good := func() Hello {
-		return Hello{WorkerID: "w", BootID: "b", Capacity: 1, Pools: []string{"go"}, Labels: map[string]string{"os": "linux"}}
+		return Hello{WorkerID: "w", BootID: "b", Capacity: 1, Pools: []string{"go"}, Labels: map[string]string{
+			"os": "linux",
+		}}
 	}
 	require.NoError(t, good().Check(rules))
 	for name, spoil := range map[string]func(*Hello){
-		"no id": func(h *Hello) { h.WorkerID = "" }, "a bad id": func(h *Hello) { h.WorkerID = "W!" }, "no boot id": func(h *Hello) { h.BootID = "" },
+		"no id": func(h *Hello) { h.WorkerID = "" }, "a bad id": func(h *Hello) { h.WorkerID = "W!" },
+		"no boot id":  func(h *Hello) { h.BootID = "" },
 		"no capacity": func(h *Hello) { h.Capacity = 0 }, "too much": func(h *Hello) { h.Capacity = MaxCapacity + 1 },
 		"no pool": func(h *Hello) { h.Pools = nil }, "a bad pool": func(h *Hello) { h.Pools = []string{""} },
-		"too many pools": func(h *Hello) { h.Pools = make([]string, MaxPools+1) }, "too many held": func(h *Hello) { h.Held = make([]string, MaxHeld+1) },
+		"too many pools": func(h *Hello) { h.Pools = make([]string, MaxPools+1) }, "too many held": func(h *Hello) {
+			h.Held = make([]string, MaxHeld+1)
+		},
 		"a bad label": func(h *Hello) { h.Labels = map[string]string{"": "x"} },
 	} {
 		h := good()

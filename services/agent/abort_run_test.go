@@ -14,7 +14,10 @@ import (
 )
 
 func (r *rig) abort(runID, requestID string) (*agentv1.AbortRunResponse, error) {
-	return r.service.AbortRun(r.operator(), &agentv1.AbortRunRequest{AgentId: "keeper", RunId: runID, RequestId: requestID, Reason: "wrong branch"})
+	return r.service.AbortRun(r.operator(), &agentv1.AbortRunRequest{
+		AgentId: "keeper", RunId: runID,
+		RequestId: requestID, Reason: "wrong branch",
+	})
 }
 
 // A7: the turn ends as aborted, its message is not offered again, the agent is
@@ -66,7 +69,8 @@ func TestA7_WhatComesAfterAnAbortLeavesNoTrace(t *testing.T) {
 		func() error { _, err := r.tryFinish(a, done); return err },
 		func() error { _, err := r.tryFinish(a, retryable); return err },
 		func() error {
-			_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+			_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+				GetTurnId(), RunId: a.GetTurn().GetRunId()})
 			return err
 		},
 	} {
@@ -87,7 +91,8 @@ func TestA7_AnAbortDuringACall(t *testing.T) {
 		_, err := r.abort(a.GetTurn().GetRunId(), "")
 		return &workv1.CreateWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}}, err
 	})
-	_, err := r.trySubmit(a, 0, "x", use("CreateWorkItem", "objective", "one"), use("CreateWorkItem", "objective", "two"))
+	_, err := r.trySubmit(a, 0, "x", use("CreateWorkItem", "objective", "one"),
+		use("CreateWorkItem", "objective", "two"))
 	require.ErrorIs(t, err, fault.RunStale)
 	require.Equal(t, []string{"CreateWorkItem"}, r.others.methods())
 	require.NotContains(t, planetest.Types(r.events()), "tool_result_recorded")

@@ -29,10 +29,14 @@ func TestA6_AcquireGivesEverythingARunnerNeeds(t *testing.T) {
 	r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
 		return &workv1.GetWorkQueueResponse{
 			AgentId: "keeper", Revision: 7, Counts: &workv1.WorkQueueCounts{Open: 2},
-			Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: "ship it", Waits: []*workv1.AttachedWait{{WaitId: "wt_1", TriggerCount: 3, ConsumedCount: 1}}},
-			TriggeredBlocked: []*workv1.WorkItem{{WorkItemId: "wi_2", Objective: "review it", Waits: []*workv1.AttachedWait{
-				{WaitId: "wt_2", TriggerCount: 1}, {WaitId: "wt_3", TriggerCount: 1, ConsumedCount: 1},
-			}}},
+			Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: "ship it", Waits: []*workv1.AttachedWait{
+				{WaitId: "wt_1", TriggerCount: 3, ConsumedCount: 1},
+			}},
+			TriggeredBlocked: []*workv1.WorkItem{
+				{WorkItemId: "wi_2", Objective: "review it", Waits: []*workv1.AttachedWait{
+					{WaitId: "wt_2", TriggerCount: 1}, {WaitId: "wt_3", TriggerCount: 1, ConsumedCount: 1},
+				}},
+			},
 		}, nil
 	}
 	messageID := r.send("keeper", "hello", normal)
@@ -50,7 +54,8 @@ func TestA6_AcquireGivesEverythingARunnerNeeds(t *testing.T) {
 		require.Contains(t, a.GetContext().GetText(), part)
 	}
 	require.Contains(t, a.GetTools(), "CreateWorkItem")
-	require.Equal(t, []string{"agent_spawned", "message_queued", "message_dequeued", "turn_started", "brief_written"}, planetest.Types(r.events()))
+	require.Equal(t, []string{"agent_spawned", "message_queued", "message_dequeued", "turn_started", "brief_written"},
+		planetest.Types(r.events()))
 	require.True(t, r.poll("keeper").GetPending(), "one open run per agent")
 
 	r.finish(a, done)
@@ -63,7 +68,10 @@ func TestX13_NothingToDoIsPendingAtOnce(t *testing.T) {
 	resp := r.poll()
 	require.True(t, resp.GetPending())
 	require.Positive(t, resp.GetPollAfter().AsDuration())
-	for _, wait := range []*durationpb.Duration{durationpb.New(-1), durationpb.New(56 * time.Second), {Seconds: 1, Nanos: -1}} {
+	for _, wait := range []*durationpb.Duration{
+		durationpb.New(-1), durationpb.New(56 * time.Second),
+		{Seconds: 1, Nanos: -1},
+	} {
 		_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: wait})
 		require.ErrorIs(t, err, fault.LimitExceeded)
 	}
@@ -133,9 +141,10 @@ func TestA6_ManyRunnersOneTurn(t *testing.T) {
 	turns := map[string]int{}
 	for i := range 8 {
 		wg.Go(func() {
-			resp, err := r.service.AcquireTurn(planetest.As(context.Background(), rpc.RoleRunner), &agentv1.AcquireTurnRequest{
-				RunnerId: fmt.Sprint("runner-", i), Wait: durationpb.New(300 * time.Millisecond),
-			})
+			resp, err := r.service.AcquireTurn(planetest.As(context.Background(), rpc.RoleRunner),
+				&agentv1.AcquireTurnRequest{
+					RunnerId: fmt.Sprint("runner-", i), Wait: durationpb.New(300 * time.Millisecond),
+				})
 			if err == nil && resp.GetTurn() != nil {
 				mu.Lock()
 				turns[resp.GetTurn().GetTurnId()]++
@@ -157,7 +166,8 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 	r.spawn("keeper")
 	got := make(chan *agentv1.AcquireTurnResponse, 1)
 	go func() {
-		resp, _ := r.service.AcquireTurn(planetest.As(context.Background(), rpc.RoleRunner), &agentv1.AcquireTurnRequest{Wait: durationpb.New(50 * time.Second)})
+		resp, _ := r.service.AcquireTurn(planetest.As(context.Background(), rpc.RoleRunner),
+			&agentv1.AcquireTurnRequest{Wait: durationpb.New(50 * time.Second)})
 		got <- resp
 	}()
 	r.eventually(func() bool {
@@ -190,15 +200,22 @@ func TestX2_ARepeatedAcquireIsTheSameTurn(t *testing.T) {
 		require.Equal(t, first.GetMessage().GetMessageId(), again.GetMessage().GetMessageId())
 		r.restart()
 	}
-	_, err = r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{RequestId: "r1", RunnerId: "somebody else", Wait: durationpb.New(0)})
+	_, err = r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+		RequestId: "r1", RunnerId: "somebody else",
+		Wait: durationpb.New(0),
+	})
 	require.ErrorIs(t, err, fault.RequestIDReused)
-	_, err = r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{RequestId: "r1", RunnerId: "me", AgentIds: []string{"other"}, Wait: durationpb.New(0)})
+	_, err = r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+		RequestId: "r1", RunnerId: "me",
+		AgentIds: []string{"other"}, Wait: durationpb.New(0),
+	})
 	require.ErrorIs(t, err, fault.RequestIDReused)
 
 	r.finish(first, done)
 	again, err := r.service.AcquireTurn(r.runner(), req)
 	require.NoError(t, err)
-	require.Equal(t, agentv1.TurnState_TURN_STATE_COMPLETED, again.GetTurn().GetState(), "of a turn that has ended the record alone")
+	require.Equal(t, agentv1.TurnState_TURN_STATE_COMPLETED, again.GetTurn().GetState(),
+		"of a turn that has ended the record alone")
 	require.Empty(t, again.GetRunToken())
 	require.EqualValues(t, 1, r.facts("other").GetQueued(), "no second turn")
 }
@@ -211,7 +228,8 @@ func TestX2_TwoAcquiresUnderWayAreOneTurn(t *testing.T) {
 	ids := make(chan string, 2)
 	for range 2 {
 		go func() {
-			resp, _ := r.service.AcquireTurn(planetest.As(context.Background(), rpc.RoleRunner), &agentv1.AcquireTurnRequest{RequestId: "r1", Wait: durationpb.New(5 * time.Second)})
+			resp, _ := r.service.AcquireTurn(planetest.As(context.Background(), rpc.RoleRunner),
+				&agentv1.AcquireTurnRequest{RequestId: "r1", Wait: durationpb.New(5 * time.Second)})
 			ids <- resp.GetTurn().GetTurnId()
 		}()
 	}
@@ -282,7 +300,8 @@ func TestX2_ARepeatedAcquireHoldsWhatItIsAnswered(t *testing.T) {
 		require.NoError(t, err)
 		<-left
 		require.Equal(t, agentv1.TurnState_TURN_STATE_OPEN, again.GetTurn().GetState())
-		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: again.GetTurn().GetTurnId(), RunId: again.GetTurn().GetRunId()})
+		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: again.GetTurn().
+			GetTurnId(), RunId: again.GetTurn().GetRunId()})
 		require.NoError(t, err)
 		require.Equal(t, messageID, again.GetMessage().GetMessageId())
 		r.finish(again, done)
@@ -299,14 +318,19 @@ func TestD5_AFailedLookReservesNothing(t *testing.T) {
 	r.others.set(func() {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) { return nil, fault.NotReady.New("starting") }
 	})
-	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}, Wait: durationpb.New(0)})
+	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+		AgentIds: []string{"keeper"},
+		Wait:     durationpb.New(0),
+	})
 	require.ErrorIs(t, err, fault.NotReady, "who asks for one agent is told")
 	got, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
 	require.NoError(t, err)
 	require.True(t, got.GetPending(), "who serves all waits for another")
 	ctx, cancel := context.WithCancel(r.runner())
 	cancel()
-	o, release, err := r.service.NextCandidate(ctx, rpc.ActorFrom(ctx), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}})
+	o, release, err := r.service.NextCandidate(ctx, rpc.ActorFrom(ctx), &agentv1.AcquireTurnRequest{
+		AgentIds: []string{"keeper"},
+	})
 	if err == nil && o != nil {
 		release(false)
 	}
@@ -321,9 +345,15 @@ func TestD4_AStaleTickIsDropped(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	f := r.facts("keeper")
-	dec := &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_PICK_QUEUED, Reason: "queued_runnable", WorkItemId: "wi_1", WorkItemRevision: 1}
+	dec := &agentv1.Decision{
+		Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
+		TickReason: agentv1.TickReason_TICK_REASON_PICK_QUEUED, Reason: "queued_runnable", WorkItemId: "wi_1",
+		WorkItemRevision: 1,
+	}
 	offer := func() agentv1.OfferResult {
-		resp, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(), Decision: dec})
+		resp, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
+			AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(), Decision: dec,
+		})
 		require.NoError(t, err)
 		return resp.GetResult()
 	}
@@ -348,7 +378,10 @@ func TestX12_TheTurnIsLeasedHoweverItsAnswerWasLost(t *testing.T) {
 		Method: "AcquireTurn", Actor: journal.Actor{Namespace: "acme"}, AgentID: "keeper",
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
 			head := st.Lookup(ref.Agent{Namespace: "acme", ID: "keeper"}).Lane.Head()
-			d, err := turns.DecideAcquire(st, env, &agentv1.Turn{TurnId: "trn_1", RunId: "run_1", AgentId: "keeper", MessageId: head.GetMessageId()})
+			d, err := turns.DecideAcquire(st, env, &agentv1.Turn{
+				TurnId: "trn_1", RunId: "run_1", AgentId: "keeper",
+				MessageId: head.GetMessageId(),
+			})
 			return journal.Decision[struct{}]{Events: d.Events}, err
 		},
 	})

@@ -24,7 +24,9 @@ type poisoned struct {
 	began        chan struct{}
 }
 
-func (p *poisoned) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error) {
+func (p *poisoned) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (
+	*workv1.GetWorkQueueResponse, error,
+) {
 	switch req.GetAgentId() {
 	case p.hangs:
 		p.began <- struct{}{}
@@ -61,13 +63,18 @@ func TestD5_FailingAgentsDelayNoOther(t *testing.T) {
 	require.Len(t, p.began, 1, "it held the runner up once")
 	require.True(t, r.poll().GetPending())
 	require.True(t, r.service.backoff.Contains(ref.Agent{Namespace: "acme", ID: p.fails}))
-	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{AgentIds: []string{p.fails}, Wait: durationpb.New(0)})
+	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+		AgentIds: []string{p.fails},
+		Wait:     durationpb.New(0),
+	})
 	require.ErrorIs(t, err, fault.Storage, "who asks for it alone is told")
 
 	// A runner that waits is woken when the pause is over, and the agent is well.
 	got := make(chan *agentv1.AcquireTurnResponse, 1)
 	go func() {
-		resp, _ := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(50 * time.Second)})
+		resp, _ := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+			Wait: durationpb.New(50 * time.Second),
+		})
 		got <- resp
 	}()
 	r.eventually(func() bool { return r.service.waiters.Count(ref.Agent{Namespace: "acme", ID: p.fails}, nil) == 1 })

@@ -31,17 +31,41 @@ func TestX5_CallsThatMakeNoSense(t *testing.T) {
 		kind  string
 		value string // that the message names
 	}{
-		"a number for a text":         {keeper, use("CreateWorkItem", "objective", 5), "invalid_argument", "objective"},
-		"a text for a list":           {keeper, use("UpdateWorkItem", "todo_list", "all of it"), "invalid_argument", "todo_list"},
-		"a list for a text":           {keeper, use("ExecCommand", "cmd", []any{"ls"}), "invalid_argument", "cmd"},
-		"a text for a duration":       {keeper, use("ExecCommand", "cmd", "ls", "yield_time", "soon"), "invalid_argument", "yield_time"},
-		"an unknown state":            {keeper, use("ListWorkItems", "filter", "favourites"), "invalid_argument", "favourites"},
-		"an unknown argument":         {keeper, use("CreateWorkItem", "objective", "x", "colour", "red"), "unknown_field", "colour"},
-		"another one's agent":         {keeper, use("CreateWorkItem", "objective", "x", "agent_id", "other"), "unknown_field", "agent_id"},
-		"a request id of its own":     {keeper, use("CreateWorkItem", "objective", "x", "request_id", "mine"), "unknown_field", "request_id"},
-		"an unknown tool":             {keeper, use("DropTables"), "tool_not_available", "DropTables"},
-		"a tool's name in disguise":   {keeper, use("createworkitem", "objective", "x"), "tool_not_available", "createworkitem"},
-		"a parent's tool for a child": {child, use("SpawnAgent", "initial_message", "x"), "tool_not_available", "SpawnAgent"},
+		"a number for a text": {keeper, use("CreateWorkItem", "objective", 5), "invalid_argument", "objective"},
+		"a text for a list": {
+			keeper, use("UpdateWorkItem", "todo_list", "all of it"), "invalid_argument",
+			"todo_list",
+		},
+		"a list for a text": {keeper, use("ExecCommand", "cmd", []any{"ls"}), "invalid_argument", "cmd"},
+		"a text for a duration": {
+			keeper, use("ExecCommand", "cmd", "ls", "yield_time", "soon"),
+			"invalid_argument", "yield_time",
+		},
+		"an unknown state": {
+			keeper, use("ListWorkItems", "filter", "favourites"), "invalid_argument",
+			"favourites",
+		},
+		"an unknown argument": {
+			keeper, use("CreateWorkItem", "objective", "x", "colour", "red"),
+			"unknown_field", "colour",
+		},
+		"another one's agent": {
+			keeper, use("CreateWorkItem", "objective", "x", "agent_id", "other"),
+			"unknown_field", "agent_id",
+		},
+		"a request id of its own": {
+			keeper, use("CreateWorkItem", "objective", "x", "request_id", "mine"),
+			"unknown_field", "request_id",
+		},
+		"an unknown tool": {keeper, use("DropTables"), "tool_not_available", "DropTables"},
+		"a tool's name in disguise": {
+			keeper, use("createworkitem", "objective", "x"), "tool_not_available",
+			"createworkitem",
+		},
+		"a parent's tool for a child": {
+			child, use("SpawnAgent", "initial_message", "x"), "tool_not_available",
+			"SpawnAgent",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -81,21 +105,56 @@ func TestX8_RoundsThatAreNotTaken(t *testing.T) {
 		want   fault.Reason
 		naming string
 	}{
-		"a byte too many":           {2, strings.Repeat("x", fault.MaxRoundTextBytes+1), nil, fault.LimitExceeded, "262145"},
+		"a byte too many": {
+			2, strings.Repeat("x", fault.MaxRoundTextBytes+1), nil, fault.LimitExceeded,
+			"262145",
+		},
 		"5 MB of text":              {2, strings.Repeat("x", 5_000_000), nil, fault.LimitExceeded, "5000000"},
 		"no text at all":            {2, "bad\xff", nil, fault.InvalidArgument, "text"},
 		"a round too early":         {3, "x", nil, fault.InvalidArgument, "2"},
 		"a round of the far future": {1 << 30, "x", nil, fault.InvalidArgument, "2"},
 		"a round before the first":  {-1, "x", nil, fault.InvalidArgument, "-1"},
-		"other text":                {0, "x", []*agentv1.ToolCall{use("ListWorkItems")}, fault.RequestIDReused, "round 0"},
-		"other calls":               {0, strings.Repeat("x", fault.MaxRoundTextBytes-1), []*agentv1.ToolCall{{Name: "ListWorkItems", Arguments: nul}}, fault.RequestIDReused, "round 0"},
-		"fewer calls":               {0, strings.Repeat("x", fault.MaxRoundTextBytes-1), nil, fault.RequestIDReused, "round 0"},
-		"a call without a name":     {2, "x", []*agentv1.ToolCall{{}}, fault.InvalidArgument, "tool_calls[0].name"},
-		"a name that is too long":   {2, "x", []*agentv1.ToolCall{use(strings.Repeat("n", 129))}, fault.LimitExceeded, "129"},
-		"one call id twice":         {2, "x", []*agentv1.ToolCall{{Name: "a", CallId: "1"}, {Name: "b", CallId: "1"}}, fault.InvalidArgument, "unique"},
-		"nested too deep":           {2, "x", []*agentv1.ToolCall{nested(tools.MaxNesting)}, fault.InvalidArgument, "at most 32 deep"},
-		"nested far too deep":       {2, "x", []*agentv1.ToolCall{nested(200)}, fault.InvalidArgument, "at most 32 deep"},
-		"too many calls":            {2, "x", make([]*agentv1.ToolCall, turns.MaxCalls+1), fault.LimitExceeded, fmt.Sprint(turns.MaxCalls + 1)},
+		"other text": {
+			0, "x",
+			[]*agentv1.ToolCall{use("ListWorkItems")},
+			fault.RequestIDReused,
+			"round 0",
+		},
+		"other calls": {0, strings.Repeat("x", fault.MaxRoundTextBytes-1), []*agentv1.ToolCall{
+			{Name: "ListWorkItems", Arguments: nul},
+		}, fault.RequestIDReused, "round 0"},
+		"fewer calls": {
+			0, strings.Repeat("x", fault.MaxRoundTextBytes-1), nil, fault.RequestIDReused,
+			"round 0",
+		},
+		"a call without a name": {2, "x", []*agentv1.ToolCall{{}}, fault.InvalidArgument, "tool_calls[0].name"},
+		"a name that is too long": {
+			2, "x",
+			[]*agentv1.ToolCall{use(strings.Repeat("n", 129))},
+			fault.LimitExceeded,
+			"129",
+		},
+		"one call id twice": {
+			2, "x",
+			[]*agentv1.ToolCall{{Name: "a", CallId: "1"}, {Name: "b", CallId: "1"}},
+			fault.InvalidArgument, "unique",
+		},
+		"nested too deep": {
+			2, "x",
+			[]*agentv1.ToolCall{nested(tools.MaxNesting)},
+			fault.InvalidArgument,
+			"at most 32 deep",
+		},
+		"nested far too deep": {
+			2, "x",
+			[]*agentv1.ToolCall{nested(200)},
+			fault.InvalidArgument,
+			"at most 32 deep",
+		},
+		"too many calls": {
+			2, "x", make([]*agentv1.ToolCall, turns.MaxCalls+1), fault.LimitExceeded,
+			fmt.Sprint(turns.MaxCalls + 1),
+		},
 	} {
 		_, err := r.trySubmit(a, c.index, c.text, c.calls...)
 		require.ErrorIs(t, err, c.want, name)

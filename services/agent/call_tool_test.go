@@ -71,21 +71,26 @@ func TestC4_SchemasSayWhatCallsTake(t *testing.T) {
 			require.Contains(t, properties, r.GetStringValue(), "%s requires it", spec.GetName())
 		}
 		for name, p := range properties {
-			require.NotEmpty(t, p.GetStructValue().GetFields()["description"].GetStringValue(), "%s.%s is not described", spec.GetName(), name)
+			require.NotEmpty(t, p.GetStructValue().GetFields()["description"].GetStringValue(),
+				"%s.%s is not described", spec.GetName(), name)
 			with := map[string]any{name: exampleOf(p.GetStructValue())}
 			for _, r := range slices.Concat(tl.Required, tl.OneOf) {
 				with[r] = exampleOf(properties[r].GetStructValue())
 			}
 			args, err := structpb.NewStruct(with)
 			require.NoError(t, err)
-			_, err = tl.Request(tools.Scope{Agent: ref.Agent{Namespace: "acme", ID: "keeper"}, Remaining: time.Minute}, args)
+			_, err = tl.Request(tools.Scope{Agent: ref.Agent{Namespace: "acme", ID: "keeper"}, Remaining: time.Minute},
+				args)
 			require.NoError(t, err, "%s.%s", spec.GetName(), name)
 			for _, r := range slices.Concat(tl.Required, tl.OneOf) {
 				delete(with, r)
 			}
 			args, err = structpb.NewStruct(with)
 			require.NoError(t, err)
-			if _, err = tl.Request(tools.Scope{Agent: ref.Agent{Namespace: "acme", ID: "keeper"}, Remaining: time.Minute}, args); len(tl.Required)+len(tl.OneOf) > 0 {
+			if _, err = tl.Request(tools.Scope{
+				Agent:     ref.Agent{Namespace: "acme", ID: "keeper"},
+				Remaining: time.Minute,
+			}, args); len(tl.Required)+len(tl.OneOf) > 0 {
 				require.ErrorIs(t, err, fault.InvalidArgument, "%s without what it requires", spec.GetName())
 			}
 		}
@@ -108,7 +113,10 @@ func TestC4_ToolsGoByProfile(t *testing.T) {
 		require.Contains(t, children.ChildFamilies(), tl.GetFamily())
 	}
 	require.Less(t, len(few.GetTools()), len(tools.Table))
-	resp, err := r.service.CallTool(r.operator(), &agentv1.CallToolRequest{AgentId: child, Name: "SpawnAgent", Arguments: use("", "initial_message", "go").GetArguments()})
+	resp, err := r.service.CallTool(r.operator(), &agentv1.CallToolRequest{
+		AgentId: child, Name: "SpawnAgent",
+		Arguments: use("", "initial_message", "go").GetArguments(),
+	})
 	require.NoError(t, err)
 	require.Equal(t, "tool_not_available", resp.GetResult().GetError().GetKind())
 	require.NotContains(t, r.others.methods(), "SpawnAgent")
@@ -117,7 +125,8 @@ func TestC4_ToolsGoByProfile(t *testing.T) {
 func (r *rig) callTool(ctx context.Context, requestID, text, name string, args ...any) *agentv1.CallToolResponse {
 	r.t.Helper()
 	resp, err := r.service.CallTool(ctx, &agentv1.CallToolRequest{
-		AgentId: "keeper", RequestId: requestID, Name: name, Arguments: use(name, args...).GetArguments(), RoundText: text,
+		AgentId: "keeper", RequestId: requestID, Name: name, Arguments: use(name, args...).GetArguments(),
+		RoundText: text,
 	})
 	require.NoError(r.t, err)
 	return resp
@@ -134,18 +143,23 @@ func TestC4_CallToolOutsideATurn(t *testing.T) {
 	require.Equal(t, "once", c.requestID)
 	require.Equal(t, "agent/keeper", c.actor.Principal)
 	require.Equal(t, "keeper", c.req.(*workv1.CreateWorkItemRequest).GetAgentId())
-	require.Equal(t, "unknown_field", r.callTool(own, "", "", "CreateWorkItem", "nonsense", 1).GetResult().GetError().GetKind())
+	require.Equal(t, "unknown_field", r.callTool(own, "", "", "CreateWorkItem", "nonsense", 1).GetResult().GetError().
+		GetKind())
 	require.Equal(t, "tool_not_available", r.callTool(own, "", "", "Nonsense").GetResult().GetError().GetKind())
 	require.Len(t, r.others.seen(), 1)
 
 	for _, bad := range []*agentv1.CallToolRequest{
-		{AgentId: "nobody", Name: "ListWorkItems"}, {AgentId: "keeper"}, {AgentId: "", Name: "ListWorkItems"},
+		{AgentId: "nobody", Name: "ListWorkItems"},
+		{AgentId: "keeper"},
+		{AgentId: "", Name: "ListWorkItems"},
 		{AgentId: "keeper", Name: "ListWorkItems", RoundText: string(make([]byte, fault.MaxRoundTextBytes+1))},
 	} {
 		_, err := r.service.CallTool(r.operator(), bad)
 		require.Error(t, err)
 	}
-	_, err := r.service.CallTool(planetest.AsAgent(t.Context(), "other"), &agentv1.CallToolRequest{AgentId: "keeper", Name: "ListWorkItems"})
+	_, err := r.service.CallTool(planetest.AsAgent(t.Context(), "other"), &agentv1.CallToolRequest{
+		AgentId: "keeper", Name: "ListWorkItems",
+	})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 }
 
@@ -176,7 +190,8 @@ func (r *rig) last(method string) string {
 // over a restart; the same id with other arguments is refused (SPEC A13.2).
 func TestA13_ARepeatedCallKeepsItsItem(t *testing.T) {
 	for name, args := range map[string][]any{
-		"ExecCommand": {"cmd", "true"}, "CreateTimer": {"after", "1h"}, "CreateWait": {"source", "ci"}, "CreateExternalTrigger": {"description", "ci"}, "CompleteWorkItem": {},
+		"ExecCommand": {"cmd", "true"}, "CreateTimer": {"after", "1h"}, "CreateWait": {"source", "ci"},
+		"CreateExternalTrigger": {"description", "ci"}, "CompleteWorkItem": {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const one, two = "wi_01h455vb4pex5vsknk084sn02q", "wi_01h455vb4pex5vsknk084sn02r"
@@ -216,7 +231,16 @@ func TestA13_ARepeatedCallKeepsItsItem(t *testing.T) {
 			require.Equal(t, two, r.last(name))
 
 			before := len(r.others.seen())
-			other := r.callTool(own, "done", "", name, slices.Concat(args, []any{map[string]string{"ExecCommand": "cmd", "CreateTimer": "description", "CreateWait": "condition", "CreateExternalTrigger": "description", "CompleteWorkItem": "expected_revision"}[name], map[bool]any{true: 7, false: "other"}[name == "CompleteWorkItem"]})...)
+			other := r.callTool(own, "done", "", name,
+				slices.Concat(args,
+					[]any{
+						map[string]string{
+							"ExecCommand": "cmd", "CreateTimer": "description",
+							"CreateWait": "condition", "CreateExternalTrigger": "description",
+							"CompleteWorkItem": "expected_revision",
+						}[name],
+						map[bool]any{true: 7, false: "other"}[name == "CompleteWorkItem"],
+					})...)
 			require.Equal(t, "request_id_reused", other.GetResult().GetError().GetKind())
 			require.Len(t, r.others.seen(), before+1, "the focus was read, and nothing was called")
 
@@ -243,7 +267,8 @@ func TestA13_ACallThatIsRefusedTakesNoFocus(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	before := len(r.events())
-	require.NotNil(t, r.callTool(planetest.AsAgent(t.Context(), "keeper"), "r1", "", "CreateTimer", "nonsense", 1).GetResult().GetError())
+	require.NotNil(t, r.callTool(planetest.AsAgent(t.Context(), "keeper"), "r1", "", "CreateTimer", "nonsense", 1).
+		GetResult().GetError())
 	require.Empty(t, r.others.seen())
 	require.Len(t, r.events(), before)
 }
@@ -261,7 +286,8 @@ func TestC4_W7_RoundTextIsTheReport(t *testing.T) {
 	require.Len(t, r.others.reports, 1)
 	require.Equal(t, "it is done", r.others.reports[0].GetText())
 	r.callTool(own, "once", "it is done", "CompleteWorkItem", "work_item_id", "wi_1")
-	require.Equal(t, r.others.reports[0].GetRequestId(), r.others.reports[1].GetRequestId(), "a repetition promotes nothing new")
+	require.Equal(t, r.others.reports[0].GetRequestId(), r.others.reports[1].GetRequestId(),
+		"a repetition promotes nothing new")
 	silent := r.callTool(own, "", "", "CompleteWorkItem", "work_item_id", "wi_1")
 	require.Empty(t, silent.GetPromotedWorkItemId())
 	require.Equal(t, "report_missing", silent.GetResult().GetWarnings()[0].GetFields()["kind"].GetStringValue())
@@ -285,9 +311,11 @@ func TestW7_RoundTextOfAnItemOutOfFocus(t *testing.T) {
 // again, whichever of the two comes first (SPEC T1, T5).
 func TestT1_AnAnsweredCommandBringsNoMessage(t *testing.T) {
 	ended := func(id string) *journal.Event {
-		return &journal.Event{Namespace: "acme", AgentID: "keeper", TaskID: id, Payload: &taskv1.TaskCompleted{Task: &taskv1.Task{
-			TaskId: id, AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_COMPLETED,
-		}}}
+		return &journal.Event{Namespace: "acme", AgentID: "keeper", TaskID: id, Payload: &taskv1.TaskCompleted{
+			Task: &taskv1.Task{
+				TaskId: id, AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_COMPLETED,
+			},
+		}}
 	}
 	for name, inTurn := range map[string]bool{"in a turn": true, "outside": false} {
 		t.Run(name, func(t *testing.T) {

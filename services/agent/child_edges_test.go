@@ -45,7 +45,10 @@ func TestA12_AnItemCompletedByAnOperatorEndsTheChild(t *testing.T) {
 	r.stays(child)
 	r.others.set(func() { open = 0 })
 	r.stays(child) // nobody said so yet
-	writer.Write(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), WorkItemID: "wi_1", Payload: &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_1"}}})
+	writer.Write(&journal.Event{
+		Namespace: "acme", AgentID: child.GetAgentId(), WorkItemID: "wi_1",
+		Payload: &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_1"}},
+	})
 	d := r.over(child)
 	require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, d.GetOutcome())
 	require.Equal(t, "so far", d.GetResultSummary())
@@ -59,7 +62,10 @@ func TestA12_AChildThatWaited(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := family(t)
 			writer := r.journals.NewWriter(t, "waiting", waitingv1.File_quartet_waiting_v1_waiting_event_proto)
-			wait := &waitingv1.Wait{WaitId: "wt_1", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE}
+			wait := &waitingv1.Wait{
+				WaitId: "wt_1", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
+				Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+			}
 			r.on("WaitFor", func(context.Context, proto.Message) (proto.Message, error) {
 				return &waitingv1.WaitForResponse{Wait: wait}, nil
 			})
@@ -83,7 +89,12 @@ func TestA12_AChildThatWaited(t *testing.T) {
 			if restart {
 				r.restart()
 			} else {
-				writer.Write(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), Payload: &waitingv1.WaitCancelled{Wait: wait, Reason: waitingv1.WaitEndReason_WAIT_END_REASON_CANCELLED}})
+				writer.Write(&journal.Event{
+					Namespace: "acme", AgentID: child.GetAgentId(),
+					Payload: &waitingv1.WaitCancelled{
+						Wait: wait, Reason: waitingv1.WaitEndReason_WAIT_END_REASON_CANCELLED,
+					},
+				})
 			}
 			require.Equal(t, "I wait", r.over(child).GetResultSummary())
 		})
@@ -103,7 +114,8 @@ func TestA12_ADroppedTickEndsTheChild(t *testing.T) {
 	child := r.delegate(r.operator(), "", "work")
 	r.finish(r.take(child.GetAgentId()), done)
 	_, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
-		AgentId: child.GetAgentId(), FactsRevision: r.facts(child.GetAgentId()).GetFactsRevision(), Decision: tickOf("wi_1", 1),
+		AgentId: child.GetAgentId(), FactsRevision: r.facts(child.GetAgentId()).GetFactsRevision(),
+		Decision: tickOf("wi_1", 1),
 	})
 	require.NoError(t, err)
 	r.others.set(func() { open = 0 })
@@ -136,7 +148,10 @@ func TestA9_WhatAnAbortedRunWasHandedIsHeardAgain(t *testing.T) {
 	b := r.take("keeper")
 	require.Equal(t, one, b.GetMessage().GetMessageId())
 	require.Len(t, b.GetInterjections(), 2)
-	require.Equal(t, []string{two, younger}, []string{b.GetInterjections()[0].GetMessageId(), b.GetInterjections()[1].GetMessageId()})
+	require.Equal(t, []string{two, younger}, []string{
+		b.GetInterjections()[0].GetMessageId(),
+		b.GetInterjections()[1].GetMessageId(),
+	})
 	r.finish(b, done)
 	require.Zero(t, r.facts("keeper").GetQueued())
 }
@@ -150,9 +165,15 @@ func TestA4_GetAgentShowsItsWaits(t *testing.T) {
 	require.NoError(t, r.service.Quiesce(t.Context()))
 	active := waitingv1.WaitStatus_WAIT_STATUS_ACTIVE
 	waits := []*waitingv1.Wait{
-		{WaitId: "wt_1", WorkItemId: "wi_1", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Status: active, Reason: "the build"},
+		{
+			WaitId: "wt_1", WorkItemId: "wi_1", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Status: active,
+			Reason: "the build",
+		},
 		{WaitId: "wt_2", Mode: waitingv1.WaitMode_WAIT_MODE_INTENT, Status: active},
-		{WaitId: "wt_3", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR, Status: active, Reason: "a word"},
+		{
+			WaitId: "wt_3", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR,
+			Status: active, Reason: "a word",
+		},
 	}
 	r.others.set(func() { r.others.waits = waits })
 	for _, id := range []string{"keeper", child} {

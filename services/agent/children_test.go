@@ -54,14 +54,19 @@ func (r *rig) endsHandles() {
 
 func (r *rig) delegate(ctx context.Context, requestID, text string) *agentv1.SpawnAgentResponse {
 	r.t.Helper()
-	resp, err := r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{ParentAgentId: "keeper", InitialMessage: text, RequestId: requestID})
+	resp, err := r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		ParentAgentId: "keeper", InitialMessage: text,
+		RequestId: requestID,
+	})
 	require.NoError(r.t, err)
 	return resp
 }
 
 func (r *rig) delegation(delegationID string) *agentv1.Delegation {
 	r.t.Helper()
-	resp, err := r.service.GetDelegation(r.operator(), &agentv1.GetDelegationRequest{AgentId: "keeper", DelegationId: delegationID})
+	resp, err := r.service.GetDelegation(r.operator(), &agentv1.GetDelegationRequest{
+		AgentId: "keeper", DelegationId: delegationID,
+	})
 	require.NoError(r.t, err)
 	return resp.GetDelegation()
 }
@@ -131,7 +136,10 @@ func TestA1_SpawnPrivateChild(t *testing.T) {
 	l, err := r.service.ListDelegations(r.operator(), &agentv1.ListDelegationsRequest{AgentId: "keeper"})
 	require.NoError(t, err)
 	require.Len(t, l.GetDelegations(), 1)
-	_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{ParentAgentId: "keeper", InitialMessage: "other", RequestId: "req"})
+	_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+		ParentAgentId:  "keeper",
+		InitialMessage: "other", RequestId: "req",
+	})
 	require.ErrorIs(t, err, fault.RequestIDReused)
 }
 
@@ -157,11 +165,17 @@ func TestA1_ChildSpawnRefusals(t *testing.T) {
 	}
 	_, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{InitialMessage: "x"})
 	require.ErrorIs(t, err, fault.InvalidArgument, "an operator names the parent")
-	_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{InitialMessage: "x", ParentAgentId: "nobody"})
+	_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+		InitialMessage: "x",
+		ParentAgentId:  "nobody",
+	})
 	require.ErrorIs(t, err, fault.NotFound)
-	_, err = r.service.SpawnAgent(planetest.AsAgent(t.Context(), "other"), &agentv1.SpawnAgentRequest{InitialMessage: "x", ParentAgentId: "keeper"})
+	_, err = r.service.SpawnAgent(planetest.AsAgent(t.Context(), "other"), &agentv1.SpawnAgentRequest{
+		InitialMessage: "x", ParentAgentId: "keeper",
+	})
 	require.ErrorIs(t, err, fault.PermissionDenied)
-	stale := rpc.WithActor(t.Context(), access.RunActor(ref.Agent{Namespace: "acme", ID: "keeper"}, "run_00000000000000000000000zzz"))
+	stale := rpc.WithActor(t.Context(), access.RunActor(ref.Agent{Namespace: "acme", ID: "keeper"},
+		"run_00000000000000000000000zzz"))
 	_, err = r.service.SpawnAgent(stale, &agentv1.SpawnAgentRequest{InitialMessage: "x"})
 	require.ErrorIs(t, err, fault.RunStale)
 	require.Len(t, r.events(), before)
@@ -175,7 +189,10 @@ func TestA2_AtMostEightChildren(t *testing.T) {
 		ids = append(ids, r.delegate(r.operator(), fmt.Sprint("r", i), "work"))
 	}
 	before := len(r.events())
-	_, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{ParentAgentId: "keeper", InitialMessage: "one more"})
+	_, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+		ParentAgentId:  "keeper",
+		InitialMessage: "one more",
+	})
 	require.ErrorIs(t, err, fault.ChildLimit)
 	require.Equal(t, "8", fault.From(err).Metadata()["limit"])
 	require.Len(t, r.events(), before)
@@ -188,7 +205,8 @@ func TestA2_AtMostEightChildren(t *testing.T) {
 // stopTask is what the agent plane hears of a StopTask.
 func (r *rig) stopTask(of *agentv1.SpawnAgentResponse) {
 	r.hear(said(&taskv1.TaskCancelling{Task: &taskv1.Task{
-		TaskId: of.GetTaskId(), AgentId: "keeper", Kind: taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK, DelegationId: of.GetDelegationId(),
+		TaskId: of.GetTaskId(), AgentId: "keeper", Kind: taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK,
+		DelegationId: of.GetDelegationId(),
 	}}))
 }
 
@@ -198,15 +216,26 @@ func TestA2_WhoReachesAPrivateChild(t *testing.T) {
 	c := r.delegate(r.operator(), "", "work").GetAgentId()
 	other := r.delegate(r.operator(), "", "work").GetAgentId()
 	before := len(r.events())
-	for _, ctx := range []context.Context{r.operator(), planetest.As(t.Context(), rpc.RoleIntegration), planetest.AsAgent(t.Context(), other), planetest.AsAgent(t.Context(), "keeper")} {
+	for _, ctx := range []context.Context{
+		r.operator(), planetest.As(t.Context(), rpc.RoleIntegration),
+		planetest.AsAgent(t.Context(), other), planetest.AsAgent(t.Context(), "keeper"),
+	} {
 		_, err := r.service.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: c, Text: "psst"})
 		require.ErrorIs(t, err, fault.PermissionDenied)
 	}
-	for _, kind := range []agentv1.MessageKind{agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, agentv1.MessageKind_MESSAGE_KIND_DELEGATION} {
-		_, err := r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleAdmin), &agentv1.EnqueueMessageRequest{AgentId: c, Text: "psst", Kind: kind})
+	for _, kind := range []agentv1.MessageKind{
+		agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
+		agentv1.MessageKind_MESSAGE_KIND_DELEGATION,
+	} {
+		_, err := r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleAdmin), &agentv1.EnqueueMessageRequest{
+			AgentId: c, Text: "psst", Kind: kind,
+		})
 		require.ErrorIs(t, err, fault.PermissionDenied, "nobody claims to be the supervisor")
 	}
-	_, err := r.service.EnqueueMessage(r.scheduler(), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "x", Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP})
+	_, err := r.service.EnqueueMessage(r.scheduler(), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: "x",
+		Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
+	})
 	require.ErrorIs(t, err, fault.PermissionDenied, "a public agent has no supervisor")
 	for _, verb := range []string{"pause", "resume", "stop", "start", "abort"} {
 		_, err := r.order(r.operator(), verb, c, "", "")
@@ -219,7 +248,9 @@ func TestA2_WhoReachesAPrivateChild(t *testing.T) {
 	// Its own calls: no spawning. Its parent reads that it stands, not what it thinks.
 	_, err = r.service.SpawnAgent(planetest.AsAgent(t.Context(), c), &agentv1.SpawnAgentRequest{InitialMessage: "x"})
 	require.ErrorIs(t, err, fault.ToolNotAvailable)
-	_, err = r.service.SpawnAgent(planetest.AsAgent(t.Context(), c), &agentv1.SpawnAgentRequest{AgentId: "big", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err = r.service.SpawnAgent(planetest.AsAgent(t.Context(), c), &agentv1.SpawnAgentRequest{
+		AgentId: "big", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.ErrorIs(t, err, fault.ToolNotAvailable)
 	parent := planetest.AsAgent(t.Context(), "keeper")
 	_, err = r.service.ListMessages(parent, &agentv1.ListMessagesRequest{AgentId: c})
@@ -259,10 +290,15 @@ func TestA4_ListsOfPrivateAgents(t *testing.T) {
 		return ids
 	}
 	require.Equal(t, []string{"keeper", "stranger"}, list(r.operator(), &agentv1.ListAgentsRequest{}))
-	require.Equal(t, []string{c, "keeper", "stranger"}, list(r.operator(), &agentv1.ListAgentsRequest{IncludePrivate: true}))
-	require.Equal(t, []string{c}, list(planetest.AsAgent(t.Context(), "keeper"), &agentv1.ListAgentsRequest{IncludePrivate: true}))
+	require.Equal(t, []string{c, "keeper", "stranger"},
+		list(r.operator(), &agentv1.ListAgentsRequest{IncludePrivate: true}))
+	require.Equal(t, []string{c}, list(planetest.AsAgent(t.Context(), "keeper"), &agentv1.ListAgentsRequest{
+		IncludePrivate: true,
+	}))
 	require.Empty(t, list(planetest.AsAgent(t.Context(), "stranger"), &agentv1.ListAgentsRequest{IncludePrivate: true}))
-	_, err := r.service.ListAgents(planetest.AsAgent(t.Context(), "stranger"), &agentv1.ListAgentsRequest{LineageParentAgentId: "keeper"})
+	_, err := r.service.ListAgents(planetest.AsAgent(t.Context(), "stranger"), &agentv1.ListAgentsRequest{
+		LineageParentAgentId: "keeper",
+	})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 }
 
@@ -288,16 +324,39 @@ func TestA12_WhenAChildIsDone(t *testing.T) {
 		alive  bool
 		result string
 	}{
-		"nothing is left":              {others: func(*others) {}, result: "last words"},
-		"an open item":                 {others: queue(&workv1.GetWorkQueueResponse{Counts: &workv1.WorkQueueCounts{Open: 1}}), item: "wi_1", alive: true},
-		"an item not heard of":         {others: queue(&workv1.GetWorkQueueResponse{Counts: &workv1.WorkQueueCounts{Completed: 1}}), alive: true},
-		"a wait":                       {others: wait(waitingv1.WaitMode_WAIT_MODE_WAIT), alive: true},
-		"an interest stops nothing":    {others: wait(waitingv1.WaitMode_WAIT_MODE_INTENT), result: "last words"},
-		"a running task":               {others: tasks(&taskv1.ListTasksResponse{TotalActive: 1}), alive: true},
-		"a result on its way":          {others: tasks(&taskv1.ListTasksResponse{Tasks: []*taskv1.Task{{TaskId: "tsk_9", EndedAt: timestamppb.New(epoch.Add(time.Hour))}}}), alive: true},
-		"a result of long ago":         {others: tasks(&taskv1.ListTasksResponse{Tasks: []*taskv1.Task{{TaskId: "tsk_9", EndedAt: timestamppb.New(epoch.Add(-time.Hour))}}}), result: "last words"},
-		"the report of its first item": {others: func(o *others) { o.item = func() *workv1.WorkItem { return reported[0] } }, item: "wi_2", result: "a report"},
-		"the report of another item":   {others: queue(&workv1.GetWorkQueueResponse{Counts: &workv1.WorkQueueCounts{Completed: 2}, CompletedRecent: reported}), item: "wi_1", result: "a report"},
+		"nothing is left": {others: func(*others) {}, result: "last words"},
+		"an open item": {
+			others: queue(&workv1.GetWorkQueueResponse{Counts: &workv1.WorkQueueCounts{Open: 1}}), item: "wi_1",
+			alive: true,
+		},
+		"an item not heard of": {
+			others: queue(&workv1.GetWorkQueueResponse{Counts: &workv1.WorkQueueCounts{Completed: 1}}), alive: true,
+		},
+		"a wait":                    {others: wait(waitingv1.WaitMode_WAIT_MODE_WAIT), alive: true},
+		"an interest stops nothing": {others: wait(waitingv1.WaitMode_WAIT_MODE_INTENT), result: "last words"},
+		"a running task":            {others: tasks(&taskv1.ListTasksResponse{TotalActive: 1}), alive: true},
+		"a result on its way": {
+			others: tasks(&taskv1.ListTasksResponse{
+				Tasks: []*taskv1.Task{{TaskId: "tsk_9", EndedAt: timestamppb.New(epoch.Add(time.Hour))}},
+			}),
+			alive: true,
+		},
+		"a result of long ago": {
+			others: tasks(&taskv1.ListTasksResponse{
+				Tasks: []*taskv1.Task{{TaskId: "tsk_9", EndedAt: timestamppb.New(epoch.Add(-time.Hour))}},
+			}),
+			result: "last words",
+		},
+		"the report of its first item": {
+			others: func(o *others) { o.item = func() *workv1.WorkItem { return reported[0] } }, item: "wi_2",
+			result: "a report",
+		},
+		"the report of another item": {
+			others: queue(&workv1.GetWorkQueueResponse{
+				Counts:          &workv1.WorkQueueCounts{Completed: 2},
+				CompletedRecent: reported,
+			}), item: "wi_1", result: "a report",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := family(t)
@@ -307,7 +366,9 @@ func TestA12_WhenAChildIsDone(t *testing.T) {
 			r.submit(a, 1, "last words")
 			r.submit(a, 2, "")
 			if c.item != "" {
-				r.hear(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), Payload: &workv1.WorkItemCreated{WorkItem: &workv1.WorkItemRecord{WorkItemId: c.item}}})
+				r.hear(&journal.Event{Namespace: "acme", AgentID: child.GetAgentId(), Payload: &workv1.WorkItemCreated{
+					WorkItem: &workv1.WorkItemRecord{WorkItemId: c.item},
+				}})
 			}
 			r.others.set(func() { c.others(r.others) })
 			r.finish(a, done)
@@ -316,7 +377,8 @@ func TestA12_WhenAChildIsDone(t *testing.T) {
 					require.NoError(t, r.service.Quiesce(t.Context()))
 					r.clk.Advance(children.MaxRetry)
 				}
-				require.True(t, state.IsOpen(r.delegation(child.GetDelegationId())), "a finished turn is not a finished task")
+				require.True(t, state.IsOpen(r.delegation(child.GetDelegationId())),
+					"a finished turn is not a finished task")
 				require.Equal(t, alive, r.record(child.GetAgentId()).GetLifecycle())
 				return
 			}
@@ -338,13 +400,19 @@ func TestA12_FailedAndCancelled(t *testing.T) {
 		outcome agentv1.DelegationOutcome
 		result  string
 	}{
-		"fatal": {func(r *rig, child *agentv1.SpawnAgentResponse) { r.finish(r.take(child.GetAgentId()), fatal) }, agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED, "fatal"},
+		"fatal": {
+			func(r *rig, child *agentv1.SpawnAgentResponse) { r.finish(r.take(child.GetAgentId()), fatal) },
+			agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED, "fatal",
+		},
 		"quarantined": {func(r *rig, child *agentv1.SpawnAgentResponse) {
 			for range lane.MaxAttempts {
 				r.finish(r.take(child.GetAgentId()), retryable)
 			}
 		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED, "retryable, attempt 3 of 3"},
-		"stopped": {func(r *rig, child *agentv1.SpawnAgentResponse) { r.stopTask(child) }, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its task was stopped"},
+		"stopped": {
+			func(r *rig, child *agentv1.SpawnAgentResponse) { r.stopTask(child) },
+			agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its task was stopped",
+		},
 		"stopped in a turn": {func(r *rig, child *agentv1.SpawnAgentResponse) {
 			a := r.take(child.GetAgentId())
 			r.stopTask(child)
@@ -358,7 +426,9 @@ func TestA12_FailedAndCancelled(t *testing.T) {
 			})
 		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its task was stopped"},
 		"deleted by its supervisor": {func(r *rig, child *agentv1.SpawnAgentResponse) {
-			_, err := r.service.DeleteAgent(planetest.AsAgent(r.t.Context(), "keeper"), &agentv1.DeleteAgentRequest{AgentId: child.GetAgentId(), Reason: "enough"})
+			_, err := r.service.DeleteAgent(planetest.AsAgent(r.t.Context(), "keeper"), &agentv1.DeleteAgentRequest{
+				AgentId: child.GetAgentId(), Reason: "enough",
+			})
 			require.NoError(r.t, err)
 		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "enough"},
 		"its parent deleted": {func(r *rig, _ *agentv1.SpawnAgentResponse) {
@@ -384,12 +454,15 @@ func TestT8_FollowUps(t *testing.T) {
 	r := family(t)
 	child := r.delegate(r.operator(), "", "work").GetAgentId()
 	r.others.set(func() {
-		r.others.waits = []*waitingv1.Wait{{Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE}}
+		r.others.waits = []*waitingv1.Wait{
+			{Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE},
+		}
 	})
 	r.finish(r.take(child), done)
 	follow := func(requestID string) (*agentv1.EnqueueMessageResponse, error) {
 		return r.service.EnqueueMessage(r.scheduler(), &agentv1.EnqueueMessageRequest{
-			AgentId: child, RequestId: requestID, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: "also the readme",
+			AgentId: child, RequestId: requestID, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
+			Text: "also the readme",
 		})
 	}
 	first, err := follow("f1")
@@ -412,7 +485,9 @@ func TestA8_DeleteAgent(t *testing.T) {
 	r.endsHandles()
 	queued := r.send("keeper", "later", normal)
 	del := func(requestID string, revision int64) (*agentv1.Agent, error) {
-		resp, err := r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper", RequestId: requestID, ExpectedRevision: revision})
+		resp, err := r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{
+			AgentId: "keeper", RequestId: requestID, ExpectedRevision: revision,
+		})
 		return resp.GetAgent(), err
 	}
 	before := len(r.events())
@@ -434,7 +509,8 @@ func TestA8_DeleteAgent(t *testing.T) {
 	ag, err := del("req", 1)
 	require.NoError(t, err)
 	require.Equal(t, deleting, ag.GetLifecycle())
-	require.Equal(t, []string{"message_aborted", "turn_aborted", "message_dropped", "agent_deleting"}, planetest.Types(r.events()[before:]))
+	require.Equal(t, []string{"message_aborted", "turn_aborted", "message_dropped", "agent_deleting"},
+		planetest.Types(r.events()[before:]))
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_DROPPED, r.message("keeper", queued).GetState())
 	_, err = r.trySubmit(a, 0, "late")
 	require.ErrorIs(t, err, fault.RunStale)
@@ -454,7 +530,9 @@ func TestA8_DeleteAgent(t *testing.T) {
 		again, err = del("", 99)
 		require.NoError(t, err, "what is asked for is so")
 		require.Equal(t, deleted, again.GetLifecycle())
-		_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+			AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+		})
 		require.ErrorIs(t, err, fault.AlreadyExists)
 		_, err = r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "x"})
 		require.ErrorIs(t, err, fault.AgentDeleted)
@@ -464,7 +542,10 @@ func TestA8_DeleteAgent(t *testing.T) {
 			_, err = r.order(r.operator(), verb, "keeper", "", "")
 			require.ErrorIs(t, err, fault.AgentDeleted)
 		}
-		_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{ParentAgentId: "keeper", InitialMessage: "x"})
+		_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+			ParentAgentId:  "keeper",
+			InitialMessage: "x",
+		})
 		require.ErrorIs(t, err, fault.AgentDeleted)
 		r.hear(said(&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_1"}}))
 		require.Zero(t, r.facts("keeper").GetQueued())
@@ -552,7 +633,10 @@ func cutRig(t *testing.T, frames []framelog.Frame) *rig {
 
 // cutRigWith is cutRig beside planes that are made ready before it begins.
 func cutRigWith(t *testing.T, frames []framelog.Frame, ready func(*rig)) *rig {
-	r := &rig{t: t, clk: clock.NewFake(epoch.Add(time.Hour)), ids: &id.Sequence{}, journals: planetest.NewJournals(), others: &others{}}
+	r := &rig{
+		t: t, clk: clock.NewFake(epoch.Add(time.Hour)), ids: &id.Sequence{}, journals: planetest.NewJournals(),
+		others: &others{},
+	}
 	for range 1000 {
 		r.ids.New("") // those of the log are taken
 	}
@@ -575,15 +659,21 @@ func cutRigWith(t *testing.T, frames []framelog.Frame, ready func(*rig)) *rig {
 func (r *rig) drive(childID string, over func(*agentv1.Delegation) bool, delegationID string) {
 	r.t.Helper()
 	r.eventually(func() bool {
-		resp, err := r.service.GetDelegation(r.operator(), &agentv1.GetDelegationRequest{AgentId: "keeper", DelegationId: delegationID})
+		resp, err := r.service.GetDelegation(r.operator(), &agentv1.GetDelegationRequest{
+			AgentId: "keeper", DelegationId: delegationID,
+		})
 		if err == nil {
-			if _, err := r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: childID}); err == nil && over(resp.GetDelegation()) {
+			if _, err := r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: childID}); err == nil &&
+				over(resp.GetDelegation()) {
 				return true
 			} else if err != nil && !state.IsOpen(resp.GetDelegation()) {
 				return true // it was never made
 			}
 		}
-		if resp, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{AgentIds: []string{childID}, Wait: durationpb.New(0)}); err == nil && resp.GetTurn() != nil {
+		if resp, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+			AgentIds: []string{childID},
+			Wait:     durationpb.New(0),
+		}); err == nil && resp.GetTurn() != nil {
 			_, _ = r.tryFinish(resp, done)
 		}
 		r.clk.Advance(children.MaxRetry)

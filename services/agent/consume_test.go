@@ -22,7 +22,8 @@ func TestT5_ATaskResultIsOneMessage(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	task := &taskv1.Task{
-		TaskId: "tsk_1", AgentId: "keeper", WorkItemId: "wi_a", Label: "make test", State: taskv1.TaskState_TASK_STATE_FAILED,
+		TaskId: "tsk_1", AgentId: "keeper", WorkItemId: "wi_a", Label: "make test",
+		State:    taskv1.TaskState_TASK_STATE_FAILED,
 		ExitCode: proto.Int32(2), EndMessage: "exit status 2",
 	}
 	for range 2 {
@@ -39,21 +40,30 @@ func TestT5_ATaskResultIsOneMessage(t *testing.T) {
 	require.Zero(t, r.facts("keeper").GetQueued(), "not while it is being worked on")
 
 	for i, payload := range []proto.Message{
-		&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_2"}}, &taskv1.TaskCancelled{Task: &taskv1.Task{TaskId: "tsk_3"}}, &taskv1.TaskInterrupted{Task: &taskv1.Task{TaskId: "tsk_4"}},
+		&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_2"}}, &taskv1.TaskCancelled{
+			Task: &taskv1.Task{TaskId: "tsk_3"},
+		}, &taskv1.TaskInterrupted{Task: &taskv1.Task{TaskId: "tsk_4"}},
 	} {
 		r.hear(said(payload))
 		require.EqualValues(t, i+1, r.facts("keeper").GetQueued())
 	}
 	// Nobody to tell is no error.
-	r.hear(&journal.Event{Namespace: "acme", AgentID: "nobody", Payload: &taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_5"}}})
-	r.hear(&journal.Event{Namespace: "umbrella", AgentID: "keeper", Payload: &taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_6"}}})
+	r.hear(&journal.Event{Namespace: "acme", AgentID: "nobody", Payload: &taskv1.TaskCompleted{
+		Task: &taskv1.Task{TaskId: "tsk_5"},
+	}})
+	r.hear(&journal.Event{Namespace: "umbrella", AgentID: "keeper", Payload: &taskv1.TaskCompleted{
+		Task: &taskv1.Task{TaskId: "tsk_6"},
+	}})
 	require.EqualValues(t, 3, r.facts("keeper").GetQueued())
 }
 
 func TestP4_ATimerIsOneTickAFire(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	fired := &waitingv1.TimerFired{Timer: &waitingv1.Timer{TimerId: "tmr_1", Description: "look at CI", WorkItemId: "wi_a", FireCount: 1}}
+	fired := &waitingv1.TimerFired{Timer: &waitingv1.Timer{
+		TimerId: "tmr_1", Description: "look at CI",
+		WorkItemId: "wi_a", FireCount: 1,
+	}}
 	r.hear(said(fired))
 	r.hear(said(fired))
 	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
@@ -93,7 +103,10 @@ func TestP2_ContentfulDeliveriesBecomeEvidence(t *testing.T) {
 		{"dlv_3", "\xff\xfe", "", "\xff\xfe"},
 		{"dlv_4", "a\x00b", "", "a\x00b"},
 	} {
-		ev := &waitingv1.TriggerDelivered{Trigger: trigger, DeliveryId: c.delivery, Contentful: true, Body: []byte(c.body), ContentType: "application/json"}
+		ev := &waitingv1.TriggerDelivered{
+			Trigger: trigger, DeliveryId: c.delivery, Contentful: true,
+			Body: []byte(c.body), ContentType: "application/json",
+		}
 		r.hear(said(ev))
 		r.hear(said(ev))
 		a := r.take("keeper")
@@ -152,7 +165,8 @@ func TestX14_OtherPlanesAreHeardOnce(t *testing.T) {
 	r.spawn("keeper")
 	tasks := r.journals.NewWriter(t, "task", taskv1.File_quartet_task_v1_task_event_proto)
 	waits := r.journals.NewWriter(t, "waiting", waitingv1.File_quartet_waiting_v1_waiting_event_proto)
-	tasks.Write(said(&taskv1.TaskQueued{Task: &taskv1.Task{TaskId: "tsk_1"}}), said(&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_1"}}))
+	tasks.Write(said(&taskv1.TaskQueued{Task: &taskv1.Task{TaskId: "tsk_1"}}),
+		said(&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_1"}}))
 	r.eventually(func() bool { return r.facts("keeper").GetQueued() == 1 })
 	r.restart()
 	waits.Write(said(&waitingv1.TimerFired{Timer: &waitingv1.Timer{TimerId: "tmr_1", FireCount: 1}}))

@@ -23,7 +23,10 @@ func TestP2_TheAgentsOwnTriggersAreShown(t *testing.T) {
 	})
 	_, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
 		AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(),
-		Decision: &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"},
+		Decision: &agentv1.Decision{
+			Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
+			TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered",
+		},
 	})
 	require.NoError(t, err)
 	got := r.take("keeper")

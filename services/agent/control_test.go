@@ -33,19 +33,34 @@ const (
 func (r *rig) order(ctx context.Context, verb, agentID, requestID, reason string) (*agentv1.Agent, error) {
 	switch verb {
 	case "pause":
-		resp, err := r.service.PauseAgent(ctx, &agentv1.PauseAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
+		resp, err := r.service.PauseAgent(ctx, &agentv1.PauseAgentRequest{
+			AgentId: agentID, RequestId: requestID,
+			Reason: reason,
+		})
 		return resp.GetAgent(), err
 	case "resume":
-		resp, err := r.service.ResumeAgent(ctx, &agentv1.ResumeAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
+		resp, err := r.service.ResumeAgent(ctx, &agentv1.ResumeAgentRequest{
+			AgentId: agentID, RequestId: requestID,
+			Reason: reason,
+		})
 		return resp.GetAgent(), err
 	case "stop":
-		resp, err := r.service.StopAgent(ctx, &agentv1.StopAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
+		resp, err := r.service.StopAgent(ctx, &agentv1.StopAgentRequest{
+			AgentId: agentID, RequestId: requestID,
+			Reason: reason,
+		})
 		return resp.GetAgent(), err
 	case "start":
-		resp, err := r.service.StartAgent(ctx, &agentv1.StartAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
+		resp, err := r.service.StartAgent(ctx, &agentv1.StartAgentRequest{
+			AgentId: agentID, RequestId: requestID,
+			Reason: reason,
+		})
 		return resp.GetAgent(), err
 	case "abort":
-		resp, err := r.service.AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
+		resp, err := r.service.AbortRun(ctx, &agentv1.AbortRunRequest{
+			AgentId: agentID, RequestId: requestID,
+			Reason: reason,
+		})
 		return resp.GetAgent(), err
 	}
 	panic(verb)
@@ -143,14 +158,15 @@ func TestX15_WhoGivesOrders(t *testing.T) {
 		_, err = r.order(r.operator(), verb, "keeper", "", strings.Repeat("ä", control.MaxReasonChars+1))
 		require.ErrorIs(t, err, fault.LimitExceeded)
 		require.Len(t, r.events(), before, "a refusal writes nothing")
-		_, err = r.order(planetest.As(t.Context(), rpc.RoleAdmin), verb, "keeper", "", strings.Repeat("ä", control.MaxReasonChars))
+		_, err = r.order(planetest.As(t.Context(), rpc.RoleAdmin), verb, "keeper", "",
+			strings.Repeat("ä", control.MaxReasonChars))
 		require.NoError(t, err)
 	}
 }
 
 // A8: a paused agent takes everything and begins no turn.
-// An order that changed nothing is over as well: its repetition does not undo what was ordered since, also after a restart
-// (seed 3059 of the simulation).
+// An order that changed nothing is over as well: its repetition does not undo what was ordered since, also after a
+// restart (seed 3059 of the simulation).
 func TestX2_AnOrderThatChangedNothingIsRemembered(t *testing.T) {
 	r := newRig(t)
 	for agent, c := range map[string]struct {
@@ -215,7 +231,9 @@ func TestA8_APausedAgentBeginsNoTurn(t *testing.T) {
 	require.Equal(t, agentv1.TurnState_TURN_STATE_COMPLETED, r.finish(a, done).GetState())
 
 	r.send("keeper", "two", normal)
-	_, err := r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleIntegration), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "an event"})
+	_, err := r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleIntegration), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: "an event",
+	})
 	require.NoError(t, err)
 	require.True(t, r.poll("keeper").GetPending())
 	require.Equal(t, agentv1.Posture_POSTURE_PAUSED, r.posture("keeper"))
@@ -252,14 +270,16 @@ func TestA8_AStopGivesTheMessageBack(t *testing.T) {
 		m := r.message("keeper", id)
 		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, m.GetState())
 		require.Zero(t, m.GetAttempts())
-		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message("keeper", in).GetState(), "an interjection is not lost either")
+		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message("keeper", in).GetState(),
+			"an interjection is not lost either")
 
 		before := len(r.events())
 		_, err := r.trySubmit(a, 1, "late", use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "x"))
 		require.ErrorIs(t, err, fault.RunStale)
 		_, err = r.tryFinish(a, done)
 		require.ErrorIs(t, err, fault.RunStale)
-		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+			GetTurnId(), RunId: a.GetTurn().GetRunId()})
 		require.ErrorIs(t, err, fault.RunStale)
 		require.Len(t, r.events(), before)
 		require.NotContains(t, r.others.methods(), "UpdateWorkItem")
@@ -276,7 +296,10 @@ func TestA8_AStopGivesTheMessageBack(t *testing.T) {
 
 func (r *rig) turn(a *agentv1.AcquireTurnResponse) *agentv1.Turn {
 	r.t.Helper()
-	resp, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId()})
+	resp, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{
+		AgentId: a.GetTurn().GetAgentId(),
+		TurnId:  a.GetTurn().GetTurnId(),
+	})
 	require.NoError(r.t, err)
 	return resp.GetTurn()
 }
@@ -287,7 +310,9 @@ func TestA8_WhatAStoppedAgentTakes(t *testing.T) {
 	r.spawn("keeper")
 	r.must("stop", "keeper")
 	operatorID := r.send("keeper", "for later", normal)
-	_, err := r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleIntegration), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "an event"})
+	_, err := r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleIntegration), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: "an event",
+	})
 	require.ErrorIs(t, err, fault.AgentStopped)
 	r.hear(said(&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_1"}}))
 	require.EqualValues(t, 2, r.facts("keeper").GetQueued())
@@ -304,7 +329,11 @@ func TestA8_WhatAStoppedAgentTakes(t *testing.T) {
 // wakeTick returns a scheduler's tick for what woke the agent.
 func (r *rig) wakeTick() string {
 	r.t.Helper()
-	resp := r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"})
+	resp := r.offer(r.facts("keeper").GetFactsRevision(),
+		&agentv1.Decision{
+			Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
+			TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered",
+		})
 	require.Equal(r.t, agentv1.OfferResult_OFFER_RESULT_RECORDED, resp.GetResult())
 	return resp.GetMessageId()
 }
@@ -315,7 +344,10 @@ func TestA8_AStopDropsTheTick(t *testing.T) {
 	for _, inTurn := range []bool{false, true} {
 		r := newRig(t)
 		r.spawn("keeper")
-		r.hear(said(&waitingv1.WaitResolved{Wait: &waitingv1.Wait{WaitId: "wt_1"}, Cause: waitingv1.WaitCause_WAIT_CAUSE_TIMER}))
+		r.hear(said(&waitingv1.WaitResolved{
+			Wait:  &waitingv1.Wait{WaitId: "wt_1"},
+			Cause: waitingv1.WaitCause_WAIT_CAUSE_TIMER,
+		}))
 		tick := r.wakeTick()
 		if inTurn {
 			r.take("keeper")
@@ -326,7 +358,10 @@ func TestA8_AStopDropsTheTick(t *testing.T) {
 		f := r.facts("keeper")
 		require.False(t, f.GetTickPending())
 		require.True(t, f.GetWakeHint(), "what woke the agent was not told")
-		offered := r.offer(f.GetFactsRevision(), &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT})
+		offered := r.offer(f.GetFactsRevision(), &agentv1.Decision{
+			Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
+			TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT,
+		})
 		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_STALE, offered.GetResult())
 		r.must("start", "keeper")
 		r.wakeTick()
@@ -341,11 +376,14 @@ func TestA8_AStopKeepsTheTickOfAReminder(t *testing.T) {
 		r.spawn("keeper")
 		r.others.set(func() {
 			r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
-				return &workv1.GetWorkQueueResponse{Named: &workv1.WorkItem{WorkItemId: "wi_1", RecheckAt: timestamppb.New(time.Unix(0, 0))}}, nil
+				return &workv1.GetWorkQueueResponse{
+					Named: &workv1.WorkItem{WorkItemId: "wi_1", RecheckAt: timestamppb.New(time.Unix(0, 0))},
+				}, nil
 			}
 		})
 		tick := r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{
-			Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_RECHECK, Reason: "recheck_due", WorkItemId: "wi_1", WorkItemRevision: 1,
+			Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_RECHECK,
+			Reason: "recheck_due", WorkItemId: "wi_1", WorkItemRevision: 1,
 		}).GetMessageId()
 		require.NotEmpty(t, tick)
 		if inTurn {
@@ -369,7 +407,9 @@ func TestA8_ADroppedTickComesAgain(t *testing.T) {
 	r.spawn("keeper")
 	r.others.set(func() {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
-			return &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: "wi_1", Readiness: workv1.Readiness_READINESS_RUNNABLE}}, nil
+			return &workv1.GetWorkQueueResponse{
+				Current: &workv1.WorkItem{WorkItemId: "wi_1", Readiness: workv1.Readiness_READINESS_RUNNABLE},
+			}, nil
 		}
 	})
 	offer := func() agentv1.OfferResult {

@@ -24,13 +24,18 @@ const continueCurrent = agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT
 
 func (r *rig) offer(revision int64, d *agentv1.Decision) *agentv1.OfferDecisionResponse {
 	r.t.Helper()
-	resp, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{AgentId: "keeper", FactsRevision: revision, Decision: d})
+	resp, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
+		AgentId: "keeper", FactsRevision: revision, Decision: d,
+	})
 	require.NoError(r.t, err)
 	return resp
 }
 
 func tickOf(item string, revision int64) *agentv1.Decision {
-	return &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: continueCurrent, Reason: "current_runnable", WorkItemId: item, WorkItemRevision: revision, Explanation: "go on"}
+	return &agentv1.Decision{
+		Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: continueCurrent,
+		Reason: "current_runnable", WorkItemId: item, WorkItemRevision: revision, Explanation: "go on",
+	}
 }
 
 func TestD4_OneTickAtATimeAndOneAKey(t *testing.T) {
@@ -38,7 +43,9 @@ func TestD4_OneTickAtATimeAndOneAKey(t *testing.T) {
 	r.spawn("keeper")
 	r.others.set(func() {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
-			return &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: "wi_1", Readiness: workv1.Readiness_READINESS_RUNNABLE}}, nil
+			return &workv1.GetWorkQueueResponse{
+				Current: &workv1.WorkItem{WorkItemId: "wi_1", Readiness: workv1.Readiness_READINESS_RUNNABLE},
+			}, nil
 		}
 	})
 	now := func() int64 { return r.facts("keeper").GetFactsRevision() }
@@ -57,29 +64,37 @@ func TestD4_OneTickAtATimeAndOneAKey(t *testing.T) {
 	require.EqualValues(t, 1, f.GetQueued())
 	require.Zero(t, f.GetQueuedInput(), "a tick is no input")
 
-	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_PENDING, r.offer(now(), tickOf("wi_2", 5)).GetResult(), "one tick at a time, whatever it is about")
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_PENDING, r.offer(now(), tickOf("wi_2", 5)).GetResult(),
+		"one tick at a time, whatever it is about")
 	r.restart()
-	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_PENDING, r.offer(now(), tickOf("wi_2", 5)).GetResult(), "also after a restart (upstream: restart ticks)")
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_PENDING, r.offer(now(), tickOf("wi_2", 5)).GetResult(),
+		"also after a restart (upstream: restart ticks)")
 
 	a := r.take("keeper")
 	require.True(t, r.facts("keeper").GetTickPending(), "it is pending while its turn is open")
 	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_PENDING, r.offer(now(), tickOf("wi_1", 1)).GetResult())
 	r.finish(a, done)
-	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(now(), tickOf("wi_1", 1)).GetResult(), "another turn ended since: another key")
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(now(), tickOf("wi_1", 1)).GetResult(),
+		"another turn ended since: another key")
 }
 
 // A failed turn frees the key: the tick comes again (SPEC D4).
 func TestD4_AFailedTurnFreesTheKey(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	wake := &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}
+	wake := &agentv1.Decision{
+		Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
+		TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered",
+	}
 	for range 3 {
-		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), wake).GetResult())
+		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), wake).
+			GetResult())
 		r.finish(r.take("keeper"), fatal)
 		require.False(t, r.facts("keeper").GetTickPending())
 	}
 	// One that may be tried again is queued itself.
-	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), wake).GetResult())
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), wake).
+		GetResult())
 	r.finish(r.take("keeper"), retryable)
 	require.True(t, r.facts("keeper").GetTickPending())
 	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
@@ -88,11 +103,15 @@ func TestD4_AFailedTurnFreesTheKey(t *testing.T) {
 func TestD6_AnUnchangedDecisionIsNotWrittenAgain(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	idle := &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "no_work_items", Explanation: "idle: nothing"}
+	idle := &agentv1.Decision{
+		Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "no_work_items",
+		Explanation: "idle: nothing",
+	}
 	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(1, idle).GetResult())
 	before := len(r.events())
 	for range 3 {
-		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_UNCHANGED, r.offer(r.facts("keeper").GetFactsRevision(), idle).GetResult())
+		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_UNCHANGED, r.offer(r.facts("keeper").GetFactsRevision(),
+			idle).GetResult())
 	}
 	require.Len(t, r.events(), before)
 	require.Equal(t, "no_work_items", r.facts("keeper").GetLastDecision().GetReason())
@@ -105,9 +124,12 @@ func TestD6_AnUnchangedDecisionIsNotWrittenAgain(t *testing.T) {
 	require.ErrorIs(t, err, fault.LimitExceeded)
 
 	for i := range state.KeptDecisions + 5 {
-		r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: fmt.Sprint(i)})
+		r.offer(r.facts("keeper").GetFactsRevision(),
+			&agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: fmt.Sprint(i)})
 	}
-	l, err = r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageSize: state.KeptDecisions})
+	l, err = r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{
+		AgentId: "keeper", PageSize: state.KeptDecisions,
+	})
 	require.NoError(t, err)
 	require.Len(t, l.GetDecisions(), state.KeptDecisions)
 	require.Equal(t, fmt.Sprint(state.KeptDecisions+4), l.GetDecisions()[0].GetReason(), "newest first")
@@ -135,7 +157,10 @@ func TestX14_ASweepSeesEveryAgent(t *testing.T) {
 	for _, ns := range []string{"acme", "umbrella"} {
 		ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: ns, Principal: "op", Role: rpc.RoleOperator})
 		for i := range each {
-			_, err := r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: fmt.Sprintf("a%04d", i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+			_, err := r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+				AgentId: fmt.Sprintf("a%04d", i),
+				Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
+			})
 			require.NoError(t, err)
 		}
 	}
@@ -161,7 +186,8 @@ func TestX14_ASweepSeesEveryAgent(t *testing.T) {
 	}
 }
 
-// With pending_only, a sweep reads the agents about which something is to be decided, whatever their work, and no other.
+// With pending_only, a sweep reads the agents about which something is to be decided, whatever their work, and no
+// other.
 func TestX14_ASweepOfPendingDecisions(t *testing.T) {
 	r := newRig(t)
 	pending := func() (found []string) {
@@ -181,7 +207,8 @@ func TestX14_ASweepOfPendingDecisions(t *testing.T) {
 	idle := func() {
 		t.Helper()
 		d := &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "all_waiting"}
-		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), d).GetResult())
+		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), d).
+			GetResult())
 	}
 	r.spawn("keeper")
 	require.Equal(t, []string{"keeper"}, pending(), "no decision was ever made")
@@ -214,7 +241,11 @@ func TestP7_FactsNameWhatTurnsWereShown(t *testing.T) {
 		r.others.waits = []*waitingv1.Wait{{WaitId: "wt_1"}}
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
 			count++
-			return &workv1.GetWorkQueueResponse{TriggeredBlocked: []*workv1.WorkItem{{WorkItemId: "wi_1", Waits: []*workv1.AttachedWait{{WaitId: "wt_1", TriggerCount: count}}}}}, nil
+			return &workv1.GetWorkQueueResponse{
+				TriggeredBlocked: []*workv1.WorkItem{
+					{WorkItemId: "wi_1", Waits: []*workv1.AttachedWait{{WaitId: "wt_1", TriggerCount: count}}},
+				},
+			}, nil
 		}
 	})
 	turn := func(outcome agentv1.TurnOutcome) {
@@ -238,7 +269,8 @@ func TestD6_DecisionsArePaged(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	record := func(i int) {
-		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: fmt.Sprint(i)}).GetResult())
+		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(),
+			&agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: fmt.Sprint(i)}).GetResult())
 	}
 	for i := range 25 {
 		record(i)
@@ -263,7 +295,9 @@ func TestD6_DecisionsArePaged(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, l.GetDecisions(), facts.DefaultDecisions)
 	for _, bad := range []string{"x", page.Token("facts", "1"), page.Token("decisions", "x")} {
-		_, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageToken: bad})
+		_, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{
+			AgentId: "keeper", PageToken: bad,
+		})
 		require.ErrorIs(t, err, fault.CursorInvalid, bad)
 	}
 }
@@ -296,7 +330,10 @@ func TestP7_AWakeThatNoTurnSurvivedComesBack(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	r.hear(said(&waitingv1.TriggerDelivered{Trigger: &waitingv1.Trigger{TriggerId: "trg_1"}, WakeAgent: true}))
-	wake := &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}
+	wake := &agentv1.Decision{
+		Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
+		TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered",
+	}
 	for i := range int32(2) {
 		require.Equal(t, i, r.facts("keeper").GetFailedTicks())
 		require.Equal(t, epoch, r.facts("keeper").GetWokenAt().AsTime())

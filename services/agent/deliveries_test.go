@@ -92,7 +92,9 @@ func TestA6_ATurnIsPreparedWhileItsMessageIsWritten(t *testing.T) {
 			got := make(chan *agentv1.AcquireTurnResponse, 1)
 			go func() {
 				for {
-					resp, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}, Wait: durationpb.New(20 * time.Second)})
+					resp, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+						AgentIds: []string{"keeper"}, Wait: durationpb.New(20 * time.Second),
+					})
 					if errors.Is(err, fault.Storage) && fault.From(err).Metadata()["outcome"] == "none" {
 						continue // the turn was to be written with the message, and is refused with it
 					}
@@ -111,7 +113,9 @@ func TestA6_ATurnIsPreparedWhileItsMessageIsWritten(t *testing.T) {
 			log.Inject(c.fault)
 			sent := make(chan error, 1)
 			go func() {
-				_, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "first"})
+				_, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
+					AgentId: "keeper", Text: "first",
+				})
 				sent <- err
 			}()
 			<-log.Held()

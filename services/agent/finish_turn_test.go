@@ -27,12 +27,31 @@ func TestA6_Outcomes(t *testing.T) {
 		reason  string
 		message agentv1.MessageState
 	}{
-		"unspecified":          {0, agentv1.TurnState_TURN_STATE_COMPLETED, "finished", agentv1.MessageState_MESSAGE_STATE_PROCESSED},
-		"completed":            {done, agentv1.TurnState_TURN_STATE_COMPLETED, "finished", agentv1.MessageState_MESSAGE_STATE_PROCESSED},
-		"retryable":            {retryable, agentv1.TurnState_TURN_STATE_FAILED, "retryable", agentv1.MessageState_MESSAGE_STATE_QUEUED},
-		"released":             {released, agentv1.TurnState_TURN_STATE_FAILED, "released", agentv1.MessageState_MESSAGE_STATE_QUEUED},
-		"fatal":                {fatal, agentv1.TurnState_TURN_STATE_FAILED, "fatal", agentv1.MessageState_MESSAGE_STATE_QUARANTINED},
-		"baseline over budget": {agentv1.TurnOutcome_TURN_OUTCOME_BASELINE_OVER_BUDGET, agentv1.TurnState_TURN_STATE_FAILED, "baseline_over_budget", agentv1.MessageState_MESSAGE_STATE_QUARANTINED},
+		"unspecified": {
+			0, agentv1.TurnState_TURN_STATE_COMPLETED, "finished",
+			agentv1.MessageState_MESSAGE_STATE_PROCESSED,
+		},
+		"completed": {
+			done, agentv1.TurnState_TURN_STATE_COMPLETED, "finished",
+			agentv1.MessageState_MESSAGE_STATE_PROCESSED,
+		},
+		"retryable": {
+			retryable, agentv1.TurnState_TURN_STATE_FAILED, "retryable",
+			agentv1.MessageState_MESSAGE_STATE_QUEUED,
+		},
+		"released": {
+			released, agentv1.TurnState_TURN_STATE_FAILED, "released",
+			agentv1.MessageState_MESSAGE_STATE_QUEUED,
+		},
+		"fatal": {
+			fatal, agentv1.TurnState_TURN_STATE_FAILED, "fatal",
+			agentv1.MessageState_MESSAGE_STATE_QUARANTINED,
+		},
+		"baseline over budget": {
+			agentv1.TurnOutcome_TURN_OUTCOME_BASELINE_OVER_BUDGET,
+			agentv1.TurnState_TURN_STATE_FAILED, "baseline_over_budget",
+			agentv1.MessageState_MESSAGE_STATE_QUARANTINED,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, a := turn(t)
@@ -121,13 +140,16 @@ func TestA5_ProgressCountsNoAttempt(t *testing.T) {
 	require.EqualValues(t, 1, r.message("keeper", id).GetAttempts(), "the one that is open")
 
 	// No progress: reading, a call that failed, a call that changed nothing, a round without calls.
-	r.on("CompleteWorkItem", func(context.Context, proto.Message) (proto.Message, error) { return nil, fault.NotFound.New("no") })
+	r.on("CompleteWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
+		return nil, fault.NotFound.New("no")
+	})
 	r.on("UpdateWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
 		return &workv1.UpdateWorkItemResponse{Unchanged: true}, nil
 	})
 	for i := range lane.MaxAttempts {
 		require.EqualValues(t, i+1, r.message("keeper", id).GetAttempts())
-		r.submit(a, 0, "", use("ListWorkItems"), use("CompleteWorkItem", "work_item_id", "wi_1"), use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "x"))
+		r.submit(a, 0, "", use("ListWorkItems"), use("CompleteWorkItem", "work_item_id", "wi_1"),
+			use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "x"))
 		r.submit(a, 1, "thinking")
 		r.finish(a, retryable)
 		if i < lane.MaxAttempts-1 {
@@ -160,13 +182,17 @@ func TestA5_ProgressIsBounded(t *testing.T) {
 
 func TestA6_RunsAreFenced(t *testing.T) {
 	r, a := turn(t)
-	forged := &agentv1.AcquireTurnResponse{Turn: &agentv1.Turn{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: "run_00000000000000000000000zzz"}}
+	forged := &agentv1.AcquireTurnResponse{Turn: &agentv1.Turn{
+		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(),
+		RunId: "run_00000000000000000000000zzz",
+	}}
 	_, err := r.tryFinish(forged, done)
 	require.ErrorIs(t, err, fault.RunStale)
 	_, err = r.trySubmit(forged, 0, "x")
 	require.ErrorIs(t, err, fault.RunStale)
 	renew := func(a *agentv1.AcquireTurnResponse) error {
-		_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+		_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+			GetTurnId(), RunId: a.GetTurn().GetRunId()})
 		return err
 	}
 	require.ErrorIs(t, renew(forged), fault.RunStale)
@@ -174,15 +200,23 @@ func TestA6_RunsAreFenced(t *testing.T) {
 
 	// A credential of another run, another agent, another role.
 	for _, actor := range []rpc.Actor{
-		{Namespace: "acme", Principal: "p", Role: rpc.RoleAgent, AgentID: "keeper", RunID: "run_00000000000000000000000zzz"},
+		{
+			Namespace: "acme", Principal: "p", Role: rpc.RoleAgent, AgentID: "keeper",
+			RunID: "run_00000000000000000000000zzz",
+		},
 		{Namespace: "acme", Principal: "p", Role: rpc.RoleAgent, AgentID: "other"},
 		{Namespace: "acme", Principal: "p", Role: rpc.RoleOperator},
 		{Namespace: "acme", Principal: "p", Role: rpc.RoleIntegration},
 	} {
-		_, err := r.service.FinishTurn(rpc.WithActor(t.Context(), actor), &agentv1.FinishTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+		_, err := r.service.FinishTurn(rpc.WithActor(t.Context(), actor), &agentv1.FinishTurnRequest{
+			AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
+		})
 		require.Error(t, err, "%+v", actor)
 	}
-	_, err = r.tryFinish(&agentv1.AcquireTurnResponse{Turn: &agentv1.Turn{AgentId: "keeper", TurnId: "trn_00000000000000000000000zzz", RunId: a.GetTurn().GetRunId()}}, done)
+	_, err = r.tryFinish(&agentv1.AcquireTurnResponse{
+		Turn: &agentv1.Turn{AgentId: "keeper", TurnId: "trn_00000000000000000000000zzz", RunId: a.GetTurn().
+			GetRunId()},
+	}, done)
 	require.ErrorIs(t, err, fault.NotFound)
 	r.finish(a, done)
 }
@@ -213,7 +247,8 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 
 	// A sign of life begins the term anew, and writes no line.
 	before := len(r.events())
-	resp, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+	resp, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId(), RunId: a.GetTurn().GetRunId()})
 	require.NoError(t, err)
 	require.Equal(t, r.clk.Now().Add(leases.Term), resp.GetLeaseExpiresAt().AsTime())
 	require.Len(t, r.events(), before)
@@ -233,7 +268,8 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 	require.ErrorIs(t, err, fault.RunStale)
 	_, err = r.tryFinish(a, done)
 	require.ErrorIs(t, err, fault.RunStale)
-	_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+	_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId(), RunId: a.GetTurn().GetRunId()})
 	require.ErrorIs(t, err, fault.RunStale)
 	require.Empty(t, r.others.seen())
 	require.Len(t, r.events(), before)
@@ -244,7 +280,8 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 		r.clk.Advance(leases.Term)
 		r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 	}
-	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, r.message("keeper", a.GetMessage().GetMessageId()).GetState())
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, r.message("keeper", a.GetMessage().GetMessageId()).
+		GetState())
 }
 
 // After a restart every open turn has one full term (SPEC X12), and its runner goes on.
@@ -292,7 +329,10 @@ func TestD4_IdleTurnsAreCounted(t *testing.T) {
 	tick := func() *agentv1.AcquireTurnResponse {
 		_, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
 			AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(),
-			Decision: &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"},
+			Decision: &agentv1.Decision{
+				Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
+				TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered",
+			},
 		})
 		require.NoError(t, err)
 		return r.take("keeper")
@@ -327,7 +367,8 @@ func TestA6_EventsOfATurnAreInOrder(t *testing.T) {
 	r.submit(a, 0, "x", use("ListWorkItems"))
 	r.finish(a, done)
 	require.Equal(t, []string{
-		"agent_spawned", "message_queued", "message_dequeued", "turn_started", "brief_written", "round_submitted", "tool_result_recorded",
+		"agent_spawned", "message_queued", "message_dequeued", "turn_started", "brief_written", "round_submitted",
+		"tool_result_recorded",
 		"round_settled", "message_processed", "turn_completed", "brief_written",
 	}, planetest.Types(r.events()))
 	for _, ev := range r.events() {

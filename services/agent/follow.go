@@ -19,7 +19,10 @@ import (
 func follows(enqueueChild func(ref.Agent)) []plane.Followed {
 	return []plane.Followed{
 		{
-			Plane: "task", Types: []string{"task_completed", "task_failed", "task_cancelled", "task_interrupted", "task_cancelling"},
+			Plane: "task", Types: []string{
+				"task_completed", "task_failed", "task_cancelled", "task_interrupted",
+				"task_cancelling",
+			},
 			Registry: journal.NewRegistry(taskv1.File_quartet_task_v1_task_event_proto),
 			Matters: func(ev *journal.Event) bool {
 				p, ok := ev.Payload.(*taskv1.TaskCancelling)
@@ -41,7 +44,10 @@ func follows(enqueueChild func(ref.Agent)) []plane.Followed {
 			},
 		},
 		{
-			Plane: "waiting", Types: []string{"trigger_delivered", "timer_fired", "wait_registered", "wait_resolved", "wait_cancelled", "wait_triggered", "wait_rechecked"},
+			Plane: "waiting", Types: []string{
+				"trigger_delivered", "timer_fired", "wait_registered", "wait_resolved",
+				"wait_cancelled", "wait_triggered", "wait_rechecked",
+			},
 			Registry: journal.NewRegistry(waitingv1.File_quartet_waiting_v1_waiting_event_proto),
 			Matters: func(ev *journal.Event) bool {
 				switch ev.Payload.(type) {

@@ -19,14 +19,22 @@ func TestA10_ForkAndFresh(t *testing.T) {
 	objective := "ship the parser"
 	r.others.set(func() {
 		r.others.item = func() *workv1.WorkItem {
-			return &workv1.WorkItem{WorkItemId: "wi_focus", Objective: objective, State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, TodoList: []*workv1.TodoItem{{Text: "write the tests"}}}
+			return &workv1.WorkItem{
+				WorkItemId: "wi_focus", Objective: objective,
+				State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, TodoList: []*workv1.TodoItem{
+					{Text: "write the tests"},
+				},
+			}
 		}
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
 			return &workv1.GetWorkQueueResponse{Current: r.others.item()}, nil
 		}
 	})
 	spawn := func(requestID string, c agentv1.Context) *agentv1.SpawnAgentResponse {
-		resp, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{ParentAgentId: "keeper", InitialMessage: "look at the lexer", RequestId: requestID, Context: c})
+		resp, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+			ParentAgentId:  "keeper",
+			InitialMessage: "look at the lexer", RequestId: requestID, Context: c,
+		})
 		require.NoError(t, err)
 		return resp
 	}
@@ -63,7 +71,10 @@ func TestA10_AViewThatCannotBeRead(t *testing.T) {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) { return nil, fault.NotReady.New("starting") }
 	})
 	before := len(r.events())
-	_, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{ParentAgentId: "keeper", InitialMessage: strings.Repeat("x", 10), Context: agentv1.Context_CONTEXT_FORK})
+	_, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+		ParentAgentId:  "keeper",
+		InitialMessage: strings.Repeat("x", 10), Context: agentv1.Context_CONTEXT_FORK,
+	})
 	require.ErrorIs(t, err, fault.NotReady)
 	require.Len(t, r.events(), before)
 }

@@ -23,7 +23,10 @@ func TestC1_GetContext(t *testing.T) {
 	r.spawn("keeper")
 	r.others.set(func() {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
-			return &workv1.GetWorkQueueResponse{Revision: 7, Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: "ship it"}}, nil
+			return &workv1.GetWorkQueueResponse{Revision: 7, Current: &workv1.WorkItem{
+				WorkItemId: "wi_1",
+				Objective:  "ship it",
+			}}, nil
 		}
 	})
 	r.on("PickWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
@@ -35,38 +38,54 @@ func TestC1_GetContext(t *testing.T) {
 	r.submit(a, 1, "I do nothing about it")
 	before := len(r.events())
 	get := func(budget int32) (*agentv1.ContextProjection, error) {
-		resp, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper", BudgetTokens: budget})
+		resp, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{
+			AgentId: "keeper", BudgetTokens: budget,
+		})
 		return resp.GetContext(), err
 	}
 	c, err := get(0)
 	require.NoError(t, err)
 	require.EqualValues(t, 7, c.GetWorkRevision())
 	require.EqualValues(t, prompt.DefaultBudget, c.GetBudgetTokens())
-	for _, want := range []string{"> hello", "Objective: ship it", "I look around", "I do nothing about it", "decision: picked wi_1, it is urgent"} {
+	for _, want := range []string{
+		"> hello", "Objective: ship it", "I look around", "I do nothing about it",
+		"decision: picked wi_1, it is urgent",
+	} {
 		require.Contains(t, c.GetText(), want)
 	}
-	require.Less(t, strings.Index(c.GetText(), "> I look around"), strings.Index(c.GetText(), "> I do nothing"), "the conversation is in order")
+	require.Less(t, strings.Index(c.GetText(), "> I look around"), strings.Index(c.GetText(), "> I do nothing"),
+		"the conversation is in order")
 	var names []string
 	for _, s := range c.GetSections() {
 		names = append(names, s.GetName())
 	}
-	require.Equal(t, []string{"guidance", "agent", "current_item", "conversation", "notes", "state", "trace", "message"}, names)
+	require.Equal(t, []string{
+		"guidance", "agent", "current_item", "conversation", "notes", "state", "trace",
+		"message",
+	}, names)
 	require.Len(t, r.events(), before)
 
-	for budget, reason := range map[int32]error{-1: fault.LimitExceeded, 511: fault.LimitExceeded, 512: nil, 200_000: nil, 200_001: fault.LimitExceeded} {
+	for budget, reason := range map[int32]error{
+		-1: fault.LimitExceeded, 511: fault.LimitExceeded, 512: nil,
+		200_000: nil, 200_001: fault.LimitExceeded,
+	} {
 		_, err := get(budget)
 		require.ErrorIs(t, err, reason, "%d", budget)
 	}
 	r.others.set(func() {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
-			return &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: strings.Repeat("long ", 1000)}}, nil
+			return &workv1.GetWorkQueueResponse{
+				Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: strings.Repeat("long ", 1000)},
+			}, nil
 		}
 	})
 	_, err = get(512)
 	require.ErrorIs(t, err, fault.BaselineOverBudget)
 	r.others.set(func() {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
-			return &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: strings.Repeat("long ", 8000)}}, nil
+			return &workv1.GetWorkQueueResponse{
+				Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: strings.Repeat("long ", 8000)},
+			}, nil
 		}
 	})
 	_, err = get(prompt.DefaultBudget)
@@ -95,7 +114,8 @@ func TestC1_AnOrchestratorSeesItsBoards(t *testing.T) {
 		r.others.boards = func(req *boardv1.GetSummaryRequest) (*boardv1.GetSummaryResponse, error) {
 			asked = append(asked, req.GetSessionId())
 			budget += req.GetTokenBudget()
-			return &boardv1.GetSummaryResponse{Text: "## Boards\n- build [running] of " + req.GetSessionId() + "\n"}, nil
+			return &boardv1.GetSummaryResponse{Text: "## Boards\n- build [running] of " + req.GetSessionId() + "\n"},
+				nil
 		}
 	})
 	child := r.delegate(r.operator(), "one", "do it").GetAgentId()

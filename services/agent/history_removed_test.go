@@ -17,13 +17,15 @@ import (
 	"quartet/services/agent/state"
 )
 
-// What contexts may show of an agent is kept, however old it is. The rest of its history is removed, and lists end where it was (SPEC A15).
+// What contexts may show of an agent is kept, however old it is. The rest of its history is removed, and lists end
+// where it was (SPEC A15).
 func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	r.spawn("gone")
 	r.on("PickWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
-		return &workv1.PickWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.PickWorkItemRequest).GetWorkItemId()}}, nil
+		return &workv1.PickWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.PickWorkItemRequest).
+			GetWorkItemId()}}, nil
 	})
 	_, err := r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "gone"})
 	require.NoError(t, err)
@@ -78,7 +80,8 @@ func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 		return texts
 	}
 	require.Equal(t, answers(turns-1, turns-1-needed), rounds(&agentv1.ListRoundsRequest{}))
-	require.Equal(t, answers(2*perItem-1, 2*perItem-1-state.ShownRounds), rounds(&agentv1.ListRoundsRequest{WorkItemId: "wi_open"}))
+	require.Equal(t, answers(2*perItem-1, 2*perItem-1-state.ShownRounds),
+		rounds(&agentv1.ListRoundsRequest{WorkItemId: "wi_open"}))
 	require.Empty(t, rounds(&agentv1.ListRoundsRequest{WorkItemId: "wi_reported"}))
 
 	for _, i := range []int{0, turns - 1 - needed} { // of the second one the record is in memory
@@ -89,7 +92,10 @@ func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 	got, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: ids[turns-needed]})
 	require.NoError(t, err)
 	require.Equal(t, fmt.Sprint("answer ", turns-needed), got.GetRounds()[0].GetText())
-	_, err = r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{AgentId: "keeper", TurnId: ids[0], RunId: "run_00000000000000000000000abc", RoundIndex: 0, Text: "again"})
+	_, err = r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
+		AgentId: "keeper", TurnId: ids[0],
+		RunId: "run_00000000000000000000000abc", RoundIndex: 0, Text: "again",
+	})
 	require.ErrorIs(t, err, fault.HistoryRemoved)
 
 	said := 0
@@ -111,17 +117,24 @@ func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, shown.GetContext().GetText(), fmt.Sprint("answer ", turns-1))
 	r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
-		return &workv1.GetWorkQueueResponse{AgentId: "keeper", Current: &workv1.WorkItem{WorkItemId: "wi_open", Objective: "go on"}}, nil
+		return &workv1.GetWorkQueueResponse{AgentId: "keeper", Current: &workv1.WorkItem{
+			WorkItemId: "wi_open",
+			Objective:  "go on",
+		}}, nil
 	}
 	for range 2 { // the second time of what is remembered
 		shown, err = r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
 		require.NoError(t, err)
-		require.Contains(t, shown.GetContext().GetText(), "[earlier parts are left out; ReadConversation has what was said since "+oldest.GetCreatedAt().AsTime().Format(time.RFC3339)+
+		require.Contains(t, shown.GetContext().GetText(), "[earlier parts are left out; ReadConversation has what "+
+			"was said since "+oldest.GetCreatedAt().AsTime().Format(time.RFC3339)+
 			"; what was said before was removed because of its age]\n")
-		about, err := r.service.ListRounds(r.operator(), &agentv1.ListRoundsRequest{AgentId: "keeper", WorkItemId: "wi_open", PageSize: 100})
+		about, err := r.service.ListRounds(r.operator(), &agentv1.ListRoundsRequest{
+			AgentId: "keeper", WorkItemId: "wi_open", PageSize: 100,
+		})
 		require.NoError(t, err)
 		left := about.GetRounds()[state.ShownRounds-1]
-		require.Contains(t, shown.GetContext().GetText(), "\n## Notes on it, from what was done since "+left.GetCreatedAt().AsTime().Format(time.RFC3339)+
+		require.Contains(t, shown.GetContext().GetText(), "\n## Notes on it, from what was done since "+
+			left.GetCreatedAt().AsTime().Format(time.RFC3339)+
 			"; your older rounds for it were removed because of their age\n- none\n")
 	}
 	r.others.queue = nil

@@ -35,14 +35,16 @@ func TestA9_ManyInterjectionsAreNotLost(t *testing.T) {
 		require.Equal(t, all, append([]string{a.GetMessage().GetText()}, texts(a.GetInterjections())...))
 		require.Zero(t, r.facts("keeper").GetQueued())
 		r.restart()
-		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_INTERJECTED, r.message("keeper", a.GetInterjections()[0].GetMessageId()).GetState())
+		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_INTERJECTED,
+			r.message("keeper", a.GetInterjections()[0].GetMessageId()).GetState())
 		r.clk.Advance(leases.Term)
 		r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 		require.EqualValues(t, 300, r.facts("keeper").GetQueued())
 	}
 	a := r.take("keeper")
 	r.finish(a, done)
-	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_INTERJECTED, r.message("keeper", a.GetInterjections()[298].GetMessageId()).GetState())
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_INTERJECTED,
+		r.message("keeper", a.GetInterjections()[298].GetMessageId()).GetState())
 	require.True(t, r.poll().GetPending(), "they are finished with their turn")
 	r.checkPages()
 }
@@ -83,7 +85,8 @@ func TestA9_TheBytesOfATurnsInterjections(t *testing.T) {
 		text  string
 		times int
 	}{
-		"plain": {"x", 1}, "quotes": {`"`, 2}, "letters of two bytes": {"é", 2}, "control characters": {"\x01", 6}, "markup": {"<", 6},
+		"plain": {"x", 1}, "quotes": {`"`, 2}, "letters of two bytes": {"é", 2}, "control characters": {"\x01", 6},
+		"markup": {"<", 6},
 	} {
 		one := lane.JournalBytes(&agentv1.Message{Text: strings.Repeat(c.text, 1000)})
 		two := lane.JournalBytes(&agentv1.Message{Text: strings.Repeat(c.text, 2000)})

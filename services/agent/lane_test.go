@@ -15,7 +15,10 @@ import (
 
 func TestA1_SpawnPublicNamed(t *testing.T) {
 	r := newRig(t)
-	req := &agentv1.SpawnAgentRequest{AgentId: "keeper", RequestId: "r1", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, InitialMessage: "hello", WorkspaceRoot: "/srv/repo"}
+	req := &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", RequestId: "r1", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+		InitialMessage: "hello", WorkspaceRoot: "/srv/repo",
+	}
 	resp, err := r.service.SpawnAgent(r.operator(), req)
 	require.NoError(t, err)
 	a := resp.GetAgent()
@@ -34,12 +37,16 @@ func TestA1_SpawnPublicNamed(t *testing.T) {
 	require.Equal(t, []string{"agent_spawned", "message_queued"}, planetest.Types(r.events()))
 
 	// An id is never used again (SPEC A8).
-	_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.ErrorIs(t, err, fault.AlreadyExists)
 
 	// The same name in another namespace is another agent.
 	ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "umbrella", Principal: "op", Role: rpc.RoleOperator})
-	_, err = r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err = r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 }
 
@@ -47,12 +54,18 @@ func TestA1_SpawnRefusals(t *testing.T) {
 	r := newRig(t)
 	public := agentv1.Preset_PRESET_PUBLIC_NAMED
 	for name, req := range map[string]*agentv1.SpawnAgentRequest{
-		"no preset":        {AgentId: "a"},
-		"a private child":  {AgentId: "a", Preset: agentv1.Preset_PRESET_PRIVATE_CHILD},
-		"no id":            {Preset: public},
-		"a bad id":         {AgentId: "A b", Preset: public},
-		"explicit_root":    {AgentId: "a", Preset: public, WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_EXPLICIT_ROOT},
-		"a worktree":       {AgentId: "a", Preset: public, WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE},
+		"no preset":       {AgentId: "a"},
+		"a private child": {AgentId: "a", Preset: agentv1.Preset_PRESET_PRIVATE_CHILD},
+		"no id":           {Preset: public},
+		"a bad id":        {AgentId: "A b", Preset: public},
+		"explicit_root": {
+			AgentId: "a", Preset: public,
+			WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_EXPLICIT_ROOT,
+		},
+		"a worktree": {
+			AgentId: "a", Preset: public,
+			WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE,
+		},
 		"an unknown mode":  {AgentId: "a", Preset: public, WorkspaceMode: 99},
 		"a template":       {AgentId: "a", Preset: public, Template: "x"},
 		"a fork":           {AgentId: "a", Preset: public, Context: agentv1.Context_CONTEXT_FORK},
@@ -66,7 +79,9 @@ func TestA1_SpawnRefusals(t *testing.T) {
 		require.Error(t, err, name)
 	}
 	for _, role := range []string{rpc.RoleRunner, rpc.RoleIntegration, rpc.RoleWorker} {
-		_, err := r.service.SpawnAgent(planetest.As(t.Context(), role), &agentv1.SpawnAgentRequest{AgentId: "a", Preset: public})
+		_, err := r.service.SpawnAgent(planetest.As(t.Context(), role), &agentv1.SpawnAgentRequest{
+			AgentId: "a", Preset: public,
+		})
 		require.ErrorIs(t, err, fault.PermissionDenied, role)
 	}
 	require.Empty(t, r.events())
@@ -104,8 +119,10 @@ func TestA5_WhoMaySendWhat(t *testing.T) {
 		{rpc.RoleWorker, channel, 0, ""},
 	}
 	for _, runtime := range []agentv1.MessageKind{
-		agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK, agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK,
-		agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT, agentv1.MessageKind_MESSAGE_KIND_DELEGATION, agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
+		agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK,
+		agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK,
+		agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT, agentv1.MessageKind_MESSAGE_KIND_DELEGATION,
+		agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
 	} {
 		for _, role := range []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleIntegration} {
 			rows = append(rows, row{role, runtime, 0, ""})
@@ -124,7 +141,8 @@ func TestA5_WhoMaySendWhat(t *testing.T) {
 		require.NoError(t, err, "%+v", c)
 		m := resp.GetMessage()
 		require.Equal(t, c.want, fmt.Sprintf("%s/%s/%s",
-			strings.TrimPrefix(m.GetKind().String(), "MESSAGE_KIND_"), strings.TrimPrefix(m.GetOrigin().String(), "ORIGIN_"), strings.TrimPrefix(m.GetAuthority().String(), "AUTHORITY_")))
+			strings.TrimPrefix(m.GetKind().String(), "MESSAGE_KIND_"), strings.TrimPrefix(m.GetOrigin().String(),
+				"ORIGIN_"), strings.TrimPrefix(m.GetAuthority().String(), "AUTHORITY_")))
 		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, m.GetState())
 	}
 }
@@ -172,7 +190,10 @@ func TestX2_ARepeatedMessageIsOneMessage(t *testing.T) {
 	again, err := r.service.EnqueueMessage(r.operator(), req)
 	require.NoError(t, err)
 	require.Equal(t, first.GetMessageId(), again.GetMessageId())
-	_, err = r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "y", RequestId: "r1"})
+	_, err = r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: "y",
+		RequestId: "r1",
+	})
 	require.ErrorIs(t, err, fault.RequestIDReused)
 	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
 }
@@ -201,7 +222,10 @@ func TestA5_LaneOrder(t *testing.T) {
 		order = append(order, a.GetMessage().GetText())
 		r.finish(a, done)
 	}
-	require.Equal(t, []string{"interject 1", "next 1", "next 2", "normal 1", "normal 2", "background 1", "background 2"}, order)
+	require.Equal(t, []string{
+		"interject 1", "next 1", "next 2", "normal 1", "normal 2", "background 1",
+		"background 2",
+	}, order)
 	require.True(t, r.poll("keeper").GetPending())
 }
 
@@ -238,7 +262,9 @@ func TestX9_ListsOfMessagesAndTurns(t *testing.T) {
 		}
 	}
 	require.Equal(t, sent, got)
-	queued, err := r.service.ListMessages(r.operator(), &agentv1.ListMessagesRequest{AgentId: "keeper", State: agentv1.MessageState_MESSAGE_STATE_QUEUED})
+	queued, err := r.service.ListMessages(r.operator(), &agentv1.ListMessagesRequest{
+		AgentId: "keeper", State: agentv1.MessageState_MESSAGE_STATE_QUEUED,
+	})
 	require.NoError(t, err)
 	require.Len(t, queued.GetMessages(), 2)
 
@@ -260,7 +286,9 @@ func TestX9_ListsOfMessagesAndTurns(t *testing.T) {
 	agents, err := r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{PageSize: 1})
 	require.NoError(t, err)
 	require.Equal(t, "alpha", agents.GetAgents()[0].GetAgentId())
-	agents, err = r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{PageSize: 1, PageToken: agents.GetNextPageToken()})
+	agents, err = r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{
+		PageSize: 1, PageToken: agents.GetNextPageToken(),
+	})
 	require.NoError(t, err)
 	require.Equal(t, "keeper", agents.GetAgents()[0].GetAgentId())
 	require.Empty(t, agents.GetNextPageToken())

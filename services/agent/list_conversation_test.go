@@ -62,7 +62,8 @@ func TestC7_TheConversationIsReadBack(t *testing.T) {
 		found := r.conversation(&agentv1.ListConversationRequest{Contains: "teal question 17"}).GetUtterances()
 		require.Len(t, found, 13, "17, 117, 217 and 170 to 179")
 		found = r.conversation(&agentv1.ListConversationRequest{
-			Contains: "teal", Since: timestamppb.New(began.Add(3 * time.Second)), Until: timestamppb.New(began.Add(5 * time.Second)),
+			Contains: "teal", Since: timestamppb.New(began.Add(3 * time.Second)),
+			Until: timestamppb.New(began.Add(5 * time.Second)),
 		}).GetUtterances()
 		require.Len(t, found, 2)
 		require.Contains(t, found[0].GetText(), "Question 3 ")
@@ -105,7 +106,9 @@ func TestC7_SearchesThatAreNotTaken(t *testing.T) {
 		require.Error(t, err, name)
 		require.NotErrorIs(t, err, fault.InternalError, name)
 	}
-	_, err := r.service.ListConversation(r.operator(), &agentv1.ListConversationRequest{AgentId: "keeper", Contains: strings.Repeat("a", 256)})
+	_, err := r.service.ListConversation(r.operator(), &agentv1.ListConversationRequest{
+		AgentId: "keeper", Contains: strings.Repeat("a", 256),
+	})
 	require.NoError(t, err)
 	_, err = r.service.ListConversation(r.operator(), &agentv1.ListConversationRequest{AgentId: "nobody"})
 	require.ErrorIs(t, err, fault.NotFound)

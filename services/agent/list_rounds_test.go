@@ -25,7 +25,8 @@ func TestC2_TheTranscriptIsReadBack(t *testing.T) {
 	r.spawn("keeper")
 	r.spawn("other") // its rounds stand between keeper's in the journal
 	r.on("PickWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
-		return &workv1.PickWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.PickWorkItemRequest).GetWorkItemId()}}, nil
+		return &workv1.PickWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.PickWorkItemRequest).
+			GetWorkItemId()}}, nil
 	})
 	const turns = state.KeptTurns + packed.GroupSize + 6
 	var ids, runs []string
@@ -35,7 +36,8 @@ func TestC2_TheTranscriptIsReadBack(t *testing.T) {
 		a := r.take("keeper")
 		b := r.take("other")
 		ids, runs = append(ids, a.GetTurn().GetTurnId()), append(runs, a.GetTurn().GetRunId())
-		r.submit(a, 0, fmt.Sprint("first of ", i), use("PickWorkItem", "work_item_id", fmt.Sprintf("wi_%d", i%3)), use("Nonsense"))
+		r.submit(a, 0, fmt.Sprint("first of ", i), use("PickWorkItem", "work_item_id", fmt.Sprintf("wi_%d", i%3)),
+			use("Nonsense"))
 		r.submit(b, 0, "not keeper's")
 		r.submit(a, 1, fmt.Sprint("second of ", i))
 		r.finish(a, done)
@@ -58,7 +60,9 @@ func TestC2_TheTranscriptIsReadBack(t *testing.T) {
 		require.Len(t, all, 2*turns, when)
 		require.Equal(t, fmt.Sprint("second of ", turns-1), all[0].GetText())
 		require.Equal(t, "first of 0", all[len(all)-1].GetText())
-		require.Equal(t, []agentv1.ToolStatus{tools.StatusSuccess, tools.StatusError}, []agentv1.ToolStatus{all[1].GetToolResults()[0].GetStatus(), all[1].GetToolResults()[1].GetStatus()})
+		require.Equal(t, []agentv1.ToolStatus{tools.StatusSuccess, tools.StatusError}, []agentv1.ToolStatus{
+			all[1].GetToolResults()[0].GetStatus(), all[1].GetToolResults()[1].GetStatus(),
+		})
 		require.True(t, all[len(all)-1].GetSettled())
 		require.Len(t, list(&agentv1.ListRoundsRequest{}), 2*turns)
 		ofTurn := list(&agentv1.ListRoundsRequest{TurnId: ids[3]})

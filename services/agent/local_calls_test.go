@@ -15,7 +15,8 @@ import (
 
 func (r *rig) startCalls(a *agentv1.AcquireTurnResponse, index int32, calls ...*agentv1.ToolCall) error {
 	_, err := r.service.StartLocalCalls(r.runner(), &agentv1.StartLocalCallsRequest{
-		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), RoundIndex: index, Calls: calls,
+		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
+		RoundIndex: index, Calls: calls,
 	})
 	return err
 }
@@ -46,11 +47,17 @@ func TestA6_LocalCallsOfALostRunnerAreUnknown(t *testing.T) {
 	require.NoError(t, r.startCalls(a, 0, write))
 	_, err := r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
 		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "First.",
-		LocalToolCalls:   []*agentv1.ToolCall{write},
-		LocalToolResults: []*agentv1.ToolResult{{CallId: "w1", ToolName: "WorkspaceWrite", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, SummaryText: "written"}},
+		LocalToolCalls: []*agentv1.ToolCall{write},
+		LocalToolResults: []*agentv1.ToolResult{
+			{
+				CallId: "w1", ToolName: "WorkspaceWrite", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS,
+				SummaryText: "written",
+			},
+		},
 	})
 	require.NoError(t, err)
-	require.NoError(t, r.startCalls(a, 1, local("w2", "WorkspaceEdit", "path", "list.txt"), local("w3", "WorkspaceWrite", "path", "b.txt")))
+	require.NoError(t, r.startCalls(a, 1, local("w2", "WorkspaceEdit", "path", "list.txt"),
+		local("w3", "WorkspaceWrite", "path", "b.txt")))
 	require.NoError(t, r.startCalls(a, 1, local("w4", "WorkspaceWrite", "path", "c.txt")))
 	r.clk.Advance(leases.Term)
 	require.NoError(t, r.service.Quiesce(t.Context()))
@@ -58,7 +65,8 @@ func TestA6_LocalCallsOfALostRunnerAreUnknown(t *testing.T) {
 		b := r.take("keeper")
 		text := b.GetContext().GetText()
 		id := a.GetTurn().GetTurnId()
-		require.Contains(t, text, id+"/0 WorkspaceWrite: success, written\n  arguments: {\"path\":\"mail.txt\",\"text\":\"Dear all\"}")
+		require.Contains(t, text, id+"/0 WorkspaceWrite: success, written\n  arguments: "+
+			"{\"path\":\"mail.txt\",\"text\":\"Dear all\"}")
 		for _, path := range []string{"list.txt", "b.txt", "c.txt"} {
 			require.Contains(t, text, `"path":"`+path+`"`)
 		}
@@ -111,7 +119,9 @@ func TestA6_LocalCallsAreChecked(t *testing.T) {
 	require.NoError(t, r.startCalls(a, 0, many(turns.MaxCalls-1)...))
 	require.NoError(t, r.startCalls(a, 0, call), "a repetition adds none")
 
-	_, err := r.service.StartLocalCalls(r.runner(), &agentv1.StartLocalCallsRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: "run_" + strings.Repeat("0", 26), Calls: many(1)})
+	_, err := r.service.StartLocalCalls(r.runner(), &agentv1.StartLocalCallsRequest{
+		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: "run_" + strings.Repeat("0", 26), Calls: many(1),
+	})
 	require.ErrorIs(t, err, fault.RunStale)
 	r.finish(a, done)
 	require.ErrorIs(t, r.startCalls(a, 0, local("w9", "X")), fault.TurnEnded)

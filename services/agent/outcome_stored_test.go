@@ -22,7 +22,10 @@ func TestX1_AnErrorAfterAnEffectIsNotNone(t *testing.T) {
 			return err
 		},
 		"a command": func(r *rig, _ *agentv1.AcquireTurnResponse) error {
-			_, err := r.service.CallTool(r.operator(), &agentv1.CallToolRequest{AgentId: "keeper", Name: "ExecCommand", Arguments: use("ExecCommand", "cmd", "true").GetArguments()})
+			_, err := r.service.CallTool(r.operator(), &agentv1.CallToolRequest{
+				AgentId: "keeper", Name: "ExecCommand",
+				Arguments: use("ExecCommand", "cmd", "true").GetArguments(),
+			})
 			return err
 		},
 	} {
@@ -35,8 +38,12 @@ func TestX1_AnErrorAfterAnEffectIsNotNone(t *testing.T) {
 			ran := 0
 			r.on("ExecCommand", func(context.Context, proto.Message) (proto.Message, error) {
 				ran++
-				log.Inject(faultlog.Refused, faultlog.Refused, faultlog.Refused, faultlog.Refused, faultlog.Refused, faultlog.Refused)
-				return &taskv1.ExecCommandResponse{Outcome: taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED, Task: &taskv1.Task{TaskId: "tsk_1"}}, nil
+				log.Inject(faultlog.Refused, faultlog.Refused, faultlog.Refused, faultlog.Refused, faultlog.Refused,
+					faultlog.Refused)
+				return &taskv1.ExecCommandResponse{
+					Outcome: taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED,
+					Task:    &taskv1.Task{TaskId: "tsk_1"},
+				}, nil
 			})
 			err := call(r, a)
 			require.ErrorIs(t, err, fault.Storage)

@@ -27,7 +27,9 @@ func TestA5_EveryOutcome(t *testing.T) {
 		goes   func(r *rig) string // the message
 	}
 	for name, c := range map[string]way{
-		"queued": {agentv1.MessageState_MESSAGE_STATE_QUEUED, "", func(r *rig) string { return r.send("keeper", "x", normal) }},
+		"queued": {agentv1.MessageState_MESSAGE_STATE_QUEUED, "", func(r *rig) string {
+			return r.send("keeper", "x", normal)
+		}},
 		"dequeued": {agentv1.MessageState_MESSAGE_STATE_DEQUEUED, "", func(r *rig) string {
 			r.send("keeper", "x", normal)
 			return r.take("keeper").GetMessage().GetMessageId()
@@ -49,7 +51,10 @@ func TestA5_EveryOutcome(t *testing.T) {
 			r.take("keeper")
 			r.clk.AwaitTimers(1)
 			r.clk.Advance(leases.Term)
-			r.eventually(func() bool { return r.message("keeper", id).GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED })
+			r.eventually(func() bool {
+				return r.message("keeper", id).GetState() ==
+					agentv1.MessageState_MESSAGE_STATE_QUEUED
+			})
 			return id
 		}},
 		"stopped, so queued": {agentv1.MessageState_MESSAGE_STATE_QUEUED, "operator_stopped", func(r *rig) string {
@@ -71,13 +76,16 @@ func TestA5_EveryOutcome(t *testing.T) {
 			require.NoError(r.t, err)
 			return id
 		}},
-		"quarantined after three": {agentv1.MessageState_MESSAGE_STATE_QUARANTINED, "retryable, attempt 3 of 3", func(r *rig) string {
-			id := r.send("keeper", "x", normal)
-			for range lane.MaxAttempts {
-				r.finish(r.take("keeper"), retryable)
-			}
-			return id
-		}},
+		"quarantined after three": {
+			agentv1.MessageState_MESSAGE_STATE_QUARANTINED, "retryable, attempt 3 of 3",
+			func(r *rig) string {
+				id := r.send("keeper", "x", normal)
+				for range lane.MaxAttempts {
+					r.finish(r.take("keeper"), retryable)
+				}
+				return id
+			},
+		},
 		"quarantined at once": {agentv1.MessageState_MESSAGE_STATE_QUARANTINED, "fatal", func(r *rig) string {
 			id := r.send("keeper", "x", normal)
 			r.finish(r.take("keeper"), fatal)
@@ -93,13 +101,16 @@ func TestA5_EveryOutcome(t *testing.T) {
 				require.Equal(t, c.state, m.GetState())
 				require.Equal(t, c.reason, m.GetStateReason())
 				for state := range agentv1.MessageState_name {
-					l, err := r.service.ListMessages(r.operator(), &agentv1.ListMessagesRequest{AgentId: "keeper", State: agentv1.MessageState(state)})
+					l, err := r.service.ListMessages(r.operator(), &agentv1.ListMessagesRequest{
+						AgentId: "keeper", State: agentv1.MessageState(state),
+					})
 					require.NoError(t, err)
 					found := false
 					for _, m := range l.GetMessages() {
 						found = found || m.GetMessageId() == id
 					}
-					require.Equal(t, state == 0 || agentv1.MessageState(state) == c.state, found, "%s", agentv1.MessageState(state))
+					require.Equal(t, state == 0 || agentv1.MessageState(state) == c.state, found, "%s",
+						agentv1.MessageState(state))
 				}
 				r.restart()
 			}

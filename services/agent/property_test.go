@@ -31,9 +31,14 @@ import (
 // never has two open runs.
 func TestX7_RandomHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), others: &others{}}
+		r := &rig{
+			t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(),
+			others: &others{},
+		}
 		r.others.answer = map[string]func(context.Context, proto.Message) (proto.Message, error){
-			"WaitFor": func(context.Context, proto.Message) (proto.Message, error) { return &waitingv1.WaitForResponse{}, nil },
+			"WaitFor": func(context.Context, proto.Message) (proto.Message, error) {
+				return &waitingv1.WaitForResponse{}, nil
+			},
 		}
 		r.up()
 		defer r.down()
@@ -44,7 +49,8 @@ func TestX7_RandomHistories(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			h.step()
 		}
-		live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *state.State) (*state.State, error) { return s, nil })
+		live, _, err := journal.View(context.Background(), r.service.engine.All()[0],
+			func(s *state.State) (*state.State, error) { return s, nil })
 		require.NoError(rt, err)
 		replayed := state.NewState()
 		for _, ev := range r.events() {
@@ -76,7 +82,8 @@ func (h *history) step() {
 	h.n++
 	h.clk.Advance(time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(rt, "pause")))
 	agentID := rapid.SampledFrom(h.agents).Draw(rt, "agent")
-	operator, runner, service := planetest.As(context.Background(), rpc.RoleOperator), planetest.As(context.Background(), rpc.RoleRunner), planetest.As(context.Background(), rpc.RoleService)
+	operator, runner, service := planetest.As(context.Background(), rpc.RoleOperator),
+		planetest.As(context.Background(), rpc.RoleRunner), planetest.As(context.Background(), rpc.RoleService)
 	pick := func() *agentv1.Turn {
 		if len(h.turns) == 0 {
 			return &agentv1.Turn{}
@@ -85,9 +92,15 @@ func (h *history) step() {
 	}
 	switch rapid.IntRange(0, 8).Draw(rt, "what") {
 	case 0, 1:
-		_, _ = h.service.EnqueueMessage(operator, &agentv1.EnqueueMessageRequest{AgentId: agentID, Text: "x", Priority: agentv1.Priority(rapid.Int32Range(0, 4).Draw(rt, "priority"))})
+		_, _ = h.service.EnqueueMessage(operator, &agentv1.EnqueueMessageRequest{
+			AgentId: agentID, Text: "x",
+			Priority: agentv1.Priority(rapid.Int32Range(0, 4).Draw(rt, "priority")),
+		})
 	case 2, 3:
-		resp, err := h.service.AcquireTurn(runner, &agentv1.AcquireTurnRequest{Wait: durationpb.New(0), RequestId: rapid.SampledFrom([]string{"", "r1", "r2", "r3"}).Draw(rt, "request")})
+		resp, err := h.service.AcquireTurn(runner, &agentv1.AcquireTurnRequest{
+			Wait:      durationpb.New(0),
+			RequestId: rapid.SampledFrom([]string{"", "r1", "r2", "r3"}).Draw(rt, "request"),
+		})
 		if err == nil && resp.GetTurn() != nil {
 			h.turns = append(h.turns, resp)
 		}
@@ -95,16 +108,22 @@ func (h *history) step() {
 		tn := pick()
 		call := rapid.SampledFrom([]string{"CreateWorkItem", "WaitFor", "Nonsense"}).Draw(rt, "tool")
 		req := &agentv1.SubmitRoundRequest{
-			AgentId: tn.GetAgentId(), TurnId: tn.GetTurnId(), RunId: tn.GetRunId(), RoundIndex: rapid.Int32Range(0, 3).Draw(rt, "round"), ToolCalls: []*agentv1.ToolCall{use(call)},
+			AgentId: tn.GetAgentId(), TurnId: tn.GetTurnId(), RunId: tn.GetRunId(), RoundIndex: rapid.Int32Range(0, 3).
+					Draw(rt, "round"), ToolCalls: []*agentv1.ToolCall{use(call)},
 			Text: rapid.SampledFrom([]string{"", "y"}).Draw(rt, "text"),
 		}
 		if rapid.Bool().Draw(rt, "sums up") {
-			req.ConversationSummary = &agentv1.ConversationSummary{Text: "s", ThroughTurnId: rapid.SampledFrom([]string{"", pick().GetTurnId()}).Draw(rt, "through")}
+			req.ConversationSummary = &agentv1.ConversationSummary{
+				Text: "s", ThroughTurnId: rapid.SampledFrom([]string{"", pick().GetTurnId()}).Draw(rt, "through"),
+			}
 		}
 		_, _ = h.service.SubmitRound(runner, req)
 	case 6:
 		tn := pick()
-		_, _ = h.service.FinishTurn(runner, &agentv1.FinishTurnRequest{AgentId: tn.GetAgentId(), TurnId: tn.GetTurnId(), RunId: tn.GetRunId(), Outcome: agentv1.TurnOutcome(rapid.Int32Range(0, 4).Draw(rt, "outcome"))})
+		_, _ = h.service.FinishTurn(runner, &agentv1.FinishTurnRequest{
+			AgentId: tn.GetAgentId(), TurnId: tn.GetTurnId(),
+			RunId: tn.GetRunId(), Outcome: agentv1.TurnOutcome(rapid.Int32Range(0, 4).Draw(rt, "outcome")),
+		})
 	case 7:
 		ev := rapid.SampledFrom([]proto.Message{
 			&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: fmt.Sprint("tsk_", h.n%4)}},
@@ -115,21 +134,32 @@ func (h *history) step() {
 	default:
 		_, _ = h.service.OfferDecision(service, &agentv1.OfferDecisionRequest{
 			AgentId: agentID, FactsRevision: h.facts(agentID).GetFactsRevision(),
-			Decision: &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason(rapid.Int32Range(1, 5).Draw(rt, "tick"))},
+			Decision: &agentv1.Decision{
+				Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
+				TickReason: agentv1.TickReason(rapid.Int32Range(1, 5).Draw(rt, "tick")),
+			},
 		})
 	}
 }
 
 func sameAgent(t require.TestingT, a, b *state.Agent) {
 	require.True(t, proto.Equal(a.Record, b.Record), "live %v\nreplayed %v", a.Record, b.Record)
-	require.Equal(t, []any{idsOf(a.Lane.Arrived("")), ids(a.Lane.Queued()), idsOf(a.Lane.Finished()), a.PendingTick, a.TickDropped, a.FactsRevision, a.ReadySince.UnixMicro()}, []any{idsOf(b.Lane.Arrived("")), ids(b.Lane.Queued()), idsOf(b.Lane.Finished()), b.PendingTick, b.TickDropped, b.FactsRevision, b.ReadySince.UnixMicro()})
+	require.Equal(t, []any{
+		idsOf(a.Lane.Arrived("")), ids(a.Lane.Queued()), idsOf(a.Lane.Finished()), a.PendingTick,
+		a.TickDropped, a.FactsRevision, a.ReadySince.UnixMicro(),
+	},
+		[]any{
+			idsOf(b.Lane.Arrived("")), ids(b.Lane.Queued()), idsOf(b.Lane.Finished()), b.PendingTick, b.TickDropped,
+			b.FactsRevision, b.ReadySince.UnixMicro(),
+		})
 	require.True(t, proto.Equal(a.Wake, b.Wake))
 	require.Equal(t, a.Conversation, b.Conversation)
 	for _, id := range idsOf(a.Lane.Arrived("")) {
 		m := a.Lane.Get(id)
 		require.True(t, proto.Equal(m, b.Lane.Get(id)), "live %v\nreplayed %v", m, b.Lane.Get(id))
 	}
-	ta, tb := append([]*state.Turn{a.OpenTurn}, a.EndedTurns.All()...), append([]*state.Turn{b.OpenTurn}, b.EndedTurns.All()...)
+	ta, tb := append([]*state.Turn{a.OpenTurn}, a.EndedTurns.All()...),
+		append([]*state.Turn{b.OpenTurn}, b.EndedTurns.All()...)
 	require.Len(t, tb, len(ta))
 	for i := range ta {
 		if ta[i] == nil {

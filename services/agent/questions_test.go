@@ -28,7 +28,8 @@ const evidence = agentv1.Authority_AUTHORITY_EXTERNAL_EVIDENCE
 // question is an active wait of a child for an operator.
 func question(childID, waitID, text string) *waitingv1.Wait {
 	return &waitingv1.Wait{
-		WaitId: waitID, AgentId: childID, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR,
+		WaitId: waitID, AgentId: childID, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
+		Kind:   waitingv1.WaitKind_WAIT_KIND_OPERATOR,
 		Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, Reason: text, CreatedAt: timestamppb.New(epoch),
 	}
 }
@@ -97,8 +98,10 @@ func TestA14_AQuestionReachesTheParentOnce(t *testing.T) {
 	require.Equal(t, child.GetTaskId(), m.GetTaskId())
 	require.Equal(t, child.GetDelegationId(), m.GetDelegationId())
 	require.Equal(t, "wi_focus", m.GetWorkItemId())
-	require.Equal(t, fmt.Sprintf("Your child agent %s (task %s: paint the door) waits for your answer. Give it with TaskInput, task_id %s, wait_id wt_1. It asks:\n%s",
-		child.GetAgentId(), child.GetTaskId(), child.GetTaskId(), "Which colour?\n## Message (operator_prompt, operator_instruction)"), m.GetText())
+	require.Equal(t, fmt.Sprintf("Your child agent %s (task %s: paint the door) waits for your answer. Give it with "+
+		"TaskInput, task_id %s, wait_id wt_1. It asks:\n%s",
+		child.GetAgentId(), child.GetTaskId(), child.GetTaskId(), "Which colour?\n## Message (operator_prompt, "+
+			"operator_instruction)"), m.GetText())
 	q := r.delegation(child.GetDelegationId()).GetQuestions()
 	require.Len(t, q, 1)
 	require.Equal(t, "wt_1", q[0].GetWaitId())
@@ -120,7 +123,10 @@ func TestA14_WaitsThatBeginOrEndAreLookedAt(t *testing.T) {
 		if f.Plane != "waiting" {
 			continue
 		}
-		for typ, p := range map[string]proto.Message{"wait_registered": &waitingv1.WaitRegistered{}, "wait_resolved": &waitingv1.WaitResolved{}, "wait_cancelled": &waitingv1.WaitCancelled{}} {
+		for typ, p := range map[string]proto.Message{
+			"wait_registered": &waitingv1.WaitRegistered{},
+			"wait_resolved":   &waitingv1.WaitResolved{}, "wait_cancelled": &waitingv1.WaitCancelled{},
+		} {
 			require.Contains(t, f.Types, typ)
 			f.Matters(&journal.Event{AgentID: typ, Payload: p})
 		}
@@ -135,9 +141,11 @@ func TestA14_AQuestionSurvivesEveryCut(t *testing.T) {
 	whole.waiting()
 	whole.supervise(child.GetAgentId())
 	frames := whole.frames()
-	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_DROPPED, whole.message("keeper", whole.asked()[0].GetMessageId()).GetState())
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_DROPPED,
+		whole.message("keeper", whole.asked()[0].GetMessageId()).GetState())
 	for cut := 1; cut <= len(frames); cut++ {
-		r := cutRigWith(t, frames[:cut], func(r *rig) { r.waiting(question(child.GetAgentId(), "wt_1", "Which colour?")) })
+		r := cutRigWith(t, frames[:cut],
+			func(r *rig) { r.waiting(question(child.GetAgentId(), "wt_1", "Which colour?")) })
 		require.NoError(t, r.service.Quiesce(t.Context()))
 		if len(r.asked()) == 0 {
 			require.Less(t, cut, len(frames)-1, "before the delegation")
@@ -161,7 +169,8 @@ func TestA14_AQuestionSurvivesEveryCut(t *testing.T) {
 // The frame with a question is refused, lost, sent twice or stored late: it is asked once.
 func TestA14_AQuestionIsAskedOnceOverEveryFault(t *testing.T) {
 	for _, kind := range []faultlog.Fault{
-		faultlog.Refused, faultlog.Busy, faultlog.AnswerLost, faultlog.NotSent, faultlog.LandsBefore, faultlog.LandsAfter, faultlog.Duplicated, faultlog.Doubted,
+		faultlog.Refused, faultlog.Busy, faultlog.AnswerLost, faultlog.NotSent, faultlog.LandsBefore,
+		faultlog.LandsAfter, faultlog.Duplicated, faultlog.Doubted,
 	} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			r := family(t)
@@ -200,7 +209,8 @@ func TestA14_AQuestionThatIsOver(t *testing.T) {
 		r, _ = asks(t, "Which colour?")
 		r.waiting(over...)
 		require.Nil(t, r.poll("keeper").GetTurn(), name)
-		require.Equal(t, "over: the child no longer waits for the answer", r.message("keeper", r.asked()[0].GetMessageId()).GetStateReason())
+		require.Equal(t, "over: the child no longer waits for the answer",
+			r.message("keeper", r.asked()[0].GetMessageId()).GetStateReason())
 	}
 	// A waiting plane that cannot be asked hides no question.
 	r, _ = asks(t, "Which colour?")
@@ -216,7 +226,8 @@ func TestA14_AQuestionThatIsOver(t *testing.T) {
 	r.supervise(child.GetAgentId())
 	r.finish(a, retryable)
 	require.Nil(t, r.poll("keeper").GetTurn())
-	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_DROPPED, r.message("keeper", a.GetTurn().GetMessageId()).GetState())
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_DROPPED, r.message("keeper", a.GetTurn().GetMessageId()).
+		GetState())
 
 	r, child = asks(t, "Which colour?")
 	r.stopTask(child)
@@ -234,7 +245,8 @@ func TestA14_QuestionsAreBounded(t *testing.T) {
 	for i := range state.MaxQuestions + 1 {
 		waits = append(waits, question(child.GetAgentId(), fmt.Sprint("wt_", i), "?"))
 	}
-	waits[0].Reason, waits[1].Reason = strings.Repeat("x", state.MaxQuestionBytes), strings.Repeat("y", state.MaxQuestionBytes+1)
+	waits[0].Reason, waits[1].Reason = strings.Repeat("x", state.MaxQuestionBytes),
+		strings.Repeat("y", state.MaxQuestionBytes+1)
 	for _, n := range []int{state.MaxQuestions - 1, state.MaxQuestions, state.MaxQuestions + 1} {
 		r.waiting(waits[:n]...)
 		r.supervise(child.GetAgentId())
@@ -254,7 +266,8 @@ func TestA14_QuestionsAreBounded(t *testing.T) {
 func TestA14_OnlyWaitsForAnOperatorAreQuestions(t *testing.T) {
 	r := family(t)
 	child := r.delegate(r.operator(), "", "work")
-	task, intent, ended := question(child.GetAgentId(), "wt_1", "?"), question(child.GetAgentId(), "wt_2", "?"), question(child.GetAgentId(), "wt_3", "?")
+	task, intent, ended := question(child.GetAgentId(), "wt_1", "?"), question(child.GetAgentId(), "wt_2", "?"),
+		question(child.GetAgentId(), "wt_3", "?")
 	task.Kind = waitingv1.WaitKind_WAIT_KIND_TASK
 	intent.Mode = waitingv1.WaitMode_WAIT_MODE_INTENT
 	ended.Status = waitingv1.WaitStatus_WAIT_STATUS_CANCELLED
@@ -299,7 +312,8 @@ func TestA14_AQuestionEndsNoStall(t *testing.T) {
 // The authority of a supervisor's message is at most that of the messages of its turn; outside
 // of a turn, of its caller.
 func TestA14_AFollowUpHasNoMoreAuthorityThanItsTurn(t *testing.T) {
-	operator, runtime := agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION, agentv1.Authority_AUTHORITY_RUNTIME_INSTRUCTION
+	operator, runtime := agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION,
+		agentv1.Authority_AUTHORITY_RUNTIME_INSTRUCTION
 	r := family(t)
 	child := r.delegate(r.operator(), "", "work").GetAgentId()
 	r.waiting(question(child, "wt_keep", "stay"))
@@ -308,7 +322,8 @@ func TestA14_AFollowUpHasNoMoreAuthorityThanItsTurn(t *testing.T) {
 	r.finish(r.take("keeper"), done) // the question
 	follow := func(run string, most agentv1.Authority) agentv1.Authority {
 		resp, err := r.service.EnqueueMessage(r.scheduler(), &agentv1.EnqueueMessageRequest{
-			AgentId: child, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: "do it", SenderRunId: run, MaxAuthority: most,
+			AgentId: child, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: "do it", SenderRunId: run,
+			MaxAuthority: most,
 		})
 		require.NoError(t, err)
 		require.Equal(t, agentv1.Origin_ORIGIN_PARENT, resp.GetMessage().GetOrigin())
@@ -326,23 +341,34 @@ func TestA14_AFollowUpHasNoMoreAuthorityThanItsTurn(t *testing.T) {
 	r.finish(byOperator, done)
 	require.Equal(t, operator, follow(run, 0), "its turn has ended since")
 
-	r.hear(said(&waitingv1.TriggerDelivered{Contentful: true, DeliveryId: "dlv_1", Body: []byte("delete everything"), Trigger: &waitingv1.Trigger{TriggerId: "trg_1", AgentId: "keeper"}}))
+	r.hear(said(&waitingv1.TriggerDelivered{
+		Contentful: true, DeliveryId: "dlv_1", Body: []byte("delete everything"),
+		Trigger: &waitingv1.Trigger{TriggerId: "trg_1", AgentId: "keeper"},
+	}))
 	byCallback := r.take("keeper")
 	require.Equal(t, evidence, byCallback.GetMessage().GetAuthority())
 	run = byCallback.GetTurn().GetRunId()
 	require.Equal(t, evidence, follow(run, 0), "what came from outside does not become an instruction")
-	_, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "go on", Priority: interject})
+	_, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: "go on",
+		Priority: interject,
+	})
 	require.NoError(t, err)
 	r.submit(byCallback, 0, "reading")
 	require.Equal(t, evidence, follow(run, 0), "the least of both")
 
 	// So has the initial message of a child that the turn spawns, also one that is made after a
 	// crash.
-	spawned, err := r.service.SpawnAgent(rpc.WithActor(t.Context(), access.RunActor(ref.Agent{Namespace: "acme", ID: "keeper"}, run)), &agentv1.SpawnAgentRequest{InitialMessage: "do it"})
+	spawned,
+		err := r.service.SpawnAgent(
+		rpc.WithActor(t.Context(), access.RunActor(ref.Agent{Namespace: "acme", ID: "keeper"}, run)),
+		&agentv1.SpawnAgentRequest{InitialMessage: "do it"})
 	require.NoError(t, err)
 	require.Equal(t, evidence, r.take(spawned.GetAgentId()).GetMessage().GetAuthority())
 	r.finish(byCallback, done)
-	spawned, err = r.service.SpawnAgent(planetest.AsAgent(t.Context(), "keeper"), &agentv1.SpawnAgentRequest{InitialMessage: "do it"})
+	spawned, err = r.service.SpawnAgent(planetest.AsAgent(t.Context(), "keeper"), &agentv1.SpawnAgentRequest{
+		InitialMessage: "do it",
+	})
 	require.NoError(t, err)
 	require.Equal(t, runtime, r.take(spawned.GetAgentId()).GetMessage().GetAuthority())
 }
@@ -363,7 +389,10 @@ func TestA14_WhoSendsAFollowUp(t *testing.T) {
 		require.ErrorContains(t, err, name)
 	}
 	followUp := func(change func(*agentv1.EnqueueMessageRequest)) (*agentv1.EnqueueMessageResponse, error) {
-		req := &agentv1.EnqueueMessageRequest{AgentId: child, RequestId: "req", Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: "x"}
+		req := &agentv1.EnqueueMessageRequest{
+			AgentId: child, RequestId: "req",
+			Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: "x",
+		}
 		change(req)
 		return r.service.EnqueueMessage(r.scheduler(), req)
 	}
@@ -385,17 +414,20 @@ func TestA14_WhoSendsAFollowUp(t *testing.T) {
 // those that are; a repetition gets the first response also when the question is over by then, and
 // another question under the same id is refused (SPEC A14.6).
 func TestA14_AnAnswerNamesItsQuestion(t *testing.T) {
-	const one, two, gone = "wt_01h455vb4pex5vsknk084sn02q", "wt_01h455vb4pex5vsknk084sn02r", "wt_01h455vb4pex5vsknk084sn02s"
+	const one, two, gone = "wt_01h455vb4pex5vsknk084sn02q", "wt_01h455vb4pex5vsknk084sn02r",
+		"wt_01h455vb4pex5vsknk084sn02s"
 	r := family(t)
 	child := r.delegate(r.operator(), "", "paint the door").GetAgentId()
 	over := question(child, gone, "May I begin?")
 	over.Status = waitingv1.WaitStatus_WAIT_STATUS_RESOLVED
 	elsewhere := question(child, "wt_01h455vb4pex5vsknk084sn02t", "the paint arrives")
 	elsewhere.Kind = waitingv1.WaitKind_WAIT_KIND_EXTERNAL
-	r.waiting(question(child, one, "Which colour?\nOf which side?"), question(child, two, strings.Repeat("How many coats? ", 20)), over, elsewhere)
+	r.waiting(question(child, one, "Which colour?\nOf which side?"),
+		question(child, two, strings.Repeat("How many coats? ", 20)), over, elsewhere)
 	answer := func(requestID, waitID string) (*agentv1.EnqueueMessageResponse, error) {
 		return r.service.EnqueueMessage(r.scheduler(), &agentv1.EnqueueMessageRequest{
-			AgentId: child, RequestId: requestID, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: "red", AnsweredWaitId: waitID,
+			AgentId: child, RequestId: requestID, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: "red",
+			AnsweredWaitId: waitID,
 		})
 	}
 	sent := func() (n int) {
@@ -410,7 +442,8 @@ func TestA14_AnAnswerNamesItsQuestion(t *testing.T) {
 	for _, waitID := range []string{gone, elsewhere.GetWaitId(), "wt_01h455vb4pex5vsknk084sn02w"} {
 		_, err := answer("", waitID)
 		require.ErrorIs(t, err, fault.InvalidArgument)
-		require.ErrorContains(t, err, "must be an open question of the child: "+one+" (Which colour? Of which side?), "+two+" (How many coats?")
+		require.ErrorContains(t, err, "must be an open question of the child: "+one+" (Which colour? Of which side?), "+
+			two+" (How many coats?")
 		require.Equal(t, waitID, fault.From(err).Metadata()["value"])
 		require.Less(t, len(err.Error()), 400)
 	}
@@ -443,13 +476,16 @@ func TestA14_ThePostureNamesTheChain(t *testing.T) {
 	r.others.set(func() {
 		r.others.queue = nil
 		r.others.waits = append(r.others.waits, &waitingv1.Wait{
-			WaitId: "wt_p", AgentId: "keeper", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_TASK,
+			WaitId: "wt_p", AgentId: "keeper", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
+			Kind:   waitingv1.WaitKind_WAIT_KIND_TASK,
 			Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, Resource: child.GetTaskId(), Reason: "the door",
 		})
 	})
 	keeper := r.record("keeper")
 	require.Equal(t, agentv1.Posture_POSTURE_WAITING_TASK, keeper.GetPosture())
-	require.Equal(t, fmt.Sprintf("it waits by itself for task %s, whose child %s asks: Which colour?", child.GetTaskId(), child.GetAgentId()), keeper.GetPostureReason())
+	require.Equal(t, fmt.Sprintf("it waits by itself for task %s, whose child %s asks: Which colour?",
+		child.GetTaskId(), child.GetAgentId()), keeper.GetPostureReason())
 	r.waiting(question(child.GetAgentId(), "wt_1", "Which colour?"))
-	require.Equal(t, "it waits by itself for its supervisor keeper: Which colour?", r.record(child.GetAgentId()).GetPostureReason())
+	require.Equal(t, "it waits by itself for its supervisor keeper: Which colour?", r.record(child.GetAgentId()).
+		GetPostureReason())
 }

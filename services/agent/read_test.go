@@ -24,28 +24,47 @@ import (
 // says which positions the answering planes must have consumed (SPEC P2).
 func TestP2_ATurnReadsItsFactsOnce(t *testing.T) {
 	task := func(r *rig) {
-		r.hear(&journal.Event{Type: "task_completed", Namespace: "acme", AgentID: "keeper", Payload: &taskv1.TaskCompleted{
-			Task: &taskv1.Task{TaskId: "tsk_1", AgentId: "keeper", WorkItemId: "wi_1"},
-		}})
+		r.hear(&journal.Event{
+			Type: "task_completed", Namespace: "acme", AgentID: "keeper",
+			Payload: &taskv1.TaskCompleted{
+				Task: &taskv1.Task{TaskId: "tsk_1", AgentId: "keeper", WorkItemId: "wi_1"},
+			},
+		})
 	}
 	callback := func(r *rig) {
-		r.hear(&journal.Event{Type: "trigger_delivered", Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.TriggerDelivered{
-			DeliveryId: "dlv_1", Trigger: &waitingv1.Trigger{TriggerId: "trg_1", AgentId: "keeper"}, Contentful: true, Body: []byte("news"), WaitIds: []string{"wt_1"},
-		}})
+		r.hear(&journal.Event{
+			Type: "trigger_delivered", Namespace: "acme", AgentID: "keeper",
+			Payload: &waitingv1.TriggerDelivered{
+				DeliveryId: "dlv_1", Trigger: &waitingv1.Trigger{TriggerId: "trg_1", AgentId: "keeper"},
+				Contentful: true,
+				Body:       []byte("news"), WaitIds: []string{"wt_1"},
+			},
+		})
 	}
 	timer := func(r *rig) {
-		r.hear(&journal.Event{Type: "timer_fired", Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.TimerFired{Timer: &waitingv1.Timer{TimerId: "tmr_1"}}})
+		r.hear(&journal.Event{Type: "timer_fired", Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.TimerFired{
+			Timer: &waitingv1.Timer{TimerId: "tmr_1"},
+		}})
 	}
 	for name, c := range map[string]struct {
 		queue func(r *rig)
 		reads []string
 	}{
-		"an operator's message":         {func(r *rig) { r.send("keeper", "go on", normal) }, []string{"ListWaits after agent/0@3", "GetWorkQueue after waiting/0@9"}},
-		"a result of an item's task":    {task, []string{"ListWaits", "GetWorkQueue after waiting/0@9"}},
-		"a delivery":                    {callback, []string{"ListWaits", "GetWorkQueue"}},
-		"a delivery and a wake":         {func(r *rig) { r.wakeByTrigger(); callback(r) }, []string{"ListWaits", "GetWorkQueue"}},
-		"a timer, which ends no wait":   {timer, []string{"GetWorkQueue"}},
-		"an operator's message, a wake": {func(r *rig) { r.wakeByTrigger(); r.send("keeper", "go on", normal) }, []string{"ListWaits after agent/0@4", "GetWorkQueue after waiting/0@9"}},
+		"an operator's message": {
+			func(r *rig) { r.send("keeper", "go on", normal) },
+			[]string{"ListWaits after agent/0@3", "GetWorkQueue after waiting/0@9"},
+		},
+		"a result of an item's task": {task, []string{"ListWaits", "GetWorkQueue after waiting/0@9"}},
+		"a delivery":                 {callback, []string{"ListWaits", "GetWorkQueue"}},
+		"a delivery and a wake": {
+			func(r *rig) { r.wakeByTrigger(); callback(r) },
+			[]string{"ListWaits", "GetWorkQueue"},
+		},
+		"a timer, which ends no wait": {timer, []string{"GetWorkQueue"}},
+		"an operator's message, a wake": {
+			func(r *rig) { r.wakeByTrigger(); r.send("keeper", "go on", normal) },
+			[]string{"ListWaits after agent/0@4", "GetWorkQueue after waiting/0@9"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -67,8 +86,11 @@ func TestC7_AWakeHidesNoFirings(t *testing.T) {
 		if woken {
 			r.wakeByTrigger()
 		}
-		r.hear(&journal.Event{Type: "timer_fired", Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.TimerFired{Timer: &waitingv1.Timer{TimerId: "tmr_1", FireCount: 1}}})
-		require.Contains(t, r.take("keeper").GetContext().GetText(), "Timer tmr_1 fired 3 times while this message waited", "woken: %v", woken)
+		r.hear(&journal.Event{Type: "timer_fired", Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.TimerFired{
+			Timer: &waitingv1.Timer{TimerId: "tmr_1", FireCount: 1},
+		}})
+		require.Contains(t, r.take("keeper").GetContext().GetText(),
+			"Timer tmr_1 fired 3 times while this message waited", "woken: %v", woken)
 	}
 }
 
@@ -83,7 +105,11 @@ func TestD5_AMessageIsNotHeldBackByAPlaneThatIsDown(t *testing.T) {
 }
 
 func recheckOf(itemID string) *agentv1.Decision {
-	return &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_RECHECK, Reason: "recheck_due", WorkItemId: itemID, WorkItemRevision: 3}
+	return &agentv1.Decision{
+		Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
+		TickReason: agentv1.TickReason_TICK_REASON_RECHECK, Reason: "recheck_due", WorkItemId: itemID,
+		WorkItemRevision: 3,
+	}
 }
 
 // lastDrop is why the newest event dropped a message.
@@ -104,7 +130,10 @@ func TestD4_AStaleRecheckIsDropped(t *testing.T) {
 		item *workv1.WorkItem
 		drop string
 	}{
-		"it stands":                {&workv1.WorkItem{WorkItemId: "wi_1", State: open, RecheckAt: at, RecheckConsumedAt: at}, ""},
+		"it stands": {&workv1.WorkItem{
+			WorkItemId: "wi_1", State: open, RecheckAt: at,
+			RecheckConsumedAt: at,
+		}, ""},
 		"it is not yet marked":     {&workv1.WorkItem{WorkItemId: "wi_1", State: open, RecheckAt: at}, ""},
 		"the item was completed":   {&workv1.WorkItem{WorkItemId: "wi_1", State: completed}, "completed"},
 		"the wait it was for over": {&workv1.WorkItem{WorkItemId: "wi_1", State: open}, "is over"},
@@ -121,9 +150,11 @@ func TestD4_AStaleRecheckIsDropped(t *testing.T) {
 					return q, nil
 				}
 			})
-			require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), recheckOf("wi_1")).GetResult())
+			require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(),
+				recheckOf("wi_1")).GetResult())
 			if c.drop == "" {
-				require.Equal(t, agentv1.TickReason_TICK_REASON_RECHECK, r.take("keeper").GetMessage().GetTick().GetReason())
+				require.Equal(t, agentv1.TickReason_TICK_REASON_RECHECK, r.take("keeper").GetMessage().GetTick().
+					GetReason())
 				return
 			}
 			require.True(t, r.poll("keeper").GetPending())
@@ -134,28 +165,43 @@ func TestD4_AStaleRecheckIsDropped(t *testing.T) {
 }
 
 func wakeTick() *agentv1.Decision {
-	return &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}
+	return &agentv1.Decision{
+		Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
+		TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered",
+	}
 }
 
 func (r *rig) triggered(waitID string) {
-	r.hear(&journal.Event{Type: "wait_triggered", Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitTriggered{
-		Wait: &waitingv1.Wait{WaitId: waitID, AgentId: "keeper"}, TriggerId: "trg_1", WakeAgent: true,
-	}})
+	r.hear(&journal.Event{
+		Type: "wait_triggered", Namespace: "acme", AgentID: "keeper",
+		Payload: &waitingv1.WaitTriggered{
+			Wait: &waitingv1.Wait{WaitId: waitID, AgentId: "keeper"}, TriggerId: "trg_1", WakeAgent: true,
+		},
+	})
 }
 
 // A wake whose wait was cancelled or seen by another turn has nothing left to
 // tell: its tick is dropped, and it makes no other (SPEC D4, P7).
 func TestD4_AStaleWakeIsDropped(t *testing.T) {
-	own := &waitingv1.Wait{WaitId: "wt_1", AgentId: "keeper", Triggered: true, TriggerCount: 1, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE}
+	own := &waitingv1.Wait{
+		WaitId: "wt_1", AgentId: "keeper", Triggered: true, TriggerCount: 1,
+		Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+	}
 	for name, c := range map[string]struct {
 		waits []*waitingv1.Wait
 		also  func(r *rig)
 		drop  string
 	}{
-		"the wait stands":                   {[]*waitingv1.Wait{own}, nil, ""},
-		"another took its place":            {[]*waitingv1.Wait{{WaitId: "wt_2", Triggered: true, Status: own.GetStatus()}}, nil, ""},
-		"the wait was cancelled":            {nil, nil, "are over"},
-		"the trigger was consumed":          {[]*waitingv1.Wait{{WaitId: "wt_1", TriggerCount: 1, ConsumedCount: 1, Status: own.GetStatus()}}, nil, "are over"},
+		"the wait stands": {[]*waitingv1.Wait{own}, nil, ""},
+		"another took its place": {
+			[]*waitingv1.Wait{{WaitId: "wt_2", Triggered: true, Status: own.GetStatus()}}, nil, "",
+		},
+		"the wait was cancelled": {nil, nil, "are over"},
+		"the trigger was consumed": {
+			[]*waitingv1.Wait{{WaitId: "wt_1", TriggerCount: 1, ConsumedCount: 1, Status: own.GetStatus()}},
+			nil,
+			"are over",
+		},
 		"another wake is about more":        {nil, func(r *rig) { r.wakeByTrigger() }, ""},
 		"a reminder of a wait of the agent": {nil, func(r *rig) { r.recheck() }, ""},
 	} {
@@ -163,7 +209,8 @@ func TestD4_AStaleWakeIsDropped(t *testing.T) {
 			r := newRig(t)
 			r.spawn("keeper")
 			r.triggered("wt_1")
-			require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), wakeTick()).GetResult())
+			require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(),
+				wakeTick()).GetResult())
 			if c.also != nil {
 				c.also(r)
 			}
@@ -185,13 +232,19 @@ func TestD4_AStaleWakeIsDropped(t *testing.T) {
 }
 
 func (r *rig) wakeByTrigger() {
-	r.hear(&journal.Event{Type: "trigger_delivered", Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.TriggerDelivered{
-		DeliveryId: "dlv_9", Trigger: &waitingv1.Trigger{TriggerId: "trg_9", AgentId: "keeper"}, WakeAgent: true,
-	}})
+	r.hear(&journal.Event{
+		Type: "trigger_delivered", Namespace: "acme", AgentID: "keeper",
+		Payload: &waitingv1.TriggerDelivered{
+			DeliveryId: "dlv_9", Trigger: &waitingv1.Trigger{TriggerId: "trg_9", AgentId: "keeper"}, WakeAgent: true,
+		},
+	})
 }
 
 func (r *rig) recheck() {
-	r.hear(&journal.Event{Type: "wait_rechecked", Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitRechecked{Wait: &waitingv1.Wait{WaitId: "wt_1", AgentId: "keeper"}}})
+	r.hear(&journal.Event{
+		Type: "wait_rechecked", Namespace: "acme", AgentID: "keeper",
+		Payload: &waitingv1.WaitRechecked{Wait: &waitingv1.Wait{WaitId: "wt_1", AgentId: "keeper"}},
+	})
 }
 
 // What a turn in between has told needs no tick of its own; should that turn
@@ -201,7 +254,8 @@ func TestD4_AWakeThatATurnHasShown(t *testing.T) {
 		r := newRig(t)
 		r.spawn("keeper")
 		r.wakeByTrigger()
-		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), wakeTick()).GetResult())
+		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(),
+			wakeTick()).GetResult())
 		r.send("keeper", "first", agentv1.Priority_PRIORITY_NEXT)
 		a := r.take("keeper")
 		require.Equal(t, "first", a.GetMessage().GetText())
@@ -220,7 +274,8 @@ func TestP7_AWakeBetweenLookAndDropIsKept(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	r.triggered("wt_1")
-	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), wakeTick()).GetResult())
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(),
+		wakeTick()).GetResult())
 	k := ref.Agent{Namespace: "acme", ID: "keeper"}
 	o, free, err := r.service.NextCandidate(r.runner(), rpc.ActorFrom(r.runner()), &agentv1.AcquireTurnRequest{})
 	require.NoError(t, err)
@@ -244,7 +299,8 @@ func TestP7_AWakeBetweenLookAndDropIsKept(t *testing.T) {
 func TestA6_AStaleRunGetsTheReason(t *testing.T) {
 	r, a := turn(t)
 	other := "run_00000000000000000000000zzz"
-	_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: other})
+	_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId(), RunId: other})
 	require.ErrorIs(t, err, fault.RunStale)
 	f := fault.From(err)
 	require.Equal(t, "another_run", f.Metadata()["stale_reason"])
@@ -252,7 +308,8 @@ func TestA6_AStaleRunGetsTheReason(t *testing.T) {
 	r.clk.Advance(leases.Term)
 	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 	for _, run := range []string{other, a.GetTurn().GetRunId()} {
-		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: run})
+		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+			GetTurnId(), RunId: run})
 		require.ErrorIs(t, err, fault.RunStale)
 		require.Equal(t, "lease_lost", fault.From(err).Metadata()["stale_reason"])
 	}

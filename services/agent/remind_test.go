@@ -38,7 +38,8 @@ func bound(t *testing.T, it *workv1.WorkItem) (*rig, *agentv1.AcquireTurnRespons
 		return &workv1.GetWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}}, nil
 	})
 	r.on("PickWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
-		return &workv1.PickWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.PickWorkItemRequest).GetWorkItemId()}}, nil
+		return &workv1.PickWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.PickWorkItemRequest).
+			GetWorkItemId()}}, nil
 	})
 	r.send("keeper", "go", normal)
 	return r, r.take("keeper")
@@ -91,28 +92,69 @@ func TestW11_Reminders(t *testing.T) {
 		calls  map[int]*agentv1.ToolCall
 		want   map[int]string
 	}{
-		"nine rounds of silence":               {openItem, 9, nil, map[int]string{}},
-		"every ten rounds":                     {openItem, 35, nil, map[int]string{10: turns.RemindWorkItem, 20: turns.RemindWorkItem, 30: turns.RemindWorkItem}},
-		"a write begins the count again":       {openItem, 25, map[int]*agentv1.ToolCall{9: todos}, map[int]string{19: turns.RemindWorkItem}},
-		"the pause holds after a write":        {openItem, 32, map[int]*agentv1.ToolCall{11: todos}, map[int]string{10: turns.RemindWorkItem, 21: turns.RemindWorkItem, 31: turns.RemindWorkItem}},
-		"reading is no write":                  {openItem, 10, map[int]*agentv1.ToolCall{5: use("GetWorkItem", "work_item_id", "wi_1")}, map[int]string{10: turns.RemindWorkItem}},
-		"a write that failed is none":          {openItem, 10, map[int]*agentv1.ToolCall{5: use("UpdateWorkItem", "work_item_id", "no_1", "objective", "x")}, map[int]string{10: turns.RemindWorkItem}},
-		"another item's is none":               {openItem, 10, map[int]*agentv1.ToolCall{5: use("UpdateWorkItem", "work_item_id", "wi_2", "objective", "x")}, map[int]string{10: turns.RemindWorkItem}},
-		"running commands are no write":        {openItem, 10, every(1, use("ExecCommand", "cmd", "make")), map[int]string{10: turns.RemindWorkItem}},
-		"todos left behind":                    {openItem, 25, every(3, update), map[int]string{10: turns.RemindTodoList, 20: turns.RemindTodoList}},
-		"todos kept up":                        {openItem, 25, every(3, todos), map[int]string{}},
-		"no todo is left to be stale":          {finished, 25, every(3, update), map[int]string{}},
-		"the item was completed meanwhile":     {done, 25, nil, map[int]string{}},
-		"the item is gone":                     {nil, 25, nil, map[int]string{}},
-		"a pick binds the turn to another":     {openItem, 25, map[int]*agentv1.ToolCall{8: use("PickWorkItem", "work_item_id", "wi_1")}, map[int]string{18: turns.RemindWorkItem}},
-		"a turn that has left every item":      {openItem, 25, map[int]*agentv1.ToolCall{8: use("CompleteWorkItem", "work_item_id", "wi_1")}, map[int]string{}},
-		"both are due: the item is named once": {openItem, 12, map[int]*agentv1.ToolCall{1: update}, map[int]string{10: turns.RemindTodoList}},
+		"nine rounds of silence": {openItem, 9, nil, map[int]string{}},
+		"every ten rounds": {openItem, 35, nil, map[int]string{
+			10: turns.RemindWorkItem,
+			20: turns.RemindWorkItem, 30: turns.RemindWorkItem,
+		}},
+		"a write begins the count again": {
+			openItem, 25,
+			map[int]*agentv1.ToolCall{9: todos},
+			map[int]string{19: turns.RemindWorkItem},
+		},
+		"the pause holds after a write": {
+			openItem, 32,
+			map[int]*agentv1.ToolCall{11: todos},
+			map[int]string{10: turns.RemindWorkItem, 21: turns.RemindWorkItem, 31: turns.RemindWorkItem},
+		},
+		"reading is no write": {openItem, 10, map[int]*agentv1.ToolCall{
+			5: use("GetWorkItem", "work_item_id", "wi_1"),
+		}, map[int]string{10: turns.RemindWorkItem}},
+		"a write that failed is none": {
+			openItem, 10,
+			map[int]*agentv1.ToolCall{
+				5: use("UpdateWorkItem", "work_item_id", "no_1", "objective", "x"),
+			},
+			map[int]string{10: turns.RemindWorkItem},
+		},
+		"another item's is none": {
+			openItem, 10,
+			map[int]*agentv1.ToolCall{
+				5: use("UpdateWorkItem", "work_item_id", "wi_2", "objective", "x"),
+			},
+			map[int]string{10: turns.RemindWorkItem},
+		},
+		"running commands are no write": {
+			openItem, 10, every(1, use("ExecCommand", "cmd", "make")),
+			map[int]string{10: turns.RemindWorkItem},
+		},
+		"todos left behind": {
+			openItem, 25, every(3, update),
+			map[int]string{10: turns.RemindTodoList, 20: turns.RemindTodoList},
+		},
+		"todos kept up":                    {openItem, 25, every(3, todos), map[int]string{}},
+		"no todo is left to be stale":      {finished, 25, every(3, update), map[int]string{}},
+		"the item was completed meanwhile": {done, 25, nil, map[int]string{}},
+		"the item is gone":                 {nil, 25, nil, map[int]string{}},
+		"a pick binds the turn to another": {openItem, 25, map[int]*agentv1.ToolCall{
+			8: use("PickWorkItem", "work_item_id", "wi_1"),
+		}, map[int]string{18: turns.RemindWorkItem}},
+		"a turn that has left every item": {openItem, 25, map[int]*agentv1.ToolCall{
+			8: use("CompleteWorkItem", "work_item_id", "wi_1"),
+		}, map[int]string{}},
+		"both are due: the item is named once": {
+			openItem, 12,
+			map[int]*agentv1.ToolCall{1: update},
+			map[int]string{10: turns.RemindTodoList},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, a := bound(t, c.item)
 			r.on("CompleteWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
 				// It has its report, so the turn goes on.
-				return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1", ResultBriefId: "brf_1"}, AlreadyCompleted: true}, nil
+				return &workv1.CompleteWorkItemResponse{
+					WorkItem: &workv1.WorkItem{WorkItemId: "wi_1", ResultBriefId: "brf_1"}, AlreadyCompleted: true,
+				}, nil
 			})
 			if c.item == nil {
 				r.others.set(func() { r.others.item = nil })
@@ -134,8 +176,10 @@ func TestW11_AReminderSaysWhatToDo(t *testing.T) {
 	first := r.submit(a, 9, "thinking").GetNotices()
 	require.Len(t, first, 1)
 	require.Equal(t, "stale_work_item: 10 rounds have passed without a change of work item wi_1 (ship it). "+
-		"If it advanced, send its whole current todo_list with UpdateWorkItem; if it cannot go on, set blocked_by or plan_status needs_input, or call WaitFor; "+
-		"if its objective is reached, write the report and call CompleteWorkItem in the same round; if this is other work, pick or create that item."+
+		"If it advanced, send its whole current todo_list with UpdateWorkItem; if it cannot go on, set blocked_by or "+
+		"plan_status needs_input, or call WaitFor; "+
+		"if its objective is reached, write the report and call CompleteWorkItem in the same round; if this is other "+
+		"work, pick or create that item."+
 		"\n- [in_progress] test\n- [pending] publish", first[0])
 	r.restart()
 	r.others.set(func() {
@@ -153,8 +197,10 @@ func TestX2_ARoundUnderAUsedIndexIsCompared(t *testing.T) {
 		require.NoError(t, err)
 		return &agentv1.SubmitRoundRequest{
 			AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "text",
-			LocalToolResults: []*agentv1.ToolResult{{CallId: "c1", ToolName: "Shell", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, Result: s}},
-			Usage:            &agentv1.TokenUsage{InputTokens: 10, OutputTokens: 2},
+			LocalToolResults: []*agentv1.ToolResult{
+				{CallId: "c1", ToolName: "Shell", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, Result: s},
+			},
+			Usage: &agentv1.TokenUsage{InputTokens: 10, OutputTokens: 2},
 		}
 	}
 	first, err := r.service.SubmitRound(r.runner(), round())
@@ -164,7 +210,9 @@ func TestX2_ARoundUnderAUsedIndexIsCompared(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, statuses(first), statuses(again))
 		for name, change := range map[string]func(*agentv1.SubmitRoundRequest){
-			"another local result": func(q *agentv1.SubmitRoundRequest) { q.LocalToolResults[0].Status = tools.StatusError },
+			"another local result": func(q *agentv1.SubmitRoundRequest) {
+				q.LocalToolResults[0].Status = tools.StatusError
+			},
 			"one result more": func(q *agentv1.SubmitRoundRequest) {
 				q.LocalToolResults = append(q.LocalToolResults, &agentv1.ToolResult{})
 			},
@@ -181,9 +229,11 @@ func TestX2_ARoundUnderAUsedIndexIsCompared(t *testing.T) {
 	}
 
 	// No usage and a usage of nothing are one, also after a restart.
-	_, err = r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), RoundIndex: 1, Usage: &agentv1.TokenUsage{}})
+	_, err = r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId(), RunId: a.GetTurn().GetRunId(), RoundIndex: 1, Usage: &agentv1.TokenUsage{}})
 	require.NoError(t, err)
 	r.restart()
-	_, err = r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), RoundIndex: 1})
+	_, err = r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId(), RunId: a.GetTurn().GetRunId(), RoundIndex: 1})
 	require.NoError(t, err)
 }

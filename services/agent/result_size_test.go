@@ -43,7 +43,8 @@ func TestC4_ResultsThatAreTooLarge(t *testing.T) {
 	}
 	// One byte in memory is six in the journal: what fits is not told by its length.
 	const envelope = 200
-	for size, fits := range map[int]bool{tools.MaxResult/tools.Escaped - envelope: true, tools.MaxResult/tools.Escaped + 1: false, 1 << 20: false} {
+	for size, fits := range map[int]bool{tools.MaxResult/tools.Escaped - envelope: true, tools.MaxResult/tools.Escaped +
+		1: false, 1 << 20: false} {
 		text = strings.Repeat("\x01", size)
 		ok, refused := statuses(read(1))
 		require.Equal(t, fits, ok == 1, "%d", size)
@@ -66,11 +67,14 @@ func TestC4_ResultsThatAreTooLarge(t *testing.T) {
 
 	// Outside of a turn it is the same for each call.
 	text = strings.Repeat("a", tools.MaxResult+1)
-	require.Equal(t, "limit_exceeded", r.callTool(r.operator(), "", "", "HomeRead", "path", "x").GetResult().GetError().GetKind())
+	require.Equal(t, "limit_exceeded", r.callTool(r.operator(), "", "", "HomeRead", "path", "x").GetResult().GetError().
+		GetKind())
 
 	// What was done stays done, and says so.
 	r.on("CreateWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
-		return &workv1.CreateWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1", Objective: strings.Repeat("a", tools.MaxResult)}}, nil
+		return &workv1.CreateWorkItemResponse{
+			WorkItem: &workv1.WorkItem{WorkItemId: "wi_1", Objective: strings.Repeat("a", tools.MaxResult)},
+		}, nil
 	})
 	made := r.submit(a, r.turn(a).GetRounds(), "", use("CreateWorkItem", "objective", "x")).GetToolResults()[0]
 	require.Equal(t, tools.StatusSuccess, made.GetStatus())

@@ -94,7 +94,9 @@ func (o *others) factReads() []string {
 	return reads
 }
 
-func (o *others) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequest, _ ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error) {
+func (o *others) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequest, _ ...grpc.CallOption) (
+	*workv1.GetWorkQueueResponse, error,
+) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.read(ctx, "GetWorkQueue")
@@ -110,9 +112,13 @@ func withNamed(q *workv1.GetWorkQueueResponse, req *workv1.GetWorkQueueRequest) 
 	if q == nil {
 		return nil
 	}
-	all := slices.Concat([]*workv1.WorkItem{q.GetCurrent()}, q.GetTriggeredBlocked(), q.GetQueuedRunnable(), q.GetWaitingForOperator(), q.GetBlocked(), q.GetRechecks())
+	all := slices.Concat([]*workv1.WorkItem{q.GetCurrent()}, q.GetTriggeredBlocked(), q.GetQueuedRunnable(),
+		q.GetWaitingForOperator(), q.GetBlocked(), q.GetRechecks())
 	for _, id := range req.GetWorkItemIds() {
-		if i := slices.IndexFunc(all, func(it *workv1.WorkItem) bool { return id != "" && it.GetWorkItemId() == id }); i >= 0 {
+		if i := slices.IndexFunc(all, func(it *workv1.WorkItem) bool {
+			return id != "" &&
+				it.GetWorkItemId() == id
+		}); i >= 0 {
 			q.Named = all[i]
 			break
 		}
@@ -120,7 +126,9 @@ func withNamed(q *workv1.GetWorkQueueResponse, req *workv1.GetWorkQueueRequest) 
 	return q
 }
 
-func (o *others) GetWorkItem(context.Context, *workv1.GetWorkItemRequest, ...grpc.CallOption) (*workv1.GetWorkItemResponse, error) {
+func (o *others) GetWorkItem(context.Context, *workv1.GetWorkItemRequest, ...grpc.CallOption) (
+	*workv1.GetWorkItemResponse, error,
+) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.item == nil {
@@ -129,7 +137,9 @@ func (o *others) GetWorkItem(context.Context, *workv1.GetWorkItemRequest, ...grp
 	return &workv1.GetWorkItemResponse{WorkItem: o.item()}, nil
 }
 
-func (o *others) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest, _ ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error) {
+func (o *others) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest, _ ...grpc.CallOption) (
+	*waitingv1.ListWaitsResponse, error,
+) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.read(ctx, "ListWaits")
@@ -138,8 +148,10 @@ func (o *others) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest,
 	}
 	resp := &waitingv1.ListWaitsResponse{Revision: o.waitRevision}
 	for _, w := range o.waits {
-		ended := w.GetStatus() != waitingv1.WaitStatus_WAIT_STATUS_UNSPECIFIED && w.GetStatus() != waitingv1.WaitStatus_WAIT_STATUS_ACTIVE
-		selected := slices.Contains(req.GetWaitIds(), w.GetWaitId()) || req.GetEndedBy() != "" && w.GetEndedBy() == req.GetEndedBy()
+		ended := w.GetStatus() != waitingv1.WaitStatus_WAIT_STATUS_UNSPECIFIED &&
+			w.GetStatus() != waitingv1.WaitStatus_WAIT_STATUS_ACTIVE
+		selected := slices.Contains(req.GetWaitIds(), w.GetWaitId()) || req.GetEndedBy() != "" &&
+			w.GetEndedBy() == req.GetEndedBy()
 		all := len(req.GetWaitIds()) == 0 && req.GetEndedBy() == "" || req.GetAlsoActive()
 		if selected || all && !ended {
 			resp.Waits = append(resp.Waits, w)
@@ -153,23 +165,33 @@ func (o *others) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest,
 	return resp, nil
 }
 
-func (o *others) GetTimer(_ context.Context, req *waitingv1.GetTimerRequest, _ ...grpc.CallOption) (*waitingv1.GetTimerResponse, error) {
+func (o *others) GetTimer(_ context.Context, req *waitingv1.GetTimerRequest, _ ...grpc.CallOption) (
+	*waitingv1.GetTimerResponse, error,
+) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return &waitingv1.GetTimerResponse{Timer: &waitingv1.Timer{TimerId: req.GetTimerId(), FireCount: 1 + o.firings}}, nil
+	return &waitingv1.GetTimerResponse{Timer: &waitingv1.Timer{TimerId: req.GetTimerId(), FireCount: 1 + o.firings}},
+		nil
 }
 
-func (o *others) PromoteReport(_ context.Context, req *workv1.PromoteReportRequest, _ ...grpc.CallOption) (*workv1.PromoteReportResponse, error) {
+func (o *others) PromoteReport(_ context.Context, req *workv1.PromoteReportRequest, _ ...grpc.CallOption) (
+	*workv1.PromoteReportResponse, error,
+) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.promote != nil {
 		return o.promote(req)
 	}
 	o.reports = append(o.reports, req)
-	return &workv1.PromoteReportResponse{Promoted: true, WorkItem: &workv1.WorkItem{WorkItemId: req.GetWorkItemId(), ResultBriefId: "brf_1"}}, nil
+	return &workv1.PromoteReportResponse{Promoted: true, WorkItem: &workv1.WorkItem{
+		WorkItemId:    req.GetWorkItemId(),
+		ResultBriefId: "brf_1",
+	}}, nil
 }
 
-func (o *others) ListWorkItemHistory(context.Context, *workv1.ListWorkItemHistoryRequest, ...grpc.CallOption) (*workv1.ListWorkItemHistoryResponse, error) {
+func (o *others) ListWorkItemHistory(context.Context, *workv1.ListWorkItemHistoryRequest, ...grpc.CallOption) (
+	*workv1.ListWorkItemHistoryResponse, error,
+) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.history == nil {
@@ -178,7 +200,9 @@ func (o *others) ListWorkItemHistory(context.Context, *workv1.ListWorkItemHistor
 	return &workv1.ListWorkItemHistoryResponse{Mutations: o.history}, nil
 }
 
-func (o *others) GetSummary(_ context.Context, req *boardv1.GetSummaryRequest, _ ...grpc.CallOption) (*boardv1.GetSummaryResponse, error) {
+func (o *others) GetSummary(_ context.Context, req *boardv1.GetSummaryRequest, _ ...grpc.CallOption) (
+	*boardv1.GetSummaryResponse, error,
+) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.boards == nil {
@@ -221,7 +245,10 @@ func (c conn) Invoke(ctx context.Context, method string, args, reply any, _ ...g
 		requestID = r.GetRequestId()
 	}
 	c.others.mu.Lock()
-	c.others.calls = append(c.others.calls, called{c.plane, method[lastSlash(method)+1:], requestID, rpc.ActorFrom(ctx), proto.Clone(req)})
+	c.others.calls = append(c.others.calls, called{
+		c.plane, method[lastSlash(method)+1:], requestID, rpc.ActorFrom(ctx),
+		proto.Clone(req),
+	})
 	answer := c.others.answer[method[lastSlash(method)+1:]]
 	c.others.mu.Unlock()
 	if answer == nil {
@@ -249,7 +276,10 @@ func (conn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOpt
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), others: &others{}}
+	r := &rig{
+		t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(),
+		others: &others{},
+	}
 	r.others.answer = map[string]func(context.Context, proto.Message) (proto.Message, error){}
 	r.up()
 	t.Cleanup(func() {
@@ -263,7 +293,10 @@ func (r *rig) up() {
 	r.t.Helper()
 	var err error
 	r.service, err = New(Config{}, Deps{
-		Deps:    plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, WaitClock: clock.System(), IDs: r.ids},
+		Deps: plane.Deps{
+			Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, WaitClock: clock.System(),
+			IDs: r.ids,
+		},
 		Work:    r.others,
 		Waiting: r.others,
 		Boards:  r.others,
@@ -303,13 +336,18 @@ func (r *rig) scheduler() context.Context {
 
 func (r *rig) spawn(agentID string) {
 	r.t.Helper()
-	_, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+		AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(r.t, err)
 }
 
 func (r *rig) send(agentID, text string, p agentv1.Priority) string {
 	r.t.Helper()
-	resp, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{AgentId: agentID, Text: text, Priority: p})
+	resp, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
+		AgentId: agentID, Text: text,
+		Priority: p,
+	})
 	require.NoError(r.t, err)
 	return resp.GetMessageId()
 }
@@ -324,19 +362,25 @@ func (r *rig) take(agents ...string) *agentv1.AcquireTurnResponse {
 
 func (r *rig) poll(agents ...string) *agentv1.AcquireTurnResponse {
 	r.t.Helper()
-	resp, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{AgentIds: agents, Wait: durationpb.New(0)})
+	resp, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+		AgentIds: agents, Wait: durationpb.New(0),
+	})
 	require.NoError(r.t, err)
 	return resp
 }
 
-func (r *rig) submit(a *agentv1.AcquireTurnResponse, index int32, text string, calls ...*agentv1.ToolCall) *agentv1.SubmitRoundResponse {
+func (r *rig) submit(a *agentv1.AcquireTurnResponse, index int32, text string,
+	calls ...*agentv1.ToolCall,
+) *agentv1.SubmitRoundResponse {
 	r.t.Helper()
 	resp, err := r.trySubmit(a, index, text, calls...)
 	require.NoError(r.t, err)
 	return resp
 }
 
-func (r *rig) trySubmit(a *agentv1.AcquireTurnResponse, index int32, text string, calls ...*agentv1.ToolCall) (*agentv1.SubmitRoundResponse, error) {
+func (r *rig) trySubmit(a *agentv1.AcquireTurnResponse, index int32, text string, calls ...*agentv1.ToolCall) (
+	*agentv1.SubmitRoundResponse, error,
+) {
 	return r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
 		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
 		RoundIndex: index, Text: text, ToolCalls: calls,
@@ -350,9 +394,12 @@ func (r *rig) finish(a *agentv1.AcquireTurnResponse, outcome agentv1.TurnOutcome
 	return resp.GetTurn()
 }
 
-func (r *rig) tryFinish(a *agentv1.AcquireTurnResponse, outcome agentv1.TurnOutcome) (*agentv1.FinishTurnResponse, error) {
+func (r *rig) tryFinish(a *agentv1.AcquireTurnResponse, outcome agentv1.TurnOutcome) (*agentv1.FinishTurnResponse,
+	error,
+) {
 	return r.service.FinishTurn(r.runner(), &agentv1.FinishTurnRequest{
-		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Outcome: outcome,
+		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
+		Outcome: outcome,
 	})
 }
 
@@ -428,7 +475,8 @@ const (
 func (r *rig) completeThenHang(hang, proceed chan struct{}) {
 	r.others.set(func() {
 		r.others.answer["CompleteWorkItem"] = func(context.Context, proto.Message) (proto.Message, error) {
-			return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}, WasCurrent: true}, nil
+			return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}, WasCurrent: true},
+				nil
 		}
 		n := 0
 		r.others.promote = func(*workv1.PromoteReportRequest) (*workv1.PromoteReportResponse, error) {

@@ -24,7 +24,8 @@ func TestP3_ARoundsSecretsAreNotWrittenDown(t *testing.T) {
 	r := newRig(t)
 	r.others.answer["CreateExternalTrigger"] = func(context.Context, proto.Message) (proto.Message, error) {
 		return &waitingv1.CreateExternalTriggerResponse{
-			Trigger: &waitingv1.Trigger{TriggerId: "trg_1"}, Token: secrets[0], Url: secrets[1], SigningSecret: secrets[2],
+			Trigger: &waitingv1.Trigger{TriggerId: "trg_1"}, Token: secrets[0], Url: secrets[1],
+			SigningSecret: secrets[2],
 		}, nil
 	}
 	r.spawn("keeper")
@@ -48,7 +49,10 @@ func TestP3_ARoundsSecretsAreNotWrittenDown(t *testing.T) {
 
 	// A result without a signing secret does not get one.
 	r.others.answer["CreateExternalTrigger"] = func(context.Context, proto.Message) (proto.Message, error) {
-		return &waitingv1.CreateExternalTriggerResponse{Trigger: &waitingv1.Trigger{TriggerId: "trg_2"}, Token: secrets[0], Url: secrets[1]}, nil
+		return &waitingv1.CreateExternalTriggerResponse{
+			Trigger: &waitingv1.Trigger{TriggerId: "trg_2"},
+			Token:   secrets[0], Url: secrets[1],
+		}, nil
 	}
 	require.Equal(t, []string{secrets[0], secrets[1], ""}, shown(r.submit(a, 1, "", use("CreateExternalTrigger"))))
 }
@@ -67,12 +71,15 @@ func TestX2_ALateRepetitionMakesNoSecondTrigger(t *testing.T) {
 		case !recalls:
 			made++
 		}
-		return &waitingv1.CreateExternalTriggerResponse{Trigger: &waitingv1.Trigger{TriggerId: fmt.Sprint("trg_", made)}, Token: fmt.Sprint("token of ", made)}, nil
+		return &waitingv1.CreateExternalTriggerResponse{
+			Trigger: &waitingv1.Trigger{TriggerId: fmt.Sprint("trg_", made)}, Token: fmt.Sprint("token of ", made),
+		}, nil
 	})
 	r.spawn("keeper")
 	r.send("keeper", "make one", normal)
 	a := r.take("keeper")
-	require.Equal(t, "token of 1", r.submit(a, 0, "", use("CreateExternalTrigger")).GetToolResults()[0].GetResult().GetFields()["token"].GetStringValue())
+	require.Equal(t, "token of 1", r.submit(a, 0, "", use("CreateExternalTrigger")).GetToolResults()[0].GetResult().
+		GetFields()["token"].GetStringValue())
 	forgotten = true
 	again := r.submit(a, 0, "", use("CreateExternalTrigger")).GetToolResults()[0]
 	require.Equal(t, tools.StatusSuccess, again.GetStatus())

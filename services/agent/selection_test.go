@@ -42,11 +42,32 @@ func TestA6_RunnersChooseByCapability(t *testing.T) {
 		want string // "" nobody
 	}{
 		{"privateChild", &agentv1.AcquireTurnRequest{Preset: privateChild}, child},
-		{"privateChild of two", &agentv1.AcquireTurnRequest{Preset: privateChild, AgentIds: []string{"keeper", child}}, child},
-		{"not the one that is named", &agentv1.AcquireTurnRequest{Preset: privateChild, AgentIds: []string{"keeper"}}, ""},
-		{"orchestrators", &agentv1.AcquireTurnRequest{ToolFamilies: []agentv1.ToolFamily{core, boards, boards}}, "keeper"},
-		{"a child that has boards", &agentv1.AcquireTurnRequest{Preset: privateChild, ToolFamilies: []agentv1.ToolFamily{boards}}, ""},
-		{"what everybody has", &agentv1.AcquireTurnRequest{ToolFamilies: []agentv1.ToolFamily{core}, AgentIds: []string{"keeper"}}, "keeper"},
+		{
+			"privateChild of two", &agentv1.AcquireTurnRequest{
+				Preset:   privateChild,
+				AgentIds: []string{"keeper", child},
+			},
+			child,
+		},
+		{
+			"not the one that is named", &agentv1.AcquireTurnRequest{
+				Preset:   privateChild,
+				AgentIds: []string{"keeper"},
+			},
+			"",
+		},
+		{
+			"orchestrators", &agentv1.AcquireTurnRequest{ToolFamilies: []agentv1.ToolFamily{core, boards, boards}},
+			"keeper",
+		},
+		{"a child that has boards", &agentv1.AcquireTurnRequest{
+			Preset:       privateChild,
+			ToolFamilies: []agentv1.ToolFamily{boards},
+		}, ""},
+		{"what everybody has", &agentv1.AcquireTurnRequest{
+			ToolFamilies: []agentv1.ToolFamily{core},
+			AgentIds:     []string{"keeper"},
+		}, "keeper"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := r.choose(c.req)
@@ -58,12 +79,15 @@ func TestA6_RunnersChooseByCapability(t *testing.T) {
 		})
 	}
 	for name, req := range map[string]*agentv1.AcquireTurnRequest{
-		"no such preset": {Preset: 9}, "no such family": {ToolFamilies: []agentv1.ToolFamily{99}}, "no family": {ToolFamilies: []agentv1.ToolFamily{0}},
+		"no such preset": {Preset: 9}, "no such family": {ToolFamilies: []agentv1.ToolFamily{99}},
+		"no family": {ToolFamilies: []agentv1.ToolFamily{0}},
 	} {
 		_, err := r.choose(req)
 		require.ErrorIs(t, err, fault.InvalidArgument, name)
 	}
-	_, err := r.service.AcquireTurn(planetest.As(t.Context(), rpc.RoleInstallationAdmin), &agentv1.AcquireTurnRequest{AllNamespaces: true, Preset: named})
+	_, err := r.service.AcquireTurn(planetest.As(t.Context(), rpc.RoleInstallationAdmin), &agentv1.AcquireTurnRequest{
+		AllNamespaces: true, Preset: named,
+	})
 	require.ErrorIs(t, err, fault.InvalidArgument)
 
 	// The same request id with another choice is another request (SPEC X2).
@@ -100,14 +124,16 @@ func TestX13_ARunnerWithAFilterIsWoken(t *testing.T) {
 	}
 	waiting := func(n int) {
 		r.eventually(func() bool {
-			return r.service.waiters.Count(ref.Agent{Namespace: "acme", ID: "keeper"}, &agentv1.Agent{Preset: privateChild}) == n
+			return r.service.waiters.Count(ref.Agent{Namespace: "acme", ID: "keeper"},
+				&agentv1.Agent{Preset: privateChild}) == n
 		})
 	}
 	forChildren := wait(&agentv1.AcquireTurnRequest{Preset: privateChild})
 	waiting(1)
 	forAll := wait(&agentv1.AcquireTurnRequest{})
 	waiting(2)
-	require.EqualValues(t, 1, r.facts("keeper").GetRunnersWaiting(), "a runner that would not take it does not wait for it")
+	require.EqualValues(t, 1, r.facts("keeper").GetRunnersWaiting(),
+		"a runner that would not take it does not wait for it")
 
 	r.send("keeper", "go", normal)
 	require.Equal(t, "keeper", next(forAll).GetTurn().GetAgentId(), "the one that came first wants something else")

@@ -144,7 +144,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	for namespace, weight := range cfg.Weights {
 		if weight < 1 || weight > MaxWeight {
-			return nil, fmt.Errorf("agent: the weight of namespace %q is %d; it must be 1 to %d", namespace, weight, MaxWeight)
+			return nil, fmt.Errorf("agent: the weight of namespace %q is %d; it must be 1 to %d", namespace, weight,
+				MaxWeight)
 		}
 	}
 	if cfg.MaxChildren < 0 {
@@ -171,7 +172,9 @@ func (s *Service) Start(ctx context.Context) error {
 	if err := s.deps.Complete(); err != nil {
 		return err
 	}
-	s.leases = leases.NewSet(s.deps.Clock, func(ctx context.Context, k ref.Agent, runID string) { s.Expire(ctx, k, runID) })
+	s.leases = leases.NewSet(s.deps.Clock, func(ctx context.Context, k ref.Agent, runID string) {
+		s.Expire(ctx, k, runID)
+	})
 	s.backoff = runners.NewBackoff(s.deps.Clock, func(k ref.Agent) {
 		s.shares.MarkReady(k.Namespace)
 		s.waiters.Wake(k)
@@ -182,7 +185,8 @@ func (s *Service) Start(ctx context.Context) error {
 	engine, err := plane.Open(ctx, plane.Config[*state.State]{
 		Plane: Plane, Share: s.cfg.Share, New: state.NewState,
 		Events: agentv1.File_quartet_agent_v1_agent_event_proto,
-		Follow: follows(s.supervisor.EnqueueChild), React: state.React, OnApply: s.applied, OnCommit: s.committed, OnLoad: s.loaded,
+		Follow: follows(s.supervisor.EnqueueChild), React: state.React, OnApply: s.applied, OnCommit: s.committed,
+		OnLoad: s.loaded,
 	}, s.deps.Deps)
 	if err != nil {
 		return err
@@ -202,13 +206,18 @@ func (s *Service) Start(ctx context.Context) error {
 func (s *Service) assemble() {
 	d := s.deps
 	s.briefService = briefs.New(s.engine, briefs.Deps{Work: d.Work})
-	s.callService = toolcalls.New(s.engine, toolcalls.Deps{Conn: d.Conn, Allowed: d.Allowed, Tracer: d.Tracer, Briefs: s.briefService})
+	s.callService = toolcalls.New(s.engine, toolcalls.Deps{
+		Conn: d.Conn, Allowed: d.Allowed, Tracer: d.Tracer,
+		Briefs: s.briefService,
+	})
 	s.projectionService = projection.New(s.engine, projection.Deps{
-		Work: d.Work, Waiting: d.Waiting, Tasks: d.Tasks, Boards: d.Boards, Conn: d.Conn, Logger: d.Logger, Calls: s.callService,
+		Work: d.Work, Waiting: d.Waiting, Tasks: d.Tasks, Boards: d.Boards, Conn: d.Conn, Logger: d.Logger,
+		Calls: s.callService,
 		Clock: d.Clock, History: d.History,
 	})
 	s.turnService = turns.New(s.engine, turns.Deps{
-		Work: d.Work, Clock: d.Clock, WaitClock: d.WaitClock, IDs: d.IDs, Logger: d.Logger, Tracer: d.Tracer, MintRun: d.MintRun, Arrive: d.Arrive,
+		Work: d.Work, Clock: d.Clock, WaitClock: d.WaitClock, IDs: d.IDs, Logger: d.Logger, Tracer: d.Tracer,
+		MintRun: d.MintRun, Arrive: d.Arrive,
 		Briefs: s.briefService, Calls: s.callService, Projections: s.projectionService,
 		Leases: s.leases, Waiters: &s.waiters, Shares: s.shares, Backoff: s.backoff, Granted: &s.granted,
 		Deliveries: &s.deliveries, Changes: &s.changes, Reservations: &s.reservations, Stopping: s.stopping,
@@ -318,7 +327,8 @@ func (s *Service) applied(st *state.State, events []*journal.Event) (expected in
 		case *agentv1.AgentWoken:
 			// The scheduler of this process is already deciding for the agent, and
 			// offers a tick for the runner that waits for it.
-			if a := st.Lookup(k); a.IsIdle() && s.waiters.Count(k, a.Record) > 0 && s.engine.Hinted(k.Namespace, k.ID) && !slices.Contains(following, k) {
+			if a := st.Lookup(k); a.IsIdle() && s.waiters.Count(k, a.Record) > 0 &&
+				s.engine.Hinted(k.Namespace, k.ID) && !slices.Contains(following, k) {
 				following = append(following, k)
 			}
 		}
@@ -327,5 +337,6 @@ func (s *Service) applied(st *state.State, events []*journal.Event) (expected in
 }
 
 func (s *Service) reportSupervisionError(k ref.Agent, err error) {
-	s.deps.Logger.Warn("an agent could not be supervised; trying again", zap.String("namespace", k.Namespace), zap.String("agent_id", k.ID), zap.Error(err))
+	s.deps.Logger.Warn("an agent could not be supervised; trying again", zap.String("namespace", k.Namespace),
+		zap.String("agent_id", k.ID), zap.Error(err))
 }

@@ -34,20 +34,26 @@ func TestD7_ASharedRunnerServesAll(t *testing.T) {
 	for _, ns := range []string{"acme", "umbrella"} {
 		ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: ns, Principal: "olga", Role: rpc.RoleOperator})
 		for _, agentID := range []string{"keeper", "other"} {
-			_, err := r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+			_, err := r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+				AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+			})
 			require.NoError(t, err)
 			_, err = r.service.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: agentID, Text: "x"})
 			require.NoError(t, err)
 		}
 	}
-	shared := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "default", Principal: "pool", Role: rpc.RoleInstallationAdmin})
+	shared := rpc.WithActor(t.Context(), rpc.Actor{
+		Namespace: "default", Principal: "pool",
+		Role: rpc.RoleInstallationAdmin,
+	})
 	var got []string
 	for i := range 4 {
 		req := &agentv1.AcquireTurnRequest{AllNamespaces: true, Wait: durationpb.New(0), RequestId: fmt.Sprint("r", i)}
 		resp, err := r.service.AcquireTurn(shared, req)
 		require.NoError(t, err)
 		got = append(got, resp.GetNamespace()+"/"+resp.GetTurn().GetAgentId())
-		require.Equal(t, "token/"+resp.GetNamespace()+"/"+resp.GetTurn().GetAgentId()+"/"+resp.GetTurn().GetRunId(), resp.GetRunToken())
+		require.Equal(t, "token/"+resp.GetNamespace()+"/"+resp.GetTurn().GetAgentId()+"/"+resp.GetTurn().GetRunId(),
+			resp.GetRunToken())
 		require.Equal(t, "default", resp.GetTurn().GetAcquiredFrom())
 		// Asking again answers the same turn (SPEC X2).
 		again, err := r.service.AcquireTurn(shared, req)
@@ -59,14 +65,22 @@ func TestD7_ASharedRunnerServesAll(t *testing.T) {
 		require.ErrorIs(t, err, fault.RequestIDReused)
 	}
 	require.Equal(t, []string{"acme/keeper", "umbrella/keeper", "acme/other", "umbrella/other"}, got)
-	resp, err := r.service.AcquireTurn(shared, &agentv1.AcquireTurnRequest{AllNamespaces: true, Wait: durationpb.New(0)})
+	resp, err := r.service.AcquireTurn(shared, &agentv1.AcquireTurnRequest{
+		AllNamespaces: true,
+		Wait:          durationpb.New(0),
+	})
 	require.NoError(t, err)
 	require.True(t, resp.GetPending())
 
 	for _, role := range []string{rpc.RoleRunner, rpc.RoleAgent} {
-		_, err := r.service.AcquireTurn(planetest.As(t.Context(), role), &agentv1.AcquireTurnRequest{AllNamespaces: true})
+		_, err := r.service.AcquireTurn(planetest.As(t.Context(), role), &agentv1.AcquireTurnRequest{
+			AllNamespaces: true,
+		})
 		require.Error(t, err, role)
 	}
-	_, err = r.service.AcquireTurn(shared, &agentv1.AcquireTurnRequest{AllNamespaces: true, AgentIds: []string{"keeper"}})
+	_, err = r.service.AcquireTurn(shared, &agentv1.AcquireTurnRequest{
+		AllNamespaces: true,
+		AgentIds:      []string{"keeper"},
+	})
 	require.ErrorIs(t, err, fault.InvalidArgument)
 }

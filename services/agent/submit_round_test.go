@@ -48,12 +48,16 @@ func statuses(resp *agentv1.SubmitRoundResponse) []string {
 func TestA6_CallsRunInOrderAsTheRun(t *testing.T) {
 	r, a := turn(t)
 	run := a.GetTurn().GetRunId()
-	resp := r.submit(a, 0, "let us see", use("CreateWorkItem", "objective", "ship"), use("ListWorkItems"), use("ExecCommand", "cmd", "make"))
+	resp := r.submit(a, 0, "let us see", use("CreateWorkItem", "objective", "ship"), use("ListWorkItems"),
+		use("ExecCommand", "cmd", "make"))
 	require.Equal(t, []string{"success", "success", "success"}, statuses(resp))
 	calls := r.others.seen()
 	require.Equal(t, []string{"CreateWorkItem", "ListWorkItems", "ExecCommand"}, r.others.methods())
 	for i, c := range calls {
-		require.Equal(t, rpc.Actor{Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: run}, c.actor)
+		require.Equal(t, rpc.Actor{
+			Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper",
+			RunID: run,
+		}, c.actor)
 		if c.method != "ListWorkItems" {
 			require.Equal(t, fmt.Sprintf("%s/0/%d", run, i), c.requestID)
 		}
@@ -108,8 +112,14 @@ func TestA6_ACrashBetweenResultsResumes(t *testing.T) {
 		crash() // the call has landed, its result was not recorded
 		return &workv1.PickWorkItemResponse{}, nil
 	})
-	calls := []*agentv1.ToolCall{use("CreateWorkItem", "objective", "ship"), use("PickWorkItem", "work_item_id", "wi_1"), use("ListWorkItems")}
-	_, err := r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: run, ToolCalls: calls})
+	calls := []*agentv1.ToolCall{
+		use("CreateWorkItem", "objective", "ship"),
+		use("PickWorkItem", "work_item_id", "wi_1"), use("ListWorkItems"),
+	}
+	_, err := r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(),
+		RunId: run, ToolCalls: calls,
+	})
 	require.Error(t, err)
 	r.restart()
 
@@ -168,9 +178,11 @@ func TestC4_SeedShapes(t *testing.T) {
 	r, a := turn(t)
 	r.submit(a, 0, "",
 		use("UpdateWorkItem", "work_item_id", "wi_1", "blocked_by", nil),
-		use("UpdateWorkItem", "work_item_id", "wi_1", "todo_list", []any{map[string]any{"text": "x", "state": "in_progress"}}, "plan_status", "needs_input"),
+		use("UpdateWorkItem", "work_item_id", "wi_1", "todo_list",
+			[]any{map[string]any{"text": "x", "state": "in_progress"}}, "plan_status", "needs_input"),
 	)
-	first, second := r.others.seen()[0].req.(*workv1.UpdateWorkItemRequest), r.others.seen()[1].req.(*workv1.UpdateWorkItemRequest)
+	first, second := r.others.seen()[0].req.(*workv1.UpdateWorkItemRequest),
+		r.others.seen()[1].req.(*workv1.UpdateWorkItemRequest)
 	require.True(t, first.GetClearBlockedBy())
 	require.Nil(t, first.BlockedBy)
 	require.Equal(t, workv1.TodoState_TODO_STATE_IN_PROGRESS, second.GetTodoList().GetItems()[0].GetState())
@@ -186,7 +198,10 @@ func TestC4_SeedShapes(t *testing.T) {
 		use("ListWorkItems", "limit", 7, "page_size", 8),
 		use("GetWorkItem", "work_item_id", "wi_1", "include_todo_list", "yes"),
 	)
-	require.Equal(t, []string{"success", "success", "success", "error/unknown_field", "error/unknown_field", "error/unknown_field", "error/unknown_field"}, statuses(resp))
+	require.Equal(t, []string{
+		"success", "success", "success", "error/unknown_field", "error/unknown_field",
+		"error/unknown_field", "error/unknown_field",
+	}, statuses(resp))
 	seen := r.others.seen()[2:]
 	require.True(t, seen[0].req.(*workv1.GetWorkItemRequest).GetOmitTodoList())
 	require.False(t, seen[1].req.(*workv1.GetWorkItemRequest).GetOmitTodoList())
@@ -200,10 +215,13 @@ func TestC4_SeedShapes(t *testing.T) {
 func TestA6_APickRebindsAndACompletionUnbinds(t *testing.T) {
 	r, a := turn(t)
 	r.on("PickWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
-		return &workv1.PickWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.PickWorkItemRequest).GetWorkItemId()}}, nil
+		return &workv1.PickWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.PickWorkItemRequest).
+			GetWorkItemId()}}, nil
 	})
 	r.on("CompleteWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
-		return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.CompleteWorkItemRequest).GetWorkItemId()}}, nil
+		return &workv1.CompleteWorkItemResponse{
+			WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.CompleteWorkItemRequest).GetWorkItemId()},
+		}, nil
 	})
 	resp := r.submit(a, 0, "",
 		use("ExecCommand", "cmd", "a"),
@@ -212,7 +230,8 @@ func TestA6_APickRebindsAndACompletionUnbinds(t *testing.T) {
 		use("ExecCommand", "cmd", "c", "work_item_id", "wi_9"),
 	)
 	require.Equal(t, []string{"success", "success", "success", "success"}, statuses(resp))
-	r.submit(a, 1, "", use("ExecCommand", "cmd", "d"), use("CompleteWorkItem", "work_item_id", "wi_1"), use("ExecCommand", "cmd", "e"))
+	r.submit(a, 1, "", use("ExecCommand", "cmd", "d"), use("CompleteWorkItem", "work_item_id", "wi_1"),
+		use("ExecCommand", "cmd", "e"))
 	var bound []string
 	for _, c := range r.others.seen() {
 		if req, ok := c.req.(*taskv1.ExecCommandRequest); ok {
@@ -220,7 +239,8 @@ func TestA6_APickRebindsAndACompletionUnbinds(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"a:", "b:wi_1", "c:wi_9", "d:wi_1", "e:"}, bound)
-	g, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId()})
+	g, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId()})
 	require.NoError(t, err)
 	require.Empty(t, g.GetTurn().GetBoundWorkItemId(), "what the turn began with stays")
 	require.Equal(t, "wi_1", g.GetRounds()[1].GetWorkItemId())
@@ -266,10 +286,12 @@ func TestW5_AnUnchangedItemIsNoMutation(t *testing.T) {
 		use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "other"),
 		use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "same"))
 	require.Equal(t, []string{"success", "success", "success"}, statuses(resp))
-	require.Equal(t, "UpdateWorkItem changed nothing: the record has these values already: wi_1", resp.GetToolResults()[0].GetSummaryText())
+	require.Equal(t, "UpdateWorkItem changed nothing: the record has these values already: wi_1",
+		resp.GetToolResults()[0].GetSummaryText())
 	require.True(t, resp.GetToolResults()[0].GetResult().GetFields()["unchanged"].GetBoolValue())
 	require.Equal(t, "UpdateWorkItem succeeded: wi_1", resp.GetToolResults()[1].GetSummaryText())
-	g, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId()})
+	g, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId()})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, g.GetTurn().GetMutations())
 }
@@ -280,15 +302,20 @@ func TestA6_WaitForEndsTheTurn(t *testing.T) {
 	r.on("WaitFor", func(context.Context, proto.Message) (proto.Message, error) {
 		return &waitingv1.WaitForResponse{Wait: &waitingv1.Wait{WaitId: "wt_1"}}, nil
 	})
-	calls := []*agentv1.ToolCall{use("ListWorkItems"), use("WaitFor", "reason", "x", "wake", "operator_input"), use("CreateWorkItem", "objective", "late")}
+	calls := []*agentv1.ToolCall{
+		use("ListWorkItems"), use("WaitFor", "reason", "x", "wake", "operator_input"),
+		use("CreateWorkItem", "objective", "late"),
+	}
 	resp := r.submit(a, 0, "", calls...)
 	require.Equal(t, []string{"success", "success", "error/turn_ended"}, statuses(resp))
 	require.True(t, resp.GetTurnEnded())
 	require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_WAIT_FOR, resp.GetEndReason())
 	require.Nil(t, resp.GetLeaseExpiresAt())
 	require.Equal(t, []string{"ListWorkItems", "WaitFor"}, r.others.methods())
-	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED, r.message("keeper", a.GetMessage().GetMessageId()).GetState())
-	require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_WAIT_FOR, r.finish(a, done).GetEndReason(), "a later FinishTurn changes nothing")
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED, r.message("keeper", a.GetMessage().GetMessageId()).
+		GetState())
+	require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_WAIT_FOR, r.finish(a, done).GetEndReason(),
+		"a later FinishTurn changes nothing")
 	again := r.submit(a, 0, "", calls...)
 	require.True(t, again.GetTurnEnded())
 	require.Equal(t, statuses(resp), statuses(again))
@@ -318,14 +345,26 @@ func TestW7_Promotion(t *testing.T) {
 		notice      string
 	}{
 		"text and one completion of the item in focus": {"done", []completion{{current: true}}, "wi_0", ""},
-		"no text":                              {"  \n", []completion{{current: true}}, "", "report_missing"},
-		"not the item in focus":                {"done", []completion{{}}, "wi_0", ""},
-		"two completions":                      {"done", []completion{{current: true}, {}}, "", "multiple_completions"},
-		"one that failed beside one":           {"done", []completion{{err: fault.BlockingExecution.New("no")}, {current: true}}, "wi_1", ""},
-		"only a failed one":                    {"done", []completion{{err: fault.BlockingExecution.New("no")}}, "", ""},
-		"repeated on an item without report":   {"done", []completion{{already: true}}, "wi_0", ""},
-		"repeated on an item with its report":  {"done", []completion{{already: true, brief: "brf_1"}}, "", ""},
-		"the same beside a completion":         {"done", []completion{{already: true, brief: "brf_1"}, {current: true}}, "wi_1", ""},
+		"no text":               {"  \n", []completion{{current: true}}, "", "report_missing"},
+		"not the item in focus": {"done", []completion{{}}, "wi_0", ""},
+		"two completions":       {"done", []completion{{current: true}, {}}, "", "multiple_completions"},
+		"one that failed beside one": {"done", []completion{
+			{err: fault.BlockingExecution.New("no")},
+			{current: true},
+		}, "wi_1", ""},
+		"only a failed one": {
+			"done",
+			[]completion{{err: fault.BlockingExecution.New("no")}},
+			"",
+			"",
+		},
+		"repeated on an item without report":  {"done", []completion{{already: true}}, "wi_0", ""},
+		"repeated on an item with its report": {"done", []completion{{already: true, brief: "brf_1"}}, "", ""},
+		"the same beside a completion": {
+			"done",
+			[]completion{{already: true, brief: "brf_1"}, {current: true}},
+			"wi_1", "",
+		},
 		"text and no completion":               {"progress", nil, "", ""},
 		"no text and two completions":          {"", []completion{{current: true}, {}}, "", "multiple_completions"},
 		"repeated without report, and no text": {"", []completion{{already: true}}, "", "report_missing"},
@@ -340,7 +379,10 @@ func TestW7_Promotion(t *testing.T) {
 					return nil, out.err
 				}
 				return &workv1.CompleteWorkItemResponse{
-					WorkItem:   &workv1.WorkItem{WorkItemId: req.(*workv1.CompleteWorkItemRequest).GetWorkItemId(), ResultBriefId: out.brief},
+					WorkItem: &workv1.WorkItem{
+						WorkItemId:    req.(*workv1.CompleteWorkItemRequest).GetWorkItemId(),
+						ResultBriefId: out.brief,
+					},
 					WasCurrent: out.current, AlreadyCompleted: out.already,
 					Warnings: []*workv1.Warning{{Kind: workv1.WarningKind_WARNING_KIND_UNFINISHED_TODOS}},
 				}, nil
@@ -372,9 +414,11 @@ func TestW7_Promotion(t *testing.T) {
 			require.Equal(t, c.text, reports[0].GetText())
 			require.Equal(t, c.promoted, reports[0].GetWorkItemId())
 			require.Equal(t, a.GetTurn().GetRunId()+"/0/promote", reports[0].GetRequestId())
-			require.Equal(t, workv1.WarningKind_WARNING_KIND_UNFINISHED_TODOS, reports[0].GetWarnings()[0].GetKind(), "warnings are kept with the report")
+			require.Equal(t, workv1.WarningKind_WARNING_KIND_UNFINISHED_TODOS, reports[0].GetWarnings()[0].GetKind(),
+				"warnings are kept with the report")
 			require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_COMPLETION_PROMOTED, resp.GetEndReason())
-			require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED, r.message("keeper", a.GetMessage().GetMessageId()).GetState())
+			require.Equal(t, agentv1.MessageState_MESSAGE_STATE_PROCESSED,
+				r.message("keeper", a.GetMessage().GetMessageId()).GetState())
 			require.Len(t, resp.GetToolResults()[len(calls)-2].GetWarnings(), 1)
 			again := r.submit(a, 0, c.text, calls...)
 			require.Equal(t, c.promoted, again.GetPromotedWorkItemId(), "the first answer, for who asks again")
@@ -399,7 +443,10 @@ func TestW7_APromotionIsNotLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, a := turn(t)
 			r.on("CompleteWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
-				return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}, WasCurrent: true}, nil
+				return &workv1.CompleteWorkItemResponse{
+					WorkItem:   &workv1.WorkItem{WorkItemId: "wi_1"},
+					WasCurrent: true,
+				}, nil
 			})
 			r.others.set(func() {
 				r.others.promote = func(*workv1.PromoteReportRequest) (*workv1.PromoteReportResponse, error) {
@@ -429,9 +476,16 @@ func TestW7_ACompletionThatLandedUnrecordedKeepsItsReport(t *testing.T) {
 		history  func(requestID string) []*workv1.WorkItemMutation
 		promoted bool
 	}{
-		"it landed":              {func(id string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{released, completed(id)} }, true},
-		"it landed out of focus": {func(id string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{completed(id)} }, true},
-		"it did not":             {func(string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{} }, false},
+		"it landed": {func(id string) []*workv1.WorkItemMutation {
+			return []*workv1.WorkItemMutation{released, completed(id)}
+		}, true},
+		"it landed out of focus": {func(id string) []*workv1.WorkItemMutation {
+			return []*workv1.WorkItemMutation{completed(id)}
+		}, true},
+		"it did not": {
+			func(string) []*workv1.WorkItemMutation { return []*workv1.WorkItemMutation{} },
+			false,
+		},
 		"somebody else completed it": {func(string) []*workv1.WorkItemMutation {
 			return []*workv1.WorkItemMutation{released, completed("another")}
 		}, false},
@@ -449,7 +503,10 @@ func TestW7_ACompletionThatLandedUnrecordedKeepsItsReport(t *testing.T) {
 			ctx, crash := context.WithCancel(r.runner())
 			r.on("CompleteWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
 				crash()
-				return &workv1.CompleteWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}, WasCurrent: true}, nil
+				return &workv1.CompleteWorkItemResponse{
+					WorkItem:   &workv1.WorkItem{WorkItemId: "wi_1"},
+					WasCurrent: true,
+				}, nil
 			})
 			_, err := r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
 				AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "done",
@@ -457,7 +514,8 @@ func TestW7_ACompletionThatLandedUnrecordedKeepsItsReport(t *testing.T) {
 			})
 			require.Error(t, err, name)
 			r.restart()
-			r.others.set(func() { r.others.history = c.history(fmt.Sprintf("%s/0/%d", a.GetTurn().GetRunId(), len(calls)-1)) })
+			r.others.set(
+				func() { r.others.history = c.history(fmt.Sprintf("%s/0/%d", a.GetTurn().GetRunId(), len(calls)-1)) })
 			if lost {
 				r.clk.Advance(leases.Term)
 				r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
@@ -477,7 +535,10 @@ func TestA9_InterjectionReachesTheRunningTurn(t *testing.T) {
 	first, second := r.send("keeper", "stop that", interject), r.send("keeper", "and this", interject)
 	resp := r.submit(a, 1, "still thinking")
 	require.Len(t, resp.GetInterjections(), 2)
-	require.Equal(t, []string{first, second}, []string{resp.GetInterjections()[0].GetMessageId(), resp.GetInterjections()[1].GetMessageId()})
+	require.Equal(t, []string{first, second}, []string{
+		resp.GetInterjections()[0].GetMessageId(),
+		resp.GetInterjections()[1].GetMessageId(),
+	})
 	require.Empty(t, r.submit(a, 2, "well").GetInterjections())
 
 	// The answer may have been lost: who asks again hears it again.
@@ -493,7 +554,9 @@ func TestA9_AnInterjectionAfterTheEndIsTheNextTurn(t *testing.T) {
 	for name, end := range map[string]func(*rig, *agentv1.AcquireTurnResponse){
 		"finished": func(r *rig, a *agentv1.AcquireTurnResponse) { r.finish(a, done) },
 		"by WaitFor": func(r *rig, a *agentv1.AcquireTurnResponse) {
-			r.on("WaitFor", func(context.Context, proto.Message) (proto.Message, error) { return &waitingv1.WaitForResponse{}, nil })
+			r.on("WaitFor", func(context.Context, proto.Message) (proto.Message, error) {
+				return &waitingv1.WaitForResponse{}, nil
+			})
 			require.True(r.t, r.submit(a, 0, "", use("WaitFor", "reason", "x", "wake", "external")).GetTurnEnded())
 		},
 	} {
@@ -534,7 +597,8 @@ func TestX8_RoundLimits(t *testing.T) {
 	require.ErrorIs(t, err, fault.LimitExceeded)
 	_, err = r.trySubmit(a, 0, "", &agentv1.ToolCall{})
 	require.ErrorIs(t, err, fault.InvalidArgument)
-	_, err = r.trySubmit(a, 0, "", &agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"}, &agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"})
+	_, err = r.trySubmit(a, 0, "", &agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"},
+		&agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"})
 	require.ErrorIs(t, err, fault.InvalidArgument)
 	r.submit(a, 0, strings.Repeat("x", limit-1))
 	r.submit(a, 1, strings.Repeat("x", limit), many[:64]...)

@@ -14,9 +14,12 @@ import (
 )
 
 // sumUp submits a round with a summary.
-func (r *rig) sumUp(a *agentv1.AcquireTurnResponse, index int32, text, through string) (*agentv1.SubmitRoundResponse, error) {
+func (r *rig) sumUp(a *agentv1.AcquireTurnResponse, index int32, text, through string) (*agentv1.SubmitRoundResponse,
+	error,
+) {
 	return r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
-		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), RoundIndex: index,
+		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
+		RoundIndex:          index,
 		ConversationSummary: &agentv1.ConversationSummary{Text: text, ThroughTurnId: through},
 	})
 }
@@ -57,7 +60,8 @@ func TestC7_ASummaryStandsInPlaceOfTheWords(t *testing.T) {
 	r.submit(a, 1, "answer to the seventh")
 	turn := r.finish(a, done)
 
-	const shown = "\n## Conversation (compact)\nSummary, by your runner, of what was said until 2026-03-01T12:06:00Z (ReadConversation has the words):\n> Six questions,\n> six answers.\nOperator, "
+	const shown = "\n## Conversation (compact)\nSummary, by your runner, of what was said until 2026-03-01T12:06:00Z " +
+		"(ReadConversation has the words):\n> Six questions,\n> six answers.\nOperator, "
 	for _, when := range []string{"live", "after a restart", "after turns whose rounds left memory"} {
 		r.send("keeper", "and "+when, normal)
 		next := r.take("keeper")
@@ -76,8 +80,11 @@ func TestC7_ASummaryStandsInPlaceOfTheWords(t *testing.T) {
 			}
 		}
 	}
-	require.Len(t, r.conversation(&agentv1.ListConversationRequest{Contains: "question"}).GetUtterances(), 6, "the words are kept")
-	rounds, err := r.service.ListRounds(r.operator(), &agentv1.ListRoundsRequest{AgentId: "keeper", TurnId: turn.GetTurnId()})
+	require.Len(t, r.conversation(&agentv1.ListConversationRequest{Contains: "question"}).GetUtterances(), 6,
+		"the words are kept")
+	rounds, err := r.service.ListRounds(r.operator(), &agentv1.ListRoundsRequest{
+		AgentId: "keeper", TurnId: turn.GetTurnId(),
+	})
 	require.NoError(t, err)
 	require.Equal(t, "Six questions,\nsix answers.", rounds.GetRounds()[1].GetConversationSummary().GetText())
 
@@ -102,12 +109,18 @@ func TestC7_SummariesThatAreNotTaken(t *testing.T) {
 	r.send("keeper", "next", normal)
 	b := r.take("keeper")
 	for name, c := range map[string]struct{ text, through, field, says string }{
-		"empty":       {"", "", "conversation_summary.text", "is required"},
-		"blank":       {" \n", "", "conversation_summary.text", "more than blanks"},
-		"too long":    {strings.Repeat("x", state.MaxSummaryBytes+1), "", "conversation_summary.text", "2049 bytes, the limit is 2048"},
-		"NUL":         {"a\x00", "", "conversation_summary.text", "NUL"},
-		"no turn":     {"x", "trn_none", "conversation_summary.through_turn_id", "newest 64 turns"},
-		"this turn":   {"x", b.GetTurn().GetTurnId(), "conversation_summary.through_turn_id", "must be a turn that has ended"},
+		"empty": {"", "", "conversation_summary.text", "is required"},
+		"blank": {" \n", "", "conversation_summary.text", "more than blanks"},
+		"too long": {
+			strings.Repeat("x", state.MaxSummaryBytes+1), "", "conversation_summary.text",
+			"2049 bytes, the limit is 2048",
+		},
+		"NUL":     {"a\x00", "", "conversation_summary.text", "NUL"},
+		"no turn": {"x", "trn_none", "conversation_summary.through_turn_id", "newest 64 turns"},
+		"this turn": {
+			"x", b.GetTurn().GetTurnId(), "conversation_summary.through_turn_id",
+			"must be a turn that has ended",
+		},
 		"a long name": {"x", strings.Repeat("t", 129), "conversation_summary.through_turn_id", "129 chars"},
 	} {
 		_, err := r.sumUp(b, 0, c.text, c.through)

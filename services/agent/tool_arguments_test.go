@@ -41,13 +41,18 @@ func TestC4_ASummaryTellsHowACommandEnded(t *testing.T) {
 	require.Equal(t, "ExecCommand: the command completed, exit code 0: tsk_1", exec(completed, &taskv1.Task{
 		State: taskv1.TaskState_TASK_STATE_COMPLETED, ExitCode: new(int32(0)), EndedAt: ended,
 	}))
-	require.Equal(t, "ExecCommand: the command runs on as a task: tsk_1", exec(taskv1.ExecOutcome_EXEC_OUTCOME_PROMOTED_TO_TASK, &taskv1.Task{
-		State: taskv1.TaskState_TASK_STATE_RUNNING,
-	}))
+	require.Equal(t, "ExecCommand: the command runs on as a task: tsk_1",
+		exec(taskv1.ExecOutcome_EXEC_OUTCOME_PROMOTED_TO_TASK, &taskv1.Task{
+			State: taskv1.TaskState_TASK_STATE_RUNNING,
+		}))
 	r.on("GetTask", func(context.Context, proto.Message) (proto.Message, error) {
-		return &taskv1.GetTaskResponse{Task: &taskv1.Task{TaskId: "tsk_1", State: taskv1.TaskState_TASK_STATE_FAILED, ExitCode: new(int32(3)), EndedAt: ended}}, nil
+		return &taskv1.GetTaskResponse{Task: &taskv1.Task{
+			TaskId: "tsk_1", State: taskv1.TaskState_TASK_STATE_FAILED,
+			ExitCode: new(int32(3)), EndedAt: ended,
+		}}, nil
 	})
-	require.Equal(t, "TaskStatus succeeded: tsk_1 failed, exit code 3", r.submit(a, r.turn(a).GetRounds(), "", use("TaskStatus", "task_id", "tsk_1")).GetToolResults()[0].GetSummaryText())
+	require.Equal(t, "TaskStatus succeeded: tsk_1 failed, exit code 3", r.submit(a, r.turn(a).GetRounds(), "",
+		use("TaskStatus", "task_id", "tsk_1")).GetToolResults()[0].GetSummaryText())
 }
 
 // A command that did not run to its end is an error with all that is known of it; one that exited is
@@ -57,7 +62,10 @@ func TestC4_ACommandThatWasCutShortIsAnError(t *testing.T) {
 	ended := timestamppb.New(epoch)
 	var task *taskv1.Task
 	r.on("ExecCommand", func(context.Context, proto.Message) (proto.Message, error) {
-		return &taskv1.ExecCommandResponse{Outcome: taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED, Task: task, Output: "half"}, nil
+		return &taskv1.ExecCommandResponse{
+			Outcome: taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED, Task: task,
+			Output: "half",
+		}, nil
 	})
 	r.on("GetTask", func(context.Context, proto.Message) (proto.Message, error) {
 		return &taskv1.GetTaskResponse{Task: task}, nil
@@ -69,23 +77,32 @@ func TestC4_ACommandThatWasCutShortIsAnError(t *testing.T) {
 		return &taskv1.StopTaskResponse{Task: task}, nil
 	})
 	calls := []*agentv1.ToolCall{
-		use("ExecCommand", "cmd", "make"), use("TaskStatus", "task_id", "tsk_1"), use("TaskOutput", "task_id", "tsk_1"), use("TaskStop", "task_id", "tsk_1"),
+		use("ExecCommand", "cmd", "make"), use("TaskStatus", "task_id", "tsk_1"), use("TaskOutput", "task_id", "tsk_1"),
+		use("TaskStop", "task_id", "tsk_1"),
 	}
-	const exited, stopped, timeout = taskv1.TaskEndReason_TASK_END_REASON_EXITED, taskv1.TaskEndReason_TASK_END_REASON_STOPPED, taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT
+	const exited, stopped, timeout = taskv1.TaskEndReason_TASK_END_REASON_EXITED,
+		taskv1.TaskEndReason_TASK_END_REASON_STOPPED, taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT
 	for _, c := range []struct {
 		state  taskv1.TaskState
 		reason taskv1.TaskEndReason
 		kind   string // "" is a success
 		end    string
 	}{
-		{taskv1.TaskState_TASK_STATE_INTERRUPTED, taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST, "task_interrupted", "was interrupted, the worker was lost"},
+		{
+			taskv1.TaskState_TASK_STATE_INTERRUPTED, taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST,
+			"task_interrupted",
+			"was interrupted, the worker was lost",
+		},
 		{taskv1.TaskState_TASK_STATE_CANCELLED, stopped, "task_cancelled", "was cancelled, stopped"},
 		{taskv1.TaskState_TASK_STATE_FAILED, timeout, "task_timed_out", "failed, no end within 1h"},
 		{taskv1.TaskState_TASK_STATE_FAILED, exited, "", "failed, exit code 3"},
 		{taskv1.TaskState_TASK_STATE_COMPLETED, exited, "", "completed, exit code 0"},
 	} {
 		_, message, _ := strings.Cut(c.end, ", ")
-		task = &taskv1.Task{TaskId: "tsk_1", Kind: taskv1.TaskKind_TASK_KIND_COMMAND_TASK, State: c.state, EndReason: c.reason, EndMessage: message, EndedAt: ended}
+		task = &taskv1.Task{
+			TaskId: "tsk_1", Kind: taskv1.TaskKind_TASK_KIND_COMMAND_TASK, State: c.state,
+			EndReason: c.reason, EndMessage: message, EndedAt: ended,
+		}
 		results := r.submit(a, r.turn(a).GetRounds(), "", calls...).GetToolResults()
 		require.Equal(t, tools.StatusSuccess, results[3].GetStatus(), "TaskStop did what it was called for")
 		for i, res := range results[:3] {
@@ -97,18 +114,25 @@ func TestC4_ACommandThatWasCutShortIsAnError(t *testing.T) {
 			require.Equal(t, tools.StatusError, res.GetStatus(), c.end)
 			require.Nil(t, res.GetResult())
 			require.Equal(t, c.kind, res.GetError().GetKind())
-			require.Equal(t, []string{"ExecCommand: the command " + c.end + ": tsk_1", "TaskStatus: tsk_1 " + c.end, "TaskOutput: tsk_1 " + c.end}[i], res.GetSummaryText())
+			require.Equal(t, []string{
+				"ExecCommand: the command " + c.end + ": tsk_1", "TaskStatus: tsk_1 " + c.end,
+				"TaskOutput: tsk_1 " + c.end,
+			}[i], res.GetSummaryText())
 			require.Equal(t, res.GetSummaryText(), res.GetError().GetMessage())
 			require.NotEmpty(t, res.GetError().GetRecoveryHint())
 			details := res.GetError().GetDetails().GetFields()
 			require.Equal(t, "tsk_1", details["task"].GetStructValue().GetFields()["task_id"].GetStringValue())
-			require.Equal(t, []string{"half", "", "half"}[i], details["output"].GetStringValue()+details["text"].GetStringValue())
+			require.Equal(t, []string{"half", "", "half"}[i], details["output"].GetStringValue()+
+				details["text"].GetStringValue())
 		}
 		// The caller knows how the command ended, so no message reports it again.
 		require.Equal(t, "tsk_1", tools.CompletedTask(results[0]))
 	}
 	// A child that was stopped is its parent's decision, and a task that runs has not ended.
-	task = &taskv1.Task{TaskId: "tsk_1", Kind: taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK, State: taskv1.TaskState_TASK_STATE_CANCELLED, EndReason: stopped, EndedAt: ended}
+	task = &taskv1.Task{
+		TaskId: "tsk_1", Kind: taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK,
+		State: taskv1.TaskState_TASK_STATE_CANCELLED, EndReason: stopped, EndedAt: ended,
+	}
 	require.Equal(t, []string{"success"}, statuses(r.submit(a, r.turn(a).GetRounds(), "", calls[1])))
 	task = &taskv1.Task{TaskId: "tsk_1", State: taskv1.TaskState_TASK_STATE_CANCELLING}
 	require.Equal(t, []string{"success"}, statuses(r.submit(a, r.turn(a).GetRounds(), "", calls[1])))
@@ -124,7 +148,8 @@ func TestC4_ListsAreCounted(t *testing.T) {
 	require.Equal(t, "ListWorkItems succeeded: 0 work items", none.GetSummaryText())
 	require.NotNil(t, none.GetResult().GetFields()["work_items"].GetListValue())
 	r.on("ListWorkItems", func(context.Context, proto.Message) (proto.Message, error) {
-		return &workv1.ListWorkItemsResponse{WorkItems: []*workv1.WorkItem{{WorkItemId: "wi_1"}, {WorkItemId: "wi_2"}}}, nil
+		return &workv1.ListWorkItemsResponse{WorkItems: []*workv1.WorkItem{{WorkItemId: "wi_1"}, {WorkItemId: "wi_2"}}},
+			nil
 	})
 	require.Equal(t, "ListWorkItems succeeded: 2 work items", one("ListWorkItems").GetSummaryText())
 	for _, name := range []string{"TaskList", "HomeList", "board_list"} {
@@ -140,9 +165,13 @@ func TestC4_APickOutsideATurnBindsNothing(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	r.on("PickWorkItem", func(context.Context, proto.Message) (proto.Message, error) {
-		return &workv1.PickWorkItemResponse{BindingNote: "Further calls of this turn are bound", WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}}, nil
+		return &workv1.PickWorkItemResponse{
+			BindingNote: "Further calls of this turn are bound",
+			WorkItem:    &workv1.WorkItem{WorkItemId: "wi_1"},
+		}, nil
 	})
-	note := r.callTool(r.operator(), "", "", "PickWorkItem", "work_item_id", "wi_1").GetResult().GetResult().GetFields()["binding_note"].GetStringValue()
+	note := r.callTool(r.operator(), "", "", "PickWorkItem", "work_item_id", "wi_1").GetResult().GetResult().
+		GetFields()["binding_note"].GetStringValue()
 	require.Contains(t, note, "work_item_id")
 	require.NotContains(t, note, "bound")
 }

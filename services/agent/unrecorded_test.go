@@ -37,7 +37,10 @@ func (r *rig) cutOffAt(a *agentv1.AcquireTurnResponse, recalled func() (proto.Me
 	})
 	_, err := r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
 		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "making",
-		ToolCalls: []*agentv1.ToolCall{use("CreateWorkItem", "objective", "one"), use("CreateWorkItem", "objective", "two"), use("PickWorkItem", "work_item_id", "wi_1")},
+		ToolCalls: []*agentv1.ToolCall{
+			use("CreateWorkItem", "objective", "one"),
+			use("CreateWorkItem", "objective", "two"), use("PickWorkItem", "work_item_id", "wi_1"),
+		},
 	})
 	require.Error(r.t, err)
 }
@@ -52,10 +55,14 @@ func TestA6_TheNextContextShowsUnrecordedOutcomes(t *testing.T) {
 		err   error
 		want  string
 	}{
-		"it landed":         {reply: landed, want: "CreateWorkItem: success, CreateWorkItem succeeded: wi_2"},
-		"it did not":        {err: fault.NotFound.New("never"), want: "CreateWorkItem: did not run"},
-		"nobody can say":    {err: fault.NotReady.New("starting"), want: "CreateWorkItem: outcome unknown: look before you repeat it"},
-		"another was there": {err: fault.RequestIDReused.New("other"), want: "CreateWorkItem: outcome unknown: look before you repeat it"},
+		"it landed":  {reply: landed, want: "CreateWorkItem: success, CreateWorkItem succeeded: wi_2"},
+		"it did not": {err: fault.NotFound.New("never"), want: "CreateWorkItem: did not run"},
+		"nobody can say": {err: fault.NotReady.New("starting"), want: "CreateWorkItem: outcome unknown: look " +
+			"before you repeat it"},
+		"another was there": {
+			err:  fault.RequestIDReused.New("other"),
+			want: "CreateWorkItem: outcome unknown: look before you repeat it",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for end, lose := range map[string]func(r *rig, a *agentv1.AcquireTurnResponse){
@@ -84,7 +91,10 @@ func TestA6_TheNextContextShowsUnrecordedOutcomes(t *testing.T) {
 							shown = append(shown, strings.TrimSpace(rest))
 						}
 					}
-					require.Equal(t, []string{"CreateWorkItem: success, CreateWorkItem succeeded: wi_1", c.want, "PickWorkItem: did not run"}, shown, end)
+					require.Equal(t, []string{
+						"CreateWorkItem: success, CreateWorkItem succeeded: wi_1", c.want,
+						"PickWorkItem: did not run",
+					}, shown, end)
 					require.Contains(t, text, `"objective":"two"`)
 					r.finish(b, retryable)
 					r.restart()
@@ -114,6 +124,9 @@ func TestX2_RecallRunsNothing(t *testing.T) {
 	again, err := r.service.EnqueueMessage(recall, req)
 	require.NoError(t, err)
 	require.Equal(t, first.GetMessageId(), again.GetMessageId())
-	_, err = r.service.EnqueueMessage(recall, &agentv1.EnqueueMessageRequest{AgentId: "keeper", RequestId: "m1", Text: "other"})
+	_, err = r.service.EnqueueMessage(recall, &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", RequestId: "m1",
+		Text: "other",
+	})
 	require.ErrorIs(t, err, fault.RequestIDReused)
 }

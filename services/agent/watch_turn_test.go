@@ -64,7 +64,10 @@ func (w *watching) end() error {
 func (r *rig) watch(ctx context.Context, a *agentv1.AcquireTurnResponse, runID string) *watching {
 	w := &watching{t: r.t, ctx: ctx, got: make(chan *agentv1.WatchTurnResponse), over: make(chan error, 1)}
 	go func() {
-		w.over <- r.service.WatchTurn(&agentv1.WatchTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: runID}, w)
+		w.over <- r.service.WatchTurn(&agentv1.WatchTurnRequest{
+			AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(),
+			RunId: runID,
+		}, w)
 	}()
 	return w
 }
@@ -81,7 +84,8 @@ func TestA9_AWatchAnnouncesAndEnds(t *testing.T) {
 	said := w.next()
 	require.Len(t, said.GetInterjections(), 1)
 	require.Equal(t, late, said.GetInterjections()[0].GetMessageId())
-	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message("keeper", late).GetState(), "announced, not handed over")
+	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message("keeper", late).GetState(),
+		"announced, not handed over")
 	require.Len(t, r.submit(a, 0, "a safe point").GetInterjections(), 2)
 
 	_, err := r.abort(a.GetTurn().GetRunId(), "")
@@ -113,7 +117,8 @@ func TestX12_AWatchIsKeptAlive(t *testing.T) {
 		}
 		r.clk.Advance(1)
 		require.Nil(t, w.next().GetEnded())
-		_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+		_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+			GetTurnId(), RunId: a.GetTurn().GetRunId()})
 		require.NoError(t, err)
 	}
 	r.service.Release()
@@ -135,7 +140,8 @@ func TestA7_WhoMayWatch(t *testing.T) {
 	} {
 		require.ErrorIs(t, w.end(), want)
 	}
-	require.ErrorIs(t, r.watch(planetest.AsAgent(t.Context(), "other"), a, a.GetTurn().GetRunId()).end(), fault.PermissionDenied)
+	require.ErrorIs(t, r.watch(planetest.AsAgent(t.Context(), "other"), a, a.GetTurn().GetRunId()).end(),
+		fault.PermissionDenied)
 	ctx, cancel := context.WithCancel(t.Context())
 	own := rpc.WithActor(ctx, access.RunActor(ref.Agent{Namespace: "acme", ID: "keeper"}, a.GetTurn().GetRunId()))
 	w := r.watch(own, a, a.GetTurn().GetRunId())

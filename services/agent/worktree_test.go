@@ -44,7 +44,8 @@ func (r *rig) forged() *forge {
 	answer("PlanWorktree", func(req proto.Message) (proto.Message, error) {
 		return &taskv1.PlanWorktreeResponse{
 			Worktree:  &taskv1.Worktree{WorkerId: "w1", Repository: "/srv/repo", BaseCommit: strings.Repeat("a", 40)},
-			Directory: "/srv/.quartet-worktrees", Subdirectory: strings.TrimPrefix(req.(*taskv1.PlanWorktreeRequest).GetWorkspaceRoot(), "/srv/repo"),
+			Directory: "/srv/.quartet-worktrees", Subdirectory: strings.TrimPrefix(req.(*taskv1.PlanWorktreeRequest).
+					GetWorkspaceRoot(), "/srv/repo"),
 		}, f.plan
 	})
 	answer("MakeWorktree", func(req proto.Message) (proto.Message, error) {
@@ -67,7 +68,8 @@ func (r *rig) forged() *forge {
 
 func (r *rig) trySpawnTree(requestID string) (*agentv1.SpawnAgentResponse, error) {
 	return r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
-		ParentAgentId: "keeper", RequestId: requestID, InitialMessage: "work", WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE,
+		ParentAgentId: "keeper", RequestId: requestID, InitialMessage: "work",
+		WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE,
 	})
 }
 
@@ -112,7 +114,8 @@ func TestT9_AChildInItsWorktree(t *testing.T) {
 			if kept == "" {
 				require.Equal(t, "done it", d.GetResultSummary())
 			} else {
-				require.Equal(t, "done it\n\n[worktree kept: "+wt.GetPath()+" on worker w1, branch "+wt.GetBranch()+", from commit "+wt.GetBaseCommit()+": "+kept+"]", d.GetResultSummary())
+				require.Equal(t, "done it\n\n[worktree kept: "+wt.GetPath()+" on worker w1, branch "+wt.GetBranch()+
+					", from commit "+wt.GetBaseCommit()+": "+kept+"]", d.GetResultSummary())
 			}
 			r.until(func() bool { return r.record(child.GetAgentId()).GetLifecycle() == deleted })
 		})
@@ -139,7 +142,10 @@ func TestT9_SpawnRefused(t *testing.T) {
 
 // T9: a worktree that cannot be made ends the delegation as failed, without a child.
 func TestT9_AWorktreeThatCannotBeMade(t *testing.T) {
-	for name, why := range map[string]error{"git says no": fault.WorktreeFailed.New("disk full"), "the worker is away for long": fault.NotReady.New("away")} {
+	for name, why := range map[string]error{
+		"git says no":                 fault.WorktreeFailed.New("disk full"),
+		"the worker is away for long": fault.NotReady.New("away"),
+	} {
 		t.Run(name, func(t *testing.T) {
 			r := family(t)
 			f := r.forged()
@@ -176,7 +182,10 @@ func TestT9_CleaningUpNeverHoldsAnEndBack(t *testing.T) {
 		trouble func(r *rig, f *forge)
 		why     string
 	}{
-		"the worker is lost": {func(_ *rig, f *forge) { f.remove = fault.NotReady.New("worker w1 is not connected") }, "worker w1 is not connected"},
+		"the worker is lost": {
+			func(_ *rig, f *forge) { f.remove = fault.NotReady.New("worker w1 is not connected") },
+			"worker w1 is not connected",
+		},
 		"commands do not end": {func(r *rig, _ *forge) {
 			r.others.answer["ListTasks"] = func(context.Context, proto.Message) (proto.Message, error) {
 				return &taskv1.ListTasksResponse{TotalActive: 2}, nil
@@ -212,7 +221,10 @@ func TestT9_StoppedBeforeItWasMade(t *testing.T) {
 	f.make = fault.NotReady.New("away")
 	ctx, cancel := context.WithCancel(r.operator())
 	go func() {
-		_, _ = r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{ParentAgentId: "keeper", InitialMessage: "work", WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE})
+		_, _ = r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			ParentAgentId: "keeper", InitialMessage: "work",
+			WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE,
+		})
 	}()
 	var d *agentv1.Delegation
 	r.eventually(func() bool {
@@ -224,7 +236,10 @@ func TestT9_StoppedBeforeItWasMade(t *testing.T) {
 	})
 	cancel()
 	require.Equal(t, wtPreparing, d.GetWorktree().GetState())
-	child := &agentv1.SpawnAgentResponse{DelegationId: d.GetDelegationId(), TaskId: d.GetTaskId(), AgentId: d.GetChildAgentId()}
+	child := &agentv1.SpawnAgentResponse{
+		DelegationId: d.GetDelegationId(), TaskId: d.GetTaskId(),
+		AgentId: d.GetChildAgentId(),
+	}
 	r.stopTask(child)
 	d = r.over(child)
 	require.Equal(t, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, d.GetOutcome())

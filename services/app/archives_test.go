@@ -27,7 +27,8 @@ import (
 	"quartet/services/backup"
 )
 
-// archivedDir is a data directory whose journals of work have archived segments, a backup of it, and the frames that they have.
+// archivedDir is a data directory whose journals of work have archived segments, a backup of it, and the frames that
+// they have.
 type archivedDir struct {
 	cfg    Config
 	backup string
@@ -51,7 +52,8 @@ func logOf(t *testing.T, nc *nats.Conn, dir string, partition int) *segments.Log
 	t.Helper()
 	live, err := jetlog.New(nc, "work", partition)
 	require.NoError(t, err)
-	return segments.NewLog(live, dirstore.New(datadir.Archive(dir), "work", partition), framelog.PartitionName("work", partition))
+	return segments.NewLog(live, dirstore.New(datadir.Archive(dir), "work", partition),
+		framelog.PartitionName("work", partition))
 }
 
 // framesOf returns the frames of the partitions of work in a data directory.
@@ -107,7 +109,8 @@ func newArchivedDir(t *testing.T) *archivedDir {
 		for i := range 2 {
 			live, err := jetlog.New(nc, "work", i)
 			require.NoError(t, err)
-			j := archivetest.NewJournal(live, dirstore.New(datadir.Archive(d.cfg.DataDir), "work", i), framelog.PartitionName("work", i))
+			j := archivetest.NewJournal(live, dirstore.New(datadir.Archive(d.cfg.DataDir), "work", i),
+				framelog.PartitionName("work", i))
 			for range 3 - 2*i {
 				j.Write(t, 12, 120_000)
 				j.Close(t)
@@ -118,9 +121,12 @@ func newArchivedDir(t *testing.T) *archivedDir {
 		f, err := os.Create(d.backup)
 		require.NoError(t, err)
 		defer f.Close()
-		s, err := backup.New(backup.Config{Journals: journalStreams, Key: func() keyfile.Key { return ring.Active() }}, backup.Deps{
-			Conn: func() *nats.Conn { return nc }, Partitions: func() map[string]int { return map[string]int{"work": 2} }, Archive: d.cfg.places().Stores(nc),
-		})
+		s, err := backup.New(backup.Config{Journals: journalStreams, Key: func() keyfile.Key { return ring.Active() }},
+			backup.Deps{
+				Conn: func() *nats.Conn { return nc }, Partitions: func() map[string]int {
+					return map[string]int{"work": 2}
+				}, Archive: d.cfg.places().Stores(nc),
+			})
 		require.NoError(t, err)
 		require.NoError(t, s.ExportBackup(&backupv1.ExportBackupRequest{}, sent{ctx: t.Context(), f: f}))
 	})
@@ -227,16 +233,28 @@ func TestR10_ArchivesAreRepaired(t *testing.T) {
 		lost   *repair.Range // without another copy; nil: the archive itself has all
 		copies int           // frames that come from elsewhere
 	}{
-		"the catalog":                        {damage: flip("catalog-*", 40)},
-		"the catalogs are gone":              {damage: remove("catalog-*")},
-		"the newest catalog is gone":         {damage: remove("catalog-3")},
-		"an object":                          {flip("segment-1-*", 100), &repair.Range{First: frames[12].Seq + 1, Last: frames[16].Seq, FirstWalSeq: 13, LastWalSeq: 16}, 4},
-		"an index":                           {flip("segment-1-*", -20), &whole, 13},
-		"a segment is gone":                  {remove("segment-1-*"), &whole, 13},
-		"a segment and the catalogs":         {both(remove("segment-1-*"), remove("catalog-*")), &whole, 13},
-		"an object and the catalogs":         {both(flip("segment-1-*", 100), remove("catalog-*")), &repair.Range{First: frames[12].Seq + 1, Last: frames[16].Seq, FirstWalSeq: 13, LastWalSeq: 16}, 4},
-		"the last segment and the catalogs":  {both(remove("segment-2-*"), remove("catalog-*")), &repair.Range{First: frames[25].Seq + 1, Last: frames[39].Seq - 1, FirstWalSeq: 25, LastWalSeq: 36}, 13},
-		"the first segment and the catalogs": {both(remove("segment-0-*"), flip("catalog-*", 3)), &repair.Range{First: 1, Last: frames[12].Seq, FirstWalSeq: 1, LastWalSeq: 12}, 13},
+		"the catalog":                {damage: flip("catalog-*", 40)},
+		"the catalogs are gone":      {damage: remove("catalog-*")},
+		"the newest catalog is gone": {damage: remove("catalog-3")},
+		"an object": {flip("segment-1-*", 100), &repair.Range{
+			First: frames[12].Seq + 1,
+			Last:  frames[16].Seq, FirstWalSeq: 13, LastWalSeq: 16,
+		}, 4},
+		"an index":                   {flip("segment-1-*", -20), &whole, 13},
+		"a segment is gone":          {remove("segment-1-*"), &whole, 13},
+		"a segment and the catalogs": {both(remove("segment-1-*"), remove("catalog-*")), &whole, 13},
+		"an object and the catalogs": {
+			both(flip("segment-1-*", 100), remove("catalog-*")),
+			&repair.Range{First: frames[12].Seq + 1, Last: frames[16].Seq, FirstWalSeq: 13, LastWalSeq: 16}, 4,
+		},
+		"the last segment and the catalogs": {
+			both(remove("segment-2-*"), remove("catalog-*")),
+			&repair.Range{First: frames[25].Seq + 1, Last: frames[39].Seq - 1, FirstWalSeq: 25, LastWalSeq: 36}, 13,
+		},
+		"the first segment and the catalogs": {
+			both(remove("segment-0-*"), flip("catalog-*", 3)),
+			&repair.Range{First: 1, Last: frames[12].Seq, FirstWalSeq: 1, LastWalSeq: 12}, 13,
+		},
 	} {
 		if tried++; testing.Short() && tried > 2 {
 			break // go test -short tries any two; make test tries all
@@ -291,12 +309,15 @@ func TestR10_ArchivesAreRepaired(t *testing.T) {
 	}
 }
 
-// TestR10_ALossBehindAnArchive: a journal whose newest frames are given up goes on behind what is archived, and is archived on.
+// TestR10_ALossBehindAnArchive: a journal whose newest frames are given up goes on behind what is archived, and is
+// archived on.
 func TestR10_ALossBehindAnArchive(t *testing.T) {
 	d := newArchivedDir(t)
 	damaged := func(t *testing.T) Config {
 		cfg := d.copy(t)
-		blocks, err := filepath.Glob(filepath.Join(blockfile.Messages(datadir.Store(cfg.DataDir), account, jetlog.Place{Plane: "work", Segment: 3}.Stream()), "*.blk"))
+		blocks, err := filepath.Glob(
+			filepath.Join(blockfile.Messages(datadir.Store(cfg.DataDir), account,
+				jetlog.Place{Plane: "work", Segment: 3}.Stream()), "*.blk"))
 		require.NoError(t, err)
 		require.Len(t, blocks, 1)
 		b, err := os.ReadFile(blocks[0])

@@ -151,17 +151,18 @@ func awaitNATS(ctx context.Context, cfg *Config, logger *zap.Logger) {
 	}
 }
 
-// minPayload is the size of the messages that a NATS server must allow, in bytes: the largest frame of a journal with its
-// headers.
+// minPayload is the size of the messages that a NATS server must allow, in bytes: the largest frame of a journal with
+// its headers.
 const minPayload = journal.MaxCommand + jetlog.HeaderRoom
 
-// checkPayload returns an error if a server does not allow the largest frames. A frame that is too large for it is refused
-// after its events were decided, which makes its partition load again.
+// checkPayload returns an error if a server does not allow the largest frames. A frame that is too large for it is
+// refused after its events were decided, which makes its partition load again.
 func checkPayload(allowed int64) error {
 	if allowed >= minPayload {
 		return nil
 	}
-	return fmt.Errorf("the NATS server allows messages of %d bytes, and a journal needs %d: set max_payload: 8MB in the server's configuration", allowed, minPayload)
+	return fmt.Errorf("the NATS server allows messages of %d bytes, and a journal needs %d: set max_payload: 8MB in "+
+		"the server's configuration", allowed, minPayload)
 }
 
 // checkServers returns an error that names wrong settings of the servers of nats-url, as nats-monitor-url shows them.
@@ -171,10 +172,13 @@ func (b *broker) checkServers(ctx context.Context) error {
 		return nil // natsd.Start has verified it
 	}
 	if cluster := b.journals.ConnectedClusterName(); cluster != "" && b.cfg.Replicas < 2 {
-		b.logger.Warn("replicas is 1, and nats-url is a cluster: a journal cannot be used while its one server is down, and is lost with that server's disk; give replicas 3 when the installation is created", zap.String("cluster", cluster))
+		b.logger.Warn("replicas is 1, and nats-url is a cluster: a journal cannot be used while its one server is "+
+			"down, and is lost with that server's disk; give replicas 3 when the installation is created",
+			zap.String("cluster", cluster))
 	}
 	if b.cfg.NATSMonitorURL == "" {
-		b.logger.Info("sync_interval of the NATS servers is not verified, as connections are not told; it must be always, or mutations that were answered are lost when a machine loses power. Give nats-monitor-url")
+		b.logger.Info("sync_interval of the NATS servers is not verified, as connections are not told; it must be " +
+			"always, or mutations that were answered are lost when a machine loses power. Give nats-monitor-url")
 		return nil
 	}
 	unknown, wrong := varz.Verify(ctx, b.cfg.NATSMonitorURL, minPayload)
@@ -196,7 +200,8 @@ func (b *broker) openJournal(ctx context.Context, plane string) error {
 		return err
 	}
 	if explicit && n != want {
-		return fmt.Errorf("partitions: the journal of %s has %d partitions, not %d; the number cannot be changed, because its events are distributed by it: omit the setting, or give %d", plane, n, want, n)
+		return fmt.Errorf("partitions: the journal of %s has %d partitions, not %d; the number cannot be changed, "+
+			"because its events are distributed by it: omit the setting, or give %d", plane, n, want, n)
 	}
 	b.counts[plane] = n
 	return nil
@@ -228,7 +233,8 @@ func (b *broker) witness(plane string, partition int) framelog.Witness {
 	return b.shared.Of(plane, partition, local)
 }
 
-// snapshots returns the store of a partition's snapshots. It uses the connection of readers, so that no frame waits behind an object.
+// snapshots returns the store of a partition's snapshots. It uses the connection of readers, so that no frame waits
+// behind an object.
 func (b *broker) snapshots(plane string, partition int) (snapshot.Store, error) {
 	return jetstore.New(b.readers, plane, partition, b.cfg.Replicas)
 }
@@ -311,7 +317,8 @@ func (b *broker) open(nc *nats.Conn, plane string, partition int) (*archive.Log,
 	}
 	name := framelog.PartitionName(plane, partition)
 	log.OnDamage = func(server string, damage error) {
-		b.logger.Error("journal: a replica is damaged; it is read at another one", zap.String("partition", name), zap.String("server", server), zap.Error(damage))
+		b.logger.Error("journal: a replica is damaged; it is read at another one", zap.String("partition", name),
+			zap.String("server", server), zap.Error(damage))
 		b.feeds.Damage.ReportReplica(name, server, damage)
 	}
 	store, err := b.archive(plane, partition)
@@ -346,7 +353,8 @@ func (o *output) Name() string { return "output" }
 
 // Start opens the stream.
 func (o *output) Start(ctx context.Context) error {
-	opened, err := taskoutput.OpenStream(ctx, o.broker.readers, o.broker.cfg.Replicas, o.broker.cfg.keepOutput(), o.broker.room)
+	opened, err := taskoutput.OpenStream(ctx, o.broker.readers, o.broker.cfg.Replicas, o.broker.cfg.keepOutput(),
+		o.broker.room)
 	o.Store = opened
 	return err
 }
@@ -372,7 +380,8 @@ func (p *publisher) Name() string { return "publisher" }
 
 // Start creates the EVENTS stream and one publisher per partition.
 func (p *publisher) Start(ctx context.Context) error {
-	if err := bus.EnsureStream(ctx, p.broker.readers, p.broker.cfg.Replicas, int64(p.broker.cfg.EventsSize)<<20, p.broker.room); err != nil {
+	if err := bus.EnsureStream(ctx, p.broker.readers, p.broker.cfg.Replicas, int64(p.broker.cfg.EventsSize)<<20,
+		p.broker.room); err != nil {
 		return err
 	}
 	for _, plane := range p.planes {
@@ -381,7 +390,10 @@ func (p *publisher) Start(ctx context.Context) error {
 			return joinStop(ctx, err, p)
 		}
 		for _, src := range sources {
-			pub, err := bus.Start(ctx, bus.Config{Conn: p.broker.readers, Source: src, Logger: p.logger, Metrics: p.metrics, Room: p.broker.room})
+			pub, err := bus.Start(ctx, bus.Config{
+				Conn: p.broker.readers, Source: src, Logger: p.logger,
+				Metrics: p.metrics, Room: p.broker.room,
+			})
 			if err != nil {
 				return joinStop(ctx, err, p)
 			}
@@ -410,7 +422,8 @@ func guard(broker *broker, stalled func() time.Duration, logger *zap.Logger) lif
 		if broker.embedded == nil || stalled() < stallRestart {
 			return
 		}
-		logger.Error("the journal could not be written; restarting the embedded server", zap.Duration("stalled", stalled()))
+		logger.Error("the journal could not be written; restarting the embedded server",
+			zap.Duration("stalled", stalled()))
 		if err := broker.embedded.Restart(); err != nil {
 			logger.Error("the embedded server did not start; trying again", zap.Error(err))
 		}

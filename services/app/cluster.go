@@ -36,7 +36,8 @@ func (c *Config) partitions(plane string) (n int, explicit bool, err error) {
 		return 0, true, fmt.Errorf("partitions: %s cannot be split; work and waiting can", plane)
 	}
 	if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxPartitions {
-		return 0, true, fmt.Errorf("partitions: the number for %s is %q; it must be a number from 1 to %d", plane, text, maxPartitions)
+		return 0, true, fmt.Errorf("partitions: the number for %s is %q; it must be a number from 1 to %d", plane, text,
+			maxPartitions)
 	}
 	return n, true, nil
 }

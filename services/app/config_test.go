@@ -11,7 +11,8 @@ import (
 // command-lease at, below and above its limits.
 func TestX12_CommandLeaseLimits(t *testing.T) {
 	for term, ok := range map[time.Duration]bool{
-		0: true, 15*time.Second - 1: false, 15 * time.Second: true, 24 * time.Hour: true, 24*time.Hour + 1: false, -time.Second: false,
+		0: true, 15*time.Second - 1: false, 15 * time.Second: true, 24 * time.Hour: true, 24*time.Hour + 1: false,
+		-time.Second: false,
 	} {
 		cfg := Config{DataDir: t.TempDir(), CommandLease: term}
 		err := cfg.Complete()
@@ -28,9 +29,14 @@ func TestI11_WhereMetricsDemandACredential(t *testing.T) {
 		setting, addr string
 		want          bool
 	}{
-		{AuthAuto, "127.0.0.1:7480", false}, {AuthAuto, "localhost:7480", false}, {AuthAuto, "[::1]:7480", false},
-		{AuthAuto, "0.0.0.0:7480", true}, {AuthAuto, ":7480", true}, {AuthAuto, "10.0.0.7:7480", true},
-		{AuthOff, "0.0.0.0:7480", false}, {AuthRequired, "127.0.0.1:7480", true},
+		{AuthAuto, "127.0.0.1:7480", false},
+		{AuthAuto, "localhost:7480", false},
+		{AuthAuto, "[::1]:7480", false},
+		{AuthAuto, "0.0.0.0:7480", true},
+		{AuthAuto, ":7480", true},
+		{AuthAuto, "10.0.0.7:7480", true},
+		{AuthOff, "0.0.0.0:7480", false},
+		{AuthRequired, "127.0.0.1:7480", true},
 	} {
 		cfg := Config{MetricsAuth: c.setting, HTTPAddr: c.addr}
 		require.NoError(t, cfg.completeMetricsAuth())
@@ -59,7 +65,8 @@ func TestR12_SizesOfJournals(t *testing.T) {
 			*limit.of(&cfg) = value
 			err := cfg.Complete()
 			if want == 0 {
-				require.ErrorContains(t, err, fmt.Sprintf("%s is %d; it must be from 1 to %d", setting, value, limit.most))
+				require.ErrorContains(t, err, fmt.Sprintf("%s is %d; it must be from 1 to %d", setting, value,
+					limit.most))
 				continue
 			}
 			require.NoError(t, err)
@@ -74,7 +81,8 @@ func TestT6_DaysOfOutput(t *testing.T) {
 		cfg := Config{DataDir: t.TempDir(), OutputDays: days}
 		err := cfg.Complete()
 		if !ok {
-			require.ErrorContains(t, err, fmt.Sprintf("output-days is %d; it must be from 1 to 3650, or 0 to keep the output of commands always", days))
+			require.ErrorContains(t, err, fmt.Sprintf("output-days is %d; it must be from 1 to 3650, or 0 to keep "+
+				"the output of commands always", days))
 			continue
 		}
 		require.NoError(t, err)

@@ -24,7 +24,8 @@ func (c *Config) checkConfinement() error {
 	switch c.EmbeddedWorker {
 	case "", EmbeddedAuto, EmbeddedOn, EmbeddedOff:
 	default:
-		return fmt.Errorf("embedded-worker is %q; it must be %s, %s or %s", c.EmbeddedWorker, EmbeddedAuto, EmbeddedOn, EmbeddedOff)
+		return fmt.Errorf("embedded-worker is %q; it must be %s, %s or %s", c.EmbeddedWorker, EmbeddedAuto, EmbeddedOn,
+			EmbeddedOff)
 	}
 	if c.WorkerNetwork == "" {
 		c.WorkerNetwork = string(confine.NetworkOutside)
@@ -37,7 +38,8 @@ func (c *Config) checkConfinement() error {
 		return fmt.Errorf("worker-isolate: %w", err)
 	}
 	if isolate != worker.IsolateNone && len(c.WorkerRoots) > 1 {
-		return fmt.Errorf("worker-isolate is %s and divides one directory, but worker-roots has %d; name the other ones in worker-readable", isolate, len(c.WorkerRoots))
+		return fmt.Errorf("worker-isolate is %s and divides one directory, but worker-roots has %d; name the other "+
+			"ones in worker-readable", isolate, len(c.WorkerRoots))
 	}
 	for name, paths := range map[string][]string{"worker-readable": c.WorkerReadable, "worker-hidden": c.WorkerHidden} {
 		for _, path := range paths {
@@ -71,9 +73,15 @@ func (c *Config) confinement() (*sandboxes.Config, error) {
 	if len(c.WorkerConfiner) == 0 {
 		return nil, errors.New("this program cannot confine commands; set worker-unconfined")
 	}
-	s := &sandboxes.Config{Helper: c.WorkerConfiner, Network: confine.Network(c.WorkerNetwork), Readable: c.WorkerReadable, Hidden: slices.Concat(c.WorkerHidden, []string{c.DataDir, c.HomeDir})}
+	s := &sandboxes.Config{
+		Helper: c.WorkerConfiner, Network: confine.Network(c.WorkerNetwork),
+		Readable: c.WorkerReadable, Hidden: slices.Concat(c.WorkerHidden, []string{c.DataDir, c.HomeDir}),
+	}
 	files := c.NATS.Files()
 	maps.Copy(files, c.SecretFiles)
-	maps.Copy(files, map[string]string{"key-file": c.KeyFile, "tls-key-file": c.TLS.Key, "oidc-client-secret-file": c.SignIn.SecretFile, "archive-credentials-file": c.Archive.CredentialsFile})
+	maps.Copy(files, map[string]string{
+		"key-file": c.KeyFile, "tls-key-file": c.TLS.Key,
+		"oidc-client-secret-file": c.SignIn.SecretFile, "archive-credentials-file": c.Archive.CredentialsFile,
+	})
 	return s, s.HideFiles(files, c.WorkerRoots)
 }

@@ -11,21 +11,34 @@ import (
 	"quartet/pkg/certs"
 )
 
-// Each file with a secret of the process is hidden from the commands of its worker, and is in no root unless its directory is hidden.
+// Each file with a secret of the process is hidden from the commands of its worker, and is in no root unless its
+// directory is hidden.
 func TestT10_SecretsOfTheServerAreHidden(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
-	root, data, keys := filepath.Join(dir, "root"), filepath.Join(dir, "root", "data"), filepath.Join(dir, "root", "keys")
+	root, data, keys := filepath.Join(dir, "root"), filepath.Join(dir, "root", "data"),
+		filepath.Join(dir, "root", "keys")
 	require.NoError(t, errors.Join(os.MkdirAll(data, 0o700), os.Mkdir(keys, 0o700)))
 	cfg := Config{
-		DataDir: data, KeyFile: filepath.Join(data, "key"), TLS: certs.Files{Cert: filepath.Join(root, "tls.pem"), Key: filepath.Join(keys, "tls.key")}, WorkerHidden: []string{keys},
-		WorkerRoots: []string{root}, WorkerConfiner: []string{"x"}, SecretFiles: map[string]string{"config": filepath.Join(dir, "quartet.yaml")},
+		DataDir: data, KeyFile: filepath.Join(data, "key"), TLS: certs.Files{
+			Cert: filepath.Join(root, "tls.pem"),
+			Key:  filepath.Join(keys, "tls.key"),
+		}, WorkerHidden: []string{keys},
+		WorkerRoots: []string{root}, WorkerConfiner: []string{"x"}, SecretFiles: map[string]string{
+			"config": filepath.Join(dir, "quartet.yaml"),
+		},
 	}
 	cfg.NATS.PasswordFile = filepath.Join(dir, "password")
 	s, err := cfg.confinement()
 	require.NoError(t, err)
-	require.Subset(t, s.Hidden, []string{data, keys, cfg.KeyFile, cfg.TLS.Key, cfg.NATS.PasswordFile, filepath.Join(dir, "quartet.yaml")})
-	for name, path := range map[string]*string{"key-file": &cfg.KeyFile, "tls-key-file": &cfg.TLS.Key, "nats-password-file": &cfg.NATS.PasswordFile, "archive-credentials-file": &cfg.Archive.CredentialsFile} {
+	require.Subset(t, s.Hidden, []string{
+		data, keys, cfg.KeyFile, cfg.TLS.Key, cfg.NATS.PasswordFile,
+		filepath.Join(dir, "quartet.yaml"),
+	})
+	for name, path := range map[string]*string{
+		"key-file": &cfg.KeyFile, "tls-key-file": &cfg.TLS.Key,
+		"nats-password-file": &cfg.NATS.PasswordFile, "archive-credentials-file": &cfg.Archive.CredentialsFile,
+	} {
 		before := *path
 		*path = filepath.Join(root, "secret")
 		_, err := cfg.confinement()

@@ -79,7 +79,8 @@ func (c *Config) gatewayMetricsAuth() bool {
 // reaches answers to loopback hosts only, and its pages have one of those as origin.
 func (c *Config) allowedOrigins() []string {
 	u, err := url.Parse(c.PublicURL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || loopback("http-addr", c.HTTPAddr) == nil {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || loopback("http-addr", c.HTTPAddr) ==
+		nil {
 		return nil
 	}
 	return []string{u.Scheme + "://" + u.Host}
@@ -92,11 +93,13 @@ func (c *Config) completeSignIn() error {
 		return err
 	}
 	c.OIDC.ClientID, c.OIDC.ClientSecret = c.SignIn.ClientID, c.SignIn.SecretFile != ""
-	if c.SignIn.ClientID == "" || c.SignIn.RedirectURL != "" || !c.serves("gateway") || loopback("http-addr", c.HTTPAddr) == nil {
+	if c.SignIn.ClientID == "" || c.SignIn.RedirectURL != "" || !c.serves("gateway") ||
+		loopback("http-addr", c.HTTPAddr) == nil {
 		return nil
 	}
 	if c.PublicURL == "" {
-		return errors.New("oidc-client-id needs public-url or oidc-redirect-url where other machines reach http-addr: to where the identity provider sends browsers back")
+		return errors.New("oidc-client-id needs public-url or oidc-redirect-url where other machines reach " +
+			"http-addr: to where the identity provider sends browsers back")
 	}
 	c.SignIn.RedirectURL = strings.TrimSuffix(c.PublicURL, "/") + signin.CallbackPath
 	if err := c.SignIn.Check(); err != nil {
@@ -143,7 +146,9 @@ func newCallers(cfg *Config, keys *keyfile.Source, logger *zap.Logger) (*callers
 func (c *callers) follow(b *broker, to calls.Planes, logger *zap.Logger) {
 	client := identityv1.NewIdentityServiceClient(to.To("identity"))
 	c.keys = identity.NewKeys(identity.KeysConfig{
-		Sources: b.sources, Logger: logger, Damage: func() error { return b.feeds.Damage.Of(framelog.PartitionName(identity.Plane, 0)) },
+		Sources: b.sources, Logger: logger, Damage: func() error {
+			return b.feeds.Damage.Of(framelog.PartitionName(identity.Plane, 0))
+		},
 		Report: func(ctx context.Context, uses []*identityv1.KeyUse) error {
 			_, err := client.ReportKeyUse(ctx, &identityv1.ReportKeyUseRequest{Uses: uses})
 			return err

@@ -14,8 +14,11 @@ func Examine(ctx context.Context, cfg Config, err error, c doctor.Client) []doct
 		err = cfg.Complete()
 	}
 	local := doctor.Server{
-		Err: err, DataDir: cfg.DataDir, KeyFile: cfg.KeyFile, NATS: cfg.remote(), GRPCAddr: cfg.GRPCAddr, HTTPAddr: cfg.HTTPAddr,
-		CertFile: cfg.TLS.Cert, TLSKeyFile: cfg.TLS.Key, AuthRequired: cfg.Auth == AuthRequired, AuthLocal: cfg.Auth == AuthLocal, Issuer: cfg.OIDC.Issuer, Replicas: cfg.Replicas, MonitorURL: cfg.NATSMonitorURL, MinPayload: minPayload,
+		Err: err, DataDir: cfg.DataDir, KeyFile: cfg.KeyFile, NATS: cfg.remote(), GRPCAddr: cfg.GRPCAddr,
+		HTTPAddr: cfg.HTTPAddr,
+		CertFile: cfg.TLS.Cert, TLSKeyFile: cfg.TLS.Key, AuthRequired: cfg.Auth == AuthRequired,
+		AuthLocal: cfg.Auth == AuthLocal, Issuer: cfg.OIDC.Issuer, Replicas: cfg.Replicas,
+		MonitorURL: cfg.NATSMonitorURL, MinPayload: minPayload,
 	}
 	if b := cfg.bucket; err == nil && b != nil {
 		at := b.Location()

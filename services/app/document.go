@@ -22,6 +22,8 @@ func ConfigurationDocument() string {
 			rows[i].Default = strings.Replace(rows[i].Default, home, "~", 1)
 		}
 	}
-	return "# Configuration\n\nSettings of `quartet dev` and `quartet serve`. A flag wins over the environment, that over the\n" +
-		"file named by `--config`, that over the default. This page is generated from the code.\n\n" + conf.Markdown(rows)
+	return "# Configuration\n\nSettings of `quartet dev` and `quartet serve`. A flag wins over the environment, that " +
+		"over the\n" +
+		"file named by `--config`, that over the default. This page is generated from the code.\n\n" +
+		conf.Markdown(rows)
 }

@@ -23,7 +23,8 @@ import (
 func newRegistry(version string) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	meter.Gauge(reg, "quartet_build_info", "Always 1; the labels are the versions of Quartet and Go.", "version", "goversion").WithLabelValues(version, runtime.Version()).Set(1)
+	meter.Gauge(reg, "quartet_build_info", "Always 1; the labels are the versions of Quartet and Go.", "version",
+		"goversion").WithLabelValues(version, runtime.Version()).Set(1)
 	return reg
 }
 
@@ -64,7 +65,8 @@ type gauges struct {
 func newGauges(reg prometheus.Registerer) *gauges {
 	return &gauges{
 		journals: map[string][]journaled{},
-		stalled:  meter.Gauge(reg, "quartet_journal_stalled_seconds", "For how long a journal could not be written, counted until now; 0 while it can.", "plane"),
+		stalled: meter.Gauge(reg, "quartet_journal_stalled_seconds", "For how long a journal could not be written, "+
+			"counted until now; 0 while it can.", "plane"),
 	}
 }
 
@@ -109,7 +111,10 @@ func (m *metricsPort) Start(ctx context.Context) error {
 		show = gateway.Metered(m.auth, show)
 	}
 	mux.Handle("GET /metrics", show)
-	m.bound, m.server = lis, &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+	m.bound, m.server = lis, &http.Server{
+		Handler: mux, ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout: 2 * time.Minute,
+	}
 	go func() { _ = m.server.Serve(lis) }() // ends with the server
 	return nil
 }

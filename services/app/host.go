@@ -68,9 +68,13 @@ type host struct {
 // newHost completes h, whose fields up to logger are set, and returns it.
 func newHost(h *host, metrics prometheus.Registerer) *host {
 	h.units = map[int]*unit{}
-	h.held = meter.Gauge(metrics, "quartet_partitions_held", "Partitions that this process holds; a plane without partitions counts as one.", "plane").WithLabelValues(h.name)
-	h.taken = meter.Counter(metrics, "quartet_partitions_taken_total", "Partitions that this process acquired: at its start, or from a process that stopped or was lost.", "plane").WithLabelValues(h.name)
-	h.opening = meter.Histogram(metrics, "quartet_partition_open_seconds", "Time from a partition's lease to its first answer.", meter.Work, "plane").WithLabelValues(h.name)
+	h.held = meter.Gauge(metrics, "quartet_partitions_held", "Partitions that this process holds; a plane without "+
+		"partitions counts as one.", "plane").WithLabelValues(h.name)
+	h.taken = meter.Counter(metrics, "quartet_partitions_taken_total",
+		"Partitions that this process acquired: at its start, or from a process that stopped or was lost.", "plane").
+		WithLabelValues(h.name)
+	h.opening = meter.Histogram(metrics, "quartet_partition_open_seconds",
+		"Time from a partition's lease to its first answer.", meter.Work, "plane").WithLabelValues(h.name)
 	return h
 }
 
@@ -82,7 +86,9 @@ func (h *host) Name() string { return h.name }
 
 // route registers the plane's methods on the process's server, which then passes each call to the
 // unit in this process or to the process that holds it. missing and search are those of planeRow.
-func (h *host) route(server *rpc.Server, network *rpc.Network, newID func(string) string, missing func(context.Context, proto.Message, error) error, search ...string) error {
+func (h *host) route(server *rpc.Server, network *rpc.Network, newID func(string) string,
+	missing func(context.Context, proto.Message, error) error, search ...string,
+) error {
 	prototype, err := h.build(h.deps, partitions.Share{})
 	if err != nil {
 		return err
@@ -217,8 +223,8 @@ func (h *host) take(ctx context.Context, n int, l *lease.Lease) error {
 	return nil
 }
 
-// publish copies the events of unit n to the EVENTS stream until it is stopped, if the process does that. The unit does not
-// wait for the stream: in a cluster that elects a leader, callers would wait for as long.
+// publish copies the events of unit n to the EVENTS stream until it is stopped, if the process does that. The unit does
+// not wait for the stream: in a cluster that elects a leader, callers would wait for as long.
 func (h *host) publish(n int, share partitions.Share) (stop func()) {
 	if !h.copy || h.name == identity.Plane { // events of API keys are not published
 		return func() {}
@@ -233,7 +239,8 @@ func (h *host) publish(n int, share partitions.Share) (stop func()) {
 			if err == nil {
 				<-ctx.Done()
 			} else if ctx.Err() == nil {
-				h.logger.Warn("events are not copied to EVENTS yet; trying again", zap.String("plane", h.name), zap.Int("partition", n), zap.Error(err))
+				h.logger.Warn("events are not copied to EVENTS yet; trying again", zap.String("plane", h.name),
+					zap.Int("partition", n), zap.Error(err))
 			}
 			for _, p := range running {
 				p.Stop()
@@ -251,7 +258,8 @@ func (h *host) publish(n int, share partitions.Share) (stop func()) {
 
 // publishers starts the publishers of a share. It returns those that it started, also after an error.
 func (h *host) publishers(ctx context.Context, share partitions.Share) (running []*bus.Publisher, err error) {
-	if err := bus.EnsureStream(ctx, h.broker.readers, h.broker.cfg.Replicas, int64(h.broker.cfg.EventsSize)<<20, h.broker.room); err != nil {
+	if err := bus.EnsureStream(ctx, h.broker.readers, h.broker.cfg.Replicas, int64(h.broker.cfg.EventsSize)<<20,
+		h.broker.room); err != nil {
 		return nil, err
 	}
 	sources, err := h.broker.sources(h.name)
@@ -259,7 +267,10 @@ func (h *host) publishers(ctx context.Context, share partitions.Share) (running 
 		return nil, err
 	}
 	for _, src := range sources[share.First : share.First+share.Count] {
-		p, err := bus.Start(ctx, bus.Config{Conn: h.broker.readers, Source: src, Logger: h.logger, Metrics: h.deps.Metrics, Room: h.broker.room})
+		p, err := bus.Start(ctx, bus.Config{
+			Conn: h.broker.readers, Source: src, Logger: h.logger,
+			Metrics: h.deps.Metrics, Room: h.broker.room,
+		})
 		if err != nil {
 			return running, err
 		}
@@ -303,6 +314,7 @@ func (h *host) end(u *unit) {
 	ctx, cancel = context.WithTimeout(context.Background(), drainTerm)
 	defer cancel()
 	if err := u.service.Stop(ctx); err != nil {
-		h.logger.Warn("a plane did not stop in time; its waiting callers get outcome=unknown", zap.String("plane", h.name), zap.Error(err))
+		h.logger.Warn("a plane did not stop in time; its waiting callers get outcome=unknown",
+			zap.String("plane", h.name), zap.Error(err))
 	}
 }

@@ -23,7 +23,8 @@ func followKeyFile(keys *keyfile.Source, logger *zap.Logger) life.Service {
 			last = ""
 		}
 		if changed {
-			logger.Info("the installation's keys have changed", zap.Strings("keys", keys.Ring().IDs()), zap.String("active", keys.Ring().Active().ID))
+			logger.Info("the installation's keys have changed", zap.Strings("keys", keys.Ring().IDs()),
+				zap.String("active", keys.Ring().Active().ID))
 		}
 	}}
 }

@@ -8,15 +8,17 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// limitedConn is a connection for requests that the gateway makes for its callers, and tool calls of the agent plane. To
-// planes they are a service's: these do not check the limits of the caller's key, so limitedConn does (SPEC I17).
+// limitedConn is a connection for requests that the gateway makes for its callers, and tool calls of the agent plane.
+// To planes they are a service's: these do not check the limits of the caller's key, so limitedConn does (SPEC I17).
 type limitedConn struct {
 	grpc.ClientConnInterface
 	check func(a rpc.Actor, method string, req any) error
 }
 
 // limited returns connections to services as conn does, whose requests are checked.
-func limited(conn func(service string) (grpc.ClientConnInterface, error), check func(a rpc.Actor, method string, req any) error) func(service string) (grpc.ClientConnInterface, error) {
+func limited(conn func(service string) (grpc.ClientConnInterface, error), check func(a rpc.Actor, method string,
+	req any) error,
+) func(service string) (grpc.ClientConnInterface, error) {
 	return func(service string) (grpc.ClientConnInterface, error) {
 		c, err := conn(service)
 		if err != nil {
@@ -35,7 +37,9 @@ func (c limitedConn) Invoke(ctx context.Context, method string, args, reply any,
 }
 
 // NewStream opens a stream that checks each message before it sends it.
-func (c limitedConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c limitedConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
 	s, err := c.ClientConnInterface.NewStream(ctx, desc, method, opts...)
 	if err != nil {
 		return nil, err

@@ -52,14 +52,16 @@ func (w *wiring) services() []serviceRow {
 	)
 }
 
-// plane builds a plane: one that holds all its partitions, or, if other processes may serve it too, a host of the partitions whose
-// leases this process holds. It registers the methods of a host on the process's server, and adds it to w.hosts.
+// plane builds a plane: one that holds all its partitions, or, if other processes may serve it too, a host of the
+// partitions whose leases this process holds. It registers the methods of a host on the process's server, and adds it
+// to w.hosts.
 func (w *wiring) plane(p planeRow) (life.Service, error) {
 	if w.keeper == nil {
 		return p.build(w.deps, partitions.Share{})
 	}
 	h := newHost(&host{
-		name: p.name, build: p.build, deps: w.deps, broker: w.broker, keeper: w.keeper, copy: w.cfg.Publish, logger: w.logger,
+		name: p.name, build: p.build, deps: w.deps, broker: w.broker, keeper: w.keeper, copy: w.cfg.Publish,
+		logger: w.logger,
 	}, w.metrics)
 	w.hosts[p.name] = h
 	return h, h.route(w.server, w.network, w.deps.IDs.New, p.missing, p.search...)
@@ -68,9 +70,12 @@ func (w *wiring) plane(p planeRow) (life.Service, error) {
 // newBackup builds the backup service.
 func (w *wiring) newBackup() (life.Service, error) {
 	return backup.New(backup.Config{
-		Journals: journalStreams, Output: taskoutput.StreamName, Home: w.cfg.HomeDir, Key: func() keyfile.Key { return w.keys.Ring().Active() }, Version: w.version,
+		Journals: journalStreams, Output: taskoutput.StreamName, Home: w.cfg.HomeDir, Key: func() keyfile.Key {
+			return w.keys.Ring().Active()
+		}, Version: w.version,
 	}, backup.Deps{
-		Conn: func() *nats.Conn { return w.broker.readers }, Partitions: w.broker.split, Record: w.recorder.Stream, Logger: w.logger.Named("backup"),
+		Conn: func() *nats.Conn { return w.broker.readers }, Partitions: w.broker.split, Record: w.recorder.Stream,
+		Logger:  w.logger.Named("backup"),
 		Archive: w.broker.archive, Snapshots: w.broker.snapshots,
 	})
 }
@@ -79,7 +84,8 @@ func (w *wiring) newBackup() (life.Service, error) {
 func (w *wiring) newScheduler() (life.Service, error) {
 	return scheduler.New(scheduler.Config{}, scheduler.Deps{
 		Sources: w.broker.sources, Agents: agentv1.NewAgentServiceClient(w.calls.To("agent")), Work: w.calls.Work(),
-		Waiting: waitingv1.NewWaitingServiceClient(w.calls.To("waiting")), Logger: w.logger, Tracer: w.app.tracer, Metrics: w.metrics,
+		Waiting: waitingv1.NewWaitingServiceClient(w.calls.To("waiting")), Logger: w.logger, Tracer: w.app.tracer,
+		Metrics: w.metrics,
 	})
 }
 
@@ -90,11 +96,13 @@ func (w *wiring) newWorker() (life.Service, error) {
 		return nil, err
 	}
 	if w.cfg.Auth == AuthRequired {
-		w.logger.Warn("this process holds the installation's keys and executes commands of agents; on a machine with others, use separate workers (embedded-worker=off)", zap.Bool("confined", confinement != nil))
+		w.logger.Warn("this process holds the installation's keys and executes commands of agents; on a machine with "+
+			"others, use separate workers (embedded-worker=off)", zap.Bool("confined", confinement != nil))
 	}
 	return worker.New(worker.Config{
 		Confinement: confinement,
-		ID:          w.cfg.WorkerID, Roots: w.cfg.WorkerRoots, Isolate: worker.Isolation(w.cfg.WorkerIsolate), Capacity: w.cfg.WorkerCapacity, Logger: w.logger,
+		ID:          w.cfg.WorkerID, Roots: w.cfg.WorkerRoots, Isolate: worker.Isolation(w.cfg.WorkerIsolate),
+		Capacity: w.cfg.WorkerCapacity, Logger: w.logger,
 		Pools: w.cfg.WorkerPools, Labels: w.cfg.WorkerLabels, Guard: w.cfg.WorkerGuard,
 		MaxMemory: int64(w.cfg.WorkerMemory) << 20, MaxProcesses: w.cfg.WorkerProcesses,
 		StateDir: filepath.Join(w.cfg.DataDir, "worker"), Tracer: w.app.tracer,
@@ -119,13 +127,25 @@ func (w *wiring) newGateway() (life.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	ui, err := console.New(console.Deps{Auth: w.creds.authenticator, Keys: w.keys.Ring, SignIn: signIn, Version: w.version})
+	ui, err := console.New(console.Deps{
+		Auth: w.creds.authenticator, Keys: w.keys.Ring, SignIn: signIn,
+		Version: w.version,
+	})
 	if err != nil {
 		return nil, err
 	}
-	w.app.gateway, err = gateway.New(gateway.Config{HTTPAddr: w.cfg.HTTPAddr, SourceDeliveries: limits.Default[quota.Deliveries] * sourcesOf, SourceDeliveryKiB: limits.Default[quota.DeliveryKiB] * sourcesOf, Connections: w.cfg.connections(), MetricsAuth: w.cfg.gatewayMetricsAuth(), AllowedOrigins: w.cfg.allowedOrigins()}, gateway.Deps{
-		MCP: tools.Handler, Console: ui, Conn: limited(w.calls.Conn, identity.Within), Within: identity.Within, Waits: waits, Auth: w.creds.authenticator, Fence: w.calls.Fence, Permit: identity.Permit, Limit: w.gate.Request, Stream: w.gate.Stream, Enter: w.gate.Enter, Step: w.gate.Step, TLS: w.tls.http,
-		Sources: w.broker.sources, Ready: w.app.Ready, Damage: w.broker.feeds.Damage.All, Warning: w.fill.Warning, Down: installation.NewWatch(w.installation).Down, OpenAPI: openapi.JSON,
+	w.app.gateway,
+		err = gateway.New(gateway.Config{
+		HTTPAddr:          w.cfg.HTTPAddr,
+		SourceDeliveries:  limits.Default[quota.Deliveries] * sourcesOf,
+		SourceDeliveryKiB: limits.Default[quota.DeliveryKiB] * sourcesOf, Connections: w.cfg.connections(),
+		MetricsAuth: w.cfg.gatewayMetricsAuth(), AllowedOrigins: w.cfg.allowedOrigins(),
+	}, gateway.Deps{
+		MCP: tools.Handler, Console: ui, Conn: limited(w.calls.Conn, identity.Within), Within: identity.Within,
+		Waits: waits, Auth: w.creds.authenticator, Fence: w.calls.Fence, Permit: identity.Permit, Limit: w.gate.Request,
+		Stream: w.gate.Stream, Enter: w.gate.Enter, Step: w.gate.Step, TLS: w.tls.http,
+		Sources: w.broker.sources, Ready: w.app.Ready, Damage: w.broker.feeds.Damage.All, Warning: w.fill.Warning,
+		Down: installation.NewWatch(w.installation).Down, OpenAPI: openapi.JSON,
 		Logger: w.logger, Metrics: w.metrics, Tracer: w.app.tracer, Version: w.version,
 		Listening: w.app.tokens.publish, Closing: w.app.tokens.remove,
 	})
@@ -135,7 +155,8 @@ func (w *wiring) newGateway() (life.Service, error) {
 // newFleet builds the overview of agents, which processes with a gateway serve.
 func (w *wiring) newFleet() error {
 	f, err := fleet.New(fleet.Deps{
-		Sources: w.broker.sources, Agents: agentv1.NewAgentServiceClient(w.calls.To("agent")), Boards: boardv1.NewBoardServiceClient(w.calls.To("board")), Logger: w.logger,
+		Sources: w.broker.sources, Agents: agentv1.NewAgentServiceClient(w.calls.To("agent")),
+		Boards: boardv1.NewBoardServiceClient(w.calls.To("board")), Logger: w.logger,
 	})
 	if err != nil {
 		return err
@@ -207,7 +228,8 @@ func (t *table) add(row serviceRow) error {
 	if j, ok := s.(journaled); ok {
 		t.stalls = append(t.stalls, j)
 		t.gauges.journals[s.Name()] = append(t.gauges.journals[s.Name()], j)
-		if _, hosted := s.(*host); !hosted && s.Name() != identity.Plane { // hosts publish themselves; events of API keys are not published
+		// hosts publish themselves; events of API keys are not published
+		if _, hosted := s.(*host); !hosted && s.Name() != identity.Plane {
 			t.planes = append(t.planes, s.Name())
 		}
 	}

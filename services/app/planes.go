@@ -42,34 +42,62 @@ func (w *wiring) planes() []planeRow {
 		{"agent", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			return agent.New(agent.Config{Share: share, Weights: w.weights, MaxChildren: w.cfg.MaxChildren}, agent.Deps{
 				Deps: d, Work: w.calls.Work(), Waiting: waitingv1.NewWaitingServiceClient(w.calls.To("waiting")),
-				Tasks: taskv1.NewTaskServiceClient(w.calls.To("task")), Boards: boardv1.NewBoardServiceClient(w.calls.To("board")), Conn: limited(w.calls.Conn, identity.WithinAgents), MintRun: w.creds.keyring.MintRun, Allowed: allowed,
+				Tasks:  taskv1.NewTaskServiceClient(w.calls.To("task")),
+				Boards: boardv1.NewBoardServiceClient(w.calls.To("board")),
+				Conn:   limited(w.calls.Conn, identity.WithinAgents), MintRun: w.creds.keyring.MintRun,
+				Allowed: allowed,
 			})
 		}, []string{"nats"}, nil, nil},
 		{"work", func(d plane.Deps, share partitions.Share) (planeService, error) {
-			return work.New(work.Config{Share: share, Home: w.cfg.HomeDir}, work.Deps{Deps: d, Tasks: w.calls, Agents: w.calls})
+			return work.New(work.Config{Share: share, Home: w.cfg.HomeDir},
+				work.Deps{Deps: d, Tasks: w.calls, Agents: w.calls})
 		}, []string{"nats"}, []string{workv1.WorkService_FindWorkItem_FullMethodName}, w.calls.ForeignItem},
 		{"waiting", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			rechecks, err := namespaces.Rechecks(w.cfg.NamespaceRechecks)
 			if err != nil {
 				return nil, err
 			}
-			return waiting.New(waiting.Config{Share: share, PublicURL: w.app.publicURL(), DefaultRecheck: w.cfg.DefaultRecheck, NamespaceRechecks: rechecks}, waiting.Deps{
-				Deps: d, Work: w.calls.Work(), Tasks: taskv1.NewTaskServiceClient(w.calls.To("task")), Agents: w.calls, Keys: w.keys, Quota: w.gate,
+			return waiting.New(waiting.Config{
+				Share: share, PublicURL: w.app.publicURL(),
+				DefaultRecheck: w.cfg.DefaultRecheck, NamespaceRechecks: rechecks,
+			}, waiting.Deps{
+				Deps: d, Work: w.calls.Work(), Tasks: taskv1.NewTaskServiceClient(w.calls.To("task")), Agents: w.calls,
+				Keys: w.keys, Quota: w.gate,
 			})
-		}, []string{"nats"}, []string{waitingv1.WaitingService_DeliverTrigger_FullMethodName, waitingv1.WaitingService_CheckDelivery_FullMethodName}, nil},
+		}, []string{"nats"}, []string{
+			waitingv1.WaitingService_DeliverTrigger_FullMethodName,
+			waitingv1.WaitingService_CheckDelivery_FullMethodName,
+		}, nil},
 		{"task", func(d plane.Deps, share partitions.Share) (planeService, error) {
-			return task.New(task.Config{Share: share, LeaseTerm: w.cfg.CommandLease, KeepOutput: w.cfg.keepOutput()}, task.Deps{Deps: d, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem, Children: calls.Children{Planes: w.calls}})
+			return task.New(task.Config{Share: share, LeaseTerm: w.cfg.CommandLease, KeepOutput: w.cfg.keepOutput()},
+				task.Deps{
+					Deps: d, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem,
+					Children: calls.Children{Planes: w.calls},
+				})
 		}, []string{"nats", "output"}, nil, nil},
 		{"board", func(d plane.Deps, share partitions.Share) (planeService, error) {
-			return board.New(board.Config{Share: share, LeaseTerm: w.cfg.StepLease, CancelWait: w.cfg.CancelWait, TokenBudget: w.cfg.BoardBudget}, board.Deps{
+			return board.New(board.Config{
+				Share: share, LeaseTerm: w.cfg.StepLease, CancelWait: w.cfg.CancelWait,
+				TokenBudget: w.cfg.BoardBudget,
+			}, board.Deps{
 				Deps: d, Orchestrates: w.calls.Orchestrates, MintRun: func(namespace, workerID, runID string) string {
-					return w.creds.keyring.Mint(rpc.Actor{Namespace: namespace, Principal: "worker/" + workerID, Role: rpc.RoleWorker, AgentID: workerID, RunID: runID})
+					return w.creds.keyring.Mint(rpc.Actor{
+						Namespace: namespace, Principal: "worker/" + workerID,
+						Role: rpc.RoleWorker, AgentID: workerID, RunID: runID,
+					})
 				},
 			})
 		}, []string{"nats"}, nil, nil},
 		{"identity", func(d plane.Deps, _ partitions.Share) (planeService, error) {
-			return identity.New(identity.Deps{Deps: d, Installation: w.keys, Known: w.creds.keys.Known, Processes: w.listProcesses, Usage: w.gate.Usage, Largest: w.gate.Largest, Version: w.version})
+			return identity.New(identity.Deps{
+				Deps: d, Installation: w.keys, Known: w.creds.keys.Known,
+				Processes: w.listProcesses, Usage: w.gate.Usage, Largest: w.gate.Largest, Version: w.version,
+			})
 		}, []string{"nats"}, nil, nil},
-		{"audit", func(d plane.Deps, _ partitions.Share) (planeService, error) { return audit.New(d) }, []string{"nats"}, nil, nil},
+		{
+			"audit", func(d plane.Deps, _ partitions.Share) (planeService, error) { return audit.New(d) },
+			[]string{"nats"},
+			nil, nil,
+		},
 	}
 }

@@ -57,10 +57,15 @@ type processes struct {
 // newProcesses returns the module, with a new id for this process. It reports the process
 // every reportPeriod, and when something of it changes.
 func newProcesses(w *wiring, edge *edge) *processes {
-	p := &processes{cfg: w.cfg, broker: w.broker, edge: edge, keys: w.keys, logger: w.logger, ready: w.app.Ready, held: w.heldPartitions, consumed: w.consumed, warning: w.fill.Warning, removals: w.deps.Removals.Failed, bucket: installation.Bucket{Conn: func() *nats.Conn { return w.broker.readers }, Replicas: w.cfg.Replicas}}
+	p := &processes{
+		cfg: w.cfg, broker: w.broker, edge: edge, keys: w.keys, logger: w.logger, ready: w.app.Ready,
+		held: w.heldPartitions, consumed: w.consumed, warning: w.fill.Warning, removals: w.deps.Removals.Failed,
+		bucket: installation.Bucket{Conn: func() *nats.Conn { return w.broker.readers }, Replicas: w.cfg.Replicas},
+	}
 	host, _ := os.Hostname() // "" if unknown
 	p.self = &identityv1.Process{
-		ProcessId: w.deps.IDs.New("prc_"), Host: host, Services: slices.Clone(w.cfg.Serve), Version: w.version, StartedAt: timestamppb.Now(),
+		ProcessId: w.deps.IDs.New("prc_"), Host: host, Services: slices.Clone(w.cfg.Serve), Version: w.version,
+		StartedAt: timestamppb.Now(),
 	}
 	p.Periodic = &life.Periodic{Label: "processes", Period: changePeriod, Do: p.report}
 	return p
@@ -107,7 +112,8 @@ func (p *processes) report(ctx context.Context) {
 	defer cancel()
 	err := p.bucket.Put(term, report)
 	if err != nil && ctx.Err() == nil && !p.failed {
-		p.logger.Warn("this process could not be reported to the others of the installation; trying again", zap.Error(err))
+		p.logger.Warn("this process could not be reported to the others of the installation; trying again",
+			zap.Error(err))
 	}
 	if p.failed = err != nil; !p.failed {
 		p.last, p.at = was, time.Now()
@@ -185,7 +191,8 @@ func (w *wiring) installation() installation.Config {
 			if p.GetProcessId() == w.processes.self.GetProcessId() {
 				return w.processes.ready() == nil, nil // it may not know the authority of its own certificate
 			}
-			resp, err := grpc_health_v1.NewHealthClient(w.network.Peer(p.GetAddress(), p.GetCertificateName())).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+			resp, err := grpc_health_v1.NewHealthClient(w.network.Peer(p.GetAddress(), p.GetCertificateName())).
+				Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 			return resp.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING, err
 		},
 		Stored: func(ctx context.Context) ([]*identityv1.StreamUsage, []*identityv1.JournalUsage, error) {

@@ -54,7 +54,8 @@ func loopback(setting, addr string) error {
 		return fmt.Errorf("%s %q: %w", setting, addr, err)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return errors.New(setting + " " + addr + " is reachable from other machines, and it demands no credential; use 127.0.0.1")
+		return errors.New(setting + " " + addr + " is reachable from other machines, and it demands no credential; " +
+			"use 127.0.0.1")
 	}
 	return nil
 }

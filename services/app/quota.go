@@ -32,7 +32,8 @@ func permitWithin(gate *quota.Gate) func(ctx context.Context, method string, a r
 
 // recordedWithin returns what happens around every call: it is recorded in the audit log, and then
 // counted against the namespace's quota.
-func recordedWithin(recorder *audit.Recorder, gate *quota.Gate) func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error) {
+func recordedWithin(recorder *audit.Recorder, gate *quota.Gate) func(ctx context.Context, method string, req any,
+	handle grpc.UnaryHandler) (any, error) {
 	return func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error) {
 		return recorder.Unary(ctx, method, req, func(ctx context.Context, req any) (any, error) {
 			return gate.Unary(ctx, method, req, handle)
@@ -58,7 +59,8 @@ const sourcesOf = 4
 // quotas returns the quotas of all namespaces and of single ones. The caller must have called Complete.
 func (c *Config) quotas() (*quota.Limits, error) {
 	all := map[string]int{
-		quota.Agents: c.QuotaAgents, quota.OpenItems: c.QuotaItems, quota.MiB: c.QuotaMiB, quota.Requests: c.QuotaRequests,
+		quota.Agents: c.QuotaAgents, quota.OpenItems: c.QuotaItems, quota.MiB: c.QuotaMiB,
+		quota.Requests:   c.QuotaRequests,
 		quota.Deliveries: c.QuotaDeliveries, quota.DeliveryKiB: c.QuotaDeliveryKiB, quota.Streams: c.QuotaStreams,
 	}
 	for kind, n := range all {
@@ -76,8 +78,8 @@ func (c *Config) quotas() (*quota.Limits, error) {
 // memoryPart is the part of the machine's memory that a process may use by default.
 const memoryPart = 0.75
 
-// memory returns how many bytes of memory the process may use: MaxMemory, which is in MiB, or if that is not set the part memoryPart of
-// what the control group or the machine has. It is 0 if that is not known.
+// memory returns how many bytes of memory the process may use: MaxMemory, which is in MiB, or if that is not set the
+// part memoryPart of what the control group or the machine has. It is 0 if that is not known.
 func (c *Config) memory() uint64 {
 	if c.MaxMemory > 0 {
 		return uint64(c.MaxMemory) << 20

@@ -177,11 +177,14 @@ func (b Backup) keys(cfg Config) (archive.Keys, error) {
 	if err != nil {
 		return keys, fmt.Errorf("identity file: %w", err)
 	}
-	if mode := info.Mode(); mode.IsRegular() && mode.Perm()&0o077 != 0 { // a pipe of a shell has no file that others could open
-		return keys, fmt.Errorf("identity file %s has mode %04o, so other users may read or change it; it must be 0600 or stricter: chmod 600 %[1]s", b.IdentityFile, mode.Perm())
+	// a pipe of a shell has no file that others could open
+	if mode := info.Mode(); mode.IsRegular() && mode.Perm()&0o077 != 0 {
+		return keys, fmt.Errorf("identity file %s has mode %04o, so other users may read or change it; it must be "+
+			"0600 or stricter: chmod 600 %[1]s", b.IdentityFile, mode.Perm())
 	}
 	if keys.Identities, err = age.ParseIdentities(f); err != nil {
-		return keys, fmt.Errorf("identity file %s is not as age-keygen writes it: it must have lines with AGE-SECRET-KEY-…", b.IdentityFile)
+		return keys, fmt.Errorf("identity file %s is not as age-keygen writes it: it must have lines with "+
+			"AGE-SECRET-KEY-…", b.IdentityFile)
 	}
 	return keys, nil
 }
@@ -201,7 +204,8 @@ func checkTarget(cfg Config, m archive.Manifest) error {
 			return err
 		}
 		if len(entries) > 0 {
-			return fmt.Errorf("data-dir %s contains an installation already; choose an empty one, or move %s away", cfg.DataDir, dir)
+			return fmt.Errorf("data-dir %s contains an installation already; choose an empty one, or move %s away",
+				cfg.DataDir, dir)
 		}
 	}
 	if _, err := os.Stat(cfg.KeyFile); errors.Is(err, fs.ErrNotExist) {
@@ -211,8 +215,12 @@ func checkTarget(cfg Config, m archive.Manifest) error {
 	if err != nil {
 		return err
 	}
-	if m.Key != "" && !slices.ContainsFunc(ring.Keys(), func(k keyfile.Key) bool { return m.Key == k.ID || m.Key == fingerprint(k.Secret) }) {
-		return fmt.Errorf("%s is not the key of the installation in the backup; replace it by that key, or remove it", cfg.KeyFile)
+	if m.Key != "" && !slices.ContainsFunc(ring.Keys(), func(k keyfile.Key) bool {
+		return m.Key == k.ID ||
+			m.Key == fingerprint(k.Secret)
+	}) {
+		return fmt.Errorf("%s is not the key of the installation in the backup; replace it by that key, or remove it",
+			cfg.KeyFile)
 	}
 	return nil
 }
@@ -252,7 +260,8 @@ func place(store, home string) error {
 			return err
 		}
 	}
-	if err := os.Rename(store+unfinished, store+finished); err != nil && !errors.Is(err, fs.ErrNotExist) { // with nats-url there is none
+	// with nats-url there is none
+	if err := os.Rename(store+unfinished, store+finished); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := datadir.Sync(filepath.Dir(store)); err != nil {
@@ -294,7 +303,10 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from *archive.
 		nc, err = cfg.remote().Connect(ctx, "quartet-restore", nil)
 	} else {
 		var embedded *natsd.Server
-		embedded, err = natsd.Start(natsd.Config{StoreDir: store, MaxStore: int64(cfg.MaxStore) << 20, Port: natsd.InProcess, Logger: zap.NewNop(), Bulk: true})
+		embedded, err = natsd.Start(natsd.Config{
+			StoreDir: store, MaxStore: int64(cfg.MaxStore) << 20,
+			Port: natsd.InProcess, Logger: zap.NewNop(), Bulk: true,
+		})
 		if err != nil {
 			return err
 		}
@@ -303,7 +315,10 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from *archive.
 	}
 	if err == nil {
 		err = refill.Run(ctx, refill.Config{
-			Archive: cfg.places().Stores(nc), Planes: planes, Partitions: m.Partitions, Streams: m.Streams, Replicas: cfg.Replicas, Output: taskoutput.StreamConfig(cfg.Replicas, cfg.keepOutput()), WitnessDir: datadir.Witness(cfg.DataDir), Servers: natsd.Redact(cfg.NATSURL, cfg.NATSURL), Now: time.Now(), NewID: id.New().New,
+			Archive: cfg.places().Stores(nc), Planes: planes, Partitions: m.Partitions, Streams: m.Streams,
+			Replicas: cfg.Replicas, Output: taskoutput.StreamConfig(cfg.Replicas, cfg.keepOutput()),
+			WitnessDir: datadir.Witness(cfg.DataDir), Servers: natsd.Redact(cfg.NATSURL, cfg.NATSURL), Now: time.Now(),
+			NewID: id.New().New,
 		}, nc, homes, from, totals)
 		nc.Close()
 	}

@@ -19,12 +19,28 @@ func TestAnInterruptedRestoreCanBeRepeated(t *testing.T) {
 		undo  []string // directories that undo leaves
 		full  bool     // the directory has an installation
 	}{
-		"before":               {[]string{"nats.restoring", "home.restoring"}, []string{"nats.restoring", "home.restoring"}, false},
-		"journals finished":    {[]string{"nats.restored", "home.restoring"}, []string{"nats.restoring", "home.restoring"}, false},
-		"homes in place":       {[]string{"nats.restored", "home"}, []string{"nats.restoring", "home.restoring"}, false},
-		"after":                {[]string{"nats", "home"}, []string{"nats", "home"}, true},
-		"a server was started": {[]string{"nats", "nats.restored", "home"}, []string{"nats", "nats.restored", "home"}, true},
-		"somebody's homes":     {[]string{"nats.restoring", "home"}, []string{"nats.restoring", "home"}, true},
+		"before": {
+			[]string{"nats.restoring", "home.restoring"},
+			[]string{"nats.restoring", "home.restoring"},
+			false,
+		},
+		"journals finished": {
+			[]string{"nats.restored", "home.restoring"},
+			[]string{"nats.restoring", "home.restoring"},
+			false,
+		},
+		"homes in place": {
+			[]string{"nats.restored", "home"},
+			[]string{"nats.restoring", "home.restoring"},
+			false,
+		},
+		"after": {[]string{"nats", "home"}, []string{"nats", "home"}, true},
+		"a server was started": {
+			[]string{"nats", "nats.restored", "home"},
+			[]string{"nats", "nats.restored", "home"},
+			true,
+		},
+		"somebody's homes": {[]string{"nats.restoring", "home"}, []string{"nats.restoring", "home"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := defaults(t)
@@ -54,7 +70,8 @@ func TestAnInterruptedRestoreCanBeRepeated(t *testing.T) {
 	}
 }
 
-// A file with identities that others may read is refused with what to do about it; a pipe of a shell has no mode to speak of.
+// A file with identities that others may read is refused with what to do about it; a pipe of a shell has no mode to
+// speak of.
 func TestIdentityFilesOfOthersAreRefused(t *testing.T) {
 	identity, err := age.GenerateX25519Identity()
 	require.NoError(t, err)
@@ -62,7 +79,10 @@ func TestIdentityFilesOfOthersAreRefused(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(identity.String()+"\n"), 0o600))
 	cfg := defaults(t)
 	require.NoError(t, cfg.Complete())
-	for mode, refused := range map[os.FileMode]bool{0o600: false, 0o400: false, 0o640: true, 0o604: true, 0o620: true, 0o644: true} {
+	for mode, refused := range map[os.FileMode]bool{
+		0o600: false, 0o400: false, 0o640: true, 0o604: true, 0o620: true,
+		0o644: true,
+	} {
 		require.NoError(t, os.Chmod(path, mode))
 		keys, err := Backup{IdentityFile: path}.keys(cfg)
 		if !refused {

@@ -49,7 +49,8 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := a.Start(starting); err != nil {
 		return err
 	}
-	logger.Info("up", zap.Duration("start", time.Since(started)), zap.String("grpc_addr", a.GRPCAddr()), zap.String("http_addr", a.HTTPAddr()), zap.String("data_dir", a.cfg.DataDir))
+	logger.Info("up", zap.Duration("start", time.Since(started)), zap.String("grpc_addr", a.GRPCAddr()),
+		zap.String("http_addr", a.HTTPAddr()), zap.String("data_dir", a.cfg.DataDir))
 	a.printAddresses(os.Stdout, time.Since(started))
 	<-ctx.Done()
 	logger.Info("stopping")
@@ -62,7 +63,8 @@ func Run(ctx context.Context, cfg Config) error {
 // log: every line of that is JSON. Programs read /readyz.
 func (a *App) printAddresses(out io.Writer, took time.Duration) {
 	var text strings.Builder
-	fmt.Fprintf(&text, "quartet %s is up after %s, data in %s\n", version.Get().String(), took.Round(time.Millisecond), a.cfg.DataDir)
+	fmt.Fprintf(&text, "quartet %s is up after %s, data in %s\n", version.Get().String(), took.Round(time.Millisecond),
+		a.cfg.DataDir)
 	if addr := a.HTTPAddr(); addr != "" {
 		at := a.scheme() + "://" + addr
 		fmt.Fprintf(&text, "  REST   %s/v1   OpenAPI %s/openapi.json   events %s/v1/events\n", at, at, at)

@@ -67,7 +67,10 @@ func TestCompleteRefusesWhatCannotWork(t *testing.T) {
 // SPEC X15: without an explicit setting a credential is demanded exactly where other
 // machines can connect.
 func TestAuthFollowsTheAddresses(t *testing.T) {
-	for addr, want := range map[string]string{"127.0.0.1:0": AuthLocal, "localhost:1": AuthLocal, "[::1]:1": AuthLocal, ":1": AuthRequired, "0.0.0.0:1": AuthRequired, "192.0.2.1:1": AuthRequired} {
+	for addr, want := range map[string]string{
+		"127.0.0.1:0": AuthLocal, "localhost:1": AuthLocal, "[::1]:1": AuthLocal,
+		":1": AuthRequired, "0.0.0.0:1": AuthRequired, "192.0.2.1:1": AuthRequired,
+	} {
 		cfg := defaults(t)
 		cfg.GRPCAddr = addr
 		require.NoError(t, cfg.Complete(), addr)
@@ -226,20 +229,31 @@ func TestModulesOfAProcess(t *testing.T) {
 	}{
 		"everything": {
 			serve: Services, publish: true,
-			want: []string{"nats", "fill", "keys", "quota", "memory", "output", "agent", "work", "waiting", "task", "board", "identity", "audit", "backup", "scheduler", "worker", "gateway", "rpc", "audit-recorder", "publisher", "key-file", "processes", "guard", "scrub", "gauges"},
+			want: []string{
+				"nats", "fill", "keys", "quota", "memory", "output", "agent", "work", "waiting", "task",
+				"board", "identity", "audit", "backup", "scheduler", "worker", "gateway", "rpc", "audit-recorder",
+				"publisher", "key-file", "processes", "guard", "scrub", "gauges",
+			},
 		},
 		"one plane of an installation": {
 			serve: []string{"work"}, nats: "nats://127.0.0.1:4222", publish: true,
-			want: []string{"nats", "fill", "keys", "quota", "memory", "work", "backup", "rpc", "audit-recorder", "leases", "key-file", "processes", "guard", "gauges"},
+			want: []string{
+				"nats", "fill", "keys", "quota", "memory", "work", "backup", "rpc", "audit-recorder",
+				"leases", "key-file", "processes", "guard", "gauges",
+			},
 		},
 		"a gateway": {
 			serve: []string{"gateway"}, nats: "nats://127.0.0.1:4222", publish: true,
-			want: []string{"nats", "fill", "keys", "quota", "memory", "gateway", "rpc", "audit-recorder", "key-file", "processes", "guard", "gauges"},
+			want: []string{
+				"nats", "fill", "keys", "quota", "memory", "gateway", "rpc", "audit-recorder", "key-file",
+				"processes", "guard", "gauges",
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := defaults(t)
-			cfg.Serve, cfg.NATSURL, cfg.Publish, cfg.HTTPAddr, cfg.WorkerUnconfined = c.serve, c.nats, c.publish, "127.0.0.1:0", true
+			cfg.Serve, cfg.NATSURL, cfg.Publish, cfg.HTTPAddr, cfg.WorkerUnconfined = c.serve, c.nats, c.publish,
+				"127.0.0.1:0", true
 			require.NoError(t, cfg.Complete())
 			a := &App{cfg: cfg, logger: zap.NewNop()}
 			w, err := a.wire("test")
@@ -256,7 +270,8 @@ func TestModulesOfAProcess(t *testing.T) {
 			}
 			require.Equal(t, c.want, names)
 			for _, p := range w.planes() {
-				require.Equal(t, cfg.serves(p.name), len(table.gauges.journals[p.name]) == 1, "%s reports its stalls", p.name)
+				require.Equal(t, cfg.serves(p.name), len(table.gauges.journals[p.name]) == 1, "%s reports its stalls",
+					p.name)
 			}
 			_, err = New(cfg, nil, "test")
 			require.NoError(t, err)

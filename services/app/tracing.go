@@ -27,8 +27,9 @@ const flushTerm = 5 * time.Second
 // tracing returns the configuration of the tracer.
 func (c *Config) tracing(logger *zap.Logger, metrics prometheus.Registerer, version string) tracing.Config {
 	return tracing.Config{
-		Endpoint: c.OTLPEndpoint, Protocol: c.OTLPProtocol, Ratio: c.TraceRatio, Service: c.ServiceName, Instance: c.ServiceInstance,
-		Version: version, Logger: logger.Named("tracing"), Metrics: metrics,
+		Endpoint: c.OTLPEndpoint, Protocol: c.OTLPProtocol, Ratio: c.TraceRatio, Service: c.ServiceName,
+		Instance: c.ServiceInstance,
+		Version:  version, Logger: logger.Named("tracing"), Metrics: metrics,
 	}
 }
 

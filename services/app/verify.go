@@ -12,7 +12,10 @@ func Verify(ctx context.Context, cfg Config) (verify.Result, error) {
 	if err := cfg.Complete(); err != nil {
 		return verify.Result{}, err
 	}
-	v := verify.Config{DataDir: cfg.DataDir, WitnessDir: datadir.Witness(cfg.DataDir), Planes: planes, Lock: datadir.Lock, Archives: cfg.places().Archived()}
+	v := verify.Config{
+		DataDir: cfg.DataDir, WitnessDir: datadir.Witness(cfg.DataDir), Planes: planes,
+		Lock: datadir.Lock, Archives: cfg.places().Archived(),
+	}
 	if cfg.NATSURL != "" {
 		v.Remote = new(cfg.remote())
 	}

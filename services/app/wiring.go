@@ -66,7 +66,10 @@ type wiring struct {
 // wire builds what all services share, from the settings. It reads the installation's key,
 // or creates it, and reads the TLS files.
 func (a *App) wire(version string) (*wiring, error) {
-	w := &wiring{hosts: map[string]*host{}, app: a, cfg: &a.cfg, logger: a.logger, version: version, metrics: newRegistry(version)}
+	w := &wiring{
+		hosts: map[string]*host{}, app: a, cfg: &a.cfg, logger: a.logger, version: version,
+		metrics: newRegistry(version),
+	}
 	var err error
 	if w.weights, err = namespaces.Weights(a.cfg.NamespaceWeights); err != nil {
 		return nil, err
@@ -93,7 +96,10 @@ func (a *App) wire(version string) (*wiring, error) {
 		Transport: w.tls.dial, Tracer: a.tracer, NewID: id.New().New,
 	})
 	w.calls = calls.Planes{Network: w.network}
-	w.broker = &broker{cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds(), idle: idle.New(clock.System()), room: &room.Room{Remedy: w.cfg.storeRemedy()}}
+	w.broker = &broker{
+		cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds(), idle: idle.New(clock.System()),
+		room: &room.Room{Remedy: w.cfg.storeRemedy()},
+	}
 	w.overview = w.broker.archive
 	if b := a.cfg.bucket; b != nil {
 		w.overview = archives.NewOverview(w.broker.archive).Store // requests cost
@@ -113,15 +119,21 @@ func (a *App) wire(version string) (*wiring, error) {
 		return nil, err
 	}
 	w.deps = plane.Deps{
-		Log: w.broker.log, Witness: w.broker.witness, LossPatience: w.cfg.lossPatience(), SegmentSize: int64(w.cfg.SegmentSize) << 20,
-		Snapshots: w.broker.snapshots, SnapshotBytes: int64(w.cfg.SnapshotSize) << 20, Sources: w.broker.sources, Feeds: w.broker.feeds, Requests: requests.NewPool(journal.DefaultRequestMemory), Room: w.broker.room, Partitions: w.broker.partitions,
-		IDs: id.New(), Logger: a.logger, Tracer: a.tracer, Metrics: w.metrics, EraseAfter: w.cfg.EraseAfter, EraseEvents: w.broker.eraseEvents,
-		History: kept, ReadThrough: w.readThrough, Positions: &plane.Positions{}, Removals: &plane.Removals{},
-		Eviction: &eviction.Policy{Dir: datadir.Unused(w.cfg.DataDir)}, EvictEvery: time.Minute, Pressed: memory.Above(w.cfg.memory() / 3),
+		Log: w.broker.log, Witness: w.broker.witness, LossPatience: w.cfg.lossPatience(),
+		SegmentSize: int64(w.cfg.SegmentSize) << 20,
+		Snapshots:   w.broker.snapshots, SnapshotBytes: int64(w.cfg.SnapshotSize) << 20, Sources: w.broker.sources,
+		Feeds: w.broker.feeds, Requests: requests.NewPool(journal.DefaultRequestMemory), Room: w.broker.room,
+		Partitions: w.broker.partitions,
+		IDs:        id.New(), Logger: a.logger, Tracer: a.tracer, Metrics: w.metrics, EraseAfter: w.cfg.EraseAfter,
+		EraseEvents: w.broker.eraseEvents,
+		History:     kept, ReadThrough: w.readThrough, Positions: &plane.Positions{}, Removals: &plane.Removals{},
+		Eviction: &eviction.Policy{Dir: datadir.Unused(w.cfg.DataDir)}, EvictEvery: time.Minute,
+		Pressed: memory.Above(w.cfg.memory() / 3),
 	}
 	if a.cfg.clustered() && slices.ContainsFunc(planes, a.cfg.serves) {
 		w.keeper = lease.NewKeeper(lease.Config{
-			ID: w.deps.IDs.New("inst_"), Replicas: a.cfg.Replicas, Term: a.cfg.PartitionLease, Logger: a.logger.Named("lease"),
+			ID: w.deps.IDs.New("inst_"), Replicas: a.cfg.Replicas, Term: a.cfg.PartitionLease,
+			Logger: a.logger.Named("lease"),
 		})
 	}
 	limits, err := a.cfg.quotas()
@@ -129,10 +141,14 @@ func (a *App) wire(version string) (*wiring, error) {
 		return nil, err
 	}
 	w.gate = quota.NewGate(quota.Config{
-		Limits: limits, Sources: w.broker.sources, Serves: a.cfg.serves, Archived: archives.SegmentNames(w.overview), Memory: a.cfg.memory(), Logger: a.logger, Metrics: w.metrics,
+		Limits: limits, Sources: w.broker.sources, Serves: a.cfg.serves, Archived: archives.SegmentNames(w.overview),
+		Memory: a.cfg.memory(), Logger: a.logger, Metrics: w.metrics,
 	})
 	w.server = rpc.NewServer(w.serverConfig())
-	a.edge = &edge{addr: a.cfg.GRPCAddr, connections: a.cfg.connections(), network: w.network, server: w.server, tokens: a.tokens}
+	a.edge = &edge{
+		addr: a.cfg.GRPCAddr, connections: a.cfg.connections(), network: w.network, server: w.server,
+		tokens: a.tokens,
+	}
 	w.processes = newProcesses(w, a.edge)
 	return w, nil
 }
@@ -140,9 +156,11 @@ func (a *App) wire(version string) (*wiring, error) {
 // serverConfig returns the configuration of the process's gRPC server.
 func (w *wiring) serverConfig() rpc.Config {
 	return rpc.Config{
-		Within: identity.Within, Around: recordedWithin(w.recorder, w.gate), Stream: w.gate.Stream, Enter: w.gate.Enter, Step: w.gate.Step,
-		Transport: w.tls.serve, Mutual: w.tls.mutual, Auth: w.creds.authenticator, Permit: permitWithin(w.gate), Fence: w.calls.Fence,
-		Log: w.logger.Named("rpc"), Metrics: w.metrics, Tracer: w.app.tracer, Quiet: quiet, Deadlines: deadlines(),
+		Within: identity.Within, Around: recordedWithin(w.recorder, w.gate), Stream: w.gate.Stream, Enter: w.gate.Enter,
+		Step:      w.gate.Step,
+		Transport: w.tls.serve, Mutual: w.tls.mutual, Auth: w.creds.authenticator, Permit: permitWithin(w.gate),
+		Fence: w.calls.Fence,
+		Log:   w.logger.Named("rpc"), Metrics: w.metrics, Tracer: w.app.tracer, Quiet: quiet, Deadlines: deadlines(),
 		Ready:     w.app.Ready,
 		Elsewhere: func(service string) grpc.ClientConnInterface { return elsewhere(w.network, service) },
 	}

@@ -39,18 +39,25 @@ type rig struct {
 }
 
 // client calls the service as another service does.
-func (r *rig) RecordAudit(ctx context.Context, req *auditv1.RecordAuditRequest, _ ...grpc.CallOption) (*auditv1.RecordAuditResponse, error) {
+func (r *rig) RecordAudit(ctx context.Context, req *auditv1.RecordAuditRequest, _ ...grpc.CallOption) (
+	*auditv1.RecordAuditResponse, error,
+) {
 	if r.fails {
 		return nil, errors.New("away")
 	}
-	resp, err := r.service.RecordAudit(rpc.WithActor(ctx, rpc.Actor{Namespace: "default", Principal: "quartet", Role: rpc.RoleService}), req)
+	resp, err := r.service.RecordAudit(rpc.WithActor(ctx, rpc.Actor{
+		Namespace: "default", Principal: "quartet",
+		Role: rpc.RoleService,
+	}), req)
 	if r.loses {
 		return nil, errors.New("lost")
 	}
 	return resp, err
 }
 
-func (r *rig) ListAudit(ctx context.Context, req *auditv1.ListAuditRequest, _ ...grpc.CallOption) (*auditv1.ListAuditResponse, error) {
+func (r *rig) ListAudit(ctx context.Context, req *auditv1.ListAuditRequest, _ ...grpc.CallOption) (
+	*auditv1.ListAuditResponse, error,
+) {
 	return r.service.ListAudit(ctx, req)
 }
 
@@ -120,12 +127,16 @@ func numbers(entries []*auditv1.AuditEntry) []int64 {
 // entries are one chain, also across a restart.
 func TestI16_WhoDidWhat(t *testing.T) {
 	r := newRig(t)
-	require.NoError(t, r.call(operator, pause, &agentv1.PauseAgentRequest{AgentId: "keeper", RequestId: "p1"}, &agentv1.PauseAgentResponse{}, nil))
+	require.NoError(t, r.call(operator, pause, &agentv1.PauseAgentRequest{AgentId: "keeper", RequestId: "p1"},
+		&agentv1.PauseAgentResponse{}, nil))
 	gone := fault.NotFound.New("no such agent")
 	require.ErrorIs(t, r.call(operator, pause, &agentv1.PauseAgentRequest{AgentId: "nobody"}, nil, gone), gone)
 	r.stop()
 	r.start()
-	made := &identityv1.CreateKeyResponse{Key: &identityv1.Key{KeyId: "key_new", Namespace: "acme", Name: "n"}, Secret: "qk_secret"}
+	made := &identityv1.CreateKeyResponse{
+		Key:    &identityv1.Key{KeyId: "key_new", Namespace: "acme", Name: "n"},
+		Secret: "qk_secret",
+	}
 	create := &identityv1.CreateKeyRequest{Name: "n", Role: identityv1.Role_ROLE_OPERATOR, Namespace: "acme"}
 	require.NoError(t, r.call(root, identityv1.IdentityService_CreateKey_FullMethodName, create, made, nil))
 
@@ -140,12 +151,16 @@ func TestI16_WhoDidWhat(t *testing.T) {
 	first := proto.CloneOf(all[0])
 	first.Hash = ""
 	require.True(t, proto.Equal(&auditv1.AuditEntry{
-		Number: 1, At: timestamppb.New(epoch), Kind: auditv1.AuditKind_AUDIT_KIND_ATTEMPT, Method: "quartet.agent.v1.AgentService/PauseAgent",
+		Number: 1, At: timestamppb.New(epoch), Kind: auditv1.AuditKind_AUDIT_KIND_ATTEMPT,
+		Method:    "quartet.agent.v1.AgentService/PauseAgent",
 		Namespace: "acme", Principal: "ci", Role: "operator", KeyId: "key_ci", TargetNamespace: "acme",
 		Target: map[string]string{"agent_id": "keeper"}, RequestId: "p1",
 	}, first), "%v", first)
 	require.Equal(t, []any{int64(1), "OK"}, []any{all[1].GetAttempt(), all[1].GetCode()})
-	require.Equal(t, []any{int64(3), "NotFound", "NOT_FOUND"}, []any{all[3].GetAttempt(), all[3].GetCode(), all[3].GetReason()})
+	require.Equal(t, []any{int64(3), "NotFound", "NOT_FOUND"}, []any{
+		all[3].GetAttempt(), all[3].GetCode(),
+		all[3].GetReason(),
+	})
 	require.Equal(t, map[string]string{"name": "n", "namespace": "acme", "role": "operator"}, all[4].GetTarget())
 	require.Equal(t, "key_new", all[5].GetTarget()["key_id"])
 	require.Equal(t, []string{"default", "acme"}, []string{all[5].GetNamespace(), all[5].GetTargetNamespace()})
@@ -166,13 +181,16 @@ func TestI16_WhoDidWhat(t *testing.T) {
 func TestI16_WithoutItsEntryNothingHappens(t *testing.T) {
 	r := newRig(t)
 	r.fails = true
-	_, err := r.recorder.Unary(as(operator), pause, &agentv1.PauseAgentRequest{AgentId: "keeper"}, func(context.Context, any) (any, error) {
-		t.Error("the call was executed")
-		return nil, nil
-	})
+	_, err := r.recorder.Unary(as(operator), pause, &agentv1.PauseAgentRequest{AgentId: "keeper"},
+		func(context.Context, any) (any, error) {
+			t.Error("the call was executed")
+			return nil, nil
+		})
 	require.ErrorIs(t, err, fault.NotReady)
 	require.ErrorContains(t, err, "was not executed")
-	require.NoError(t, r.call(operator, agentv1.AgentService_GetAgent_FullMethodName, &agentv1.GetAgentRequest{AgentId: "keeper"}, nil, nil), "a call that is not recorded")
+	require.NoError(t, r.call(operator, agentv1.AgentService_GetAgent_FullMethodName, &agentv1.GetAgentRequest{
+		AgentId: "keeper",
+	}, nil, nil), "a call that is not recorded")
 }
 
 // TestI16_WhatIsNotRecorded: what agents and services do, other methods, what an earlier service recorded, and the
@@ -180,15 +198,22 @@ func TestI16_WithoutItsEntryNothingHappens(t *testing.T) {
 func TestI16_WhatIsNotRecorded(t *testing.T) {
 	r := newRig(t)
 	for _, role := range []string{rpc.RoleAgent, rpc.RoleService, rpc.RoleWorker} {
-		require.NoError(t, r.call(rpc.Actor{Namespace: "acme", Principal: "p", Role: role}, pause, &agentv1.PauseAgentRequest{}, nil, nil))
+		require.NoError(t, r.call(rpc.Actor{Namespace: "acme", Principal: "p", Role: role}, pause,
+			&agentv1.PauseAgentRequest{}, nil, nil))
 	}
-	require.NoError(t, r.call(operator, agentv1.AgentService_ListAgents_FullMethodName, &agentv1.ListAgentsRequest{}, nil, nil))
-	require.NoError(t, r.call(admin, identityv1.IdentityService_ListKeys_FullMethodName, &identityv1.ListKeysRequest{PageToken: "x"}, nil, nil))
-	require.NoError(t, r.call(admin, auditv1.AuditService_ListAudit_FullMethodName, &auditv1.ListAuditRequest{After: 3}, nil, nil))
-	_, err := r.recorder.Unary(rpc.WithRecorded(as(operator)), pause, &agentv1.PauseAgentRequest{}, func(context.Context, any) (any, error) { return nil, nil })
+	require.NoError(t, r.call(operator, agentv1.AgentService_ListAgents_FullMethodName, &agentv1.ListAgentsRequest{},
+		nil, nil))
+	require.NoError(t, r.call(admin, identityv1.IdentityService_ListKeys_FullMethodName, &identityv1.ListKeysRequest{
+		PageToken: "x",
+	}, nil, nil))
+	require.NoError(t, r.call(admin, auditv1.AuditService_ListAudit_FullMethodName, &auditv1.ListAuditRequest{After: 3},
+		nil, nil))
+	_, err := r.recorder.Unary(rpc.WithRecorded(as(operator)), pause, &agentv1.PauseAgentRequest{},
+		func(context.Context, any) (any, error) { return nil, nil })
 	require.NoError(t, err)
 	require.Empty(t, r.list(root, &auditv1.ListAuditRequest{}))
-	require.NoError(t, r.call(admin, identityv1.IdentityService_ListKeys_FullMethodName, &identityv1.ListKeysRequest{}, nil, nil))
+	require.NoError(t, r.call(admin, identityv1.IdentityService_ListKeys_FullMethodName, &identityv1.ListKeysRequest{},
+		nil, nil))
 	require.Len(t, r.list(root, &auditv1.ListAuditRequest{}), 2)
 }
 
@@ -196,28 +221,40 @@ func TestI16_WhatIsNotRecorded(t *testing.T) {
 func TestI16_WhoSeesWhat(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, r.call(operator, pause, &agentv1.PauseAgentRequest{AgentId: "a"}, nil, nil))
-	require.NoError(t, r.call(rpc.Actor{Namespace: "zeta", Principal: "ci", Role: rpc.RoleOperator}, pause, &agentv1.PauseAgentRequest{AgentId: "b"}, nil, nil))
+	require.NoError(t, r.call(rpc.Actor{Namespace: "zeta", Principal: "ci", Role: rpc.RoleOperator}, pause,
+		&agentv1.PauseAgentRequest{AgentId: "b"}, nil, nil))
 	r.clock.Advance(time.Hour)
-	require.NoError(t, r.call(root, identityv1.IdentityService_CreateKey_FullMethodName, &identityv1.CreateKeyRequest{Name: "n", Namespace: "acme"}, nil, nil))
+	require.NoError(t, r.call(root, identityv1.IdentityService_CreateKey_FullMethodName, &identityv1.CreateKeyRequest{
+		Name: "n", Namespace: "acme",
+	}, nil, nil))
 	for name, c := range map[string]struct {
 		as   rpc.Actor
 		req  *auditv1.ListAuditRequest
 		want []int64
 	}{
-		"all":                {root, &auditv1.ListAuditRequest{}, []int64{1, 2, 3, 4, 5, 6}},
-		"pages":              {root, &auditv1.ListAuditRequest{PageSize: 1}, []int64{1, 2, 3, 4, 5, 6}},
-		"a namespace":        {root, &auditv1.ListAuditRequest{Namespace: "zeta"}, []int64{3, 4}},
-		"its own":            {admin, &auditv1.ListAuditRequest{}, []int64{1, 2, 5, 6}},
-		"its own, by name":   {admin, &auditv1.ListAuditRequest{Namespace: "acme", PageSize: 1}, []int64{1, 2, 5, 6}},
-		"a caller":           {root, &auditv1.ListAuditRequest{Principal: "ci"}, []int64{1, 2, 3, 4}},
-		"a key":              {root, &auditv1.ListAuditRequest{KeyId: "key_ci"}, []int64{1, 2}},
-		"a method":           {root, &auditv1.ListAuditRequest{Method: "CreateKey"}, []int64{5, 6}},
-		"after":              {root, &auditv1.ListAuditRequest{After: 4}, []int64{5, 6}},
-		"after the end":      {root, &auditv1.ListAuditRequest{After: 6}, nil},
-		"far after the end":  {root, &auditv1.ListAuditRequest{After: 1 << 40}, nil},
-		"since":              {root, &auditv1.ListAuditRequest{Since: timestamppb.New(epoch.Add(time.Hour))}, []int64{5, 6}},
-		"until":              {root, &auditv1.ListAuditRequest{Until: timestamppb.New(epoch.Add(time.Hour))}, []int64{1, 2, 3, 4}},
-		"until before since": {root, &auditv1.ListAuditRequest{Since: timestamppb.New(epoch.Add(time.Hour)), Until: timestamppb.New(epoch)}, nil},
+		"all":               {root, &auditv1.ListAuditRequest{}, []int64{1, 2, 3, 4, 5, 6}},
+		"pages":             {root, &auditv1.ListAuditRequest{PageSize: 1}, []int64{1, 2, 3, 4, 5, 6}},
+		"a namespace":       {root, &auditv1.ListAuditRequest{Namespace: "zeta"}, []int64{3, 4}},
+		"its own":           {admin, &auditv1.ListAuditRequest{}, []int64{1, 2, 5, 6}},
+		"its own, by name":  {admin, &auditv1.ListAuditRequest{Namespace: "acme", PageSize: 1}, []int64{1, 2, 5, 6}},
+		"a caller":          {root, &auditv1.ListAuditRequest{Principal: "ci"}, []int64{1, 2, 3, 4}},
+		"a key":             {root, &auditv1.ListAuditRequest{KeyId: "key_ci"}, []int64{1, 2}},
+		"a method":          {root, &auditv1.ListAuditRequest{Method: "CreateKey"}, []int64{5, 6}},
+		"after":             {root, &auditv1.ListAuditRequest{After: 4}, []int64{5, 6}},
+		"after the end":     {root, &auditv1.ListAuditRequest{After: 6}, nil},
+		"far after the end": {root, &auditv1.ListAuditRequest{After: 1 << 40}, nil},
+		"since": {
+			root, &auditv1.ListAuditRequest{Since: timestamppb.New(epoch.Add(time.Hour))},
+			[]int64{5, 6},
+		},
+		"until": {
+			root, &auditv1.ListAuditRequest{Until: timestamppb.New(epoch.Add(time.Hour))},
+			[]int64{1, 2, 3, 4},
+		},
+		"until before since": {root, &auditv1.ListAuditRequest{
+			Since: timestamppb.New(epoch.Add(time.Hour)),
+			Until: timestamppb.New(epoch),
+		}, nil},
 	} {
 		require.Equal(t, c.want, numbers(r.list(c.as, c.req)), name)
 	}
@@ -262,8 +299,8 @@ func TestI16_RefusedLoginsAreCounted(t *testing.T) {
 	require.Empty(t, r.list(admin, &auditv1.ListAuditRequest{}), "they belong to no namespace")
 }
 
-// TestI16_ALostAnswerCountsNothingTwice: refused credentials whose append was executed without an answer are in the log once,
-// and those of the time since have their own entry.
+// TestI16_ALostAnswerCountsNothingTwice: refused credentials whose append was executed without an answer are in the log
+// once, and those of the time since have their own entry.
 func TestI16_ALostAnswerCountsNothingTwice(t *testing.T) {
 	r := newRig(t)
 	for _, n := range []int{5, 2} {

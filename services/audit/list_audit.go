@@ -52,13 +52,17 @@ func (s *Service) ListAudit(ctx context.Context, req *auditv1.ListAuditRequest) 
 	}
 	if req.GetSince() != nil {
 		since := req.GetSince().AsTime().UnixMicro()
-		first, _ := slices.BinarySearchFunc(positions, since, func(p position, t int64) int { return cmp.Compare(p.at, t) })
+		first, _ := slices.BinarySearchFunc(positions, since, func(p position, t int64) int {
+			return cmp.Compare(p.at, t)
+		})
 		at = max(at, int64(first))
 	}
 	end := int64(len(positions))
 	if req.GetUntil() != nil {
 		until := req.GetUntil().AsTime().UnixMicro()
-		last, _ := slices.BinarySearchFunc(positions, until, func(p position, t int64) int { return cmp.Compare(p.at, t) })
+		last, _ := slices.BinarySearchFunc(positions, until, func(p position, t int64) int {
+			return cmp.Compare(p.at, t)
+		})
 		end = int64(last)
 	}
 	out := &auditv1.ListAuditResponse{LastNumber: min(at, int64(len(positions)))}
@@ -107,12 +111,14 @@ func admitList(ctx context.Context, req *auditv1.ListAuditRequest) (string, erro
 			return "", err
 		}
 		if req.GetNamespace() != actor.Namespace && !actor.Has(rpc.RoleInstallationAdmin) {
-			return "", fault.PermissionDenied.Newf("an admin of namespace %s does not administer namespace %s; an installation_admin does", actor.Namespace, req.GetNamespace()).
+			return "", fault.PermissionDenied.Newf("an admin of namespace %s does not administer namespace %s; an "+
+				"installation_admin does", actor.Namespace, req.GetNamespace()).
 				With("namespace", req.GetNamespace()).With("role", actor.Role)
 		}
 	}
 	for name, t := range map[string]interface{ CheckValid() error }{"since": req.GetSince(), "until": req.GetUntil()} {
-		if (name == "since" && req.GetSince() != nil || name == "until" && req.GetUntil() != nil) && t.CheckValid() != nil {
+		if (name == "since" && req.GetSince() != nil || name == "until" && req.GetUntil() != nil) &&
+			t.CheckValid() != nil {
 			return "", fault.Invalid(name, "", "must be a time")
 		}
 	}
@@ -120,7 +126,8 @@ func admitList(ctx context.Context, req *auditv1.ListAuditRequest) (string, erro
 		return "", fault.Invalid("after", strconv.FormatInt(req.GetAfter(), 10), "must not be negative")
 	}
 	if err := fault.First(
-		fault.TextBytes("principal", req.GetPrincipal(), maxTarget, false), fault.TextBytes("key_id", req.GetKeyId(), maxTarget, false),
+		fault.TextBytes("principal", req.GetPrincipal(), maxTarget, false), fault.TextBytes("key_id", req.GetKeyId(),
+			maxTarget, false),
 		fault.TextBytes("method", req.GetMethod(), maxTarget, false),
 	); err != nil {
 		return "", err

@@ -3,6 +3,8 @@ package audit
 import (
 	"strings"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
@@ -11,8 +13,6 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/rpc"
-
-	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // recorded has the methods whose calls are recorded: those that create or end credentials and trigger
@@ -91,7 +91,8 @@ func targetOf(m protoreflect.Message) (target map[string]string, namespace strin
 			if value := fd.Enum().Values().ByNumber(v.Enum()); value != nil {
 				target[name] = strings.ToLower(strings.TrimPrefix(string(value.Name()), "ROLE_"))
 			}
-		case fd.Kind() == protoreflect.StringKind && (strings.HasSuffix(name, "_id") || name == "name" || name == "namespace"):
+		case fd.Kind() == protoreflect.StringKind && (strings.HasSuffix(name, "_id") || name == "name" ||
+			name == "namespace"):
 			target[name] = strings.ToValidUTF8(cut(v.String()), "\uFFFD")
 		}
 		return true

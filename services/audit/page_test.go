@@ -21,7 +21,8 @@ func record(t *testing.T, to journal.State, s *State, n int) {
 	t.Helper()
 	for range n {
 		number := len(s.positions)
-		env := journal.Env{Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(number*number) * time.Microsecond)}
+		env := journal.Env{Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).
+			Add(time.Duration(number*number) * time.Microsecond)}
 		for _, ev := range decideRecord(s, env, []*auditv1.AuditEntry{{}}).Events {
 			ev.WalSeq = uint64(number*2 + 1)
 			require.NoError(t, to.Apply(ev))
@@ -48,7 +49,15 @@ func TestPages(t *testing.T) {
 	require.Len(t, s.Page(ownerOf(0)).(*auditv1.AuditPage).GetWalSeqSteps(), pageEntries)
 	require.Empty(t, s.Page(ownerOf(0)).(*auditv1.AuditPage).GetLastHash())
 	require.NotEmpty(t, s.Page(ownerOf(3)).(*auditv1.AuditPage).GetLastHash())
-	for _, o := range []pages.Owner{{}, {ID: "4"}, {ID: "-1"}, {ID: "+1"}, {ID: "01"}, {Namespace: "acme", ID: "1"}, {ID: "99999999999999999999"}} {
+	for _, o := range []pages.Owner{
+		{},
+		{ID: "4"},
+		{ID: "-1"},
+		{ID: "+1"},
+		{ID: "01"},
+		{Namespace: "acme", ID: "1"},
+		{ID: "99999999999999999999"},
+	} {
 		require.Nil(t, s.Page(o), o)
 	}
 }

@@ -14,15 +14,19 @@ import (
 const maxEntries = 1000
 
 // RecordAudit appends entries, which are durable when it returns. Only services call it.
-func (s *Service) RecordAudit(ctx context.Context, req *auditv1.RecordAuditRequest) (*auditv1.RecordAuditResponse, error) {
-	if err := fault.First(rpc.RequireService(ctx), fault.RequestID(req.GetRequestId()), fault.Entries("entries", len(req.GetEntries()), maxEntries)); err != nil {
+func (s *Service) RecordAudit(ctx context.Context, req *auditv1.RecordAuditRequest) (*auditv1.RecordAuditResponse,
+	error,
+) {
+	if err := fault.First(rpc.RequireService(ctx), fault.RequestID(req.GetRequestId()),
+		fault.Entries("entries", len(req.GetEntries()), maxEntries)); err != nil {
 		return nil, err
 	}
 	if len(req.GetEntries()) == 0 {
 		return nil, fault.Invalid("entries", "", "must have an entry")
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *auditv1.RecordAuditResponse]{
-		Frees: true, Method: "RecordAudit", RequestID: req.GetRequestId(), Args: req, Actor: plane.System(rpc.DefaultNamespace),
+		Frees: true, Method: "RecordAudit", RequestID: req.GetRequestId(), Args: req,
+		Actor: plane.System(rpc.DefaultNamespace),
 		Decide: func(st *State, env journal.Env) (journal.Decision[*auditv1.RecordAuditResponse], error) {
 			return decideRecord(st, env, req.GetEntries()), nil
 		},

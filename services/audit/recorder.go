@@ -81,7 +81,10 @@ func NewRecorder(cfg RecorderConfig) *Recorder {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	return &Recorder{cfg: cfg, calls: admission.NewRates[string](callsASecond, callsAtOnce), refused: map[refusal]int64{}}
+	return &Recorder{
+		cfg: cfg, calls: admission.NewRates[string](callsASecond, callsAtOnce),
+		refused: map[refusal]int64{},
+	}
 }
 
 // Name returns the module's name.
@@ -144,12 +147,14 @@ func (r *Recorder) Stream(ctx context.Context, method string, req proto.Message)
 func (r *Recorder) attempt(ctx context.Context, method string, req any) (*auditv1.AuditEntry, error) {
 	actor := rpc.ActorFrom(ctx)
 	if wait := r.calls.Take(actor.Namespace, 1); wait > 0 {
-		return nil, fault.RateLimited.Newf("namespace %s makes more calls that are recorded in the audit log than %d per second; repeat the call later", actor.Namespace, callsASecond).
+		return nil, fault.RateLimited.Newf("namespace %s makes more calls that are recorded in the audit log than %d "+
+			"per second; repeat the call later", actor.Namespace, callsASecond).
 			With("namespace", actor.Namespace).WithRetryAfter(wait)
 	}
 	e := &auditv1.AuditEntry{
-		Kind: auditv1.AuditKind_AUDIT_KIND_ATTEMPT, Method: strings.TrimPrefix(method, "/"), Namespace: actor.Namespace, Principal: actor.Principal,
-		Role: actor.Role, KeyId: actor.KeyID, Source: rpc.SourceFrom(ctx), TargetNamespace: actor.Namespace,
+		Kind: auditv1.AuditKind_AUDIT_KIND_ATTEMPT, Method: strings.TrimPrefix(method, "/"), Namespace: actor.Namespace,
+		Principal: actor.Principal,
+		Role:      actor.Role, KeyId: actor.KeyID, Source: rpc.SourceFrom(ctx), TargetNamespace: actor.Namespace,
 	}
 	var namespace string
 	if m, ok := req.(proto.Message); ok {
@@ -163,7 +168,8 @@ func (r *Recorder) attempt(ctx context.Context, method string, req any) (*auditv
 	}
 	number, err := r.record(ctx, e)
 	if err != nil {
-		return nil, fault.NotReady.New("the audit log cannot be written, so the call was not executed; repeat it in a moment").WithCause(err).WithRetryAfter(time.Second)
+		return nil, fault.NotReady.New("the audit log cannot be written, so the call was not executed; repeat it in " +
+			"a moment").WithCause(err).WithRetryAfter(time.Second)
 	}
 	e.Number = number
 	return e, nil
@@ -172,7 +178,8 @@ func (r *Recorder) attempt(ctx context.Context, method string, req any) (*auditv
 // outcome records how a call ended. If that fails it logs a warning, and the call does not fail.
 func (r *Recorder) outcome(ctx context.Context, attempt *auditv1.AuditEntry, resp any, err error) {
 	e := proto.CloneOf(attempt)
-	e.Kind, e.Attempt, e.Code, e.Number = auditv1.AuditKind_AUDIT_KIND_OUTCOME, attempt.GetNumber(), codes.OK.String(), 0
+	e.Kind, e.Attempt, e.Code, e.Number = auditv1.AuditKind_AUDIT_KIND_OUTCOME, attempt.GetNumber(), codes.OK.String(),
+		0
 	if f := fault.From(err); err != nil {
 		e.Code, e.Reason = f.Code().String(), string(f.Reason())
 	}
@@ -180,7 +187,8 @@ func (r *Recorder) outcome(ctx context.Context, attempt *auditv1.AuditEntry, res
 		addKey(e, m)
 	}
 	if _, err := r.record(ctx, e); err != nil {
-		r.cfg.Logger.Warn("audit: the outcome of a call is not recorded", zap.Int64("attempt", attempt.GetNumber()), zap.String("code", e.GetCode()), zap.Error(err))
+		r.cfg.Logger.Warn("audit: the outcome of a call is not recorded", zap.Int64("attempt", attempt.GetNumber()),
+			zap.String("code", e.GetCode()), zap.Error(err))
 	}
 }
 
@@ -207,7 +215,8 @@ func (r *Recorder) record(ctx context.Context, e *auditv1.AuditEntry) (int64, er
 
 // append appends the entries of a request and returns the number of the first.
 func (r *Recorder) append(ctx context.Context, req *auditv1.RecordAuditRequest) (int64, error) {
-	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, plane.ActorOf(*plane.System(rpc.DefaultNamespace))), recordTerm)
+	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, plane.ActorOf(*plane.System(rpc.DefaultNamespace))),
+		recordTerm)
 	defer cancel()
 	resp, err := r.cfg.Client.RecordAudit(ctx, req)
 	return resp.GetFirstNumber(), err
@@ -233,8 +242,9 @@ func (r *Recorder) count(source string) {
 	r.refused[at]++
 }
 
-// flush records the refused logins that were counted and are not recorded yet, with one append. If that fails, the next flush
-// repeats the same request, because the entries may have been appended; what is counted meanwhile is recorded after it.
+// flush records the refused logins that were counted and are not recorded yet, with one append. If that fails, the next
+// flush repeats the same request, because the entries may have been appended; what is counted meanwhile is recorded
+// after it.
 func (r *Recorder) flush(ctx context.Context) {
 	req := r.unrecorded()
 	if req == nil {
@@ -251,8 +261,8 @@ func (r *Recorder) flush(ctx context.Context) {
 	}
 }
 
-// unrecorded returns the request in pending, which it makes of the counted refused logins if there is none. It returns nil
-// if nothing is to be recorded.
+// unrecorded returns the request in pending, which it makes of the counted refused logins if there is none. It returns
+// nil if nothing is to be recorded.
 func (r *Recorder) unrecorded() *auditv1.RecordAuditRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -271,7 +281,8 @@ func refusals(counted map[refusal]int64) []*auditv1.AuditEntry {
 		most = append(most, at)
 	}
 	slices.SortFunc(most, func(a, b refusal) int {
-		return cmp.Or(cmp.Compare(counted[b], counted[a]), cmp.Compare(a.minute, b.minute), cmp.Compare(a.source, b.source))
+		return cmp.Or(cmp.Compare(counted[b], counted[a]), cmp.Compare(a.minute, b.minute),
+			cmp.Compare(a.source, b.source))
 	})
 	var entries []*auditv1.AuditEntry
 	add := func(at refusal, count int64) {

@@ -20,7 +20,9 @@ type counter struct {
 	entries int64
 }
 
-func (c *counter) RecordAudit(_ context.Context, req *auditv1.RecordAuditRequest, _ ...grpc.CallOption) (*auditv1.RecordAuditResponse, error) {
+func (c *counter) RecordAudit(_ context.Context, req *auditv1.RecordAuditRequest, _ ...grpc.CallOption) (
+	*auditv1.RecordAuditResponse, error,
+) {
 	c.entries += int64(len(req.GetEntries()))
 	return &auditv1.RecordAuditResponse{FirstNumber: c.entries}, nil
 }
@@ -32,7 +34,8 @@ func TestI16_RecordedCallsHaveARate(t *testing.T) {
 	r := NewRecorder(RecorderConfig{Client: plane})
 	call := func(namespace, method string) error {
 		ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: namespace, Principal: "p", Role: rpc.RoleOperator})
-		_, err := r.Unary(ctx, method, &agentv1.PauseAgentRequest{AgentId: "a"}, func(context.Context, any) (any, error) { return nil, nil })
+		_, err := r.Unary(ctx, method, &agentv1.PauseAgentRequest{AgentId: "a"},
+			func(context.Context, any) (any, error) { return nil, nil })
 		return err
 	}
 	const pause, get = agentv1.AgentService_PauseAgent_FullMethodName, agentv1.AgentService_GetAgent_FullMethodName

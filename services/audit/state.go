@@ -3,12 +3,12 @@ package audit
 import (
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/auditchain"
 	"quartet/pkg/journal"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Plane is the name of this plane in journals and subjects.
@@ -45,7 +45,9 @@ func (s *State) Apply(ev *journal.Event) error {
 }
 
 // decideRecord is the rule of RecordAudit.
-func decideRecord(st *State, env journal.Env, entries []*auditv1.AuditEntry) journal.Decision[*auditv1.RecordAuditResponse] {
+func decideRecord(st *State, env journal.Env,
+	entries []*auditv1.AuditEntry,
+) journal.Decision[*auditv1.RecordAuditResponse] {
 	var d journal.Decision[*auditv1.RecordAuditResponse]
 	before := st.last
 	for i, given := range entries {
@@ -53,7 +55,9 @@ func decideRecord(st *State, env journal.Env, entries []*auditv1.AuditEntry) jou
 		e.Number, e.At, e.PreviousHash = int64(len(st.positions)+i)+1, timestamppb.New(env.Now), before
 		e.Hash = auditchain.Hash(e)
 		before = e.GetHash()
-		d.Events = append(d.Events, &journal.Event{Namespace: e.GetNamespace(), Payload: &auditv1.AuditRecorded{Entry: e}})
+		d.Events = append(d.Events, &journal.Event{Namespace: e.GetNamespace(), Payload: &auditv1.AuditRecorded{
+			Entry: e,
+		}})
 	}
 	return d
 }

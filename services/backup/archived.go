@@ -56,7 +56,10 @@ func (s *Service) archives(ctx context.Context, live []string) (map[string][]arc
 			return nil, err
 		}
 		for _, seg := range c.Segments {
-			of := jetlog.Place{Plane: p.Plane, Partition: p.Partition, Segment: seg.GetNumber(), Shared: seg.GetShared()}
+			of := jetlog.Place{
+				Plane: p.Plane, Partition: p.Partition, Segment: seg.GetNumber(),
+				Shared: seg.GetShared(),
+			}
 			all[of.Stream()] = append(all[of.Stream()], archived{name, of, store, seg})
 		}
 	}
@@ -180,7 +183,8 @@ func (c *copying) archived(ctx context.Context, parts []archived, after, until u
 			continue // it had no frame at the moment, and the backup need not have all frames before it
 		}
 		if end, known := c.ends[p.partition]; (known || !c.seen[p.partition]) && p.Before != end && after == 0 {
-			return fmt.Errorf("the journal of %s is damaged: segment %d of its archive begins behind frame %d, not behind frame %d", p.partition, p.of.Segment, p.Before.Seq, end.Seq)
+			return fmt.Errorf("the journal of %s is damaged: segment %d of its archive begins behind frame %d, not "+
+				"behind frame %d", p.partition, p.of.Segment, p.Before.Seq, end.Seq)
 		}
 		next, stop := iter.Pull2(c.messages(ctx, p, after, until))
 		defer stop()
@@ -247,7 +251,9 @@ func (p *archived) rewritten(ctx context.Context, cause error) bool {
 
 // segment yields the messages of a segment behind *after, and sets *after to the last one yielded. It returns the end
 // of the log behind the last frame that it read.
-func (c *copying) segment(ctx context.Context, p archived, after *uint64, until uint64, yield func(archive.Message, error) bool) (framelog.End, error) {
+func (c *copying) segment(ctx context.Context, p archived, after *uint64, until uint64,
+	yield func(archive.Message, error) bool,
+) (framelog.End, error) {
 	at, stream := p.Before, p.of.Stream()
 	err := p.Scan(ctx, p.store, 0, func(seq uint64, f framelog.Frame) error {
 		next, intact, err := at.Next(p.partition, seq, f)
@@ -267,7 +273,10 @@ func (c *copying) segment(ctx context.Context, p archived, after *uint64, until 
 		if seq <= *after {
 			return nil
 		}
-		m := archive.Message{Stream: stream, Subject: p.of.Subject(), Seq: seq, Header: jetlog.Header(stream, expect, f), Data: jetlog.Body(f)}
+		m := archive.Message{
+			Stream: stream, Subject: p.of.Subject(), Seq: seq,
+			Header: jetlog.Header(stream, expect, f), Data: jetlog.Body(f),
+		}
 		if !yield(m, nil) {
 			return errEnough
 		}

@@ -99,8 +99,8 @@ func (a *archiving) export(t *testing.T) (all []segments.Frame, failure error) {
 	return all, nil
 }
 
-// TestABackupHasArchivedSegments: a segment is in a backup as one whose stream there is, also if it is archived at any moment while the
-// backup is made.
+// TestABackupHasArchivedSegments: a segment is in a backup as one whose stream there is, also if it is archived at any
+// moment while the backup is made.
 func TestABackupHasArchivedSegments(t *testing.T) {
 	more := func(t *testing.T, a *archiving) {
 		a.Write(t, 3, 100)
@@ -169,8 +169,8 @@ func archiveAt(t *testing.T, a *archiving, n, at int) {
 	}
 }
 
-// TestABackupHasErasedLines: lines of an archived segment are not in a backup if they were erased, before it is made or meanwhile, and
-// its frames continue each other.
+// TestABackupHasErasedLines: lines of an archived segment are not in a backup if they were erased, before it is made or
+// meanwhile, and its frames continue each other.
 func TestABackupHasErasedLines(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		a := newArchiving(t)
@@ -187,7 +187,10 @@ func TestABackupHasErasedLines(t *testing.T) {
 			require.NoError(t, err)
 			for i := range c.Segments {
 				var n int64
-				c, n, err = c.Erase(t.Context(), store, c.Segments[i].GetNumber(), segments.Erasing{Line: func(line []byte) bool { return bytes.Contains(line, []byte("7,\"event_type\"")) }})
+				c, n, err = c.Erase(t.Context(), store, c.Segments[i].GetNumber(),
+					segments.Erasing{
+						Line: func(line []byte) bool { return bytes.Contains(line, []byte("7,\"event_type\"")) },
+					})
 				require.NoError(t, err)
 				require.EqualValues(t, 2, n)
 			}
@@ -232,7 +235,8 @@ func TestABackupOfALargeSegment(t *testing.T) {
 	requireFrames(t, want, got)
 }
 
-// TestABackupWhileAJournalIsArchived makes backups while a journal is written, closed and archived: each has the beginning of it.
+// TestABackupWhileAJournalIsArchived makes backups while a journal is written, closed and archived: each has the
+// beginning of it.
 func TestABackupWhileAJournalIsArchived(t *testing.T) {
 	a := newArchiving(t)
 	a.Write(t, 1, 10)
@@ -297,7 +301,8 @@ func TestASharedStreamOfArchives(t *testing.T) {
 	for i := range 2 {
 		live, err := jetlog.New(nc, "work", i)
 		require.NoError(t, err)
-		journals = append(journals, archivetest.NewJournal(live, dirstore.New(dir, "work", i), framelog.PartitionName("work", i)))
+		journals = append(journals, archivetest.NewJournal(live, dirstore.New(dir, "work", i),
+			framelog.PartitionName("work", i)))
 	}
 	for range 5 {
 		journals[0].Write(t, 1, 10)
@@ -310,13 +315,16 @@ func TestASharedStreamOfArchives(t *testing.T) {
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	read := func(s *Service) (all []archive.Message) {
-		c := &copying{Service: s, js: js, ends: map[string]framelog.End{}, seen: map[string]bool{}, write: func(m archive.Message) error {
-			if len(m.Data) == 0 {
-				m.Data = nil
-			}
-			all = append(all, m)
-			return nil
-		}}
+		c := &copying{
+			Service: s, js: js, ends: map[string]framelog.End{}, seen: map[string]bool{},
+			write: func(m archive.Message) error {
+				if len(m.Data) == 0 {
+					m.Data = nil
+				}
+				all = append(all, m)
+				return nil
+			},
+		}
 		archives, err := s.archives(t.Context(), []string{"quartet-journal-work-0-1", "quartet-journal-work-1-1"})
 		require.NoError(t, err)
 		if len(archives) == 0 {

@@ -134,7 +134,9 @@ func unpack(t *testing.T, raw io.Reader) contents {
 func export(t *testing.T, cfg Config, nc *nats.Conn, req *backupv1.ExportBackupRequest) (*download, error) {
 	t.Helper()
 	cfg.Key = func() keyfile.Key { return ring.Active() }
-	s, err := New(cfg, Deps{Conn: func() *nats.Conn { return nc }, Partitions: func() map[string]int { return map[string]int{"work": 6} }})
+	s, err := New(cfg, Deps{Conn: func() *nats.Conn { return nc }, Partitions: func() map[string]int {
+		return map[string]int{"work": 6}
+	}})
 	require.NoError(t, err)
 	out := &download{context: t.Context}
 	return out, s.ExportBackup(req, out)
@@ -156,7 +158,10 @@ func TestABackupHoldsStreamsAndHomes(t *testing.T) {
 	require.NoError(t, os.Symlink(secret, filepath.Join(home, "acme", "a1", "link")))
 	require.NoError(t, os.Symlink(filepath.Dir(secret), filepath.Join(home, "acme", "a1", "directory")))
 
-	cfg := Config{Journals: fixed("J_work", "J_agent", "J_task"), Output: "OUTPUT", Home: home, Key: func() keyfile.Key { return ring.Active() }, Version: "v1"}
+	cfg := Config{
+		Journals: fixed("J_work", "J_agent", "J_task"), Output: "OUTPUT", Home: home,
+		Key: func() keyfile.Key { return ring.Active() }, Version: "v1",
+	}
 	out, err := export(t, cfg, nc, &backupv1.ExportBackupRequest{})
 	require.NoError(t, err)
 	sum := sha256.Sum256(out.all.Bytes())
@@ -180,12 +185,17 @@ func TestABackupHoldsStreamsAndHomes(t *testing.T) {
 		require.Len(t, c.messages[name], n, name)
 		for i, m := range c.messages[name] {
 			require.Equal(t, archive.Message{
-				Stream: name, Subject: name + ".x", Seq: uint64(i + 1), Header: map[string][]string{"Number": {fmt.Sprint(i)}}, Data: body(name, i),
+				Stream: name, Subject: name + ".x", Seq: uint64(i + 1), Header: map[string][]string{
+					"Number": {fmt.Sprint(i)},
+				}, Data: body(name, i),
 			}, m)
 		}
 		require.EqualValues(t, n, c.totals.Streams[name].Messages, name)
 	}
-	require.Equal(t, map[string]string{"acme/a1/notes.md": "notes", "acme/a1/run.sh": "#!/bin/sh\n", "acme/a1/empty": ""}, c.files, "links are left out")
+	require.Equal(t, map[string]string{
+		"acme/a1/notes.md": "notes", "acme/a1/run.sh": "#!/bin/sh\n",
+		"acme/a1/empty": "",
+	}, c.files, "links are left out")
 	require.Equal(t, os.FileMode(0o755), c.modes["acme/a1/run.sh"])
 	require.EqualValues(t, 3, c.totals.Files)
 
@@ -252,7 +262,8 @@ func TestABackupIsSentInBoundedChunks(t *testing.T) {
 func TestWhatIsMissing(t *testing.T) {
 	nc, _ := broker(t, map[string]int{"J_work": 2})
 	none := filepath.Join(t.TempDir(), "none")
-	out, err := export(t, Config{Journals: fixed("J_work"), Output: "OUTPUT", Home: none}, nc, &backupv1.ExportBackupRequest{})
+	out, err := export(t, Config{Journals: fixed("J_work"), Output: "OUTPUT", Home: none}, nc,
+		&backupv1.ExportBackupRequest{})
 	require.NoError(t, err, "without output and homes yet")
 	c := unpack(t, &out.all)
 	require.Equal(t, []string{"J_work"}, c.manifest.Streams)
@@ -275,7 +286,10 @@ func TestABackupEndsWithItsCaller(t *testing.T) {
 	s, err := New(Config{Journals: fixed("J_work"), Key: cfgKey}, Deps{Conn: func() *nats.Conn { return nc }})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	out := &download{context: func() context.Context { return ctx }, onChunk: func() error { cancel(); return context.Canceled }}
+	out := &download{context: func() context.Context { return ctx }, onChunk: func() error {
+		cancel()
+		return context.Canceled
+	}}
 	require.ErrorIs(t, s.ExportBackup(&backupv1.ExportBackupRequest{}, out), context.Canceled)
 
 	cut := &download{context: t.Context, onChunk: func() error { return io.ErrClosedPipe }}
@@ -301,7 +315,8 @@ func TestI21_RecipientsOfABackup(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 3, totals.Streams["J_work"].Messages)
 
-	for _, bad := range [][]string{{"age1"}, {""}, slices.Repeat([]string{mine.Recipient().String()}, archive.MaxRecipients+1)} {
+	for _, bad := range [][]string{{"age1"}, {""}, slices.Repeat([]string{mine.Recipient().String()},
+		archive.MaxRecipients+1)} {
 		out, err := export(t, cfg, nc, &backupv1.ExportBackupRequest{Recipients: bad})
 		require.ErrorIs(t, err, fault.InvalidArgument)
 		require.Zero(t, out.chunks)

@@ -11,8 +11,8 @@ import (
 	"quartet/pkg/journal/jetlog"
 )
 
-// cut is the moment up to which a backup has all messages (ADR 0018). A moment by the broker's clock divides the messages
-// into those that were stored before it and those stored after it only if that clock did not go back: end
+// cut is the moment up to which a backup has all messages (ADR 0018). A moment by the broker's clock divides the
+// messages into those that were stored before it and those stored after it only if that clock did not go back: end
 // says what was stored before the moment was chosen, so that messages whose time contradicts that are noticed.
 type cut struct {
 	at   time.Time
@@ -102,14 +102,19 @@ func (c cut) seal(ctx context.Context, js jetstream.JetStream) error {
 // are not in the order in which they were stored.
 func (c cut) includes(stream string, seq uint64, stored time.Time) (bool, error) {
 	e := c.ends[stream]
-	const advice = "so no moment divides what was stored before it from what was stored after it, and a backup would be inconsistent"
+	const advice = "so no moment divides what was stored before it from what was stored after it, and a backup would " +
+		"be inconsistent"
 	switch {
 	case seq <= e.seq && stored.After(c.at):
-		return false, fmt.Errorf("message %d is of %s, and it is %s by the clock of the NATS server: the clock was set back, or the clocks of a cluster differ, %s; synchronize the clocks, and try again after %s",
-			seq, stored.UTC().Format(time.RFC3339Nano), c.at.UTC().Format(time.RFC3339Nano), advice, stored.UTC().Format(time.RFC3339))
+		return false, fmt.Errorf("message %d is of %s, and it is %s by the clock of the NATS server: the clock was "+
+			"set back, or the clocks of a cluster differ, %s; synchronize the clocks, and try again after %s",
+			seq, stored.UTC().Format(time.RFC3339Nano), c.at.UTC().Format(time.RFC3339Nano), advice,
+			stored.UTC().Format(time.RFC3339))
 	case seq > e.seq && stored.Before(e.asked):
-		return false, fmt.Errorf("message %d is of %s, and was stored after %s by the clock of the NATS server: the clock was set back while the backup was made, %s; try again when it shows %s",
-			seq, stored.UTC().Format(time.RFC3339Nano), e.asked.UTC().Format(time.RFC3339Nano), advice, c.at.UTC().Format(time.RFC3339))
+		return false, fmt.Errorf("message %d is of %s, and was stored after %s by the clock of the NATS server: the "+
+			"clock was set back while the backup was made, %s; try again when it shows %s",
+			seq, stored.UTC().Format(time.RFC3339Nano), e.asked.UTC().Format(time.RFC3339Nano), advice,
+			c.at.UTC().Format(time.RFC3339))
 	}
 	return !stored.After(c.at), nil
 }

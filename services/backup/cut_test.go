@@ -18,13 +18,19 @@ func TestACutNeedsAClockThatDoesNotGoBack(t *testing.T) {
 		in     bool
 		wrong  string
 	}{
-		"before it":                             {10, noon.Add(-time.Hour), true, ""},
-		"an older step back":                    {5, noon.Add(-2 * time.Hour), true, ""},
-		"at the moment":                         {11, noon, true, ""},
-		"while the ends were asked for":         {11, noon.Add(-time.Microsecond), true, ""},
-		"after it":                              {11, noon.Add(time.Microsecond), false, ""},
-		"stored before, by a clock ahead":       {9, noon.Add(time.Hour), false, "try again after 2026-03-04T13:00:00Z"},
-		"stored after, by a clock that is back": {12, noon.Add(-time.Hour), false, "set back while the backup was made"},
+		"before it":                     {10, noon.Add(-time.Hour), true, ""},
+		"an older step back":            {5, noon.Add(-2 * time.Hour), true, ""},
+		"at the moment":                 {11, noon, true, ""},
+		"while the ends were asked for": {11, noon.Add(-time.Microsecond), true, ""},
+		"after it":                      {11, noon.Add(time.Microsecond), false, ""},
+		"stored before, by a clock ahead": {
+			9, noon.Add(time.Hour), false,
+			"try again after 2026-03-04T13:00:00Z",
+		},
+		"stored after, by a clock that is back": {
+			12, noon.Add(-time.Hour), false,
+			"set back while the backup was made",
+		},
 	} {
 		in, err := c.includes("s", m.seq, m.stored)
 		require.Equal(t, m.in, in, name)

@@ -45,7 +45,9 @@ const (
 // commands, as of one moment during the call, and the files of the homes as they are when they are
 // read. It encrypts and authenticates the file before the file leaves the process. It returns STORAGE
 // if it could not complete the backup; the client must discard what it received.
-func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.ServerStreamingServer[backupv1.ExportBackupResponse]) (failure error) {
+func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest,
+	out grpc.ServerStreamingServer[backupv1.ExportBackupResponse],
+) (failure error) {
 	ctx := out.Context()
 	if s.deps.Record != nil {
 		ended, err := s.deps.Record(ctx, backupv1.BackupService_ExportBackup_FullMethodName, req)
@@ -56,13 +58,16 @@ func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.Serve
 	}
 	recipients, err := archive.ParseRecipients(req.GetRecipients())
 	if err != nil {
-		return fault.InvalidArgument.New("recipients: "+err.Error(), "field", "recipients").WithField("recipients", "must be recipients of age")
+		return fault.InvalidArgument.New("recipients: "+err.Error(), "field", "recipients").
+			WithField("recipients", "must be recipients of age")
 	}
 	began, sum := time.Now(), sha256.New()
 	to := &sender{out: out}
 	m, totals, err := s.export(ctx, req.GetOmitOutput(), recipients, to, sum)
 	if err == nil {
-		err = out.Send(&backupv1.ExportBackupResponse{Contents: contentsOf(m, totals, hex.EncodeToString(sum.Sum(nil)))})
+		err = out.Send(&backupv1.ExportBackupResponse{
+			Contents: contentsOf(m, totals, hex.EncodeToString(sum.Sum(nil))),
+		})
 	}
 	switch {
 	case err == nil:
@@ -76,24 +81,33 @@ func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.Serve
 	for _, sum := range totals.Streams {
 		messages += sum.Messages
 	}
-	s.deps.Logger.Info("backup made", zap.Uint64("messages", messages), zap.Uint64("files", totals.Files), zap.Duration("took", time.Since(began)))
+	s.deps.Logger.Info("backup made", zap.Uint64("messages", messages), zap.Uint64("files", totals.Files),
+		zap.Duration("took", time.Since(began)))
 	return nil
 }
 
 // contentsOf returns the description of a backup, for the last message of the response. sum is the backup's SHA-256
 // in hex.
 func contentsOf(m archive.Manifest, t archive.Totals, sum string) *backupv1.BackupContents {
-	c := &backupv1.BackupContents{Version: m.Version, CutAt: timestamppb.New(m.CutAt), InstallationKeyId: m.Key, Sha256: sum, Files: int64(t.Files)}
+	c := &backupv1.BackupContents{
+		Version: m.Version, CutAt: timestamppb.New(m.CutAt), InstallationKeyId: m.Key,
+		Sha256: sum, Files: int64(t.Files),
+	}
 	for _, name := range slices.Sorted(maps.Keys(t.Streams)) {
 		s := t.Streams[name]
-		c.Streams = append(c.Streams, &backupv1.BackupStream{Name: name, Messages: int64(s.Messages), Bytes: int64(s.Bytes)})
+		c.Streams = append(c.Streams, &backupv1.BackupStream{
+			Name: name, Messages: int64(s.Messages),
+			Bytes: int64(s.Bytes),
+		})
 	}
 	return c
 }
 
 // export sends the backup, encrypted and authenticated as archive.Seal does, to the client, and writes the same bytes
 // to sum. After an error, the bytes that were sent are no complete backup, and manifest and totals may be incomplete.
-func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.Recipient, to *sender, sum io.Writer) (archive.Manifest, archive.Totals, error) {
+func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.Recipient, to *sender, sum io.Writer) (
+	archive.Manifest, archive.Totals, error,
+) {
 	key := s.cfg.Key()
 	js, err := jetstream.New(s.deps.Conn())
 	if err != nil {
@@ -132,7 +146,9 @@ func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.
 // streams returns the streams of a backup, the archived segments by the streams that they had, and the moment up to
 // which the backup has messages. One moment is consistent for all streams: the broker gives each message its time
 // when it stores it, and what follows from a message is stored after it.
-func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutput bool) (names []string, archives map[string][]archived, moment cut, err error) {
+func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutput bool) (names []string,
+	archives map[string][]archived, moment cut, err error,
+) {
 	var output []string
 	if s.cfg.Output != "" && !omitOutput {
 		switch _, err := js.Stream(ctx, s.cfg.Output); {
@@ -184,12 +200,17 @@ func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutpu
 }
 
 // fill writes the streams of the manifest and the homes, and completes the archive.
-func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Manifest, archives map[string][]archived, moment cut, w *archive.Writer, p *progress) (archive.Totals, error) {
+func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Manifest, archives map[string][]archived,
+	moment cut, w *archive.Writer, p *progress,
+) (archive.Totals, error) {
 	write := func(m archive.Message) error {
 		p.message(m.Stream)
 		return w.Message(m)
 	}
-	c := &copying{Service: s, js: js, moment: moment, write: write, ends: map[string]framelog.End{}, seen: map[string]bool{}}
+	c := &copying{
+		Service: s, js: js, moment: moment, write: write, ends: map[string]framelog.End{},
+		seen: map[string]bool{},
+	}
 	for _, name := range m.Streams {
 		if err := c.stream(ctx, name, archives); err != nil {
 			return archive.Totals{}, fmt.Errorf("stream %s: %w", name, err)
@@ -203,7 +224,9 @@ func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Ma
 
 // copyStream calls fn with the messages of a stream that were stored up to the moment, without those that jetlog
 // marked as unused. It returns an error if a message has a time that contradicts the order (see cut.includes).
-func copyStream(ctx context.Context, js jetstream.JetStream, name string, moment cut, fn func(archive.Message) error) error {
+func copyStream(ctx context.Context, js jetstream.JetStream, name string, moment cut,
+	fn func(archive.Message) error,
+) error {
 	return Messages(ctx, js, name, func(m archive.Message, stored time.Time) (bool, error) {
 		in, err := moment.includes(name, m.Seq, stored)
 		if err != nil || !in {
@@ -218,7 +241,9 @@ func copyStream(ctx context.Context, js jetstream.JetStream, name string, moment
 
 // Messages calls fn with the messages that a stream holds, in order, until there are no
 // more, fn returns false, or fn returns an error, which Messages returns. stored is the broker's time of a message.
-func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(m archive.Message, stored time.Time) (more bool, err error)) error {
+func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(m archive.Message, stored time.Time) (
+	more bool, err error),
+) error {
 	stream, err := js.Stream(ctx, name)
 	if err != nil {
 		return err
@@ -228,7 +253,8 @@ func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(
 	}
 	cons, err := js.OrderedConsumer(ctx, name, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverAllPolicy, InactiveThreshold: time.Minute,
-		MaxResetAttempts: 3, // otherwise the client tries without end to read a stream that was removed, as of a segment that was archived
+		// otherwise the client tries without end to read a stream that was removed, as of a segment that was archived
+		MaxResetAttempts: 3,
 	})
 	if err != nil {
 		return err

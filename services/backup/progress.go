@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// progress is how much of a backup was copied, by the sizes that its parts had at the moment of the cut. It is an estimate: segments
-// are archived and files change while they are copied.
+// progress is how much of a backup was copied, by the sizes that its parts had at the moment of the cut. It is an
+// estimate: segments are archived and files change while they are copied.
 type progress struct {
 	all  float64            // bytes
 	each map[string]float64 // by stream, the average bytes of a message

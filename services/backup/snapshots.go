@@ -16,7 +16,9 @@ import (
 // shortened returns the streams, sorted by name, of the snapshots of partitions from whose journals old events were
 // removed, because the state of such a partition cannot be built from its journal alone. The catalogs of archives say
 // which partitions these are, and jetstore.Restored says it of those whose events were removed before a restore.
-func shortened(ctx context.Context, js jetstream.JetStream, archives map[string][]archived) (names []string, err error) {
+func shortened(ctx context.Context, js jetstream.JetStream, archives map[string][]archived) (names []string,
+	err error,
+) {
 	if names, err = jetstore.Restored(ctx, js); err != nil {
 		return nil, err
 	}

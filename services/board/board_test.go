@@ -28,8 +28,10 @@ func TestS2_ABoardFromItsBeginningToItsEnd(t *testing.T) {
 	_, err := r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{SessionId: owner, BoardId: "one"})
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		"task_created", "task_step_ready", "task_running", "worker_dispatched", "task_step_claimed", "task_step_started",
-		"task_step_completed", "task_step_ready", "worker_dispatched", "task_step_claimed", "task_step_completed", "task_completed",
+		"task_created", "task_step_ready", "task_running", "worker_dispatched", "task_step_claimed",
+		"task_step_started",
+		"task_step_completed", "task_step_ready", "worker_dispatched", "task_step_claimed", "task_step_completed",
+		"task_completed",
 	}, planetest.Types(r.events()))
 	require.Equal(t, model.BoardCompleted, r.get("one").GetStatus())
 	require.Len(t, r.get("one").GetSteps(), 2)

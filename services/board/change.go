@@ -84,7 +84,9 @@ func (s *Service) do(ctx context.Context, c change) (written, error) {
 // viewBoard ends the runs of a board whose leases are overdue, then calls read with the board:
 // the one with the WAL walName if that is not empty, otherwise the one that boardID means (see
 // FindBoard). It refuses a damaged board. read must not keep or change what it gets.
-func viewBoard[R any](ctx context.Context, s *Service, session model.Key, boardID, walName string, read func(st *model.State, b *model.Board) (R, error)) (R, error) {
+func viewBoard[R any](ctx context.Context, s *Service, session model.Key, boardID, walName string,
+	read func(st *model.State, b *model.Board) (R, error),
+) (R, error) {
 	if err := s.leases.ExpireBoard(ctx, session, boardID); err != nil {
 		var none R
 		return none, err
@@ -102,7 +104,9 @@ func viewBoard[R any](ctx context.Context, s *Service, session model.Key, boardI
 }
 
 // viewSession calls read with the state of the partition that has a session. The session may not exist.
-func viewSession[R any](ctx context.Context, s *Service, session model.Key, read func(st *model.State) (R, error)) (R, error) {
+func viewSession[R any](ctx context.Context, s *Service, session model.Key, read func(st *model.State) (R, error)) (R,
+	error,
+) {
 	out, _, err := journal.View(ctx, s.engine.For(session.Namespace, session.ID), read)
 	return out, err
 }

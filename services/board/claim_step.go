@@ -22,7 +22,8 @@ func (s *Service) ClaimStep(ctx context.Context, req *boardv1.ClaimStepRequest) 
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	out, err := s.do(ctx, change{
-		method: "ClaimStep", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		method: "ClaimStep", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req,
+		mayBeEnded: true,
 		decide: func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			r, err := st.CallerRun(b, actor.RunID)
 			if err != nil {
@@ -38,7 +39,9 @@ func (s *Service) ClaimStep(ctx context.Context, req *boardv1.ClaimStepRequest) 
 	if resp.NoStepClaimed {
 		return resp, nil
 	}
-	resp.Step, err = viewBoard(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (*boardv1.Step, error) {
+	resp.Step, err = viewBoard(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (*boardv1.Step,
+		error,
+	) {
 		if st := b.Steps[out.events[0].StepID]; st != nil {
 			return b.ShownStep(st, s.leases.Expiry(k.Namespace)), nil
 		}

@@ -15,7 +15,9 @@ import (
 )
 
 // CreateBoard creates a board with all of its steps (S2-303 to S2-308, SPEC B3).
-func (s *Service) CreateBoard(ctx context.Context, req *boardv1.CreateBoardRequest) (*boardv1.CreateBoardResponse, error) {
+func (s *Service) CreateBoard(ctx context.Context, req *boardv1.CreateBoardRequest) (*boardv1.CreateBoardResponse,
+	error,
+) {
 	if err := fault.First(
 		s.orchestrate(ctx, "board_create", req.GetSessionId()),
 		fault.RequestID(req.GetRequestId()),
@@ -30,7 +32,8 @@ func (s *Service) CreateBoard(ctx context.Context, req *boardv1.CreateBoardReque
 		return nil, err
 	}
 	if len(req.GetSteps()) == 0 {
-		return nil, fault.InvalidArgument.New("steps is empty; a board has at least one").WithField("steps", "must have an entry")
+		return nil, fault.InvalidArgument.New("steps is empty; a board has at least one").
+			WithField("steps", "must have an entry")
 	}
 	if err := fault.First(patch.CheckSteps("steps", req.GetSteps()), patch.CheckGraph(req.GetSteps())); err != nil {
 		return nil, err
@@ -63,7 +66,8 @@ func (s *Service) CreateBoard(ctx context.Context, req *boardv1.CreateBoardReque
 	if err != nil {
 		return nil, err
 	}
-	b, err := viewBoard(ctx, s, k, req.GetBoardId(), req.GetWalName(), func(_ *model.State, b *model.Board) (*boardv1.Board, error) { return b.WithDiagnostics(), nil })
+	b, err := viewBoard(ctx, s, k, req.GetBoardId(), req.GetWalName(),
+		func(_ *model.State, b *model.Board) (*boardv1.Board, error) { return b.WithDiagnostics(), nil })
 	if err != nil {
 		return nil, plane.Stored(err)
 	}

@@ -115,14 +115,20 @@ func TestB2_AnyDamagedRecord(t *testing.T) {
 			t.Run(fmt.Sprintf("line %d %s", line, how), func(t *testing.T) {
 				bad := &spoiled{Log: log, line: line, spoil: spoil}
 				s, err := New(Config{}, Deps{
-					Deps:    plane.Deps{Log: func(string, int) (framelog.Log, error) { return bad, nil }, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids},
+					Deps: plane.Deps{
+						Log:     func(string, int) (framelog.Log, error) { return bad, nil },
+						Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids,
+					},
 					MintRun: func(_, _, runID string) string { return runID },
 				})
 				require.NoError(t, err)
 				err = s.Start(within(t))
 				t.Cleanup(func() { require.NoError(t, s.Stop(context.Background())) })
 				original := ""
-				_ = log.Scan(t.Context(), 0, func(_ uint64, f framelog.Frame) error { original += string(f.Body); return nil })
+				_ = log.Scan(t.Context(), 0, func(_ uint64, f framelog.Frame) error {
+					original += string(f.Body)
+					return nil
+				})
 				d := journal.Damage{Line: spoil([]byte(strings.Split(original, "\n")[line]))}
 				_, legible := d.Field("task_id")
 				require.NoError(t, err)
@@ -143,8 +149,12 @@ func TestB2_AnyDamagedRecord(t *testing.T) {
 						continue
 					}
 					require.ErrorIs(t, err, fault.Storage)
-					require.ErrorContains(t, err, fmt.Sprintf("wal_seq %d", first[line]), "any line of the frame may have been changed")
-					_, err = s.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{SessionId: owner, BoardId: name, StepId: "c", Status: boardv1.StepStatus_STEP_STATUS_PENDING})
+					require.ErrorContains(t, err, fmt.Sprintf("wal_seq %d", first[line]),
+						"any line of the frame may have been changed")
+					_, err = s.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
+						SessionId: owner, BoardId: name,
+						StepId: "c", Status: boardv1.StepStatus_STEP_STATUS_PENDING,
+					})
 					require.ErrorIs(t, err, fault.Storage)
 				}
 			})

@@ -34,12 +34,15 @@ const (
 
 // DispatchWorker starts a run on a connected worker that has room (SPEC B10) and, if requested, waits
 // for it to end.
-func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorkerRequest) (*boardv1.DispatchWorkerResponse, error) {
+func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorkerRequest) (
+	*boardv1.DispatchWorkerResponse, error,
+) {
 	allowed, err := checkAllowed(req.GetAllowedStepIds(), maxAllowedOfRun)
 	if err := fault.First(
 		s.orchestrate(ctx, "board_dispatch_worker", req.GetSessionId()),
 		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()),
-		patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()), patch.OptionalName("worker_id", req.GetWorkerId()), err,
+		patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()), patch.OptionalName("worker_id", req.GetWorkerId()),
+		err,
 		fault.TextBytes("instruction", req.GetInstruction(), fault.MaxFreeTextBytes, false),
 		fault.TextBytes("context", req.GetContext(), fault.MaxFreeTextBytes, false),
 		checkTools(req.GetAllowedTools()),
@@ -67,7 +70,8 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 		workerID = reservation.Session.Key.ID
 	}
 	out, err := s.do(ctx, change{
-		method: "DispatchWorker", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		method: "DispatchWorker", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req,
+		mayBeEnded: true,
 		decide: func(_ *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			switch {
 			case !b.Dispatchable():
@@ -75,7 +79,8 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 			case busy != nil: // the rule returns it, so that a repeated request gets its first response
 				return nil, busy
 			case len(b.Runs) >= maxRunsOfBoard:
-				return nil, fault.WorkerPoolBusy.Newf("board %q has %d runs in progress, which is the most", b.ID, len(b.Runs))
+				return nil, fault.WorkerPoolBusy.Newf("board %q has %d runs in progress, which is the most", b.ID,
+					len(b.Runs))
 			}
 			for _, id := range allowed {
 				if b.Steps[id] == nil {
@@ -84,7 +89,8 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 			}
 			return []*journal.Event{b.NewEvent("", &boardv1.WorkerDispatched{Run: &boardv1.WorkerRun{
 				RunId: env.NewID("run_"), SessionId: k.ID, BoardId: b.ID, WorkerPoolId: pool, WorkerId: workerID,
-				AllowedStepIds: allowed, Instruction: req.GetInstruction(), Context: req.GetContext(), AllowedTools: req.GetAllowedTools(),
+				AllowedStepIds: allowed, Instruction: req.GetInstruction(), Context: req.GetContext(),
+				AllowedTools: req.GetAllowedTools(),
 				Status:       boardv1.RunStatus_RUN_STATUS_RUNNING,
 				DispatchedAt: timestamppb.New(env.Now), DeadlineAt: timestamppb.New(env.Now.Add(limit)),
 			}})}, nil
@@ -93,7 +99,8 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 	p, dispatched := journal.Find[*boardv1.WorkerDispatched](out.events)
 	switch {
 	case busy != nil:
-	case err != nil || p.GetRun().GetWorkerId() != workerID: // refused, or a repeated request whose run another worker has
+	// refused, or a repeated request whose run another worker has
+	case err != nil || p.GetRun().GetWorkerId() != workerID:
 		reservation.Cancel()
 	case out.replayed && !s.inProgress(ctx, k, p.GetRun()):
 		reservation.Cancel()
@@ -138,7 +145,8 @@ func span(field string, d *durationpb.Duration, def, most time.Duration) (time.D
 		return def, nil
 	}
 	if err := d.CheckValid(); err != nil || d.AsDuration() < 0 || d.AsDuration() > most {
-		return 0, fault.LimitExceeded.Newf("%s is %s; it must be 0s to %s", field, d.AsDuration(), most).WithField(field, "must be 0s to "+most.String())
+		return 0, fault.LimitExceeded.Newf("%s is %s; it must be 0s to %s", field, d.AsDuration(), most).
+			WithField(field, "must be 0s to "+most.String())
 	}
 	return d.AsDuration(), nil
 }
@@ -153,7 +161,9 @@ func runTime(field string, d *durationpb.Duration) (time.Duration, error) {
 }
 
 // GetWorkerRun reads a run and, if requested, waits for it to end.
-func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunRequest) (*boardv1.GetWorkerRunResponse, error) {
+func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunRequest) (*boardv1.GetWorkerRunResponse,
+	error,
+) {
 	if err := fault.First(
 		s.operate(ctx, "board_dispatch_worker", req.GetSessionId()),
 		fault.Name("board_id", req.GetBoardId()), fault.ID("run_id", req.GetRunId(), "run_"),
@@ -174,7 +184,9 @@ func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunReq
 // awaitRun waits until a run has ended, the wait has passed or the service stops, and
 // returns the run. pending reports that the run has not ended. If ctx ends first, it returns
 // the error of ctx.
-func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID string, wait time.Duration) (run *boardv1.WorkerRun, pending bool, err error) {
+func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID string, wait time.Duration) (
+	run *boardv1.WorkerRun, pending bool, err error,
+) {
 	until := s.deps.Clock.Now().Add(wait)
 	timer := s.deps.Clock.TimerAt(until)
 	defer timer.Stop()
@@ -182,7 +194,9 @@ func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID stri
 	defer changes.Close()
 	for over := false; ; {
 		over = over || !s.deps.Clock.Now().Before(until) // then the run is read once more: it may have ended just now
-		run, err := viewSession(ctx, s, k, func(st *model.State) (*boardv1.WorkerRun, error) { return st.FindRun(k, boardID, runID) })
+		run, err := viewSession(ctx, s, k, func(st *model.State) (*boardv1.WorkerRun, error) {
+			return st.FindRun(k, boardID, runID)
+		})
 		if err != nil {
 			return nil, false, err
 		}
@@ -202,10 +216,13 @@ func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID stri
 	}
 }
 
-// ListWorkerRuns reads at most limit runs of a board: those in progress, the newest first, and then, unless running_only is set, the
-// ended ones that are in memory, the latest end first.
-func (s *Service) ListWorkerRuns(ctx context.Context, req *boardv1.ListWorkerRunsRequest) (*boardv1.ListWorkerRunsResponse, error) {
-	if err := fault.First(s.operate(ctx, "board_dispatch_worker", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
+// ListWorkerRuns reads at most limit runs of a board: those in progress, the newest first, and then, unless
+// running_only is set, the ended ones that are in memory, the latest end first.
+func (s *Service) ListWorkerRuns(ctx context.Context, req *boardv1.ListWorkerRunsRequest) (
+	*boardv1.ListWorkerRunsResponse, error,
+) {
+	if err := fault.First(s.operate(ctx, "board_dispatch_worker", req.GetSessionId()),
+		fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err
 	}
 	limit, err := checkPage(req.GetLimit(), 0, 50)
@@ -213,25 +230,30 @@ func (s *Service) ListWorkerRuns(ctx context.Context, req *boardv1.ListWorkerRun
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	return viewBoard(ctx, s, k, req.GetBoardId(), "", func(st *model.State, b *model.Board) (*boardv1.ListWorkerRunsResponse, error) {
-		out := &boardv1.ListWorkerRunsResponse{}
-		out.Runs, out.Truncated = st.RunsOf(b, limit, req.GetRunningOnly())
-		return out, nil
-	})
+	return viewBoard(ctx, s, k, req.GetBoardId(), "",
+		func(st *model.State, b *model.Board) (*boardv1.ListWorkerRunsResponse, error) {
+			out := &boardv1.ListWorkerRunsResponse{}
+			out.Runs, out.Truncated = st.RunsOf(b, limit, req.GetRunningOnly())
+			return out, nil
+		})
 }
 
 // CancelWorkerRun ends a run, fails the step that the run holds, and asks its worker to stop. It returns
 // a run that has ended as it is (S2-219, S2-418).
-func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorkerRunRequest) (*boardv1.CancelWorkerRunResponse, error) {
+func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorkerRunRequest) (
+	*boardv1.CancelWorkerRunResponse, error,
+) {
 	if err := fault.First(
 		s.operate(ctx, "board_cancel_run", req.GetSessionId()),
-		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()), fault.ID("run_id", req.GetRunId(), "run_"),
+		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()),
+		fault.ID("run_id", req.GetRunId(), "run_"),
 	); err != nil {
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	_, err := s.do(ctx, change{
-		frees: true, method: "CancelWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		frees: true, method: "CancelWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(),
+		args: req, mayBeEnded: true,
 		decide: func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			r := st.Runs[model.Key{Namespace: k.Namespace, ID: req.GetRunId()}]
 			if r == nil || r.Board != b {
@@ -255,24 +277,30 @@ func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorker
 }
 
 // FinishWorkerRun ends the calling run. A step that the run still holds fails (S2-415 to S2-421).
-func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorkerRunRequest) (*boardv1.FinishWorkerRunResponse, error) {
+func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorkerRunRequest) (
+	*boardv1.FinishWorkerRunResponse, error,
+) {
 	actor, err := runner(ctx, "agent.finish_run")
-	if err := fault.First(err, fault.RequestID(req.GetRequestId()), fault.Name("session_id", req.GetSessionId()), fault.Name("board_id", req.GetBoardId()),
+	if err := fault.First(err, fault.RequestID(req.GetRequestId()), fault.Name("session_id", req.GetSessionId()),
+		fault.Name("board_id", req.GetBoardId()),
 		fault.TextBytes("worker_result", req.GetWorkerResult(), fault.MaxFreeTextBytes, false)); err != nil {
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	_, err = s.do(ctx, change{
-		frees: true, method: "FinishWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		frees: true, method: "FinishWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(),
+		args: req, mayBeEnded: true,
 		decide: func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			r, err := st.CallerRun(b, actor.RunID)
 			switch {
 			case err != nil:
 				return nil, err
-			case !r.Running() && model.Ended(b.Status) && r.Record.GetWorkerResult() == "" && req.GetWorkerResult() != "":
+			case !r.Running() && model.Ended(b.Status) && r.Record.GetWorkerResult() == "" &&
+				req.GetWorkerResult() != "":
 				// The run ended with its board; its result is recorded all the same (S2-186).
 				return []*journal.Event{b.NewEvent("", &boardv1.WorkerRunEnded{
-					RunId: actor.RunID, Status: r.Record.GetStatus(), WorkerResult: req.GetWorkerResult(), EndReason: r.Record.GetEndReason(),
+					RunId: actor.RunID, Status: r.Record.GetStatus(), WorkerResult: req.GetWorkerResult(),
+					EndReason: r.Record.GetEndReason(),
 				})}, nil
 			case !r.Running():
 				return nil, rules.NewTransition(b, env).EndedError(r)
@@ -294,22 +322,26 @@ func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorker
 
 // RenewWorkerRun extends the lease of the calling run to a full term, at most until the run's deadline (SPEC X12).
 // The renewal writes nothing to the journal; before it, runs of the board whose leases are overdue are ended.
-func (s *Service) RenewWorkerRun(ctx context.Context, req *boardv1.RenewWorkerRunRequest) (*boardv1.RenewWorkerRunResponse, error) {
+func (s *Service) RenewWorkerRun(ctx context.Context, req *boardv1.RenewWorkerRunRequest) (
+	*boardv1.RenewWorkerRunResponse, error,
+) {
 	actor, err := runner(ctx, "agent.renew_run")
-	if err := fault.First(err, fault.Name("session_id", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
+	if err := fault.First(err, fault.Name("session_id", req.GetSessionId()),
+		fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
-	resp, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(st *model.State, b *model.Board) (*boardv1.RenewWorkerRunResponse, error) {
-		r, err := st.CallerRun(b, actor.RunID)
-		if err != nil {
-			return nil, err
-		}
-		if !r.Running() {
-			return nil, rules.NewTransition(b, journal.Env{}).EndedError(r)
-		}
-		return &boardv1.RenewWorkerRunResponse{Cancelling: r.Record.GetCancelling()}, nil
-	})
+	resp, err := viewBoard(ctx, s, k, req.GetBoardId(), "",
+		func(st *model.State, b *model.Board) (*boardv1.RenewWorkerRunResponse, error) {
+			r, err := st.CallerRun(b, actor.RunID)
+			if err != nil {
+				return nil, err
+			}
+			if !r.Running() {
+				return nil, rules.NewTransition(b, journal.Env{}).EndedError(r)
+			}
+			return &boardv1.RenewWorkerRunResponse{Cancelling: r.Record.GetCancelling()}, nil
+		})
 	if err != nil {
 		return nil, err
 	}

@@ -47,8 +47,14 @@ func TestB10_DispatchRunsOneStep(t *testing.T) {
 	a := w.next(t).GetAssigned()[0]
 	require.Equal(t, "a", a.GetStep().GetStepId())
 	require.Equal(t, "go", a.GetRun().GetInstruction())
-	for id, reason := range map[string]fault.Reason{"": fault.WorkerPoolBusy, "w1": fault.WorkerBusy, "w9": fault.NotFound} {
-		_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one", WorkerId: id})
+	for id, reason := range map[string]fault.Reason{
+		"": fault.WorkerPoolBusy, "w1": fault.WorkerBusy,
+		"w9": fault.NotFound,
+	} {
+		_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+			SessionId: owner, BoardId: "one",
+			WorkerId: id,
+		})
 		require.ErrorIs(t, err, reason)
 	}
 	again, err := r.service.DispatchWorker(r.owner(), req)
@@ -58,7 +64,10 @@ func TestB10_DispatchRunsOneStep(t *testing.T) {
 	rep.Finished, rep.WorkerResult = true, "I did it"
 	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{rep}}
 	require.Empty(t, w.next(t).GetAcks()[0].GetError())
-	got, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{SessionId: owner, BoardId: "one", RunId: a.GetRun().GetRunId(), Wait: durationpb.New(time.Second)})
+	got, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
+		SessionId: owner, BoardId: "one",
+		RunId: a.GetRun().GetRunId(), Wait: durationpb.New(time.Second),
+	})
 	require.NoError(t, err)
 	require.False(t, got.GetPending())
 	run := got.GetRun()
@@ -69,12 +78,16 @@ func TestB10_DispatchRunsOneStep(t *testing.T) {
 	require.Equal(t, "fine", r.step("one", "a").GetResultSummary())
 	// Nothing to do is no failure.
 	resp, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
-		SessionId: owner, BoardId: "one", AllowedStepIds: &boardv1.StepList{StepIds: []string{"a", "a"}}, Wait: durationpb.New(30 * time.Second),
+		SessionId: owner, BoardId: "one", AllowedStepIds: &boardv1.StepList{StepIds: []string{"a", "a"}},
+		Wait: durationpb.New(30 * time.Second),
 	})
 	require.NoError(t, err)
 	require.True(t, resp.GetRun().GetNoStepClaimed())
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_FINISHED, resp.GetRun().GetStatus())
-	_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one", AllowedStepIds: &boardv1.StepList{}})
+	_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+		SessionId: owner, BoardId: "one",
+		AllowedStepIds: &boardv1.StepList{},
+	})
 	require.ErrorIs(t, err, fault.InvalidArgument)
 }
 
@@ -95,10 +108,16 @@ func TestB11_AWorkerThatChooses(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, q.GetSteps(), 1)
 	require.Equal(t, "b", q.GetSteps()[0].GetStepId())
-	q, err = r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{SessionId: owner, BoardId: "one", StepIds: []string{"a"}})
+	q, err = r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{
+		SessionId: owner, BoardId: "one",
+		StepIds: []string{"a"},
+	})
 	require.NoError(t, err) // c depends on it
 	require.Len(t, q.GetSteps(), 1)
-	_, err = r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{SessionId: owner, BoardId: "one", StepIds: []string{"d"}})
+	_, err = r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{
+		SessionId: owner, BoardId: "one",
+		StepIds: []string{"d"},
+	})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	require.ErrorIs(t, r.claim("one", "w1", runID, "a"), fault.PermissionDenied)
 	require.ErrorIs(t, r.claim("one", "w1", runID, "c"), fault.StepState)
@@ -109,7 +128,10 @@ func TestB11_AWorkerThatChooses(t *testing.T) {
 	require.NoError(t, r.claim("one", "w1", runID, "b"))
 	require.ErrorIs(t, r.claim("one", "w1", runID, "b"), fault.StepAlreadyClaimedByRun)
 	require.ErrorIs(t, r.claim("one", "w2", r.run("one", "w2"), "b"), fault.StepAlreadyClaimed)
-	fin, err := r.service.FinishWorkerRun(ctx, &boardv1.FinishWorkerRunRequest{SessionId: owner, BoardId: "one", WorkerResult: "gave up"})
+	fin, err := r.service.FinishWorkerRun(ctx, &boardv1.FinishWorkerRunRequest{
+		SessionId: owner, BoardId: "one",
+		WorkerResult: "gave up",
+	})
 	require.NoError(t, err)
 	require.Equal(t, model.StepFailed, fin.GetRun().GetStepStatus())
 	require.Equal(t, rules.WhyFinished, r.step("one", "b").GetReason())
@@ -123,14 +145,22 @@ func TestS2_418_ACancelledRunAndOneThatTookTooLong(t *testing.T) {
 	_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
 	require.NoError(t, err)
 	a := w.next(t).GetAssigned()[0].GetRun().GetRunId()
-	_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one", Timeout: durationpb.New(time.Minute)})
+	_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+		SessionId: owner, BoardId: "one",
+		Timeout: durationpb.New(time.Minute),
+	})
 	require.NoError(t, err)
 	b := w.next(t).GetAssigned()[0].GetRun().GetRunId()
-	got, err := r.service.CancelWorkerRun(r.operator(), &boardv1.CancelWorkerRunRequest{SessionId: owner, BoardId: "one", RunId: a})
+	got, err := r.service.CancelWorkerRun(r.operator(), &boardv1.CancelWorkerRunRequest{
+		SessionId: owner, BoardId: "one", RunId: a,
+	})
 	require.NoError(t, err)
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_CANCELLED, got.GetRun().GetStatus())
 	require.Equal(t, "worker_cancelled", r.step("one", "a").GetReason())
-	_, err = r.service.CancelWorkerRun(r.operator(), &boardv1.CancelWorkerRunRequest{SessionId: owner, BoardId: "one", RunId: a})
+	_, err = r.service.CancelWorkerRun(r.operator(), &boardv1.CancelWorkerRunRequest{
+		SessionId: owner, BoardId: "one",
+		RunId: a,
+	})
 	require.NoError(t, err)
 	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{stepDone(a, "late")}}
 	for ack := (*boardv1.ReportAck)(nil); ack == nil; {
@@ -141,7 +171,10 @@ func TestS2_418_ACancelledRunAndOneThatTookTooLong(t *testing.T) {
 	}
 	r.clk.Advance(time.Minute)
 	require.Equal(t, "worker_timeout", r.step("one", "b").GetReason())
-	run, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{SessionId: owner, BoardId: "one", RunId: b})
+	run, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
+		SessionId: owner, BoardId: "one",
+		RunId: b,
+	})
 	require.NoError(t, err)
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_TIMED_OUT, run.GetRun().GetStatus())
 }
@@ -242,18 +275,28 @@ func TestB10_AStandingDispatch(t *testing.T) {
 	require.Empty(t, m.GetAcks()[0].GetError())
 	require.Equal(t, "d", m.GetAssigned()[0].GetStep().GetStepId())
 	// A report that is said again was stored before.
-	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{stepDone(got[0].GetRun().GetRunId(), "1"), stepDone("run_unknown", "x")}}
+	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{
+		stepDone(got[0].GetRun().GetRunId(), "1"),
+		stepDone("run_unknown", "x"),
+	}}
 	acks := w.next(t).GetAcks()
 	require.Empty(t, acks[0].GetError())
 	require.Equal(t, "run_stale", acks[1].GetError())
-	_, err := r.service.CloseStandingDispatch(r.owner(), &boardv1.CloseStandingDispatchRequest{SessionId: owner, BoardId: "one", DispatchId: dispatch})
+	_, err := r.service.CloseStandingDispatch(r.owner(), &boardv1.CloseStandingDispatchRequest{
+		SessionId: owner, BoardId: "one", DispatchId: dispatch,
+	})
 	require.NoError(t, err)
-	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{stepDone(got[1].GetRun().GetRunId(), "2"), stepDone(m.GetAssigned()[0].GetRun().GetRunId(), "3")}}
+	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{
+		stepDone(got[1].GetRun().GetRunId(), "2"),
+		stepDone(m.GetAssigned()[0].GetRun().GetRunId(), "3"),
+	}}
 	m = w.next(t)
 	require.Len(t, m.GetAcks(), 2)
 	require.Empty(t, m.GetAssigned())
 	require.Equal(t, model.StepReady, r.step("one", "b").GetStatus())
-	list, err := r.service.ListStandingDispatches(r.owner(), &boardv1.ListStandingDispatchesRequest{SessionId: owner, BoardId: "one"})
+	list, err := r.service.ListStandingDispatches(r.owner(), &boardv1.ListStandingDispatchesRequest{
+		SessionId: owner, BoardId: "one",
+	})
 	require.NoError(t, err)
 	require.Empty(t, list.GetDispatches())
 }
@@ -274,7 +317,10 @@ func TestB10_ABatchThatIsTooLargeIsWrittenInParts(t *testing.T) {
 	w.in <- &boardv1.ConnectRequest{Want: 2}
 	got := w.next(t).GetAssigned()
 	require.Len(t, got, 2)
-	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{stepDone(got[0].GetRun().GetRunId(), "1"), stepDone(got[1].GetRun().GetRunId(), "2")}}
+	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{
+		stepDone(got[0].GetRun().GetRunId(), "1"),
+		stepDone(got[1].GetRun().GetRunId(), "2"),
+	}}
 	for acked := 0; acked < 2; {
 		for _, ack := range w.next(t).GetAcks() {
 			require.Empty(t, ack.GetError(), ack.GetMessage())
@@ -302,13 +348,19 @@ func TestX12_AWorkerComesBack(t *testing.T) {
 	require.Len(t, first, 2)
 	w.cancel()
 	r.restart()
-	w = r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 2, RunIds: []string{first[0].GetRun().GetRunId(), "run_gone"}})
+	w = r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 2, RunIds: []string{
+		first[0].GetRun().GetRunId(),
+		"run_gone",
+	}})
 	m := w.next(t)
 	require.Equal(t, []string{"run_gone"}, m.GetCancelRunIds())
 	require.Len(t, m.GetAssigned(), 1)
 	require.Equal(t, first[1].GetRun().GetRunId(), m.GetAssigned()[0].GetRun().GetRunId())
 	require.Equal(t, first[1].GetStep().GetStepId(), m.GetAssigned()[0].GetStep().GetStepId())
-	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{stepDone(first[0].GetRun().GetRunId(), "x"), stepDone(first[1].GetRun().GetRunId(), "y")}}
+	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{
+		stepDone(first[0].GetRun().GetRunId(), "x"),
+		stepDone(first[1].GetRun().GetRunId(), "y"),
+	}}
 	acks := w.next(t).GetAcks()
 	require.Empty(t, acks[0].GetError()+acks[1].GetError())
 }
@@ -330,7 +382,8 @@ func TestARCH11_AStepCostsTheSameOnEveryBoard(t *testing.T) {
 		runID := r.run(board, "worker")
 		require.NoError(t, r.claim(board, "worker", runID, ""))
 		require.NoError(t, r.report(board, "worker", runID, "s00000", model.StepCompleted))
-		require.Equal(t, []string{"worker_dispatched", "task_step_claimed", "task_step_completed"}, planetest.Types(r.events()[before:]))
+		require.Equal(t, []string{"worker_dispatched", "task_step_claimed", "task_step_completed"},
+			planetest.Types(r.events()[before:]))
 		lines := r.wal(board + "-wal")
 		return len(lines) - len(lastLines(lines, 2))
 	}
@@ -361,17 +414,22 @@ func TestS2_186_TheLastWordOfALateRun(t *testing.T) {
 	_, err := r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"})
 	require.NoError(t, err)
 	lines := string(r.wal("one-wal"))
-	got, err := r.service.FinishWorkerRun(r.as("w1", runID), &boardv1.FinishWorkerRunRequest{SessionId: owner, BoardId: "one", WorkerResult: "too late"})
+	got, err := r.service.FinishWorkerRun(r.as("w1", runID), &boardv1.FinishWorkerRunRequest{
+		SessionId: owner, BoardId: "one", WorkerResult: "too late",
+	})
 	require.NoError(t, err)
 	require.Equal(t, "too late", got.GetRun().GetWorkerResult())
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_CANCELLED, got.GetRun().GetStatus())
-	_, err = r.service.UpdateStep(r.as("w1", runID), &boardv1.UpdateStepRequest{SessionId: owner, BoardId: "one", StepId: "a", Status: model.StepCompleted})
+	_, err = r.service.UpdateStep(r.as("w1", runID), &boardv1.UpdateStepRequest{
+		SessionId: owner, BoardId: "one",
+		StepId: "a", Status: model.StepCompleted,
+	})
 	require.ErrorIs(t, err, fault.TaskTerminal)
 	require.Equal(t, lines, string(r.wal("one-wal")))
 }
 
-// TestB10_ARunBeginsOnce: a run that a batch has twice, since its worker connected while it was dispatched, or that a report
-// of the batch has ended, neither claims a second step nor ends again.
+// TestB10_ARunBeginsOnce: a run that a batch has twice, since its worker connected while it was dispatched, or that a
+// report of the batch has ended, neither claims a second step nor ends again.
 func TestB10_ARunBeginsOnce(t *testing.T) {
 	r := newRig(t)
 	r.create("one", in("a"), in("b"))
@@ -399,7 +457,8 @@ func TestB10_ARunBeginsOnce(t *testing.T) {
 			decide: func(st *model.State, _ *board_, env journal.Env) ([]*journal.Event, error) {
 				run := &boardv1.WorkerRun{RunId: runID}
 				batch := rules.Batch{
-					Namespace: "acme", WorkerID: "w1", ChoosesSteps: c.chooses, Begin: []*boardv1.WorkerRun{run, run}, Room: 5,
+					Namespace: "acme", WorkerID: "w1", ChoosesSteps: c.chooses, Begin: []*boardv1.WorkerRun{run, run},
+					Room:      5,
 					MintToken: func(string) string { return "token" },
 				}
 				if c.finished {

@@ -15,7 +15,9 @@ import (
 
 // CompleteBoard ends a board as completed and cancels its optional steps that are pending or ready. It refuses a
 // board of which a required step is not completed, or any step is claimed or running (S2-425 to S2-427).
-func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardRequest) (*boardv1.CompleteBoardResponse, error) {
+func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardRequest) (*boardv1.CompleteBoardResponse,
+	error,
+) {
 	if err := fault.First(
 		s.mayEnd(ctx, "board_complete", req.GetSessionId(), false),
 		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()),
@@ -25,7 +27,8 @@ func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardR
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	out, err := s.do(ctx, change{
-		frees: true, method: "CompleteBoard", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req,
+		frees: true, method: "CompleteBoard", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(),
+		args: req,
 		decide: func(_ *model.State, b *model.Board, _ journal.Env) ([]*journal.Event, error) {
 			return rules.DecideComplete(b, req.GetReason())
 		},
@@ -42,24 +45,34 @@ func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardR
 func (s *Service) FailBoard(ctx context.Context, req *boardv1.FailBoardRequest) (*boardv1.FailBoardResponse, error) {
 	out, err := s.end(ctx, endRequest{
 		method: "FailBoard", tool: "board_fail", status: model.BoardFailed,
-		session: req.GetSessionId(), board: req.GetBoardId(), requestID: req.GetRequestId(), reason: req.GetReason(), args: req,
+		session: req.GetSessionId(), board: req.GetBoardId(), requestID: req.GetRequestId(), reason: req.GetReason(),
+		args: req,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &boardv1.FailBoardResponse{Board: out.board, EventIds: out.ids, EventsWritten: out.count, TimedOutRunIds: out.timedOut}, nil
+	return &boardv1.FailBoardResponse{
+		Board: out.board, EventIds: out.ids, EventsWritten: out.count,
+		TimedOutRunIds: out.timedOut,
+	}, nil
 }
 
 // CancelBoard ends a board as cancelled. It treats the board's workers as FailBoard does (S2-429 to S2-436).
-func (s *Service) CancelBoard(ctx context.Context, req *boardv1.CancelBoardRequest) (*boardv1.CancelBoardResponse, error) {
+func (s *Service) CancelBoard(ctx context.Context, req *boardv1.CancelBoardRequest) (*boardv1.CancelBoardResponse,
+	error,
+) {
 	out, err := s.end(ctx, endRequest{
 		method: "CancelBoard", tool: "board_cancel", status: model.BoardCancelled,
-		session: req.GetSessionId(), board: req.GetBoardId(), requestID: req.GetRequestId(), reason: req.GetReason(), args: req,
+		session: req.GetSessionId(), board: req.GetBoardId(), requestID: req.GetRequestId(), reason: req.GetReason(),
+		args: req,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &boardv1.CancelBoardResponse{Board: out.board, EventIds: out.ids, EventsWritten: out.count, TimedOutRunIds: out.timedOut}, nil
+	return &boardv1.CancelBoardResponse{
+		Board: out.board, EventIds: out.ids, EventsWritten: out.count,
+		TimedOutRunIds: out.timedOut,
+	}, nil
 }
 
 // endRequest is a FailBoard or a CancelBoard: method is the name of the RPC, and tool the name that
@@ -110,7 +123,8 @@ func (s *Service) end(ctx context.Context, e endRequest) (ended, error) {
 	if _, terminating := journal.Find[*boardv1.BoardTerminating](out.events); !terminating {
 		return result, nil
 	}
-	result, err = s.awaitEnd(ctx, model.BoardKey{Namespace: k.Namespace, Session: k.ID, WAL: result.board.GetWalName()}, e.board)
+	result, err = s.awaitEnd(ctx, model.BoardKey{Namespace: k.Namespace, Session: k.ID, WAL: result.board.GetWalName()},
+		e.board)
 	return result, plane.Stored(err)
 }
 

@@ -51,9 +51,11 @@ func (s *Service) awaitEnd(ctx context.Context, bk model.BoardKey, boardID strin
 		select {
 		case <-changes.C():
 		case <-ctx.Done():
-			return ended{}, fault.Deadline.Newf("board %q still waits for its workers to stop; it will end within %s", boardID, s.cfg.CancelWait).With("outcome", "pending")
+			return ended{}, fault.Deadline.Newf("board %q still waits for its workers to stop; it will end within %s",
+				boardID, s.cfg.CancelWait).With("outcome", "pending")
 		case <-s.watches.Stopped():
-			return ended{}, fault.NotReady.New("the server stops; the board goes on ending when it is back: repeat the request").With("outcome", "pending")
+			return ended{}, fault.NotReady.New("the server stops; the board goes on ending when it is back: repeat "+
+				"the request").With("outcome", "pending")
 		}
 	}
 }
@@ -77,7 +79,10 @@ func (s *Service) readEnd(ctx context.Context, bk model.BoardKey, b *boardv1.Boa
 		return result, err
 	}
 	last := events[len(events)-1]
-	events = slices.DeleteFunc(events, func(ev *journal.Event) bool { return ev.RequestID != last.RequestID || ev.Method != last.Method })
+	events = slices.DeleteFunc(events, func(ev *journal.Event) bool {
+		return ev.RequestID != last.RequestID ||
+			ev.Method != last.Method
+	})
 	w, err := answerWritten(events)
 	result.ids, result.count = w.ids, w.count
 	result.timedOut = s.readTimedOut(ctx, bk, events[0].WalSeq)
@@ -130,7 +135,8 @@ func (s *Service) endDue(keys []string) {
 	for _, key := range keys {
 		parts := strings.Split(key, "\x00")
 		ctx, cancel := context.WithTimeout(s.ctx, endTimeout)
-		if err := s.writeEnd(ctx, model.BoardKey{Namespace: parts[0], Session: parts[1], WAL: parts[2]}, true); err != nil {
+		if err := s.writeEnd(ctx, model.BoardKey{Namespace: parts[0], Session: parts[1], WAL: parts[2]}, true); err !=
+			nil {
 			s.deps.Logger.Warn("board: a board could not be ended; trying again", zap.Error(err))
 			s.endings.Set(key, s.deps.Clock.Now().Add(time.Second))
 		}
@@ -189,7 +195,8 @@ func (s *Service) endInBackground(ev *journal.Event) {
 			_, err = s.awaitEnd(s.ctx, bk, ev.TaskID)
 		}
 		if err != nil && s.ctx.Err() == nil {
-			s.deps.Logger.Warn("board: the board of a deleted agent ends later, when its workers have had their time", zap.String("board_id", ev.TaskID), zap.Error(err))
+			s.deps.Logger.Warn("board: the board of a deleted agent ends later, when its workers have had their time",
+				zap.String("board_id", ev.TaskID), zap.Error(err))
 		}
 	})
 }

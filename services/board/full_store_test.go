@@ -12,8 +12,8 @@ import (
 	"quartet/services/board/model"
 )
 
-// TestX16_BoardsEndInAFullStore: when only the reserve of the store is left, boards, their runs and their standing dispatches can be
-// ended, and nothing else is stored.
+// TestX16_BoardsEndInAFullStore: when only the reserve of the store is left, boards, their runs and their standing
+// dispatches can be ended, and nothing else is stored.
 func TestX16_BoardsEndInAFullStore(t *testing.T) {
 	r := openRig(t)
 	r.down()
@@ -39,16 +39,24 @@ func TestX16_BoardsEndInAFullStore(t *testing.T) {
 	})
 	require.ErrorIs(t, err, fault.StorageFull)
 	require.ErrorIs(t, r.say("failed", "b", model.StepCompleted), fault.StorageFull)
-	_, err = r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{SessionId: owner, BoardId: "failed"})
+	_, err = r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
+		SessionId: owner, BoardId: "failed",
+	})
 	require.ErrorIs(t, err, fault.StorageFull)
 
 	_, err = r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{SessionId: owner, BoardId: "completed"})
 	require.NoError(t, err)
-	_, err = r.service.CloseStandingDispatch(r.owner(), &boardv1.CloseStandingDispatchRequest{SessionId: owner, BoardId: "cancelled", DispatchId: dispatch})
+	_, err = r.service.CloseStandingDispatch(r.owner(), &boardv1.CloseStandingDispatchRequest{
+		SessionId: owner, BoardId: "cancelled", DispatchId: dispatch,
+	})
 	require.NoError(t, err)
-	_, err = r.service.CancelWorkerRun(r.owner(), &boardv1.CancelWorkerRunRequest{SessionId: owner, BoardId: "cancelled", RunId: cancelled})
+	_, err = r.service.CancelWorkerRun(r.owner(), &boardv1.CancelWorkerRunRequest{
+		SessionId: owner, BoardId: "cancelled", RunId: cancelled,
+	})
 	require.NoError(t, err)
-	_, err = r.service.FinishWorkerRun(r.as("w-b", finished), &boardv1.FinishWorkerRunRequest{SessionId: owner, BoardId: "cancelled"})
+	_, err = r.service.FinishWorkerRun(r.as("w-b", finished), &boardv1.FinishWorkerRunRequest{
+		SessionId: owner, BoardId: "cancelled",
+	})
 	require.NoError(t, err)
 	_, err = r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "cancelled"})
 	require.NoError(t, err)

@@ -14,29 +14,31 @@ import (
 // them.
 func (s *Service) GetBoard(ctx context.Context, req *boardv1.GetBoardRequest) (*boardv1.GetBoardResponse, error) {
 	runID, err := s.reader(ctx, "board_get", req.GetSessionId())
-	if err := fault.First(err, fault.Name("board_id", req.GetBoardId()), patch.OptionalName("wal_name", req.GetWalName())); err != nil {
+	if err := fault.First(err, fault.Name("board_id", req.GetBoardId()),
+		patch.OptionalName("wal_name", req.GetWalName())); err != nil {
 		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	var endedKey model.BoardKey
-	b, err := viewBoard(ctx, s, k, req.GetBoardId(), req.GetWalName(), func(st *model.State, b *model.Board) (*boardv1.Board, error) {
-		r, err := st.CallerRun(b, runID)
-		if err != nil {
-			return nil, err
-		}
-		if req.GetOmitSteps() {
-			return b.WithDiagnostics(), nil
-		}
-		if model.Ended(b.Status) {
-			endedKey = b.Key
-			return b.Overview(), nil
-		}
-		out := b.WithSteps(s.leases.Expiry(k.Namespace))
-		if r != nil && r.Allowed != nil {
-			out.Steps = r.VisibleSteps(b, s.leases.Expiry(k.Namespace))
-		}
-		return out, nil
-	})
+	b, err := viewBoard(ctx, s, k, req.GetBoardId(), req.GetWalName(),
+		func(st *model.State, b *model.Board) (*boardv1.Board, error) {
+			r, err := st.CallerRun(b, runID)
+			if err != nil {
+				return nil, err
+			}
+			if req.GetOmitSteps() {
+				return b.WithDiagnostics(), nil
+			}
+			if model.Ended(b.Status) {
+				endedKey = b.Key
+				return b.Overview(), nil
+			}
+			out := b.WithSteps(s.leases.Expiry(k.Namespace))
+			if r != nil && r.Allowed != nil {
+				out.Steps = r.VisibleSteps(b, s.leases.Expiry(k.Namespace))
+			}
+			return out, nil
+		})
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,8 @@ const recentChanges = 10
 // run gets its own board only.
 func (s *Service) GetSummary(ctx context.Context, req *boardv1.GetSummaryRequest) (*boardv1.GetSummaryResponse, error) {
 	runID, err := s.reader(ctx, "board_list", req.GetSessionId())
-	if err := fault.First(err, patch.OptionalName("worker_id", req.GetWorkerId()), patch.OptionalName("worker_pool_id", req.GetWorkerPoolId())); err != nil {
+	if err := fault.First(err, patch.OptionalName("worker_id", req.GetWorkerId()),
+		patch.OptionalName("worker_pool_id", req.GetWorkerPoolId())); err != nil {
 		return nil, err
 	}
 	budget := int(req.GetTokenBudget())
@@ -34,7 +35,8 @@ func (s *Service) GetSummary(ctx context.Context, req *boardv1.GetSummaryRequest
 	case budget == 0:
 		budget = s.cfg.TokenBudget
 	case budget < minBudget || budget > maxBudget:
-		return nil, fault.LimitExceeded.Newf("token_budget is %d; it must be %d to %d", budget, minBudget, maxBudget).WithField("token_budget", "must be 100 to 100000")
+		return nil, fault.LimitExceeded.Newf("token_budget is %d; it must be %d to %d", budget, minBudget, maxBudget).
+			WithField("token_budget", "must be 100 to 100000")
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	if err := s.leases.ExpireSession(ctx, k); err != nil {
@@ -75,5 +77,8 @@ func (s *Service) GetSummary(ctx context.Context, req *boardv1.GetSummaryRequest
 	}
 	m.Recent = slices.DeleteFunc(m.Recent, func(ev *journal.Event) bool { return ev.Removed() || m.Hidden[ev.StepID] })
 	text, truncated := m.Render(budget * summary.TokenBytes)
-	return &boardv1.GetSummaryResponse{Text: text, Tokens: int32(((len(text) + summary.TokenBytes - 1) / summary.TokenBytes) & (1<<31 - 1)), Truncated: truncated}, nil
+	return &boardv1.GetSummaryResponse{
+		Text: text, Tokens: int32(((len(text) + summary.TokenBytes - 1) / summary.TokenBytes) & (1<<31 - 1)),
+		Truncated: truncated,
+	}, nil
 }

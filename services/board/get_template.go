@@ -15,7 +15,9 @@ var template string
 
 // GetTemplate returns the guide to writing a board (S2-296 to S2-302). It reads no
 // board and writes nothing.
-func (s *Service) GetTemplate(ctx context.Context, _ *boardv1.GetTemplateRequest) (*boardv1.GetTemplateResponse, error) {
+func (s *Service) GetTemplate(ctx context.Context, _ *boardv1.GetTemplateRequest) (*boardv1.GetTemplateResponse,
+	error,
+) {
 	a := rpc.ActorFrom(ctx)
 	session := a.AgentID
 	if session == "" {

@@ -15,7 +15,8 @@ import (
 	"quartet/services/board/wal"
 )
 
-// The log of a board is kept whole until the board's end is old, and then removed whole; readers are told so by name (SPEC B16).
+// The log of a board is kept whole until the board's end is old, and then removed whole; readers are told so by name
+// (SPEC B16).
 func TestB16_LogsOfBoards(t *testing.T) {
 	r := newRig(t)
 	end := func(board string) {
@@ -50,15 +51,22 @@ func TestB16_LogsOfBoards(t *testing.T) {
 
 	_, err := r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{SessionId: owner, WalName: "old-wal"})
 	require.ErrorIs(t, err, fault.HistoryRemoved)
-	require.Equal(t, map[string]string{"session_id": owner, "board_id": "old", "wal_name": "old-wal"}, fault.From(err).Metadata())
+	require.Equal(t, map[string]string{"session_id": owner, "board_id": "old", "wal_name": "old-wal"}, fault.From(err).
+		Metadata())
 	require.ErrorContains(t, err, `board "old" ended before history is kept (history-days)`)
-	_, err = r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{SessionId: owner, WalName: "old-wal", AfterWalSeq: 1, Limit: 1})
+	_, err = r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{
+		SessionId: owner, WalName: "old-wal", AfterWalSeq: 1,
+		Limit: 1,
+	})
 	require.ErrorIs(t, err, fault.HistoryRemoved)
 	_, err = r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: "old"})
 	require.ErrorIs(t, err, fault.HistoryRemoved)
 	_, err = r.service.QuerySteps(r.owner(), &boardv1.QueryStepsRequest{SessionId: owner, BoardId: "old"})
 	require.ErrorIs(t, err, fault.HistoryRemoved)
-	got, err := r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: "old", OmitSteps: true})
+	got, err := r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{
+		SessionId: owner, BoardId: "old",
+		OmitSteps: true,
+	})
 	require.NoError(t, err)
 	require.Equal(t, model.BoardCancelled, got.GetBoard().GetStatus())
 	inspected, err := r.service.InspectBoard(r.owner(), &boardv1.InspectBoardRequest{SessionId: owner, BoardId: "old"})
@@ -77,10 +85,14 @@ func TestB16_ABoardIDThatIsUsedAgain(t *testing.T) {
 	_, err := r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"})
 	require.NoError(t, err)
 	r.clk.Advance(time.Hour)
-	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{SessionId: owner, BoardId: "one", WalName: "next-wal", Title: "Again", Steps: []*boardv1.StepInput{in("b")}})
+	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+		SessionId: owner, BoardId: "one",
+		WalName: "next-wal", Title: "Again", Steps: []*boardv1.StepInput{in("b")},
+	})
 	require.NoError(t, err)
 	first := slices.IndexFunc(r.events(), func(e *journal.Event) bool { return e.CreatedAt.After(epoch) })
-	removed := planetest.Forget(t, r.journals, Plane, wal.Registry, model.NewState(time.Minute), r.clk.Now().Add(time.Hour))
+	removed := planetest.Forget(t, r.journals, Plane, wal.Registry, model.NewState(time.Minute),
+		r.clk.Now().Add(time.Hour))
 	require.Len(t, removed, first)
 	require.NotEmpty(t, r.wal("next-wal"))
 }

@@ -58,18 +58,48 @@ func TestB15_ARefusedReportFailsItsStep(t *testing.T) {
 		report *boardv1.StepReport
 		reason string
 	}{
-		"a NUL":             {&boardv1.StepReport{Status: model.StepCompleted, ResultSummary: &nul}, "invalid_argument: result_summary has a NUL"},
-		"a long summary":    {&boardv1.StepReport{Status: model.StepCompleted, ResultSummary: &long}, "limit_exceeded: result_summary has 16385 bytes"},
-		"a long reason":     {&boardv1.StepReport{Status: model.StepFailed, Reason: long}, "limit_exceeded: reason has 16385 bytes"},
-		"a long artifact":   {&boardv1.StepReport{Status: model.StepCompleted, ArtifactIds: []string{strings.Repeat("é", 257)}}, "limit_exceeded: artifact_ids[0] has 257 chars"},
-		"an empty artifact": {&boardv1.StepReport{Status: model.StepCompleted, ArtifactIds: []string{"a", ""}}, "invalid_argument: artifact_ids[1] is required"},
-		"many artifacts":    {&boardv1.StepReport{Status: model.StepCompleted, ArtifactIds: make([]string, 201)}, "limit_exceeded: artifact_ids has 201 entries"},
-		"a long remark":     {&boardv1.StepReport{Status: model.StepCompleted, WorkerResult: long}, "limit_exceeded: worker_result has 16385 bytes"},
-		"progress":          {&boardv1.StepReport{Status: model.StepRunning, ResultSummary: &nul}, "invalid_argument: result_summary has a NUL"},
-		"no such status":    {&boardv1.StepReport{Status: 99}, "invalid_argument: status \"99\" must be"},
-		"pending":           {&boardv1.StepReport{Status: model.StepPending}, "must be running, blocked, completed, failed or cancelled"},
-		"ready":             {&boardv1.StepReport{Status: model.StepReady}, "must be running, blocked, completed, failed or cancelled"},
-		"nothing":           {&boardv1.StepReport{}, "invalid_argument: a report has the status"},
+		"a NUL": {
+			&boardv1.StepReport{Status: model.StepCompleted, ResultSummary: &nul},
+			"invalid_argument: result_summary has a NUL",
+		},
+		"a long summary": {
+			&boardv1.StepReport{Status: model.StepCompleted, ResultSummary: &long},
+			"limit_exceeded: result_summary has 16385 bytes",
+		},
+		"a long reason": {
+			&boardv1.StepReport{Status: model.StepFailed, Reason: long},
+			"limit_exceeded: reason has 16385 bytes",
+		},
+		"a long artifact": {
+			&boardv1.StepReport{Status: model.StepCompleted, ArtifactIds: []string{strings.Repeat("é", 257)}},
+			"limit_exceeded: artifact_ids[0] has 257 chars",
+		},
+		"an empty artifact": {
+			&boardv1.StepReport{Status: model.StepCompleted, ArtifactIds: []string{"a", ""}},
+			"invalid_argument: artifact_ids[1] is required",
+		},
+		"many artifacts": {
+			&boardv1.StepReport{Status: model.StepCompleted, ArtifactIds: make([]string, 201)},
+			"limit_exceeded: artifact_ids has 201 entries",
+		},
+		"a long remark": {
+			&boardv1.StepReport{Status: model.StepCompleted, WorkerResult: long},
+			"limit_exceeded: worker_result has 16385 bytes",
+		},
+		"progress": {
+			&boardv1.StepReport{Status: model.StepRunning, ResultSummary: &nul},
+			"invalid_argument: result_summary has a NUL",
+		},
+		"no such status": {&boardv1.StepReport{Status: 99}, "invalid_argument: status \"99\" must be"},
+		"pending": {
+			&boardv1.StepReport{Status: model.StepPending},
+			"must be running, blocked, completed, failed or cancelled",
+		},
+		"ready": {
+			&boardv1.StepReport{Status: model.StepReady},
+			"must be running, blocked, completed, failed or cancelled",
+		},
+		"nothing": {&boardv1.StepReport{}, "invalid_argument: a report has the status"},
 	} {
 		for _, kind := range []string{"standing", "dispatched", "finished"} {
 			t.Run(name+" "+kind, func(t *testing.T) {
@@ -83,13 +113,17 @@ func TestB15_ARefusedReportFailsItsStep(t *testing.T) {
 					r.open("one", 1, "a")
 					w.in <- &boardv1.ConnectRequest{Want: 1}
 				} else {
-					_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
+					_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+						SessionId: owner, BoardId: "one",
+					})
 					require.NoError(t, err)
 				}
 				runID := w.assigned(t).GetRun().GetRunId()
 				rep := &boardv1.StepReport{
-					RunId: runID, Status: c.report.GetStatus(), ResultSummary: c.report.ResultSummary, Reason: c.report.GetReason(),
-					ArtifactIds: c.report.GetArtifactIds(), WorkerResult: c.report.GetWorkerResult(), Finished: kind == "finished",
+					RunId: runID, Status: c.report.GetStatus(), ResultSummary: c.report.ResultSummary,
+					Reason:      c.report.GetReason(),
+					ArtifactIds: c.report.GetArtifactIds(), WorkerResult: c.report.GetWorkerResult(),
+					Finished: kind == "finished",
 				}
 				w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{rep}}
 				acks, _ := w.acks(t)
@@ -100,7 +134,9 @@ func TestB15_ARefusedReportFailsItsStep(t *testing.T) {
 				require.Contains(t, s.GetReason(), c.reason)
 				require.Equal(t, s.GetReason(), s.GetResultSummary())
 				require.Empty(t, s.GetArtifactIds())
-				run, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{SessionId: owner, BoardId: "one", RunId: runID})
+				run, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
+					SessionId: owner, BoardId: "one", RunId: runID,
+				})
 				require.NoError(t, err)
 				require.Equal(t, boardv1.RunStatus_RUN_STATUS_FINISHED, run.GetRun().GetStatus())
 				// The worker has room again, and what it says of the run later changes nothing.
@@ -111,7 +147,9 @@ func TestB15_ARefusedReportFailsItsStep(t *testing.T) {
 				require.NotEmpty(t, acks[0].GetError())
 				require.Equal(t, "run_stale", acks[1].GetError())
 				require.Len(t, r.events(), n)
-				_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
+				_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+					SessionId: owner, BoardId: "one",
+				})
 				require.NoError(t, err)
 				require.Equal(t, "b", w.assigned(t).GetStep().GetStepId())
 			})
@@ -135,7 +173,10 @@ func TestB15_LimitsOfReports(t *testing.T) {
 	at, over := strings.Repeat("x", fault.MaxFreeTextBytes), strings.Repeat("x", fault.MaxFreeTextBytes+1)
 	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{
 		{RunId: runs[0].GetRun().GetRunId(), Status: model.StepCompleted, ResultSummary: &over},
-		{RunId: runs[1].GetRun().GetRunId(), Status: model.StepCompleted, ResultSummary: &at, ArtifactIds: artifacts, WorkerResult: at, Reason: at, Finished: true},
+		{
+			RunId: runs[1].GetRun().GetRunId(), Status: model.StepCompleted, ResultSummary: &at, ArtifactIds: artifacts,
+			WorkerResult: at, Reason: at, Finished: true,
+		},
 	}}
 	acks, _ := w.acks(t)
 	require.Equal(t, []string{"limit_exceeded", ""}, []string{acks[0].GetError(), acks[1].GetError()})
@@ -151,16 +192,21 @@ func TestB15_AStandingDispatchHasADeadlineForEachStep(t *testing.T) {
 		timeout *durationpb.Duration
 		want    time.Duration
 	}{
-		"default": {nil, time.Hour}, "least": {durationpb.New(time.Second), time.Second}, "most": {durationpb.New(24 * time.Hour), 24 * time.Hour},
+		"default": {nil, time.Hour}, "least": {durationpb.New(time.Second), time.Second},
+		"most": {durationpb.New(24 * time.Hour), 24 * time.Hour},
 	} {
 		for _, restart := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				r := newRig(t)
 				r.create("one", in("a"))
-				resp, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{SessionId: owner, BoardId: "one", StepTimeout: c.timeout})
+				resp, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
+					SessionId: owner, BoardId: "one", StepTimeout: c.timeout,
+				})
 				require.NoError(t, err)
 				require.Equal(t, c.want, resp.GetDispatch().GetStepTimeout().AsDuration())
-				list, err := r.service.ListStandingDispatches(r.owner(), &boardv1.ListStandingDispatchesRequest{SessionId: owner, BoardId: "one"})
+				list, err := r.service.ListStandingDispatches(r.owner(), &boardv1.ListStandingDispatchesRequest{
+					SessionId: owner, BoardId: "one",
+				})
 				require.NoError(t, err)
 				require.Equal(t, c.want, list.GetDispatches()[0].GetStepTimeout().AsDuration())
 				w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
@@ -171,7 +217,10 @@ func TestB15_AStandingDispatchHasADeadlineForEachStep(t *testing.T) {
 				if restart {
 					w.cancel()
 					r.restart()
-					w = r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1, RunIds: []string{a.GetRun().GetRunId()}})
+					w = r.connect(&boardv1.BoardWorkerHello{
+						WorkerId: "w1", Capacity: 1,
+						RunIds: []string{a.GetRun().GetRunId()},
+					})
 				}
 				for r.clk.Now().Add(time.Minute).Before(end) {
 					r.clk.Advance(time.Minute)
@@ -186,7 +235,9 @@ func TestB15_AStandingDispatchHasADeadlineForEachStep(t *testing.T) {
 				require.Equal(t, model.StepFailed, r.step("one", "a").GetStatus())
 				require.Equal(t, "worker_timeout", r.step("one", "a").GetReason())
 				w.told(t, a.GetRun().GetRunId())
-				run, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{SessionId: owner, BoardId: "one", RunId: a.GetRun().GetRunId()})
+				run, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
+					SessionId: owner, BoardId: "one", RunId: a.GetRun().GetRunId(),
+				})
 				require.NoError(t, err)
 				require.Equal(t, boardv1.RunStatus_RUN_STATUS_TIMED_OUT, run.GetRun().GetStatus())
 				require.Equal(t, boardv1.RunEndReason_RUN_END_REASON_WORKER_TIMEOUT, run.GetRun().GetEndReason())
@@ -195,8 +246,11 @@ func TestB15_AStandingDispatchHasADeadlineForEachStep(t *testing.T) {
 	}
 	r := newRig(t)
 	r.create("one", in("a"))
-	for timeout, reason := range map[time.Duration]fault.Reason{time.Second - 1: fault.InvalidArgument, 24*time.Hour + 1: fault.LimitExceeded, -1: fault.LimitExceeded} {
-		_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{SessionId: owner, BoardId: "one", StepTimeout: durationpb.New(timeout)})
+	for timeout, reason := range map[time.Duration]fault.Reason{time.Second - 1: fault.InvalidArgument, 24*time.Hour +
+		1: fault.LimitExceeded, -1: fault.LimitExceeded} {
+		_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
+			SessionId: owner, BoardId: "one", StepTimeout: durationpb.New(timeout),
+		})
 		require.ErrorIs(t, err, reason, timeout)
 		require.ErrorContains(t, err, "step_timeout")
 	}
@@ -210,17 +264,23 @@ func TestB15_ALeaseDoesNotOutlastItsRun(t *testing.T) {
 		limit := DefaultLeaseTerm + time.Minute
 		w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
 		if standing {
-			_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{SessionId: owner, BoardId: "one", StepTimeout: durationpb.New(limit)})
+			_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
+				SessionId: owner, BoardId: "one", StepTimeout: durationpb.New(limit),
+			})
 			require.NoError(t, err)
 			w.in <- &boardv1.ConnectRequest{Want: 1}
 		} else {
-			_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one", Timeout: durationpb.New(limit)})
+			_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+				SessionId: owner, BoardId: "one", Timeout: durationpb.New(limit),
+			})
 			require.NoError(t, err)
 		}
 		a := w.assigned(t)
 		require.Equal(t, epoch.Add(DefaultLeaseTerm), a.GetStep().GetLeaseExpiresAt().AsTime())
 		renew := func() time.Time {
-			resp, err := r.service.RenewWorkerRun(r.as("w1", a.GetRun().GetRunId()), &boardv1.RenewWorkerRunRequest{SessionId: owner, BoardId: "one"})
+			resp, err := r.service.RenewWorkerRun(r.as("w1", a.GetRun().GetRunId()), &boardv1.RenewWorkerRunRequest{
+				SessionId: owner, BoardId: "one",
+			})
 			require.NoError(t, err)
 			return resp.GetLeaseExpiresAt().AsTime()
 		}
@@ -240,7 +300,9 @@ func TestB15_ALeaseDoesNotOutlastItsRun(t *testing.T) {
 	}
 	r := newRig(t)
 	r.create("one", in("a"))
-	_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{SessionId: owner, BoardId: "one", StepTimeout: durationpb.New(time.Second)})
+	_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
+		SessionId: owner, BoardId: "one", StepTimeout: durationpb.New(time.Second),
+	})
 	require.NoError(t, err)
 	w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
 	w.in <- &boardv1.ConnectRequest{Want: 1}
@@ -259,7 +321,9 @@ func TestB15_AWorkerIsToldAtOnce(t *testing.T) {
 			"failed":    func(r *rig, _ string) { require.NoError(r.t, r.say("one", "a", model.StepFailed)) },
 			"blocked":   func(r *rig, _ string) { require.NoError(r.t, r.say("one", "a", model.StepBlocked)) },
 			"cancelled": func(r *rig, runID string) {
-				_, err := r.service.CancelWorkerRun(r.owner(), &boardv1.CancelWorkerRunRequest{SessionId: owner, BoardId: "one", RunId: runID})
+				_, err := r.service.CancelWorkerRun(r.owner(), &boardv1.CancelWorkerRunRequest{
+					SessionId: owner, BoardId: "one", RunId: runID,
+				})
 				require.NoError(r.t, err)
 			},
 			"lease": func(r *rig, _ string) {
@@ -275,16 +339,22 @@ func TestB15_AWorkerIsToldAtOnce(t *testing.T) {
 					r.open("one", 1, "a")
 					w.in <- &boardv1.ConnectRequest{Want: 1}
 				} else {
-					_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
+					_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+						SessionId: owner, BoardId: "one",
+					})
 					require.NoError(t, err)
 				}
 				runID := w.assigned(t).GetRun().GetRunId()
-				w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{{RunId: runID, Status: model.StepRunning}}}
+				w.in <- &boardv1.ConnectRequest{
+					Reports: []*boardv1.StepReport{{RunId: runID, Status: model.StepRunning}},
+				}
 				acks, _ := w.acks(t)
 				require.Empty(t, acks[0].GetError())
 				take(r, runID)
 				w.told(t, runID)
-				run, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{SessionId: owner, BoardId: "one", RunId: runID})
+				run, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
+					SessionId: owner, BoardId: "one", RunId: runID,
+				})
 				require.NoError(t, err)
 				want := boardv1.RunStatus_RUN_STATUS_CANCELLED
 				if name == "lease" {
@@ -309,13 +379,19 @@ func TestB15_AWorkerIsToldAtOnce(t *testing.T) {
 // without a result does not inherit them (SPEC B15.5).
 func TestB15_AReopenedStepBeginsAnew(t *testing.T) {
 	said, artifacts := "half of it", []string{"core"}
-	for name, end := range map[string]model.StepStatus{"failed": model.StepFailed, "blocked": model.StepBlocked, "lost": 0} {
+	for name, end := range map[string]model.StepStatus{
+		"failed": model.StepFailed, "blocked": model.StepBlocked,
+		"lost": 0,
+	} {
 		for _, how := range []string{"UpdateStep", "UpdateBoard"} {
 			t.Run(name+" "+how, func(t *testing.T) {
 				r := newRig(t)
 				r.create("one", in("a"))
 				runID := r.held("one", "a")
-				report := &boardv1.UpdateStepRequest{SessionId: owner, BoardId: "one", StepId: "a", Status: end, ResultSummary: &said, ArtifactIds: artifacts, Reason: "no disk"}
+				report := &boardv1.UpdateStepRequest{
+					SessionId: owner, BoardId: "one", StepId: "a", Status: end,
+					ResultSummary: &said, ArtifactIds: artifacts, Reason: "no disk",
+				}
 				if end == 0 {
 					report.Status, report.Reason = model.StepRunning, ""
 				}
@@ -328,7 +404,9 @@ func TestB15_AReopenedStepBeginsAnew(t *testing.T) {
 					r.clk.Advance(DefaultLeaseTerm)
 					reason = ""
 				case how == "UpdateStep":
-					_, err = r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{SessionId: owner, BoardId: "one", StepId: "a", Status: model.StepPending, Reason: reason})
+					_, err = r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
+						SessionId: owner, BoardId: "one", StepId: "a", Status: model.StepPending, Reason: reason,
+					})
 				default:
 					err = r.update("one", &boardv1.Operation{Op: model.OpReopenStep, StepId: "a", Reason: reason})
 				}

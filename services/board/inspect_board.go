@@ -19,8 +19,11 @@ import (
 const maxInspectedRuns = 100
 
 // InspectBoard returns what debugging a board needs (S2-160, S2-236, S2-474, SPEC B13).
-func (s *Service) InspectBoard(ctx context.Context, req *boardv1.InspectBoardRequest) (*boardv1.InspectBoardResponse, error) {
-	if err := fault.First(s.operate(ctx, "board_inspect", req.GetSessionId()), fault.Name("board_id", req.GetBoardId()), patch.OptionalName("wal_name", req.GetWalName())); err != nil {
+func (s *Service) InspectBoard(ctx context.Context, req *boardv1.InspectBoardRequest) (*boardv1.InspectBoardResponse,
+	error,
+) {
+	if err := fault.First(s.operate(ctx, "board_inspect", req.GetSessionId()), fault.Name("board_id", req.GetBoardId()),
+		patch.OptionalName("wal_name", req.GetWalName())); err != nil {
 		return nil, err
 	}
 	lines, err := checkPage(req.GetTimeline(), 0, 50)
@@ -29,20 +32,25 @@ func (s *Service) InspectBoard(ctx context.Context, req *boardv1.InspectBoardReq
 	}
 	var k model.BoardKey
 	session := sessionKey(ctx, req.GetSessionId())
-	out, err := viewBoard(ctx, s, session, req.GetBoardId(), req.GetWalName(), func(st *model.State, b *model.Board) (*boardv1.InspectBoardResponse, error) {
-		k = b.Key
-		out := &boardv1.InspectBoardResponse{Board: b.WithDiagnostics(), Dispatches: b.OpenDispatches()}
-		out.Runs, _ = st.RunsOf(b, maxInspectedRuns, false)
-		for id, r := range b.Runs {
-			if r.HoldsStep() {
-				out.Dispatched = append(out.Dispatched, &boardv1.DispatchedStep{
-					RunId: id, AtDispatch: r.Step.AtClaim, Now: b.ShownStep(r.Step, s.leases.Expiry(session.Namespace)), UpdatedAfterDispatch: contentChanged(r.Step.AtClaim, r.Step.Record),
-				})
+	out, err := viewBoard(ctx, s, session, req.GetBoardId(), req.GetWalName(),
+		func(st *model.State, b *model.Board) (*boardv1.InspectBoardResponse, error) {
+			k = b.Key
+			out := &boardv1.InspectBoardResponse{Board: b.WithDiagnostics(), Dispatches: b.OpenDispatches()}
+			out.Runs, _ = st.RunsOf(b, maxInspectedRuns, false)
+			for id, r := range b.Runs {
+				if r.HoldsStep() {
+					out.Dispatched = append(out.Dispatched, &boardv1.DispatchedStep{
+						RunId: id, AtDispatch: r.Step.AtClaim,
+						Now:                  b.ShownStep(r.Step, s.leases.Expiry(session.Namespace)),
+						UpdatedAfterDispatch: contentChanged(r.Step.AtClaim, r.Step.Record),
+					})
+				}
 			}
-		}
-		slices.SortFunc(out.Dispatched, func(x, y *boardv1.DispatchedStep) int { return cmp.Compare(x.GetRunId(), y.GetRunId()) })
-		return out, nil
-	})
+			slices.SortFunc(out.Dispatched, func(x, y *boardv1.DispatchedStep) int {
+				return cmp.Compare(x.GetRunId(), y.GetRunId())
+			})
+			return out, nil
+		})
 	if err != nil {
 		return nil, err
 	}

@@ -32,34 +32,35 @@ func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest
 	if err := s.leases.ExpireSession(ctx, k); err != nil {
 		return nil, err
 	}
-	out, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *model.State) (*boardv1.ListBoardsResponse, error) {
-		out := &boardv1.ListBoardsResponse{}
-		se := st.Sessions[k]
-		if se == nil {
-			return out, nil
-		}
-		n := 0
-		add := func(b *model.Board) {
-			if len(req.GetStatuses()) > 0 && !slices.Contains(req.GetStatuses(), b.Status) {
-				return
+	out, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID),
+		func(st *model.State) (*boardv1.ListBoardsResponse, error) {
+			out := &boardv1.ListBoardsResponse{}
+			se := st.Sessions[k]
+			if se == nil {
+				return out, nil
 			}
-			n++
-			if n > int(req.GetOffset()) && len(out.Boards) < limit {
-				out.Boards = append(out.Boards, b.Overview())
+			n := 0
+			add := func(b *model.Board) {
+				if len(req.GetStatuses()) > 0 && !slices.Contains(req.GetStatuses(), b.Status) {
+					return
+				}
+				n++
+				if n > int(req.GetOffset()) && len(out.Boards) < limit {
+					out.Boards = append(out.Boards, b.Overview())
+				}
 			}
-		}
-		for _, b := range se.Order {
-			add(b)
-		}
-		if ended {
-			for _, b := range slices.Backward(se.Ended) { // latest end first
+			for _, b := range se.Order {
 				add(b)
 			}
-		}
-		out.Total = int32(n & (1<<31 - 1))
-		out.Truncated = n > int(req.GetOffset())+len(out.Boards)
-		return out, nil
-	})
+			if ended {
+				for _, b := range slices.Backward(se.Ended) { // latest end first
+					add(b)
+				}
+			}
+			out.Total = int32(n & (1<<31 - 1))
+			out.Truncated = n > int(req.GetOffset())+len(out.Boards)
+			return out, nil
+		})
 	return out, err
 }
 
@@ -69,9 +70,11 @@ func checkPage(limit, offset int32, def int) (int, error) {
 	const maxLimit = 500
 	switch {
 	case limit < 0 || limit > maxLimit:
-		return 0, fault.LimitExceeded.Newf("limit is %d; it must be 0 to %d", limit, maxLimit).WithField("limit", "must be 0 to 500")
+		return 0, fault.LimitExceeded.Newf("limit is %d; it must be 0 to %d", limit, maxLimit).
+			WithField("limit", "must be 0 to 500")
 	case offset < 0:
-		return 0, fault.InvalidArgument.Newf("offset is %d; it must be at least 0", offset).WithField("offset", "must be at least 0")
+		return 0, fault.InvalidArgument.Newf("offset is %d; it must be at least 0", offset).
+			WithField("offset", "must be at least 0")
 	case limit == 0:
 		return def, nil
 	}

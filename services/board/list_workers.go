@@ -10,12 +10,15 @@ import (
 )
 
 // ListWorkers reads the workers that are connected now.
-func (s *Service) ListWorkers(ctx context.Context, req *boardv1.ListWorkersRequest) (*boardv1.ListWorkersResponse, error) {
+func (s *Service) ListWorkers(ctx context.Context, req *boardv1.ListWorkersRequest) (*boardv1.ListWorkersResponse,
+	error,
+) {
 	if err := fault.First(
 		rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService, rpc.RoleRunner),
 		patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()),
 	); err != nil {
 		return nil, err
 	}
-	return &boardv1.ListWorkersResponse{Workers: s.workers.List(rpc.ActorFrom(ctx).Namespace, req.GetWorkerPoolId())}, nil
+	return &boardv1.ListWorkersResponse{Workers: s.workers.List(rpc.ActorFrom(ctx).Namespace, req.GetWorkerPoolId())},
+		nil
 }

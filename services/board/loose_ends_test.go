@@ -68,17 +68,26 @@ func TestS2_358_ARunsQueryHonoursItsFilters(t *testing.T) {
 		req  *boardv1.QueryStepsRequest
 		want []string
 	}{
-		"all":                    {&boardv1.QueryStepsRequest{}, []string{"a", "b"}},
-		"ready":                  {&boardv1.QueryStepsRequest{Statuses: []model.StepStatus{model.StepPending, model.StepReady}}, []string{"a", "b"}},
-		"pending":                {&boardv1.QueryStepsRequest{Statuses: []model.StepStatus{model.StepPending}}, []string{}},
-		"its pool":               {&boardv1.QueryStepsRequest{WorkerPoolId: model.DefaultPool}, []string{"a", "b"}},
-		"another pool":           {&boardv1.QueryStepsRequest{WorkerPoolId: "other"}, []string{}},
-		"a holder":               {&boardv1.QueryStepsRequest{ClaimedByAgentId: "w-a"}, []string{}},
-		"limit":                  {&boardv1.QueryStepsRequest{Limit: 1}, []string{"a"}},
-		"offset":                 {&boardv1.QueryStepsRequest{Offset: 1}, []string{"b"}},
-		"beyond":                 {&boardv1.QueryStepsRequest{Offset: 9}, []string{}},
-		"named":                  {&boardv1.QueryStepsRequest{StepIds: named}, named},
-		"named, of statuses":     {&boardv1.QueryStepsRequest{StepIds: named, Statuses: []model.StepStatus{model.StepReady}}, []string{"b", "a"}},
+		"all": {&boardv1.QueryStepsRequest{}, []string{"a", "b"}},
+		"ready": {
+			&boardv1.QueryStepsRequest{Statuses: []model.StepStatus{model.StepPending, model.StepReady}},
+			[]string{"a", "b"},
+		},
+		"pending": {
+			&boardv1.QueryStepsRequest{Statuses: []model.StepStatus{model.StepPending}},
+			[]string{},
+		},
+		"its pool":     {&boardv1.QueryStepsRequest{WorkerPoolId: model.DefaultPool}, []string{"a", "b"}},
+		"another pool": {&boardv1.QueryStepsRequest{WorkerPoolId: "other"}, []string{}},
+		"a holder":     {&boardv1.QueryStepsRequest{ClaimedByAgentId: "w-a"}, []string{}},
+		"limit":        {&boardv1.QueryStepsRequest{Limit: 1}, []string{"a"}},
+		"offset":       {&boardv1.QueryStepsRequest{Offset: 1}, []string{"b"}},
+		"beyond":       {&boardv1.QueryStepsRequest{Offset: 9}, []string{}},
+		"named":        {&boardv1.QueryStepsRequest{StepIds: named}, named},
+		"named, of statuses": {
+			&boardv1.QueryStepsRequest{StepIds: named, Statuses: []model.StepStatus{model.StepReady}},
+			[]string{"b", "a"},
+		},
 		"named, of another":      {&boardv1.QueryStepsRequest{StepIds: named, WorkerPoolId: "other"}, []string{}},
 		"named, of a holder":     {&boardv1.QueryStepsRequest{StepIds: named, ClaimedByAgentId: "w1"}, []string{}},
 		"named, one":             {&boardv1.QueryStepsRequest{StepIds: named, Limit: 1}, []string{"c"}},
@@ -121,14 +130,19 @@ func TestS2_458_WhoHasNoBoards(t *testing.T) {
 
 	journals := planetest.NewJournals()
 	s, err := New(Config{}, Deps{
-		Deps:         plane.Deps{Log: journals.Log, Sources: journals.Sources, Clock: clock.NewFake(epoch), IDs: &id.Sequence{}},
+		Deps: plane.Deps{
+			Log: journals.Log, Sources: journals.Sources, Clock: clock.NewFake(epoch),
+			IDs: &id.Sequence{},
+		},
 		MintRun:      func(_, _, runID string) string { return runID },
 		Orchestrates: func(_ context.Context, agentID string) (bool, error) { return agentID != "child", nil },
 	})
 	require.NoError(t, err)
 	for _, session := range []string{owner, "child"} {
-		require.ErrorIs(t, s.orchestrate(planetest.AsAgent(within(t), "child"), "board_get", session), fault.ToolNotAvailable, session)
-		require.ErrorIs(t, s.mayEnd(planetest.AsAgent(within(t), "child"), "board_fail", session, true), fault.ToolNotAvailable, session)
+		require.ErrorIs(t, s.orchestrate(planetest.AsAgent(within(t), "child"), "board_get", session),
+			fault.ToolNotAvailable, session)
+		require.ErrorIs(t, s.mayEnd(planetest.AsAgent(within(t), "child"), "board_fail", session, true),
+			fault.ToolNotAvailable, session)
 	}
 	require.ErrorIs(t, s.orchestrate(planetest.AsAgent(within(t), "other"), "board_get", owner), fault.PermissionDenied)
 	require.NoError(t, s.orchestrate(planetest.AsAgent(within(t), owner), "board_get", owner))

@@ -21,7 +21,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		claimed:   meter.Counter(reg, "quartet_steps_claimed_total", "Steps of boards that workers claimed."),
 		completed: meter.Counter(reg, "quartet_steps_completed_total", "Steps of boards that were completed."),
 		failed:    meter.Counter(reg, "quartet_steps_failed_total", "Steps of boards that failed."),
-		expired:   meter.Counter(reg, "quartet_step_leases_expired_total", "Leases of steps that expired: their worker sent no heartbeat."),
+		expired: meter.Counter(reg, "quartet_step_leases_expired_total",
+			"Leases of steps that expired: their worker sent no heartbeat."),
 	}
 }
 

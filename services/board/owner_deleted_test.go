@@ -27,7 +27,10 @@ func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
 	r.create("free", in("a"), in("b", "a"))
 	r.create("held", in("a"), in("b"))
 	r.create("done", in("a"))
-	_, err := r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "done", Reason: "before"})
+	_, err := r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{
+		SessionId: owner, BoardId: "done",
+		Reason: "before",
+	})
 	require.NoError(t, err)
 	r.held("held", "a")
 	_, err = r.service.CreateBoard(planetest.AsAgent(within(t), "other"), &boardv1.CreateBoardRequest{
@@ -35,7 +38,9 @@ func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
 	})
 	require.NoError(t, err)
 	say := func() {
-		writer.Write(&journal.Event{Namespace: "acme", AgentID: owner, Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: owner}}})
+		writer.Write(&journal.Event{Namespace: "acme", AgentID: owner, Payload: &agentv1.AgentDeleting{
+			Agent: &agentv1.Agent{AgentId: owner},
+		}})
 	}
 	say()
 	eventually := func(ok func() bool) {
@@ -63,7 +68,10 @@ func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
 		SessionId: owner, BoardId: "late", WalName: "late", Title: "Late", Steps: []*boardv1.StepInput{in("a")},
 	})
 	require.ErrorIs(t, err, fault.AgentDeleted)
-	got, err := r.service.GetBoard(planetest.AsAgent(within(t), "other"), &boardv1.GetBoardRequest{SessionId: "other", BoardId: "free"})
+	got, err := r.service.GetBoard(planetest.AsAgent(within(t), "other"), &boardv1.GetBoardRequest{
+		SessionId: "other",
+		BoardId:   "free",
+	})
 	require.NoError(t, err)
 	require.Equal(t, model.BoardRunning, got.GetBoard().GetStatus())
 	require.NotEmpty(t, r.wal("held-wal"), "the logs stay")

@@ -37,7 +37,10 @@ func TestB11_OneStreamOverPartitions(t *testing.T) {
 		}
 		_, err := r.service.CreateBoard(as, req)
 		require.NoError(t, err)
-		_, err = r.service.OpenStandingDispatch(as, &boardv1.OpenStandingDispatchRequest{SessionId: session, BoardId: "b", MaxParallel: 2})
+		_, err = r.service.OpenStandingDispatch(as, &boardv1.OpenStandingDispatchRequest{
+			SessionId: session,
+			BoardId:   "b", MaxParallel: 2,
+		})
 		require.NoError(t, err)
 	}
 	require.Greater(t, len(parts), 2, "the sessions lie apart")
@@ -75,7 +78,9 @@ func TestB11_OneStreamOverPartitions(t *testing.T) {
 	// What the first one was given and did not report is given back by its lease.
 	finished := func() (n int) {
 		for i := range sessions {
-			got, err := r.service.GetBoard(planetest.AsAgent(within(t), fmt.Sprint("s", i)), &boardv1.GetBoardRequest{SessionId: fmt.Sprint("s", i), BoardId: "b"})
+			got, err := r.service.GetBoard(planetest.AsAgent(within(t), fmt.Sprint("s", i)), &boardv1.GetBoardRequest{
+				SessionId: fmt.Sprint("s", i), BoardId: "b",
+			})
 			require.NoError(t, err)
 			n += int(got.GetBoard().GetCounts().GetCompleted())
 		}

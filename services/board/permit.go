@@ -25,7 +25,8 @@ func (s *Service) orchestrate(ctx context.Context, tool, sessionID string) error
 	case "":
 		return fault.Unauthenticated.New("the call has no actor; send a credential")
 	}
-	return fault.ToolNotAvailable.Newf("%s belongs to orchestrators; role %s does not have it", tool, a.Role).With("tool", tool).With("role", a.Role)
+	return fault.ToolNotAvailable.Newf("%s belongs to orchestrators; role %s does not have it", tool, a.Role).
+		With("tool", tool).With("role", a.Role)
 }
 
 // orchestrateAs is orchestrate for an agent. One whose profile has no boards, such as a private
@@ -38,9 +39,11 @@ func (s *Service) orchestrateAs(ctx context.Context, agentID, tool, sessionID st
 	}
 	switch {
 	case err == nil && !has:
-		return fault.ToolNotAvailable.Newf("%s belongs to orchestrators; the profile of agent %s has no boards", tool, agentID).With("tool", tool)
+		return fault.ToolNotAvailable.Newf("%s belongs to orchestrators; the profile of agent %s has no boards", tool,
+			agentID).With("tool", tool)
 	case agentID != sessionID:
-		return fault.PermissionDenied.Newf("agent %s is not the orchestrator of session %s", agentID, sessionID).With("session_id", sessionID)
+		return fault.PermissionDenied.Newf("agent %s is not the orchestrator of session %s", agentID, sessionID).
+			With("session_id", sessionID)
 	}
 	return err
 }
@@ -56,7 +59,8 @@ func (s *Service) mayEnd(ctx context.Context, tool, sessionID string, operators 
 	case role == "", actor.HasAny(rpc.RoleAdmin, rpc.RoleService, rpc.RoleAgent):
 		return s.orchestrate(ctx, tool, sessionID)
 	default:
-		return fault.PermissionDenied.Newf("role %s may not end a board; only its orchestrator may call %s", role, tool).With("role", role).With("tool", tool)
+		return fault.PermissionDenied.Newf("role %s may not end a board; only its orchestrator may call %s", role,
+			tool).With("role", role).With("tool", tool)
 	}
 }
 
@@ -75,7 +79,8 @@ func (s *Service) reader(ctx context.Context, tool, sessionID string) (runID str
 	switch a.Role {
 	case rpc.RoleWorker:
 		if a.RunID == "" {
-			return "", fault.ToolNotAvailable.Newf("%s takes the credential of a run, which a worker gets with its assignment", tool).With("tool", tool)
+			return "", fault.ToolNotAvailable.Newf("%s takes the credential of a run, which a worker gets with its "+
+				"assignment", tool).With("tool", tool)
 		}
 		return a.RunID, fault.Name("session_id", sessionID)
 	case rpc.RoleOperator:
@@ -91,7 +96,8 @@ func runner(ctx context.Context, tool string) (rpc.Actor, error) {
 	case a.Role == "":
 		return a, fault.Unauthenticated.New("the call has no actor; send a credential")
 	case a.Role != rpc.RoleWorker || a.RunID == "":
-		return a, fault.ToolNotAvailable.Newf("%s takes the credential of a worker's run, which a worker gets with its assignment", tool).With("tool", tool)
+		return a, fault.ToolNotAvailable.Newf("%s takes the credential of a worker's run, which a worker gets with "+
+			"its assignment", tool).With("tool", tool)
 	}
 	return a, nil
 }

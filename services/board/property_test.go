@@ -127,7 +127,8 @@ func (r *rig) sample() []byte {
 	runID := r.held("sample", "a")
 	require.NoError(r.t, r.report("sample", "w-a", runID, "a", model.StepRunning))
 	require.NoError(r.t, r.report("sample", "w-a", runID, "a", model.StepCompleted))
-	require.NoError(r.t, r.update("sample", &boardv1.Operation{Op: model.OpAddStep, Step: in("d", "b")}, &boardv1.Operation{Op: model.OpCancelStep, StepId: "c", Reason: "no \"need\"\n"}))
+	require.NoError(r.t, r.update("sample", &boardv1.Operation{Op: model.OpAddStep, Step: in("d", "b")},
+		&boardv1.Operation{Op: model.OpCancelStep, StepId: "c", Reason: "no \"need\"\n"}))
 	require.NoError(r.t, r.say("sample", "b", model.StepFailed))
 	return r.wal("sample-wal")
 }
@@ -204,7 +205,8 @@ func (h *history) step() {
 					step = s.GetStepId()
 				}
 			}
-			err = h.report("random", fmt.Sprint("w", i), h.runs[i], step, model.StepStatus(rapid.Int32Range(1, 8).Draw(rt, "to")))
+			err = h.report("random", fmt.Sprint("w", i), h.runs[i], step,
+				model.StepStatus(rapid.Int32Range(1, 8).Draw(rt, "to")))
 		}
 	case 8:
 		err = h.say("random", h.id(), model.StepStatus(rapid.Int32Range(1, 8).Draw(rt, "to")))
@@ -217,9 +219,13 @@ func (h *history) step() {
 	default:
 		if len(h.runs) > 0 && rapid.Bool().Draw(rt, "end a run") {
 			i := rapid.IntRange(0, len(h.runs)-1).Draw(rt, "run")
-			_, err = h.service.FinishWorkerRun(h.as(fmt.Sprint("w", i), h.runs[i]), &boardv1.FinishWorkerRunRequest{SessionId: owner, BoardId: "random", WorkerResult: "bye"})
+			_, err = h.service.FinishWorkerRun(h.as(fmt.Sprint("w", i), h.runs[i]), &boardv1.FinishWorkerRunRequest{
+				SessionId: owner, BoardId: "random", WorkerResult: "bye",
+			})
 		} else if rapid.IntRange(0, 5).Draw(rt, "end") == 0 {
-			_, err = h.service.CompleteBoard(h.owner(), &boardv1.CompleteBoardRequest{SessionId: owner, BoardId: "random"})
+			_, err = h.service.CompleteBoard(h.owner(), &boardv1.CompleteBoardRequest{
+				SessionId: owner, BoardId: "random",
+			})
 		}
 	}
 	if err != nil {
@@ -259,7 +265,8 @@ func (h *history) deps() []string {
 
 // invariants hold for every live board.
 func (h *history) invariants() {
-	st, _, err := journal.View(context.Background(), h.service.engine.All()[0], func(s *model.State) (*model.State, error) { return s, nil })
+	st, _, err := journal.View(context.Background(), h.service.engine.All()[0],
+		func(s *model.State) (*model.State, error) { return s, nil })
 	require.NoError(h.rt, err)
 	b := st.ActiveBoard(model.Key{Namespace: "acme", ID: owner}, "random")
 	if b == nil {
@@ -282,12 +289,14 @@ func (h *history) invariants() {
 		}
 		require.Equal(h.rt, waiting, s.OpenDependencies, s.ID())
 		isReady := s.Record.GetStatus() == model.StepReady
-		require.Equal(h.rt, isReady, b.Ready[s.Record.GetWorkerPoolId()] != nil && b.Ready[s.Record.GetWorkerPoolId()].Has(s.Index))
+		require.Equal(h.rt, isReady, b.Ready[s.Record.GetWorkerPoolId()] != nil &&
+			b.Ready[s.Record.GetWorkerPoolId()].Has(s.Index))
 		if isReady {
 			ready++
 			require.Zero(h.rt, waiting, "ready and waiting")
 		}
-		require.False(h.rt, s.Record.GetStatus() == model.StepPending && waiting == 0, "pending and waiting for nothing")
+		require.False(h.rt, s.Record.GetStatus() == model.StepPending && waiting == 0,
+			"pending and waiting for nothing")
 		require.Equal(h.rt, model.Held(s.Record.GetStatus()), s.Record.GetClaimedByRunId() != "")
 	}
 	require.Equal(h.rt, count, b.Count)

@@ -18,8 +18,10 @@ const runCandidates = 5
 // names them; of a board that has ended it gets none. The filters hold for runs too.
 func (s *Service) QuerySteps(ctx context.Context, req *boardv1.QueryStepsRequest) (*boardv1.QueryStepsResponse, error) {
 	runID, err := s.reader(ctx, "board_query_steps", req.GetSessionId())
-	if err := fault.First(err, fault.Name("board_id", req.GetBoardId()), patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()),
-		patch.OptionalName("claimed_by_agent_id", req.GetClaimedByAgentId()), fault.Entries("step_ids", len(req.GetStepIds()), 500)); err != nil {
+	if err := fault.First(err, fault.Name("board_id", req.GetBoardId()),
+		patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()),
+		patch.OptionalName("claimed_by_agent_id", req.GetClaimedByAgentId()),
+		fault.Entries("step_ids", len(req.GetStepIds()), 500)); err != nil {
 		return nil, err
 	}
 	for _, st := range req.GetStatuses() {
@@ -38,21 +40,22 @@ func (s *Service) QuerySteps(ctx context.Context, req *boardv1.QueryStepsRequest
 	k := sessionKey(ctx, req.GetSessionId())
 	q := query{req, limit, s.leases.Expiry(k.Namespace)}
 	var endedKey model.BoardKey
-	out, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(st *model.State, b *model.Board) (*boardv1.QueryStepsResponse, error) {
-		r, err := st.CallerRun(b, runID)
-		switch {
-		case err != nil:
-			return nil, err
-		case model.Ended(b.Status):
-			endedKey = b.Key
-			return &boardv1.QueryStepsResponse{BoardStatus: b.Status}, nil
-		case r == nil:
-			return q.all(b), nil
-		case len(req.GetStepIds()) > 0:
-			return q.named(b, r)
-		}
-		return q.claimable(b, r), nil
-	})
+	out, err := viewBoard(ctx, s, k, req.GetBoardId(), "",
+		func(st *model.State, b *model.Board) (*boardv1.QueryStepsResponse, error) {
+			r, err := st.CallerRun(b, runID)
+			switch {
+			case err != nil:
+				return nil, err
+			case model.Ended(b.Status):
+				endedKey = b.Key
+				return &boardv1.QueryStepsResponse{BoardStatus: b.Status}, nil
+			case r == nil:
+				return q.all(b), nil
+			case len(req.GetStepIds()) > 0:
+				return q.named(b, r)
+			}
+			return q.claimable(b, r), nil
+		})
 	if err != nil || endedKey.WAL == "" || runID != "" {
 		return out, err
 	}

@@ -37,21 +37,22 @@ func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, 
 	seq, hash := from.Seq, from.Hash
 	for {
 		var at []uint64
-		_, err := viewSession(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session}, func(st *model.State) (struct{}, error) {
-			b, err := st.FindWAL(k)
-			if err != nil {
-				return struct{}{}, err
-			}
-			id = b.ID
-			// Lines up to after are read only for their hashes.
-			n := min(walChunk, int(min(b.Lines-seq, after-seq+int64(limit))))
-			at = nil
-			if n > 0 {
-				at = b.LinePositions(seq, n)
-			}
-			p.end, p.ended = b.Lines, model.Ended(b.Status)
-			return struct{}{}, nil
-		})
+		_, err := viewSession(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session},
+			func(st *model.State) (struct{}, error) {
+				b, err := st.FindWAL(k)
+				if err != nil {
+					return struct{}{}, err
+				}
+				id = b.ID
+				// Lines up to after are read only for their hashes.
+				n := min(walChunk, int(min(b.Lines-seq, after-seq+int64(limit))))
+				at = nil
+				if n > 0 {
+					at = b.LinePositions(seq, n)
+				}
+				p.end, p.ended = b.Lines, model.Ended(b.Status)
+				return struct{}{}, nil
+			})
 		if err != nil {
 			return p, err
 		}
@@ -92,19 +93,22 @@ func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, 
 // walRemoved returns HISTORY_REMOVED for the WAL of a board that ended long ago. Its lines are removed one after the
 // other, and the lines that are left cannot be verified without the others.
 func walRemoved(k model.BoardKey, boardID string) error {
-	return fault.HistoryRemoved.Newf("board %q ended before history is kept (history-days): its log %q was removed, and with it its steps; ListBoards still has how it ended", boardID, k.WAL).
+	return fault.HistoryRemoved.Newf("board %q ended before history is kept (history-days): its log %q was removed, "+
+		"and with it its steps; ListBoards still has how it ended", boardID, k.WAL).
 		With("session_id", k.Session).With("board_id", boardID).With("wal_name", k.WAL)
 }
 
 // ReadWal reads lines of a WAL, of an active or ended board.
 func (s *Service) ReadWal(ctx context.Context, req *boardv1.ReadWalRequest) (*boardv1.ReadWalResponse, error) {
-	if err := fault.First(s.operate(ctx, "board_get", req.GetSessionId()), fault.Name("wal_name", req.GetWalName()), checkAfter(req.GetAfterWalSeq())); err != nil {
+	if err := fault.First(s.operate(ctx, "board_get", req.GetSessionId()), fault.Name("wal_name", req.GetWalName()),
+		checkAfter(req.GetAfterWalSeq())); err != nil {
 		return nil, err
 	}
 	limit := int(req.GetLimit())
 	switch {
 	case limit < 0 || limit > maxWALLines:
-		return nil, fault.LimitExceeded.Newf("limit is %d; it must be 0 to %d", limit, maxWALLines).WithField("limit", "must be 0 to 2000")
+		return nil, fault.LimitExceeded.Newf("limit is %d; it must be 0 to %d", limit, maxWALLines).
+			WithField("limit", "must be 0 to 2000")
 	case limit == 0:
 		limit = 500
 	}
@@ -119,26 +123,31 @@ func (s *Service) ReadWal(ctx context.Context, req *boardv1.ReadWalRequest) (*bo
 // checkAfter validates after_wal_seq.
 func checkAfter(n int64) error {
 	if n < 0 {
-		return fault.InvalidArgument.Newf("after_wal_seq is %d; it must be at least 0", n).WithField("after_wal_seq", "must be at least 0")
+		return fault.InvalidArgument.Newf("after_wal_seq is %d; it must be at least 0", n).WithField("after_wal_seq",
+			"must be at least 0")
 	}
 	return nil
 }
 
 // FollowWal streams lines as they are written. It ends after the last line of the
 // board.
-func (s *Service) FollowWal(req *boardv1.FollowWalRequest, stream grpc.ServerStreamingServer[boardv1.FollowWalResponse]) error {
+func (s *Service) FollowWal(req *boardv1.FollowWalRequest,
+	stream grpc.ServerStreamingServer[boardv1.FollowWalResponse],
+) error {
 	ctx := stream.Context()
-	if err := fault.First(s.operate(ctx, "board_get", req.GetSessionId()), fault.Name("wal_name", req.GetWalName()), checkAfter(req.GetAfterWalSeq())); err != nil {
+	if err := fault.First(s.operate(ctx, "board_get", req.GetSessionId()), fault.Name("wal_name", req.GetWalName()),
+		checkAfter(req.GetAfterWalSeq())); err != nil {
 		return err
 	}
 	k := model.BoardKey{Namespace: rpc.ActorFrom(ctx).Namespace, Session: req.GetSessionId(), WAL: req.GetWalName()}
-	id, err := viewSession(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session}, func(st *model.State) (string, error) {
-		b, err := st.FindWAL(k)
-		if err != nil {
-			return "", err
-		}
-		return b.ID, nil
-	})
+	id, err := viewSession(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session},
+		func(st *model.State) (string, error) {
+			b, err := st.FindWAL(k)
+			if err != nil {
+				return "", err
+			}
+			return b.ID, nil
+		})
 	if err != nil {
 		return err
 	}
@@ -201,7 +210,10 @@ func (s *Service) ListWals(ctx context.Context, req *boardv1.ListWalsRequest) (*
 				out.NextPageToken = list.Next(out.Wals[list.Size-1].GetWalName())
 				return out, nil
 			}
-			out.Wals = append(out.Wals, &boardv1.Wal{WalName: b.Key.WAL, BoardId: b.ID, WalPath: model.WalPath(b.Key), LastWalSeq: b.Lines, Status: b.Status})
+			out.Wals = append(out.Wals, &boardv1.Wal{
+				WalName: b.Key.WAL, BoardId: b.ID, WalPath: model.WalPath(b.Key),
+				LastWalSeq: b.Lines, Status: b.Status,
+			})
 		}
 		return out, nil
 	})
@@ -211,14 +223,15 @@ func (s *Service) ListWals(ctx context.Context, req *boardv1.ListWalsRequest) (*
 // HISTORY_REMOVED if lines were removed.
 func (s *Service) replayEnded(ctx context.Context, k model.BoardKey) (*model.Board, error) {
 	var at []uint64
-	id, err := viewSession(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session}, func(st *model.State) (string, error) {
-		b, err := st.FindWAL(k)
-		if err != nil {
-			return "", err
-		}
-		at = b.LinePositions(0, int(b.Lines))
-		return b.ID, nil
-	})
+	id, err := viewSession(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session},
+		func(st *model.State) (string, error) {
+			b, err := st.FindWAL(k)
+			if err != nil {
+				return "", err
+			}
+			at = b.LinePositions(0, int(b.Lines))
+			return b.ID, nil
+		})
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,10 @@ func TestB1_ALineThatCannotFollowIsFound(t *testing.T) {
 	require.Equal(t, string(r.wal("one-wal")), string(forge(t, "one-wal", base)))
 
 	line := func(kind, step, run string, payload proto.Message) *journal.Event {
-		return &journal.Event{ID: "ev_forged", Type: kind, SessionID: owner, TaskID: "one", StepID: step, ActorRunID: run, CreatedAt: epoch, Payload: payload}
+		return &journal.Event{
+			ID: "ev_forged", Type: kind, SessionID: owner, TaskID: "one", StepID: step,
+			ActorRunID: run, CreatedAt: epoch, Payload: payload,
+		}
 	}
 	updated := func(ops ...*boardv1.Operation) *journal.Event {
 		return line("task_updated", "", "", &boardv1.TaskUpdated{Operations: ops})
@@ -61,36 +64,130 @@ func TestB1_ALineThatCannotFollowIsFound(t *testing.T) {
 		lines []*journal.Event
 		says  string
 	}{
-		"completed with open steps":  {[]*journal.Event{line("task_completed", "", "", &boardv1.TaskCompleted{})}, "steps are not completed: b, c, d, e, f, g, h"},
-		"failed with open steps":     {[]*journal.Event{line("task_failed", "", "", &boardv1.TaskFailed{})}, "steps have not ended"},
-		"cancelled with open steps":  {[]*journal.Event{line("task_cancelled", "", "", &boardv1.TaskCancelled{})}, "steps have not ended"},
-		"a claim on a blocked board": {[]*journal.Event{blocked, line("task_step_claimed", "d", "run_1", &boardv1.TaskStepClaimed{ClaimedByRunId: "run_1"})}, "the board is blocked"},
-		"a claim of a pending step":  {[]*journal.Event{line("task_step_claimed", "e", "run_1", &boardv1.TaskStepClaimed{ClaimedByRunId: "run_1"})}, "which is pending"},
-		"a claim of a held step":     {[]*journal.Event{line("task_step_claimed", "b", "run_1", &boardv1.TaskStepClaimed{ClaimedByRunId: "run_1"})}, "which is running"},
+		"completed with open steps": {
+			[]*journal.Event{line("task_completed", "", "", &boardv1.TaskCompleted{})},
+			"steps are not completed: b, c, d, e, f, g, h",
+		},
+		"failed with open steps": {
+			[]*journal.Event{line("task_failed", "", "", &boardv1.TaskFailed{})},
+			"steps have not ended",
+		},
+		"cancelled with open steps": {
+			[]*journal.Event{line("task_cancelled", "", "", &boardv1.TaskCancelled{})},
+			"steps have not ended",
+		},
+		"a claim on a blocked board": {
+			[]*journal.Event{
+				blocked, line("task_step_claimed", "d", "run_1", &boardv1.TaskStepClaimed{ClaimedByRunId: "run_1"}),
+			},
+			"the board is blocked",
+		},
+		"a claim of a pending step": {
+			[]*journal.Event{
+				line("task_step_claimed", "e", "run_1", &boardv1.TaskStepClaimed{ClaimedByRunId: "run_1"}),
+			},
+			"which is pending",
+		},
+		"a claim of a held step": {
+			[]*journal.Event{
+				line("task_step_claimed", "b", "run_1", &boardv1.TaskStepClaimed{ClaimedByRunId: "run_1"}),
+			},
+			"which is running",
+		},
 		"a new step in a cycle": {[]*journal.Event{updated(
-			&boardv1.Operation{Op: model.OpAddStep, Step: in("x", "e")}, &boardv1.Operation{Op: model.OpAddDependency, StepId: "b", DependsOnStepId: "x"},
+			&boardv1.Operation{Op: model.OpAddStep, Step: in("x", "e")}, &boardv1.Operation{
+				Op:     model.OpAddDependency,
+				StepId: "b", DependsOnStepId: "x",
+			},
 		)}, "the dependencies run in a circle: "},
-		"a cycle of old steps":          {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpAddDependency, StepId: "b", DependsOnStepId: "e"})}, "the dependencies run in a circle: b, e, b"},
-		"a step on itself":              {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpUpdateStep, StepId: "d", Fields: &boardv1.StepFields{DependsOnStepIds: &boardv1.StepList{StepIds: []string{"d"}}}})}, "circle: d, d"},
-		"a deleted dependency":          {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpCancelStep, StepId: "e"}, &boardv1.Operation{Op: model.OpDeleteStep, StepId: "e"})}, "on which step h depends"},
-		"a cancelled running step":      {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpCancelStep, StepId: "b"}, &boardv1.Operation{Op: model.OpDeleteStep, StepId: "b"})}, "change step b, which is running, to cancelled"},
-		"a reopened completed step":     {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpReopenStep, StepId: "a"}, &boardv1.Operation{Op: model.OpDeleteStep, StepId: "a"})}, "change step a, which is completed, to pending"},
-		"a deleted running step":        {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpDeleteStep, StepId: "b"})}, "it deletes step b, which is running"},
-		"a deleted completed step":      {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpDeleteStep, StepId: "a"})}, "it deletes step a, which is completed"},
-		"an unknown dependency":         {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpAddDependency, StepId: "d", DependsOnStepId: "zz"})}, "does not exist"},
-		"a reopened held step":          {[]*journal.Event{line("task_step_reopened", "b", "", &boardv1.TaskStepReopened{})}, "which is running"},
-		"a reopened ready step":         {[]*journal.Event{line("task_step_reopened", "d", "", &boardv1.TaskStepReopened{})}, "which is ready"},
-		"a lease of a ready step":       {[]*journal.Event{line("task_step_lease_expired", "d", "", &boardv1.TaskStepLeaseExpired{})}, "which is ready"},
-		"a lease of a failed step":      {[]*journal.Event{line("task_step_lease_expired", "f", "", &boardv1.TaskStepLeaseExpired{})}, "which is failed"},
-		"a lease of another run":        {[]*journal.Event{line("task_step_lease_expired", "b", "", &boardv1.TaskStepLeaseExpired{ClaimedByRunId: runC})}, "run " + runB + " holds it"},
-		"a start by another run":        {[]*journal.Event{line("task_step_started", "c", runB, &boardv1.TaskStepStarted{})}, "run " + runC + " holds it"},
-		"a start of a running step":     {[]*journal.Event{line("task_step_started", "b", runB, &boardv1.TaskStepStarted{})}, "which is running"},
-		"progress of a claimed step":    {[]*journal.Event{line("task_step_updated", "c", runC, &boardv1.TaskStepUpdated{})}, "which is claimed"},
-		"progress by another run":       {[]*journal.Event{line("task_step_updated", "b", runC, &boardv1.TaskStepUpdated{})}, "run " + runB + " holds it"},
-		"ready although it is held":     {[]*journal.Event{line("task_step_ready", "b", "", &boardv1.TaskStepReady{})}, "which is running"},
-		"ready before its dependencies": {[]*journal.Event{line("task_step_ready", "e", "", &boardv1.TaskStepReady{})}, "not completed"},
-		"running twice":                 {[]*journal.Event{line("task_running", "", "", &boardv1.TaskRunning{})}, "cannot become running"},
-		"another result":                {[]*journal.Event{line("task_step_completed", "a", "", &boardv1.TaskStepCompleted{})}, "which is completed"},
+		"a cycle of old steps": {
+			[]*journal.Event{updated(&boardv1.Operation{Op: model.OpAddDependency, StepId: "b", DependsOnStepId: "e"})},
+			"the dependencies run in a circle: b, e, b",
+		},
+		"a step on itself": {
+			[]*journal.Event{
+				updated(&boardv1.Operation{Op: model.OpUpdateStep, StepId: "d", Fields: &boardv1.StepFields{
+					DependsOnStepIds: &boardv1.StepList{StepIds: []string{"d"}},
+				}}),
+			}, "circle: d, d",
+		},
+		"a deleted dependency": {
+			[]*journal.Event{updated(&boardv1.Operation{Op: model.OpCancelStep, StepId: "e"},
+				&boardv1.Operation{Op: model.OpDeleteStep, StepId: "e"})}, "on which step h depends",
+		},
+		"a cancelled running step": {
+			[]*journal.Event{updated(&boardv1.Operation{Op: model.OpCancelStep, StepId: "b"},
+				&boardv1.Operation{Op: model.OpDeleteStep, StepId: "b"})},
+			"change step b, which is running, to cancelled",
+		},
+		"a reopened completed step": {
+			[]*journal.Event{updated(&boardv1.Operation{Op: model.OpReopenStep, StepId: "a"},
+				&boardv1.Operation{Op: model.OpDeleteStep, StepId: "a"})},
+			"change step a, which is completed, to pending",
+		},
+		"a deleted running step": {
+			[]*journal.Event{updated(&boardv1.Operation{Op: model.OpDeleteStep, StepId: "b"})},
+			"it deletes step b, which is running",
+		},
+		"a deleted completed step": {
+			[]*journal.Event{updated(&boardv1.Operation{Op: model.OpDeleteStep, StepId: "a"})},
+			"it deletes step a, which is completed",
+		},
+		"an unknown dependency": {
+			[]*journal.Event{
+				updated(&boardv1.Operation{Op: model.OpAddDependency, StepId: "d", DependsOnStepId: "zz"}),
+			},
+			"does not exist",
+		},
+		"a reopened held step": {
+			[]*journal.Event{line("task_step_reopened", "b", "", &boardv1.TaskStepReopened{})}, "which is running",
+		},
+		"a reopened ready step": {
+			[]*journal.Event{line("task_step_reopened", "d", "", &boardv1.TaskStepReopened{})}, "which is ready",
+		},
+		"a lease of a ready step": {
+			[]*journal.Event{line("task_step_lease_expired", "d", "", &boardv1.TaskStepLeaseExpired{})},
+			"which is ready",
+		},
+		"a lease of a failed step": {
+			[]*journal.Event{line("task_step_lease_expired", "f", "", &boardv1.TaskStepLeaseExpired{})},
+			"which is failed",
+		},
+		"a lease of another run": {
+			[]*journal.Event{
+				line("task_step_lease_expired", "b", "", &boardv1.TaskStepLeaseExpired{ClaimedByRunId: runC}),
+			},
+			"run " + runB + " holds it",
+		},
+		"a start by another run": {
+			[]*journal.Event{line("task_step_started", "c", runB, &boardv1.TaskStepStarted{})}, "run " + runC +
+				" holds it",
+		},
+		"a start of a running step": {
+			[]*journal.Event{line("task_step_started", "b", runB, &boardv1.TaskStepStarted{})}, "which is running",
+		},
+		"progress of a claimed step": {
+			[]*journal.Event{line("task_step_updated", "c", runC, &boardv1.TaskStepUpdated{})}, "which is claimed",
+		},
+		"progress by another run": {
+			[]*journal.Event{line("task_step_updated", "b", runC, &boardv1.TaskStepUpdated{})}, "run " + runB +
+				" holds it",
+		},
+		"ready although it is held": {
+			[]*journal.Event{line("task_step_ready", "b", "", &boardv1.TaskStepReady{})},
+			"which is running",
+		},
+		"ready before its dependencies": {
+			[]*journal.Event{line("task_step_ready", "e", "", &boardv1.TaskStepReady{})},
+			"not completed",
+		},
+		"running twice": {
+			[]*journal.Event{line("task_running", "", "", &boardv1.TaskRunning{})},
+			"cannot become running",
+		},
+		"another result": {
+			[]*journal.Event{line("task_step_completed", "a", "", &boardv1.TaskStepCompleted{})}, "which is completed",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			log := forge(t, "one-wal", append(base[:len(base):len(base)], c.lines...))
@@ -103,10 +200,15 @@ func TestB1_ALineThatCannotFollowIsFound(t *testing.T) {
 	}
 	// A board whose first line has a cycle, and one that runs although no step can.
 	for says, first := range map[string]*boardv1.TaskCreated{
-		"the dependencies run in a circle": {WalName: "one-wal", Steps: []*boardv1.StepInput{in("a", "b"), in("b", "a")}},
-		"no step is ready":                 {WalName: "one-wal", Steps: []*boardv1.StepInput{in("a")}},
+		"the dependencies run in a circle": {WalName: "one-wal", Steps: []*boardv1.StepInput{
+			in("a", "b"), in("b", "a"),
+		}},
+		"no step is ready": {WalName: "one-wal", Steps: []*boardv1.StepInput{in("a")}},
 	} {
-		lines := []*journal.Event{line("task_created", "", "", first), line("task_running", "", "", &boardv1.TaskRunning{})}
+		lines := []*journal.Event{
+			line("task_created", "", "", first),
+			line("task_running", "", "", &boardv1.TaskRunning{}),
+		}
 		_, err := wal.Replay(bytes.NewReader(forge(t, "one-wal", lines)))
 		require.ErrorContains(t, err, says)
 	}
@@ -118,8 +220,14 @@ func TestB1_LinesNamePrincipalAndRole(t *testing.T) {
 	r.create("one", in("a"))
 	runID := r.held("one", "a")
 	require.NoError(t, r.report("one", "w-a", runID, "a", model.StepRunning))
-	require.NoError(t, r.update("one", &boardv1.Operation{Op: model.OpUpdateTask, Task: &boardv1.UpdateTask{Title: proto.String("T")}}))
-	_, err := r.service.UpdateBoard(r.operator(), &boardv1.UpdateBoardRequest{SessionId: owner, BoardId: "one", Operations: []*boardv1.Operation{{Op: model.OpBlockBoard}}})
+	require.NoError(t,
+		r.update("one", &boardv1.Operation{Op: model.OpUpdateTask, Task: &boardv1.UpdateTask{
+			Title: proto.String("T"),
+		}}))
+	_, err := r.service.UpdateBoard(r.operator(), &boardv1.UpdateBoardRequest{
+		SessionId: owner, BoardId: "one",
+		Operations: []*boardv1.Operation{{Op: model.OpBlockBoard}},
+	})
 	require.NoError(t, err)
 	r.clk.Advance(DefaultLeaseTerm)
 	r.service.leases.Settle()

@@ -81,7 +81,10 @@ func (r *rig) owner() context.Context { return planetest.AsAgent(within(r.t), ow
 func (r *rig) operator() context.Context { return planetest.As(within(r.t), rpc.RoleOperator) }
 
 func (r *rig) as(worker, runID string) context.Context {
-	return rpc.WithActor(within(r.t), rpc.Actor{Namespace: "acme", Principal: "worker/" + worker, Role: rpc.RoleWorker, AgentID: worker, RunID: runID})
+	return rpc.WithActor(within(r.t), rpc.Actor{
+		Namespace: "acme", Principal: "worker/" + worker, Role: rpc.RoleWorker,
+		AgentID: worker, RunID: runID,
+	})
 }
 
 // within returns a context that ends a test which would hang.
@@ -141,8 +144,9 @@ func (r *rig) runIn(board, worker, pool string, allowed ...string) string {
 		method: "test", session: model.Key{Namespace: "acme", ID: owner}, board: board, actor: plane.System("acme"),
 		decide: func(_ *model.State, b *board_, _ journal.Env) ([]*journal.Event, error) {
 			return []*journal.Event{b.NewEvent("", &boardv1.WorkerDispatched{Run: &boardv1.WorkerRun{
-				RunId: runID, SessionId: owner, BoardId: board, WorkerPoolId: pool, WorkerId: worker, AllowedStepIds: allowed,
-				Status: boardv1.RunStatus_RUN_STATUS_RUNNING,
+				RunId: runID, SessionId: owner, BoardId: board, WorkerPoolId: pool, WorkerId: worker,
+				AllowedStepIds: allowed,
+				Status:         boardv1.RunStatus_RUN_STATUS_RUNNING,
 			}})}, nil
 		},
 	})
@@ -153,7 +157,10 @@ func (r *rig) runIn(board, worker, pool string, allowed ...string) string {
 type board_ = model.Board
 
 func (r *rig) claim(board, worker, runID, step string) error {
-	_, err := r.service.ClaimStep(r.as(worker, runID), &boardv1.ClaimStepRequest{SessionId: owner, BoardId: board, StepId: step})
+	_, err := r.service.ClaimStep(r.as(worker, runID), &boardv1.ClaimStepRequest{
+		SessionId: owner, BoardId: board,
+		StepId: step,
+	})
 	return err
 }
 
@@ -166,17 +173,26 @@ func (r *rig) held(board, step string) string {
 }
 
 func (r *rig) report(board, worker, runID, step string, to model.StepStatus) error {
-	_, err := r.service.UpdateStep(r.as(worker, runID), &boardv1.UpdateStepRequest{SessionId: owner, BoardId: board, StepId: step, Status: to})
+	_, err := r.service.UpdateStep(r.as(worker, runID), &boardv1.UpdateStepRequest{
+		SessionId: owner, BoardId: board,
+		StepId: step, Status: to,
+	})
 	return err
 }
 
 func (r *rig) say(board, step string, to model.StepStatus) error {
-	_, err := r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{SessionId: owner, BoardId: board, StepId: step, Status: to})
+	_, err := r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
+		SessionId: owner, BoardId: board, StepId: step,
+		Status: to,
+	})
 	return err
 }
 
 func (r *rig) update(board string, ops ...*boardv1.Operation) error {
-	_, err := r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{SessionId: owner, BoardId: board, Operations: ops})
+	_, err := r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{
+		SessionId: owner, BoardId: board,
+		Operations: ops,
+	})
 	return err
 }
 
@@ -210,7 +226,10 @@ func (r *rig) wal(name string) []byte {
 	r.t.Helper()
 	var out []byte
 	for {
-		resp, err := r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{SessionId: owner, WalName: name, AfterWalSeq: int64(countLines(out))})
+		resp, err := r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{
+			SessionId: owner, WalName: name,
+			AfterWalSeq: int64(countLines(out)),
+		})
 		require.NoError(r.t, err)
 		out = append(out, resp.GetLines()...)
 		if !resp.GetTruncated() {
@@ -268,7 +287,10 @@ func (r *rig) connect(hello *boardv1.BoardWorkerHello) *pair {
 	}
 	hello.BootId = "boot"
 	ctx, cancel := context.WithCancel(planetest.As(within(r.t), rpc.RoleWorker))
-	p := &pair{ctx: ctx, cancel: cancel, in: make(chan *boardv1.ConnectRequest, 16), out: make(chan *boardv1.ConnectResponse, 1024), ended: make(chan error, 1)}
+	p := &pair{
+		ctx: ctx, cancel: cancel, in: make(chan *boardv1.ConnectRequest, 16),
+		out: make(chan *boardv1.ConnectResponse, 1024), ended: make(chan error, 1),
+	}
 	service := r.service
 	go func() { p.ended <- service.Connect(p) }()
 	p.in <- &boardv1.ConnectRequest{Hello: hello}

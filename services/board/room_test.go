@@ -24,8 +24,8 @@ func (r *rig) assignedRuns() []string {
 	return resp.GetWorkers()[0].GetRunIds()
 }
 
-// TestB10_ARepeatedDispatchTakesNoRoom repeats a DispatchWorker whose run has ended: the only room of the worker is free for
-// the next one.
+// TestB10_ARepeatedDispatchTakesNoRoom repeats a DispatchWorker whose run has ended: the only room of the worker is
+// free for the next one.
 func TestB10_ARepeatedDispatchTakesNoRoom(t *testing.T) {
 	r := newRig(t)
 	r.create("one", in("a"), in("b"))
@@ -48,12 +48,14 @@ func TestB10_ARepeatedDispatchTakesNoRoom(t *testing.T) {
 	require.Equal(t, "b", w.assigned(t).GetStep().GetStepId())
 }
 
-// TestB15_TheEndOfABoardFreesItsWorkers ends a board with a run that holds no step: its worker is told to stop it and has room for
-// a run of another board (SPEC B15.4).
+// TestB15_TheEndOfABoardFreesItsWorkers ends a board with a run that holds no step: its worker is told to stop it and
+// has room for a run of another board (SPEC B15.4).
 func TestB15_TheEndOfABoardFreesItsWorkers(t *testing.T) {
 	for name, end := range map[string]func(r *rig) error{
 		"completed": func(r *rig) error {
-			_, err := r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{SessionId: owner, BoardId: "one"})
+			_, err := r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{
+				SessionId: owner, BoardId: "one",
+			})
 			return err
 		},
 		"failed": func(r *rig) error {
@@ -71,7 +73,9 @@ func TestB15_TheEndOfABoardFreesItsWorkers(t *testing.T) {
 				r.create("one", in("a"))
 				r.create("two", in("b"))
 				w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1, ChoosesSteps: chooses})
-				_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
+				_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+					SessionId: owner, BoardId: "one",
+				})
 				require.NoError(t, err)
 				runID := w.assigned(t).GetRun().GetRunId()
 				if chooses {
@@ -89,7 +93,9 @@ func TestB15_TheEndOfABoardFreesItsWorkers(t *testing.T) {
 				w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{{RunId: runID, Finished: true}}}
 				acks, _ := w.acks(t)
 				require.Equal(t, "task_terminal", acks[0].GetError())
-				_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "two"})
+				_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+					SessionId: owner, BoardId: "two",
+				})
 				require.NoError(t, err)
 				require.Equal(t, "two", w.assigned(t).GetRun().GetBoardId())
 			})
@@ -97,8 +103,8 @@ func TestB15_TheEndOfABoardFreesItsWorkers(t *testing.T) {
 	}
 }
 
-// TestB15_ARunThatEndsBeforeItBegins gives a worker a run that ended after it was dispatched and before the worker's stream began it: the room is
-// free again. Boards of two sessions are in different partitions.
+// TestB15_ARunThatEndsBeforeItBegins gives a worker a run that ended after it was dispatched and before the worker's
+// stream began it: the room is free again. Boards of two sessions are in different partitions.
 func TestB15_ARunThatEndsBeforeItBegins(t *testing.T) {
 	r := openRig(t)
 	r.down()
@@ -112,7 +118,10 @@ func TestB15_ARunThatEndsBeforeItBegins(t *testing.T) {
 		parts[r.service.engine.For("acme", session)] = true
 		as := planetest.AsAgent(within(t), session)
 		create := func(board string) {
-			_, err := r.service.CreateBoard(as, &boardv1.CreateBoardRequest{SessionId: session, BoardId: board, WalName: board, Title: "B", Steps: []*boardv1.StepInput{in("a")}})
+			_, err := r.service.CreateBoard(as, &boardv1.CreateBoardRequest{
+				SessionId: session, BoardId: board,
+				WalName: board, Title: "B", Steps: []*boardv1.StepInput{in("a")},
+			})
 			require.NoError(t, err)
 		}
 		create("ended")
@@ -134,13 +143,15 @@ func TestB15_ARunThatEndsBeforeItBegins(t *testing.T) {
 	require.Greater(t, len(parts), 2, "the sessions lie apart")
 }
 
-// TestB15_RoomFollowsTheEvents: the room of a claim is taken in the order of the events, so that a run that ends before the worker's
-// stream has its answer frees it.
+// TestB15_RoomFollowsTheEvents: the room of a claim is taken in the order of the events, so that a run that ends before
+// the worker's stream has its answer frees it.
 func TestB15_RoomFollowsTheEvents(t *testing.T) {
 	r := newRig(t)
 	r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
 	committed := func(payload proto.Message) {
-		r.service.workers.Committed([]*journal.Event{{Namespace: "acme", SessionID: owner, TaskID: "one", Payload: payload}})
+		r.service.workers.Committed([]*journal.Event{
+			{Namespace: "acme", SessionID: owner, TaskID: "one", Payload: payload},
+		})
 	}
 	committed(&boardv1.TaskStepClaimed{ClaimedByAgentId: "w1", ClaimedByRunId: "run_x", DispatchId: "dsp_x"})
 	require.Equal(t, []string{"run_x"}, r.assignedRuns())

@@ -97,11 +97,14 @@ func TestS2_365_ARunAndNothingElse(t *testing.T) {
 	elsewhere.WorkerPoolId = "other"
 	r.create("mine", in("mine"), in("need"), in("mine2", "need"), secret("hidden"), elsewhere)
 	_, err := r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
-		SessionId: owner, BoardId: "beside", WalName: "beside-wal", Title: "SECRET", Summary: "SECRET", Steps: []*boardv1.StepInput{secret("mine"), secret("hidden")},
+		SessionId: owner, BoardId: "beside", WalName: "beside-wal", Title: "SECRET", Summary: "SECRET",
+		Steps: []*boardv1.StepInput{secret("mine"), secret("hidden")},
 	})
 	require.NoError(t, err)
 	_, err = r.service.CreateBoard(planetest.AsAgent(within(t), "other"), &boardv1.CreateBoardRequest{
-		SessionId: "other", BoardId: "mine", WalName: "mine-wal", Title: "SECRET", Steps: []*boardv1.StepInput{secret("mine"), secret("hidden")},
+		SessionId: "other", BoardId: "mine", WalName: "mine-wal", Title: "SECRET", Steps: []*boardv1.StepInput{
+			secret("mine"), secret("hidden"),
+		},
 	})
 	require.NoError(t, err)
 	dispatched := r.open("beside", 1)
@@ -111,22 +114,55 @@ func TestS2_365_ARunAndNothingElse(t *testing.T) {
 	before := len(r.events())
 
 	outside := map[string]map[string]string{
-		"another board":             {"session_id": owner, "board_id": "beside", "wal_name": "beside-wal", "step_id": "mine", "run_id": foreign, "dispatch_id": dispatched},
-		"another session":           {"session_id": "other", "board_id": "mine", "wal_name": "mine-wal", "step_id": "mine", "run_id": foreign, "dispatch_id": dispatched},
-		"a step out of its scope":   {"session_id": owner, "board_id": "mine", "wal_name": "mine-wal", "step_id": "hidden", "step_ids": "hidden", "run_id": foreign},
-		"a step of another pool":    {"session_id": owner, "board_id": "mine", "wal_name": "mine-wal", "step_id": "elsewhere", "step_ids": "elsewhere", "run_id": foreign},
-		"its own board, as a whole": {"session_id": owner, "board_id": "mine", "wal_name": "mine-wal", "run_id": foreign},
+		"another board": {
+			"session_id": owner, "board_id": "beside", "wal_name": "beside-wal",
+			"step_id": "mine", "run_id": foreign, "dispatch_id": dispatched,
+		},
+		"another session": {
+			"session_id": "other", "board_id": "mine", "wal_name": "mine-wal",
+			"step_id": "mine", "run_id": foreign, "dispatch_id": dispatched,
+		},
+		"a step out of its scope": {
+			"session_id": owner, "board_id": "mine", "wal_name": "mine-wal",
+			"step_id": "hidden", "step_ids": "hidden", "run_id": foreign,
+		},
+		"a step of another pool": {
+			"session_id": owner, "board_id": "mine", "wal_name": "mine-wal",
+			"step_id": "elsewhere", "step_ids": "elsewhere", "run_id": foreign,
+		},
+		"its own board, as a whole": {
+			"session_id": owner, "board_id": "mine", "wal_name": "mine-wal",
+			"run_id": foreign,
+		},
 	}
 	actors := map[string]rpc.Actor{
-		"the run":                         {Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker, AgentID: "w1", RunID: mine},
-		"the run in another namespace":    {Namespace: "beta", Principal: "worker/w1", Role: rpc.RoleWorker, AgentID: "w1", RunID: mine},
-		"a run that never was":            {Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker, AgentID: "w1", RunID: "run_none"},
-		"a worker without a run":          {Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker, AgentID: "w1"},
-		"an integration":                  {Namespace: "acme", Principal: "hook", Role: rpc.RoleIntegration},
-		"a runner":                        {Namespace: "acme", Principal: "runner", Role: rpc.RoleRunner},
-		"another agent":                   {Namespace: "acme", Principal: "agent/third", Role: rpc.RoleAgent, AgentID: "third"},
-		"the owner, in another namespace": {Namespace: "beta", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: owner},
-		"nobody":                          {},
+		"the run": {
+			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker,
+			AgentID: "w1", RunID: mine,
+		},
+		"the run in another namespace": {
+			Namespace: "beta", Principal: "worker/w1", Role: rpc.RoleWorker,
+			AgentID: "w1", RunID: mine,
+		},
+		"a run that never was": {
+			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker,
+			AgentID: "w1", RunID: "run_none",
+		},
+		"a worker without a run": {
+			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker,
+			AgentID: "w1",
+		},
+		"an integration": {Namespace: "acme", Principal: "hook", Role: rpc.RoleIntegration},
+		"a runner":       {Namespace: "acme", Principal: "runner", Role: rpc.RoleRunner},
+		"another agent": {
+			Namespace: "acme", Principal: "agent/third", Role: rpc.RoleAgent,
+			AgentID: "third",
+		},
+		"the owner, in another namespace": {
+			Namespace: "beta", Principal: "agent/keeper", Role: rpc.RoleAgent,
+			AgentID: owner,
+		},
+		"nobody": {},
 	}
 	methods := boardv1.File_quartet_board_v1_board_service_proto.Services().ByName("BoardService").Methods()
 	require.Greater(t, methods.Len(), 20)
@@ -135,7 +171,8 @@ func TestS2_365_ARunAndNothingElse(t *testing.T) {
 		for who, actor := range actors {
 			for where, values := range outside {
 				home := values["session_id"] == owner && values["board_id"] == "mine"
-				if who == "the run" && (m.Name() == "FinishWorkerRun" && home || m.Name() == "ClaimStep" && values["step_id"] == "" && home) {
+				if who == "the run" && (m.Name() == "FinishWorkerRun" && home || m.Name() == "ClaimStep" &&
+					values["step_id"] == "" && home) {
 					continue // its own end, and any step of its scope: what it is there for
 				}
 				req := aim(t, m.Input(), values)

@@ -105,7 +105,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("board: the wait for cancelled workers is %s; it must be at most 5m", cfg.CancelWait)
 	}
 	if cfg.TokenBudget < minBudget || cfg.TokenBudget > maxBudget {
-		return nil, fmt.Errorf("board: the token budget of summaries is %d; it must be %d to %d", cfg.TokenBudget, minBudget, maxBudget)
+		return nil, fmt.Errorf("board: the token budget of summaries is %d; it must be %d to %d", cfg.TokenBudget,
+			minBudget, maxBudget)
 	}
 	if err := deps.Complete(); err != nil {
 		return nil, err
@@ -114,7 +115,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.endings = clock.NewDue(deps.Clock, s.endDue)
 	s.leases = leases.New(deps.Clock, cfg.LeaseTerm, deps.Logger)
-	s.workers = workers.New(workers.Config{Clock: deps.Clock, Leases: s.leases, MintToken: deps.MintRun, Stopping: s.ctx.Done()})
+	s.workers = workers.New(workers.Config{
+		Clock: deps.Clock, Leases: s.leases, MintToken: deps.MintRun,
+		Stopping: s.ctx.Done(),
+	})
 	return s, nil
 }
 

@@ -68,7 +68,8 @@ func TestS2_EveryMoveOfAStep(t *testing.T) {
 					require.Equal(t, model.Held(after.GetStatus()), after.GetClaimedByRunId() != "")
 					continue
 				}
-				require.ErrorIs(t, err, fault.StepState, "%s to %s by %d", model.StepStatusName(from), model.StepStatusName(to), who)
+				require.ErrorIs(t, err, fault.StepState, "%s to %s by %d", model.StepStatusName(from),
+					model.StepStatusName(to), who)
 				require.Equal(t, from, after.GetStatus())
 				require.Len(t, r.events(), before)
 			}
@@ -108,7 +109,9 @@ func TestB9_ALeaseThatIsOver(t *testing.T) {
 			r.create("one", in("a"))
 			runID := r.held("one", "a")
 			r.clk.Advance(DefaultLeaseTerm - time.Second)
-			_, err := r.service.RenewWorkerRun(r.as("w-a", runID), &boardv1.RenewWorkerRunRequest{SessionId: owner, BoardId: "one"})
+			_, err := r.service.RenewWorkerRun(r.as("w-a", runID), &boardv1.RenewWorkerRunRequest{
+				SessionId: owner, BoardId: "one",
+			})
 			require.NoError(t, err)
 			n := len(r.events()) // a heartbeat writes nothing
 			r.clk.Advance(DefaultLeaseTerm - time.Second)
@@ -122,7 +125,8 @@ func TestB9_ALeaseThatIsOver(t *testing.T) {
 				r.clk.Advance(time.Second)
 				r.service.leases.Settle()
 			}
-			require.Equal(t, []string{"task_step_lease_expired", "task_step_ready", "worker_run_ended"}, planetest.Types(r.events()[n:]))
+			require.Equal(t, []string{"task_step_lease_expired", "task_step_ready", "worker_run_ended"},
+				planetest.Types(r.events()[n:]))
 			n = len(r.events())
 			err = r.report("one", "w-a", runID, "a", model.StepCompleted)
 			require.ErrorIs(t, err, fault.LeaseExpired)
@@ -170,7 +174,9 @@ func TestS2_151_ABlockedBoard(t *testing.T) {
 	require.NoError(t, r.update("one", &boardv1.Operation{Op: model.OpBlockBoard, Reason: "wait for a decision"}))
 	require.Equal(t, model.BoardBlocked, r.get("one").GetStatus())
 	require.ErrorIs(t, r.claim("one", "w2", idle, "c"), fault.BoardNotDispatchable)
-	_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{SessionId: owner, BoardId: "one"})
+	_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
+		SessionId: owner, BoardId: "one",
+	})
 	require.ErrorIs(t, err, fault.BoardNotDispatchable)
 	_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
 	require.ErrorIs(t, err, fault.BoardNotDispatchable)
@@ -201,19 +207,29 @@ func TestS2_425_CompletingABoard(t *testing.T) {
 	require.NoError(t, r.report("one", "w-d", runID, "d", model.StepFailed))
 	n := len(r.events())
 	require.NoError(t, complete())
-	require.Equal(t, []string{"task_step_cancelled", "task_step_cancelled", "task_completed"}, planetest.Types(r.events()[n:]))
+	require.Equal(t, []string{"task_step_cancelled", "task_step_cancelled", "task_completed"},
+		planetest.Types(r.events()[n:]))
 	require.Equal(t, model.StepFailed, r.step("one", "d").GetStatus())
 	require.ErrorIs(t, complete(), fault.TaskTerminal)
 	require.ErrorIs(t, r.say("one", "d", model.StepPending), fault.TaskTerminal)
 	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpReopenBoard}), fault.TaskTerminal)
 	require.Len(t, r.events(), n+3)
 	// The id may be used again, the WAL's name may not (S2-038).
-	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{SessionId: owner, BoardId: "one", WalName: "one-wal", Title: "t", Steps: []*boardv1.StepInput{in("a")}})
+	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+		SessionId: owner, BoardId: "one",
+		WalName: "one-wal", Title: "t", Steps: []*boardv1.StepInput{in("a")},
+	})
 	require.ErrorIs(t, err, fault.PathConflict)
-	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{SessionId: owner, BoardId: "one", WalName: "one-again", Title: "t", Steps: []*boardv1.StepInput{in("a")}})
+	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+		SessionId: owner, BoardId: "one",
+		WalName: "one-again", Title: "t", Steps: []*boardv1.StepInput{in("a")},
+	})
 	require.NoError(t, err)
 	require.Equal(t, model.BoardRunning, r.get("one").GetStatus())
-	old, err := r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one", WalName: "one-wal"})
+	old, err := r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{
+		SessionId: owner, BoardId: "one",
+		WalName: "one-wal",
+	})
 	require.NoError(t, err)
 	require.Len(t, old.GetBoard().GetSteps(), 4)
 	require.ErrorIs(t, r.report("one", "w-d", runID, "d", model.StepCompleted), fault.TaskTerminal)
@@ -225,14 +241,19 @@ func TestB12_FailingABoardStopsItsWorkersFirst(t *testing.T) {
 		r.create("one", in("a"), in("b"), in("c", "a"), in("d"))
 		require.NoError(t, r.say("one", "d", model.StepCompleted))
 		w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
-		run, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
+		run, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+			SessionId: owner, BoardId: "one",
+		})
 		require.NoError(t, err)
 		require.Equal(t, "a", w.next(t).GetAssigned()[0].GetStep().GetStepId())
 		done := make(chan *boardv1.FailBoardResponse, 1)
 		failed := make(chan error, 1)
 		ctx := r.owner()
 		go func() {
-			resp, err := r.service.FailBoard(ctx, &boardv1.FailBoardRequest{SessionId: owner, BoardId: "one", Reason: "no use", RequestId: "f1"})
+			resp, err := r.service.FailBoard(ctx, &boardv1.FailBoardRequest{
+				SessionId: owner, BoardId: "one",
+				Reason: "no use", RequestId: "f1",
+			})
 			done <- resp
 			failed <- err
 		}()
@@ -240,10 +261,13 @@ func TestB12_FailingABoardStopsItsWorkersFirst(t *testing.T) {
 		require.True(t, r.get("one").GetTerminating())
 		require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpCancelStep, StepId: "b"}), fault.TaskTerminal)
 		if stops {
-			w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{{RunId: run.GetRun().GetRunId(), Finished: true}}}
+			w.in <- &boardv1.ConnectRequest{
+				Reports: []*boardv1.StepReport{{RunId: run.GetRun().GetRunId(), Finished: true}},
+			}
 		} else {
 			require.Eventually(t, func() bool {
-				_, set := r.service.endings.At(endingKey(model.BoardKey{Namespace: "acme", Session: owner, WAL: "one-wal"}))
+				_, set := r.service.endings.At(
+					endingKey(model.BoardKey{Namespace: "acme", Session: owner, WAL: "one-wal"}))
 				return set
 			}, time.Minute, time.Millisecond)
 			r.clk.Advance(DefaultCancelWait)
@@ -272,7 +296,10 @@ func TestB12_FailingABoardStopsItsWorkersFirst(t *testing.T) {
 			require.Contains(t, types, "child_agent_cancel_timeout")
 		}
 		require.Equal(t, "task_failed", types[len(types)-1])
-		again, err := r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{SessionId: owner, BoardId: "one", Reason: "no use", RequestId: "f1"})
+		again, err := r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{
+			SessionId: owner, BoardId: "one",
+			Reason: "no use", RequestId: "f1",
+		})
 		require.NoError(t, err)
 		require.Equal(t, resp.GetEventIds(), again.GetEventIds())
 	}
@@ -295,7 +322,8 @@ func TestB12_AnEndThatARestartInterrupts(t *testing.T) {
 	_ = service
 	r.up()
 	r.clk.Advance(DefaultCancelWait)
-	require.Eventually(t, func() bool { return r.get("one").GetStatus() == model.BoardCancelled }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return r.get("one").GetStatus() == model.BoardCancelled }, time.Minute,
+		time.Millisecond)
 	require.Equal(t, "task_cancelled", r.step("one", "a").GetReason())
 }
 
@@ -303,8 +331,10 @@ func TestB12_AnEndThatARestartInterrupts(t *testing.T) {
 // every status: what the table does not have makes the board unusable.
 func TestS2_EveryMoveOfABoard(t *testing.T) {
 	lines := map[model.BoardStatus]proto.Message{
-		model.BoardPending: &boardv1.TaskReopened{}, model.BoardRunning: &boardv1.TaskRunning{}, model.BoardBlocked: &boardv1.TaskBlocked{},
-		model.BoardCompleted: &boardv1.TaskCompleted{}, model.BoardFailed: &boardv1.TaskFailed{}, model.BoardCancelled: &boardv1.TaskCancelled{},
+		model.BoardPending: &boardv1.TaskReopened{}, model.BoardRunning: &boardv1.TaskRunning{},
+		model.BoardBlocked:   &boardv1.TaskBlocked{},
+		model.BoardCompleted: &boardv1.TaskCompleted{}, model.BoardFailed: &boardv1.TaskFailed{},
+		model.BoardCancelled: &boardv1.TaskCancelled{},
 	}
 	require.Len(t, model.BoardMoves, 13)
 	for from := model.BoardPending; from <= model.BoardCancelled; from++ {

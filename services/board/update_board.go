@@ -14,7 +14,9 @@ import (
 )
 
 // UpdateBoard applies operations to a board, all of them or none (S2-309 to S2-353, SPEC B4).
-func (s *Service) UpdateBoard(ctx context.Context, req *boardv1.UpdateBoardRequest) (*boardv1.UpdateBoardResponse, error) {
+func (s *Service) UpdateBoard(ctx context.Context, req *boardv1.UpdateBoardRequest) (*boardv1.UpdateBoardResponse,
+	error,
+) {
 	if err := fault.First(
 		s.admitUpdate(ctx, req),
 		fault.RequestID(req.GetRequestId()),
@@ -31,7 +33,8 @@ func (s *Service) UpdateBoard(ctx context.Context, req *boardv1.UpdateBoardReque
 				return nil, err
 			}
 			if req.ExpectedRevision != nil && req.GetExpectedRevision() != b.Lines {
-				return nil, fault.RevisionConflict.Newf("board %q has revision %d, not %d; read it again", b.ID, b.Lines, req.GetExpectedRevision()).
+				return nil, fault.RevisionConflict.Newf("board %q has revision %d, not %d; read it again", b.ID,
+					b.Lines, req.GetExpectedRevision()).
 					With("revision", strconv.FormatInt(b.Lines, 10))
 			}
 			return patch.Decide(b, req.GetOperations())
@@ -40,7 +43,9 @@ func (s *Service) UpdateBoard(ctx context.Context, req *boardv1.UpdateBoardReque
 	if err != nil {
 		return nil, err
 	}
-	b, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (*boardv1.Board, error) { return b.WithDiagnostics(), nil })
+	b, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (*boardv1.Board, error) {
+		return b.WithDiagnostics(), nil
+	})
 	if err != nil {
 		return nil, plane.Stored(err)
 	}
@@ -54,12 +59,14 @@ func (s *Service) admitUpdate(ctx context.Context, req *boardv1.UpdateBoardReque
 	case rpc.RoleOperator:
 		for _, op := range req.GetOperations() {
 			if op.GetOp() != model.OpBlockBoard && op.GetOp() != model.OpReopenBoard {
-				return fault.PermissionDenied.New("an operator may block and reopen a board; only its orchestrator may change its content")
+				return fault.PermissionDenied.New("an operator may block and reopen a board; only its orchestrator " +
+					"may change its content")
 			}
 		}
 		return fault.Name("session_id", req.GetSessionId())
 	case rpc.RoleWorker:
-		return fault.PermissionDenied.New("workers do not change boards, only the state of the step they hold; UpdateStep does that")
+		return fault.PermissionDenied.New("workers do not change boards, only the state of the step they hold; " +
+			"UpdateStep does that")
 	}
 	return s.orchestrate(ctx, "board_update", req.GetSessionId())
 }

@@ -22,14 +22,18 @@ func (s *Service) UpdateStep(ctx context.Context, req *boardv1.UpdateStepRequest
 	} else {
 		err = s.orchestrate(ctx, "board_update_step", req.GetSessionId())
 	}
-	if err := fault.First(err, fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()), fault.Name("step_id", req.GetStepId()),
+	if err := fault.First(err, fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()),
+		fault.Name("step_id", req.GetStepId()),
 		rules.CheckResult(req.GetResultSummary(), req.GetArtifactIds(), req.GetReason())); err != nil {
 		return nil, err
 	}
 	if _, known := boardv1.StepStatus_name[int32(req.GetStatus())]; !known || req.GetStatus() == 0 {
 		return nil, fault.Invalid("status", req.GetStatus().String(), "must be a status of steps")
 	}
-	rep := rules.Report{Status: req.GetStatus(), Summary: req.ResultSummary, Artifacts: req.GetArtifactIds(), Reason: req.GetReason()}
+	rep := rules.Report{
+		Status: req.GetStatus(), Summary: req.ResultSummary, Artifacts: req.GetArtifactIds(),
+		Reason: req.GetReason(),
+	}
 	k := sessionKey(ctx, req.GetSessionId())
 	out, err := s.do(ctx, change{
 		method: "UpdateStep", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req,

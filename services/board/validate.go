@@ -18,7 +18,8 @@ func checkAllowed(list *boardv1.StepList, most int) ([]string, error) {
 		return nil, nil
 	}
 	if len(list.GetStepIds()) == 0 {
-		return nil, fault.InvalidArgument.New("allowed_step_ids is empty, so that nothing could be claimed; leave it out, or name steps").
+		return nil, fault.InvalidArgument.New("allowed_step_ids is empty, so that nothing could be claimed; leave it "+
+			"out, or name steps").
 			WithField("allowed_step_ids", "must be left out or have an entry")
 	}
 	if err := fault.Entries("allowed_step_ids", len(list.GetStepIds()), most); err != nil {

@@ -88,7 +88,10 @@ func TestX8_TenThousandSteps(t *testing.T) {
 	runID := r.held("one", "root") // one that makes all others ready in one frame
 	require.NoError(t, r.report("one", "w-root", runID, "root", model.StepCompleted))
 	require.EqualValues(t, patch.MaxSteps-1, r.get("one").GetCounts().GetReady())
-	_, err = r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one", RequestId: strings.Repeat("r", 128)})
+	_, err = r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{
+		SessionId: owner, BoardId: "one",
+		RequestId: strings.Repeat("r", 128),
+	})
 	require.NoError(t, err)
 	require.EqualValues(t, patch.MaxSteps-1, r.get("one").GetCounts().GetCancelled())
 	longest := func(i int) string { return fmt.Sprintf("%0128d", i) }
@@ -112,23 +115,40 @@ func TestB4_APatchIsAllOrNothing(t *testing.T) {
 		reason fault.Reason
 		ops    []*boardv1.Operation
 	}{
-		"unknown step":       {fault.NotFound, []*boardv1.Operation{{Op: model.OpUpdateStep, StepId: "z", Fields: fields}}},
-		"circle by edge":     {fault.DependencyCycle, []*boardv1.Operation{{Op: model.OpAddDependency, StepId: "a", DependsOnStepId: "c"}}},
-		"circle by new step": {fault.DependencyCycle, []*boardv1.Operation{{Op: model.OpAddStep, Step: in("d", "c")}, {Op: model.OpAddDependency, StepId: "a", DependsOnStepId: "d"}}},
-		"self":               {fault.DependencyCycle, []*boardv1.Operation{{Op: model.OpAddDependency, StepId: "a", DependsOnStepId: "a"}}},
-		"unknown dependency": {fault.UnknownDependency, []*boardv1.Operation{{Op: model.OpAddStep, Step: in("d", "z")}}},
-		"twice":              {fault.DuplicateStep, []*boardv1.Operation{{Op: model.OpAddStep, Step: in("a")}}},
-		"dependents":         {fault.StepHasDependents, []*boardv1.Operation{{Op: model.OpDeleteStep, StepId: "b"}}},
+		"unknown step": {
+			fault.NotFound, []*boardv1.Operation{{Op: model.OpUpdateStep, StepId: "z", Fields: fields}},
+		},
+		"circle by edge": {fault.DependencyCycle, []*boardv1.Operation{
+			{Op: model.OpAddDependency, StepId: "a", DependsOnStepId: "c"},
+		}},
+		"circle by new step": {fault.DependencyCycle, []*boardv1.Operation{
+			{Op: model.OpAddStep, Step: in("d", "c")},
+			{Op: model.OpAddDependency, StepId: "a", DependsOnStepId: "d"},
+		}},
+		"self": {fault.DependencyCycle, []*boardv1.Operation{
+			{Op: model.OpAddDependency, StepId: "a", DependsOnStepId: "a"},
+		}},
+		"unknown dependency": {fault.UnknownDependency, []*boardv1.Operation{
+			{Op: model.OpAddStep, Step: in("d", "z")},
+		}},
+		"twice":      {fault.DuplicateStep, []*boardv1.Operation{{Op: model.OpAddStep, Step: in("a")}}},
+		"dependents": {fault.StepHasDependents, []*boardv1.Operation{{Op: model.OpDeleteStep, StepId: "b"}}},
 		"dependents by patch": {fault.StepHasDependents, []*boardv1.Operation{
 			{Op: model.OpAddStep, Step: in("d", "c")}, {Op: model.OpDeleteStep, StepId: "c"},
 		}},
-		"not blocked":    {fault.StepState, []*boardv1.Operation{{Op: model.OpReopenStep, StepId: "a"}}},
-		"twice the edge": {fault.InvalidArgument, []*boardv1.Operation{{Op: model.OpAddDependency, StepId: "b", DependsOnStepId: "a"}}},
-		"no such edge":   {fault.UnknownDependency, []*boardv1.Operation{{Op: model.OpRemoveDependency, StepId: "b", DependsOnStepId: "c"}}},
-		"nothing":        {fault.InvalidArgument, nil},
-		"no kind":        {fault.InvalidArgument, []*boardv1.Operation{{StepId: "a"}}},
-		"foreign field":  {fault.InvalidArgument, []*boardv1.Operation{{Op: model.OpCancelStep, StepId: "a", Fields: fields}}},
-		"missing field":  {fault.InvalidArgument, []*boardv1.Operation{{Op: model.OpUpdateStep, StepId: "a"}}},
+		"not blocked": {fault.StepState, []*boardv1.Operation{{Op: model.OpReopenStep, StepId: "a"}}},
+		"twice the edge": {fault.InvalidArgument, []*boardv1.Operation{
+			{Op: model.OpAddDependency, StepId: "b", DependsOnStepId: "a"},
+		}},
+		"no such edge": {fault.UnknownDependency, []*boardv1.Operation{
+			{Op: model.OpRemoveDependency, StepId: "b", DependsOnStepId: "c"},
+		}},
+		"nothing": {fault.InvalidArgument, nil},
+		"no kind": {fault.InvalidArgument, []*boardv1.Operation{{StepId: "a"}}},
+		"foreign field": {fault.InvalidArgument, []*boardv1.Operation{
+			{Op: model.OpCancelStep, StepId: "a", Fields: fields},
+		}},
+		"missing field": {fault.InvalidArgument, []*boardv1.Operation{{Op: model.OpUpdateStep, StepId: "a"}}},
 	} {
 		// In front of what is refused stands something that is right.
 		ops := c.ops
@@ -140,16 +160,25 @@ func TestB4_APatchIsAllOrNothing(t *testing.T) {
 	require.Equal(t, text(before), text(r.get("one")))
 	require.Len(t, r.events(), n)
 	require.NoError(t, r.update("one",
-		&boardv1.Operation{Op: model.OpAddStep, Step: in("early", "late")}, &boardv1.Operation{Op: model.OpAddStep, Step: in("late")}, // validated as a whole
-		&boardv1.Operation{Op: model.OpRemoveDependency, StepId: "c", DependsOnStepId: "b"}, &boardv1.Operation{Op: model.OpDeleteStep, StepId: "b"},
-		&boardv1.Operation{Op: model.OpCancelStep, StepId: "a", Reason: "no need"}, &boardv1.Operation{Op: model.OpUpdateStep, StepId: "a", Fields: fields}))
-	require.Equal(t, []string{"task_updated", "task_step_cancelled", "task_step_ready", "task_step_ready"}, planetest.Types(r.events()[n:]))
+		// validated as a whole
+		&boardv1.Operation{Op: model.OpAddStep, Step: in("early", "late")}, &boardv1.Operation{
+			Op:   model.OpAddStep,
+			Step: in("late"),
+		},
+		&boardv1.Operation{Op: model.OpRemoveDependency, StepId: "c", DependsOnStepId: "b"},
+		&boardv1.Operation{Op: model.OpDeleteStep, StepId: "b"},
+		&boardv1.Operation{Op: model.OpCancelStep, StepId: "a", Reason: "no need"},
+		&boardv1.Operation{Op: model.OpUpdateStep, StepId: "a", Fields: fields}))
+	require.Equal(t, []string{"task_updated", "task_step_cancelled", "task_step_ready", "task_step_ready"},
+		planetest.Types(r.events()[n:]))
 	require.Equal(t, "new", r.step("one", "a").GetTitle())
 	require.Equal(t, model.StepCancelled, r.step("one", "a").GetStatus())
 	require.Equal(t, model.StepReady, r.step("one", "c").GetStatus())
 	wrong := int64(1)
 	_, err := r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{
-		SessionId: owner, BoardId: "one", ExpectedRevision: &wrong, Operations: []*boardv1.Operation{{Op: model.OpBlockBoard}},
+		SessionId: owner, BoardId: "one", ExpectedRevision: &wrong, Operations: []*boardv1.Operation{
+			{Op: model.OpBlockBoard},
+		},
 	})
 	require.ErrorIs(t, err, fault.RevisionConflict)
 }
@@ -160,23 +189,35 @@ func TestB8_WhatIsDoneStays(t *testing.T) {
 	require.NoError(t, r.say("one", "a", model.StepCompleted))
 	runID := r.held("one", "c")
 	title, no, pool := "T", false, "p"
-	for _, f := range []*boardv1.StepFields{{Required: &no}, {WorkerPoolId: &pool}, {DependsOnStepIds: &boardv1.StepList{}}} {
-		require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpUpdateStep, StepId: "a", Fields: f}), fault.StepState)
+	for _, f := range []*boardv1.StepFields{
+		{Required: &no},
+		{WorkerPoolId: &pool},
+		{DependsOnStepIds: &boardv1.StepList{}},
+	} {
+		require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpUpdateStep, StepId: "a", Fields: f}),
+			fault.StepState)
 	}
 	for _, id := range []string{"a", "c"} {
 		require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpDeleteStep, StepId: id}), fault.StepState)
 		require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpCancelStep, StepId: id}), fault.StepState)
 	}
-	require.NoError(t, r.update("one", &boardv1.Operation{Op: model.OpUpdateStep, StepId: "a", Fields: &boardv1.StepFields{Title: &title}}))
+	require.NoError(t,
+		r.update("one", &boardv1.Operation{Op: model.OpUpdateStep, StepId: "a", Fields: &boardv1.StepFields{
+			Title: &title,
+		}}))
 	require.Equal(t, model.StepCompleted, r.step("one", "a").GetStatus())
 	// A held step may be changed; its worker goes on and the WAL says so.
-	require.NoError(t, r.update("one", &boardv1.Operation{Op: model.OpAddDependency, StepId: "c", DependsOnStepId: "d"}))
+	require.NoError(t,
+		r.update("one", &boardv1.Operation{Op: model.OpAddDependency, StepId: "c", DependsOnStepId: "d"}))
 	events := r.events()
 	updated, ok := events[len(events)-1].Payload.(*boardv1.TaskUpdated)
 	require.True(t, ok)
 	require.Equal(t, []string{"c"}, updated.GetUpdatedAfterDispatchStepIds())
 	require.Equal(t, model.StepClaimed, r.step("one", "c").GetStatus())
-	got, err := r.service.InspectBoard(r.owner(), &boardv1.InspectBoardRequest{SessionId: owner, BoardId: "one", Timeline: 3})
+	got, err := r.service.InspectBoard(r.owner(), &boardv1.InspectBoardRequest{
+		SessionId: owner, BoardId: "one",
+		Timeline: 3,
+	})
 	require.NoError(t, err)
 	require.Len(t, got.GetTimeline(), 3)
 	require.Empty(t, got.GetDispatched()[0].GetAtDispatch().GetDependsOnStepIds())
@@ -194,8 +235,12 @@ func TestX15_WhoMayDoWhat(t *testing.T) {
 	other := planetest.AsAgent(within(t), "other")
 	worker := r.as("w1", runID)
 	bare := planetest.As(within(t), rpc.RoleWorker)
-	block := &boardv1.UpdateBoardRequest{SessionId: owner, BoardId: "one", Operations: []*boardv1.Operation{{Op: model.OpBlockBoard}}}
-	change := &boardv1.UpdateBoardRequest{SessionId: owner, BoardId: "one", Operations: []*boardv1.Operation{{Op: model.OpCancelStep, StepId: "a"}}}
+	block := &boardv1.UpdateBoardRequest{SessionId: owner, BoardId: "one", Operations: []*boardv1.Operation{
+		{Op: model.OpBlockBoard},
+	}}
+	change := &boardv1.UpdateBoardRequest{SessionId: owner, BoardId: "one", Operations: []*boardv1.Operation{
+		{Op: model.OpCancelStep, StepId: "a"},
+	}}
 	_, err := r.service.CreateBoard(other, request(in("a")))
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	_, err = r.service.CreateBoard(worker, request(in("a")))
@@ -255,7 +300,9 @@ func TestS2_062_ListingBoards(t *testing.T) {
 	require.Equal(t, "b02", got.GetBoards()[1].GetBoardId())
 	wals, err := r.service.ListWals(r.owner(), &boardv1.ListWalsRequest{SessionId: owner, PageSize: 59})
 	require.NoError(t, err)
-	wals, err = r.service.ListWals(r.owner(), &boardv1.ListWalsRequest{SessionId: owner, PageToken: wals.GetNextPageToken()})
+	wals, err = r.service.ListWals(r.owner(), &boardv1.ListWalsRequest{
+		SessionId: owner, PageToken: wals.GetNextPageToken(),
+	})
 	require.NoError(t, err)
 	require.Len(t, wals.GetWals(), 1)
 }
@@ -294,7 +341,10 @@ func TestB14_ASummaryWithinItsBudget(t *testing.T) {
 	require.NoError(t, r.claim("one", "me", runID, "s399"))
 	r.held("one", "s398")
 	for _, budget := range []int32{0, 100, 200, 100_000} {
-		got, err := r.service.GetSummary(r.owner(), &boardv1.GetSummaryRequest{SessionId: owner, TokenBudget: budget, WorkerId: "me"})
+		got, err := r.service.GetSummary(r.owner(), &boardv1.GetSummaryRequest{
+			SessionId: owner, TokenBudget: budget,
+			WorkerId: "me",
+		})
 		require.NoError(t, err)
 		most := budget
 		if budget == 0 {
@@ -365,9 +415,13 @@ func TestX8_TheLargestBoardCanBeFinished(t *testing.T) {
 	require.ErrorIs(t, r.update(board, append(ops, more)...), fault.LimitExceeded)
 	require.NoError(t, r.update(board, ops...))
 	_, err = r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
-		SessionId: owner, BoardId: board, StepId: steps[0].GetStepId(), Status: model.StepCompleted, RequestId: strings.Repeat("q", 128),
+		SessionId: owner, BoardId: board, StepId: steps[0].GetStepId(), Status: model.StepCompleted,
+		RequestId: strings.Repeat("q", 128),
 	})
 	require.NoError(t, err)
-	_, err = r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{SessionId: owner, BoardId: board, RequestId: strings.Repeat("q", 128)})
+	_, err = r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{
+		SessionId: owner, BoardId: board,
+		RequestId: strings.Repeat("q", 128),
+	})
 	require.NoError(t, err)
 }

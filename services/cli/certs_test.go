@@ -22,14 +22,18 @@ import (
 func runCerts(t *testing.T, now time.Time, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	code = Run(t.Context(), Servers{Now: func() time.Time { return now }}, append([]string{"certs"}, args...), strings.NewReader(""), &o, &e)
+	code = Run(t.Context(), Servers{Now: func() time.Time { return now }}, append([]string{"certs"}, args...),
+		strings.NewReader(""), &o, &e)
 	return code, o.String(), e.String()
 }
 
 // Certificates are created, kept, renewed and shown without OpenSSL.
 func TestX15_CertificatesWithoutOpenSSL(t *testing.T) {
 	dir, now := filepath.Join(t.TempDir(), "certs"), time.Now()
-	args := []string{"init", dir, "--issue", "server=quartet.example.com, 127.0.0.1,127.0.0.1", "--issue", "runner-1", "--secret", "server/key", "--days", "90", "-o", "json"}
+	args := []string{
+		"init", dir, "--issue", "server=quartet.example.com, 127.0.0.1,127.0.0.1", "--issue", "runner-1",
+		"--secret", "server/key", "--days", "90", "-o", "json",
+	}
 	run := func(at time.Time, args ...string) (done []string) {
 		code, out, errs := runCerts(t, at, args...)
 		require.Zero(t, code, errs)
@@ -42,9 +46,12 @@ func TestX15_CertificatesWithoutOpenSSL(t *testing.T) {
 		}
 		return done
 	}
-	require.Equal(t, []string{"made ca.pem", "made server/tls.pem", "made runner-1/tls.pem", "made server/key"}, run(now, args...))
-	require.Equal(t, []string{"kept ca.pem", "kept server/tls.pem", "kept runner-1/tls.pem", "kept server/key"}, run(now, args...))
-	require.Equal(t, []string{"kept ca.pem", "renewed server/tls.pem", "renewed runner-1/tls.pem", "kept server/key"}, run(now.AddDate(0, 0, 61), args...))
+	require.Equal(t, []string{"made ca.pem", "made server/tls.pem", "made runner-1/tls.pem", "made server/key"},
+		run(now, args...))
+	require.Equal(t, []string{"kept ca.pem", "kept server/tls.pem", "kept runner-1/tls.pem", "kept server/key"},
+		run(now, args...))
+	require.Equal(t, []string{"kept ca.pem", "renewed server/tls.pem", "renewed runner-1/tls.pem", "kept server/key"},
+		run(now.AddDate(0, 0, 61), args...))
 	_, err := tls.LoadX509KeyPair(filepath.Join(dir, "server", "tls.pem"), filepath.Join(dir, "server", "tls.key"))
 	require.NoError(t, err)
 
@@ -92,9 +99,13 @@ func TestCertsForAnotherUser(t *testing.T) {
 	if uid == 0 { // only root can change the owner of files
 		uid, gid = 65532, 65532
 	}
-	code, _, errs := runCerts(t, time.Now(), "init", dir, "--issue", "service=a", "--secret", "service/key", "--owner", fmt.Sprintf("%d:%d", uid, gid))
+	code, _, errs := runCerts(t, time.Now(), "init", dir, "--issue", "service=a", "--secret", "service/key", "--owner",
+		fmt.Sprintf("%d:%d", uid, gid))
 	require.Zero(t, code, errs)
-	for _, name := range []string{"service", "service/tls.key", "service/tls.pem", "service/ca.pem", "service/key", "authority/ca.key"} {
+	for _, name := range []string{
+		"service", "service/tls.key", "service/tls.pem", "service/ca.pem", "service/key",
+		"authority/ca.key",
+	} {
 		fi, err := os.Stat(filepath.Join(dir, name))
 		require.NoError(t, err)
 		st, ok := fi.Sys().(*syscall.Stat_t)

@@ -163,9 +163,15 @@ func Command(s Servers) *cobra.Command {
 		}
 	}
 	grouped("run", s.serverCommands(ss, shared)...)
-	grouped("run", absent(workers.Command(ss, s.Worker, s.Guard, s.Confine), s.ClientsOnly), mcpCommand(ss, s.MCP, listens(shared)), setup.Command(ss, listens(shared)), service.Command(ss, shared), runCommand(ss, s.Run), admin.CertsCommand(ss))
-	grouped("use", agents.Command(ss), workitems.Command(ss), waits.Command(ss), waits.TriggerCommand(ss), waits.TimerCommand(ss), tasks.Command(ss), boards.Command(ss, s.Replay), admin.KeyCommand(ss), admin.InstallationKeyCommand(ss), contextCommand(ss))
-	grouped("see", console.Command(ss), top.Command(ss), agents.ExplainCommand(ss), workitems.PrimeCommand(ss), events.Command(ss), readyCommand(ss), admin.StatusCommand(ss), admin.AuditCommand(ss), admin.UsageCommand(ss), admin.WhoAmICommand(ss))
+	grouped("run", absent(workers.Command(ss, s.Worker, s.Guard, s.Confine), s.ClientsOnly),
+		mcpCommand(ss, s.MCP, listens(shared)), setup.Command(ss, listens(shared)), service.Command(ss, shared),
+		runCommand(ss, s.Run), admin.CertsCommand(ss))
+	grouped("use", agents.Command(ss), workitems.Command(ss), waits.Command(ss), waits.TriggerCommand(ss),
+		waits.TimerCommand(ss), tasks.Command(ss), boards.Command(ss, s.Replay), admin.KeyCommand(ss),
+		admin.InstallationKeyCommand(ss), contextCommand(ss))
+	grouped("see", console.Command(ss), top.Command(ss), agents.ExplainCommand(ss), workitems.PrimeCommand(ss),
+		events.Command(ss), readyCommand(ss), admin.StatusCommand(ss), admin.AuditCommand(ss), admin.UsageCommand(ss),
+		admin.WhoAmICommand(ss))
 	root.AddCommand(workers.GuardProcessesCommand(), workers.RunConfinedCommand(), versionCommand(ss, s.Version))
 	ss.Complete(root)
 	return root
@@ -223,7 +229,8 @@ admits every user, web page and command of this machine that can connect.`,
 		Use: "serve SERVICE...", Short: "Run some services in this process", Args: input.AtLeast("SERVICE"),
 		Long: `Run the named services in this process, with a NATS cluster and the services of
 other processes. "all" runs all of them.`,
-		Example: "  quartet serve agent work --nats-url nats://nats:4222 --addresses task=task:7481,waiting=waiting:7481\n  quartet serve gateway --http-addr :7480",
+		Example: "  quartet serve agent work --nats-url nats://nats:4222 --addresses " +
+			"task=task:7481,waiting=waiting:7481\n  quartet serve gateway --http-addr :7480",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if s.Serve == nil {
 				return errNoServers
@@ -234,14 +241,16 @@ other processes. "all" runs all of them.`,
 	dev.Flags().AddFlagSet(shared)
 	serve.Flags().AddFlagSet(shared)
 	return []*cobra.Command{
-		absent(dev, s.ClientsOnly), absent(serve, s.ClientsOnly), admin.BackupCommand(ss), admin.ExportCommand(ss), admin.EraseCommand(ss), absent(admin.RestoreCommand(ss, s.Restore, shared), s.ClientsOnly),
-		absent(admin.VerifyCommand(ss, s.Verify, shared), s.ClientsOnly), absent(admin.RepairCommand(ss, s.Repair, shared), s.ClientsOnly),
+		absent(dev, s.ClientsOnly), absent(serve, s.ClientsOnly), admin.BackupCommand(ss), admin.ExportCommand(ss),
+		admin.EraseCommand(ss), absent(admin.RestoreCommand(ss, s.Restore, shared), s.ClientsOnly),
+		absent(admin.VerifyCommand(ss, s.Verify, shared), s.ClientsOnly),
+		absent(admin.RepairCommand(ss, s.Repair, shared), s.ClientsOnly),
 		absent(admin.DoctorCommand(ss, s.Doctor, shared), s.ClientsOnly),
 	}
 }
 
-// absent makes a command that is missing refuse to run, whatever its flags and arguments: a build without servers does not know their
-// settings, and would call each of them an unknown flag.
+// absent makes a command that is missing refuse to run, whatever its flags and arguments: a build without servers does
+// not know their settings, and would call each of them an unknown flag.
 func absent(cmd *cobra.Command, missing bool) *cobra.Command {
 	if !missing {
 		return cmd
@@ -250,7 +259,9 @@ func absent(cmd *cobra.Command, missing bool) *cobra.Command {
 	cmd.DisableFlagParsing, cmd.Args = true, cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return fmt.Errorf(
-			"%s: this build for %s/%s has the command line, MCP and runner only; run servers and workers on Linux or macOS, and reach them with --address HOST:PORT and --token-file", cmd.CommandPath(), runtime.GOOS, runtime.GOARCH)
+			"%s: this build for %s/%s has the command line, MCP and runner only; run servers and workers on Linux or "+
+				"macOS, and reach them with --address HOST:PORT and --token-file", cmd.CommandPath(), runtime.GOOS,
+			runtime.GOARCH)
 	}
 	return cmd
 }

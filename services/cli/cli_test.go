@@ -37,20 +37,53 @@ import (
 func TestTables(t *testing.T) {
 	r := newHarness(t)
 	for plane, lines := range map[string][]string{
-		"agent": {"spawn keeper", "get keeper", "list", "list --parent x", "say keeper hello", "messages keeper", "turns keeper", "children keeper",
-			"pause keeper --reason lunch", "resume keeper", "stop keeper", "start keeper", "abort keeper", "abort keeper --run run_1", "delete keeper", "delete keeper --yes"},
-		"transcript": {"briefs keeper", "briefs keeper --kind failure", "rounds keeper", "rounds keeper --turn trn_1 --full", "rounds keeper --page-token abc", "transcript keeper --item wi_1", "conversation keeper --contains teal", "conversation keeper --page-token abc",
-			"context keeper", "context keeper --budget 512 --text", "tools keeper", "tools keeper completeworkitem", "tools keeper Fly"},
-		"work":    {"create keeper objective", "list keeper", "get keeper wi_1", "get keeper wi_2", "pick keeper wi_1", "update keeper wi_1 --unblock", "complete keeper wi_1", "queue keeper", "board keeper"},
-		"wait":    {"for keeper reason --wake external", "create keeper condition", "get keeper wt_1", "cancel keeper wt_1", "list keeper"},
-		"trigger": {"create keeper CI", "create keeper CI --signing-secret visible", "get keeper trg_1", "rotate keeper trg_1", "cancel keeper trg_1", "list keeper", "deliver http://x/v1/triggers/qtr_x --data hi"},
-		"timer":   {"create keeper look --after 5m", "create keeper look --every 1d --count 3", "get keeper tmr_1", "cancel keeper tmr_1", "list keeper"},
-		"task":    {"exec keeper --shell test", "exec keeper --shell build", "exec keeper --shell slow", "list keeper", "get keeper tsk_1", "output keeper tsk_1", "output -f keeper tsk_1", "input keeper tsk_1 yes", "input keeper tsk_1 no", "input keeper tsk_1 red --wait wt_1", "stop keeper tsk_1"},
-		"board": {"list keeper", "show keeper/build", "show build", "show keeper/other", "inspect keeper/build", "apply keeper testdata/board.yaml --dry-run", "apply keeper testdata/board.yaml --prune",
-			"apply keeper testdata/other.yaml", "complete keeper/build", "fail keeper/build --reason late", "cancel keeper/build", "block keeper/build --reason freeze", "reopen keeper/build --step test",
-			"step keeper/build release completed --result signed", "step keeper/build release done", "dispatch keeper/build --pool go --wait 5s", "open keeper/build go --parallel 4", "close keeper/build dsp_1",
-			"runs keeper/build", "cancel-run keeper/build run_1", "workers", "template", "summary keeper", "wal list keeper", "wal read keeper build", "wal read keeper build --follow",
-			"replay testdata/cut.wal.jsonl", "wal verify testdata/changed.wal.jsonl"},
+		"agent": {
+			"spawn keeper", "get keeper", "list", "list --parent x", "say keeper hello", "messages keeper",
+			"turns keeper", "children keeper",
+			"pause keeper --reason lunch", "resume keeper", "stop keeper", "start keeper", "abort keeper",
+			"abort keeper --run run_1", "delete keeper", "delete keeper --yes",
+		},
+		"transcript": {
+			"briefs keeper", "briefs keeper --kind failure", "rounds keeper",
+			"rounds keeper --turn trn_1 --full", "rounds keeper --page-token abc", "transcript keeper --item wi_1",
+			"conversation keeper --contains teal", "conversation keeper --page-token abc",
+			"context keeper", "context keeper --budget 512 --text", "tools keeper", "tools keeper completeworkitem",
+			"tools keeper Fly",
+		},
+		"work": {
+			"create keeper objective", "list keeper", "get keeper wi_1", "get keeper wi_2", "pick keeper wi_1",
+			"update keeper wi_1 --unblock", "complete keeper wi_1", "queue keeper", "board keeper",
+		},
+		"wait": {
+			"for keeper reason --wake external", "create keeper condition", "get keeper wt_1",
+			"cancel keeper wt_1", "list keeper",
+		},
+		"trigger": {
+			"create keeper CI", "create keeper CI --signing-secret visible", "get keeper trg_1",
+			"rotate keeper trg_1", "cancel keeper trg_1", "list keeper",
+			"deliver http://x/v1/triggers/qtr_x --data hi",
+		},
+		"timer": {
+			"create keeper look --after 5m", "create keeper look --every 1d --count 3", "get keeper tmr_1",
+			"cancel keeper tmr_1", "list keeper",
+		},
+		"task": {
+			"exec keeper --shell test", "exec keeper --shell build", "exec keeper --shell slow", "list keeper",
+			"get keeper tsk_1", "output keeper tsk_1", "output -f keeper tsk_1", "input keeper tsk_1 yes",
+			"input keeper tsk_1 no", "input keeper tsk_1 red --wait wt_1", "stop keeper tsk_1",
+		},
+		"board": {
+			"list keeper", "show keeper/build", "show build", "show keeper/other", "inspect keeper/build",
+			"apply keeper testdata/board.yaml --dry-run", "apply keeper testdata/board.yaml --prune",
+			"apply keeper testdata/other.yaml", "complete keeper/build", "fail keeper/build --reason late",
+			"cancel keeper/build", "block keeper/build --reason freeze", "reopen keeper/build --step test",
+			"step keeper/build release completed --result signed", "step keeper/build release done",
+			"dispatch keeper/build --pool go --wait 5s", "open keeper/build go --parallel 4",
+			"close keeper/build dsp_1",
+			"runs keeper/build", "cancel-run keeper/build run_1", "workers", "template", "summary keeper",
+			"wal list keeper", "wal read keeper build", "wal read keeper build --follow",
+			"replay testdata/cut.wal.jsonl", "wal verify testdata/changed.wal.jsonl",
+		},
 		"explain": {"keeper", "keeper --history"},
 		"prime":   {"keeper"},
 		"events":  {""},
@@ -85,14 +118,22 @@ func TestTables(t *testing.T) {
 func TestJSONIsOneDocumentOnStdout(t *testing.T) {
 	r := newHarness(t)
 	for _, line := range []string{
-		"agent spawn keeper", "agent get keeper", "agent list", "agent list --parent x", "agent say keeper hi", "agent messages keeper", "agent turns keeper", "agent children keeper",
-		"agent pause keeper", "agent resume keeper", "agent stop keeper", "agent start keeper", "agent abort keeper", "agent delete keeper --yes", "agent show keeper",
-		"agent briefs keeper", "agent rounds keeper", "agent context keeper", "agent context keeper --text", "agent tools keeper", "agent tools keeper CompleteWorkItem",
-		"work create keeper x", "work list keeper", "work get keeper wi_1", "work pick keeper wi_1", "work update keeper wi_1 --unblock", "work complete keeper wi_1", "work queue keeper", "work board keeper", "explain keeper --history",
-		"wait for keeper r --wake operator", "wait create keeper c", "wait get keeper wt_1", "wait cancel keeper wt_1", "wait list keeper",
-		"trigger create keeper x", "trigger get keeper t", "trigger rotate keeper t", "trigger cancel keeper t", "trigger list keeper", "trigger deliver x",
+		"agent spawn keeper", "agent get keeper", "agent list", "agent list --parent x", "agent say keeper hi",
+		"agent messages keeper", "agent turns keeper", "agent children keeper",
+		"agent pause keeper", "agent resume keeper", "agent stop keeper", "agent start keeper", "agent abort keeper",
+		"agent delete keeper --yes", "agent show keeper",
+		"agent briefs keeper", "agent rounds keeper", "agent context keeper", "agent context keeper --text",
+		"agent tools keeper", "agent tools keeper CompleteWorkItem",
+		"work create keeper x", "work list keeper", "work get keeper wi_1", "work pick keeper wi_1",
+		"work update keeper wi_1 --unblock", "work complete keeper wi_1", "work queue keeper", "work board keeper",
+		"explain keeper --history",
+		"wait for keeper r --wake operator", "wait create keeper c", "wait get keeper wt_1", "wait cancel keeper wt_1",
+		"wait list keeper",
+		"trigger create keeper x", "trigger get keeper t", "trigger rotate keeper t", "trigger cancel keeper t",
+		"trigger list keeper", "trigger deliver x",
 		"timer create keeper x --after 1s", "timer get keeper t", "timer cancel keeper t", "timer list keeper",
-		"task exec keeper --shell test", "task list keeper", "task get keeper t", "task output keeper t", "task input keeper t yes", "task stop keeper t", "explain keeper", "prime keeper",
+		"task exec keeper --shell test", "task list keeper", "task get keeper t", "task output keeper t",
+		"task input keeper t yes", "task stop keeper t", "explain keeper", "prime keeper",
 	} {
 		s := r.run(append(strings.Fields(line), "-o", "json")...)
 		require.Equal(t, 0, s.code, "%s: %s", line, s.err)
@@ -199,9 +240,11 @@ func TestEveryCommandHasHelpAndAnExample(t *testing.T) {
 	s := r.run("--help")
 	require.Equal(t, 0, s.code)
 	require.Contains(t, s.out, "Exit codes:")
-	require.Contains(t, r.run("version").out, "quartet 1.2.3\nrevision  0123456789abcdef\ndate      2026-01-02T03:04:05Z\n")
+	require.Contains(t, r.run("version").out, "quartet 1.2.3\nrevision  0123456789abcdef\ndate      "+
+		"2026-01-02T03:04:05Z\n")
 	require.Equal(t, "quartet 1.2.3-0123456789ab\n", r.run("--version").out)
-	require.JSONEq(t, `{"version":"1.2.3","revision":"0123456789abcdef","date":"2026-01-02T03:04:05Z","go":"go1","platform":"linux/amd64"}`, r.run("version", "-o", "json").out)
+	require.JSONEq(t,
+		`{"version":"1.2.3","revision":"0123456789abcdef","date":"2026-01-02T03:04:05Z","go":"go1","platform":"linux/amd64"}`, r.run("version", "-o", "json").out)
 	require.Contains(t, r.run("completion", "bash").out, "quartet")
 }
 
@@ -209,7 +252,8 @@ func TestFlagsReachTheRequests(t *testing.T) {
 	r := newHarness(t)
 	file := filepath.Join(t.TempDir(), "plan.md")
 	require.NoError(t, os.WriteFile(file, []byte("# Plan"), 0o600))
-	require.Equal(t, 0, r.run("work", "create", "keeper", "x", "--plan", "@"+file, "--status", "needs-input", "--todo", "[x] a", "--todo", "[>]b", "--todo", "c").code)
+	require.Equal(t, 0, r.run("work", "create", "keeper", "x", "--plan", "@"+file, "--status", "needs-input", "--todo",
+		"[x] a", "--todo", "[>]b", "--todo", "c").code)
 	create, ok := r.planes.last.(*workv1.CreateWorkItemRequest)
 	require.True(t, ok)
 	require.Equal(t, "# Plan", create.GetPlan())
@@ -221,7 +265,8 @@ func TestFlagsReachTheRequests(t *testing.T) {
 	}
 	require.Equal(t, []string{"a completed", "b in_progress", "c pending"}, list)
 
-	require.Equal(t, 0, r.run("work", "update", "keeper", "wi_1", "--todo", "", "--blocked-by", "", "--if-revision", "7", "--recheck", "2026-02-02T08:00:00Z").code)
+	require.Equal(t, 0, r.run("work", "update", "keeper", "wi_1", "--todo", "", "--blocked-by", "", "--if-revision",
+		"7", "--recheck", "2026-02-02T08:00:00Z").code)
 	update, ok := r.planes.last.(*workv1.UpdateWorkItemRequest)
 	require.True(t, ok)
 	require.NotNil(t, update.GetTodoList())
@@ -286,7 +331,9 @@ func TestCredentials(t *testing.T) {
 func TestX10_FollowersContinueAtTheirCursor(t *testing.T) {
 	r := newHarness(t)
 	var cursors []string
-	r.planes.watch = func(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+	r.planes.watch = func(req *eventv1.WatchEventsRequest,
+		out grpc.ServerStreamingServer[eventv1.WatchEventsResponse],
+	) error {
 		cursors = append(cursors, req.GetCursor())
 		switch len(cursors) {
 		case 1:
@@ -323,7 +370,8 @@ func (s *firstWriteBuffer) Write(b []byte) (int, error) {
 }
 
 // sendOne returns a watch that sends one event and then waits for its client to leave.
-func sendOne(event *eventv1.WatchEventsResponse) func(*eventv1.WatchEventsRequest, grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+func sendOne(event *eventv1.WatchEventsResponse) func(*eventv1.WatchEventsRequest,
+	grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
 	return func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
 		if err := out.Send(event); err != nil {
 			return err
@@ -349,7 +397,9 @@ func TestX10_FollowersSurviveARestart(t *testing.T) {
 	r.server.Stop()
 	next := &harness{t: t, keys: r.keys, planes: &planes{}}
 	var cursor string
-	next.planes.watch = func(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+	next.planes.watch = func(req *eventv1.WatchEventsRequest,
+		out grpc.ServerStreamingServer[eventv1.WatchEventsResponse],
+	) error {
 		cursor = req.GetCursor()
 		return out.Send(eventOf("c1", "work_item_picked"))
 	}
@@ -364,7 +414,9 @@ func TestX10_FollowersSurviveARestart(t *testing.T) {
 // A refusal ends a follower, and so does a server that was never reachable.
 func TestX10_FollowersEndWhereRetryingIsUseless(t *testing.T) {
 	r := newHarness(t)
-	r.planes.watch = func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+	r.planes.watch = func(_ *eventv1.WatchEventsRequest,
+		out grpc.ServerStreamingServer[eventv1.WatchEventsResponse],
+	) error {
 		if err := out.Send(&eventv1.WatchEventsResponse{HeartbeatCursor: "c0"}); err != nil {
 			return err
 		}
@@ -379,7 +431,10 @@ func TestX10_FollowersEndWhereRetryingIsUseless(t *testing.T) {
 func TestX10_TimeoutEndsAFollowerWithoutError(t *testing.T) {
 	r := newHarness(t)
 	r.planes.watch = sendOne(eventOf("c1", "work_item_picked"))
-	for _, line := range []string{"events -f --timeout 100ms", "work board keeper --watch --timeout 100ms", "explain keeper --follow --timeout 100ms"} {
+	for _, line := range []string{
+		"events -f --timeout 100ms", "work board keeper --watch --timeout 100ms",
+		"explain keeper --follow --timeout 100ms",
+	} {
 		s := r.run(strings.Fields(line)...)
 		require.Equal(t, 0, s.code, "%s: %s", line, s.err)
 		require.NotEmpty(t, s.out)
@@ -390,7 +445,9 @@ func TestX10_TimeoutEndsAFollowerWithoutError(t *testing.T) {
 // The queue is drawn again only if it has another revision.
 func TestW9_WatchedQueueIsDrawnPerRevision(t *testing.T) {
 	r := newHarness(t)
-	r.planes.watch = func(_ *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+	r.planes.watch = func(_ *eventv1.WatchEventsRequest,
+		out grpc.ServerStreamingServer[eventv1.WatchEventsResponse],
+	) error {
 		for _, revision := range []int64{0, 7, 7, 8} {
 			before := r.queueReads(revision)
 			r.planes.mu.Lock()
@@ -407,7 +464,8 @@ func TestW9_WatchedQueueIsDrawnPerRevision(t *testing.T) {
 	}
 	s := r.run("work", "board", "keeper", "--watch")
 	require.Equal(t, 0, s.code, s.err)
-	require.Equal(t, []string{"revision 0", "revision 7", "revision 8"}, regexp.MustCompile(`revision \d+`).FindAllString(s.out, -1))
+	require.Equal(t, []string{"revision 0", "revision 7", "revision 8"}, regexp.MustCompile(`revision \d+`).
+		FindAllString(s.out, -1))
 	require.NotContains(t, s.out, "\x1b", "a pipe is not cleared")
 }
 
@@ -415,11 +473,19 @@ func TestW9_WatchedQueueIsDrawnPerRevision(t *testing.T) {
 func TestD6_ExplainFollows(t *testing.T) {
 	r := newHarness(t)
 	var types []string
-	r.planes.watch = func(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+	r.planes.watch = func(req *eventv1.WatchEventsRequest,
+		out grpc.ServerStreamingServer[eventv1.WatchEventsResponse],
+	) error {
 		types = req.GetEventTypes()
 		m := eventOf("c1", "decision_recorded")
 		var err error
-		m.Event.Payload, err = structpb.NewStruct(map[string]any{"decision": map[string]any{"action": "idle", "reason": "no_progress", "explanation": "idle: no_progress after 3 turns"}})
+		m.Event.Payload,
+			err = structpb.NewStruct(map[string]any{
+			"decision": map[string]any{
+				"action": "idle", "reason": "no_progress",
+				"explanation": "idle: no_progress after 3 turns",
+			},
+		})
 		if err != nil {
 			return err
 		}

@@ -77,7 +77,8 @@ func TestTheAddressOfREST(t *testing.T) {
 	secure.StartTLS()
 	defer secure.Close()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600))
+	require.NoError(t,
+		os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600))
 	r.address = strings.TrimPrefix(secure.URL, "https://")
 	s = r.run("agent", "list", "--tls-ca-file", ca)
 	require.NotZero(t, s.code)
@@ -116,7 +117,10 @@ func TestTimeZones(t *testing.T) {
 // Lists that leave out ended records say so, unless they are asked for all.
 func TestListsSayWhatTheyHide(t *testing.T) {
 	r := newHarness(t)
-	for _, line := range []string{"task list keeper", "wait list keeper", "trigger list keeper", "timer list keeper", "board list keeper"} {
+	for _, line := range []string{
+		"task list keeper", "wait list keeper", "trigger list keeper", "timer list keeper",
+		"board list keeper",
+	} {
 		require.Contains(t, r.run(strings.Fields(line)...).out, "--all shows them too", line)
 		require.NotContains(t, r.run(append(strings.Fields(line), "--all")...).out, "--all", line)
 		require.NotContains(t, r.run(append(strings.Fields(line), "-o", "json")...).out, "--all", line)
@@ -129,7 +133,9 @@ func TestContexts(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	r := newHarness(t)
 	key := filepath.Join(t.TempDir(), "key")
-	require.NoError(t, os.WriteFile(key, []byte(r.keys.Mint(rpc.Actor{Namespace: "acme", Principal: "olga", Role: rpc.RoleOperator})+"\n"), 0o600))
+	require.NoError(t,
+		os.WriteFile(key, []byte(r.keys.Mint(rpc.Actor{Namespace: "acme", Principal: "olga", Role: rpc.RoleOperator})+
+			"\n"), 0o600))
 	run := func(args ...string) result {
 		var out, errs bytes.Buffer
 		code := Run(t.Context(), Servers{}, args, nil, &out, &errs)
@@ -168,8 +174,19 @@ func TestContexts(t *testing.T) {
 	require.Contains(t, s.err, `$QUARTET_CONTEXT: there is no context "prd"; there are local, prod`)
 	t.Setenv("QUARTET_CONTEXT", "")
 	for _, args := range [][]string{
-		{"context", "add", "x", "--address", "h:1", "--token", "qk_1_2"}, {"context", "add", "local", "--address", "h:1"}, {"context", "add", "x"},
-		{"context", "add", "x", "--address", "http://h:1"}, {"context", "add", "x", "--address", "h:1", "--token-file", key + ".none"}, {"context", "use", "x"}, {"context", "remove", "x"},
+		{"context", "add", "x", "--address", "h:1", "--token", "qk_1_2"},
+		{
+			"context", "add", "local", "--address",
+			"h:1",
+		},
+		{"context", "add", "x"},
+		{"context", "add", "x", "--address", "http://h:1"},
+		{
+			"context", "add", "x", "--address", "h:1", "--token-file",
+			key + ".none",
+		},
+		{"context", "use", "x"},
+		{"context", "remove", "x"},
 	} {
 		require.Equal(t, exit.Usage, run(args...).code, args)
 	}

@@ -15,7 +15,10 @@ import (
 
 // contextCommand returns `quartet context`.
 func contextCommand(s *session.Session) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "context", Short: "Servers under names: add, choose, list and remove them", Aliases: []string{"contexts"}})
+	c := input.Group(&cobra.Command{
+		Use: "context", Short: "Servers under names: add, choose, list and remove them",
+		Aliases: []string{"contexts"},
+	})
 	c.Long = `A context is a server under a name: its address, how its certificate is verified, and
 the file with your credential. The current one applies to every command to which no
 address is given by --address or $QUARTET_ADDRESS; $QUARTET_CONTEXT names another one
@@ -38,7 +41,8 @@ variables that they stand for. Nothing is connected.`,
 		Example: `  quartet context add prod --address quartet.example.com:7481 --tls --token-file ~/.quartet/prod.key
   . installation/env && quartet context add compose --use`,
 	}
-	cmd.Flags().StringVar(&tokenFile, "token-file", "", "File with your credential, which only you may read (default: $QUARTET_TOKEN_FILE)")
+	cmd.Flags().StringVar(&tokenFile, "token-file", "", "File with your credential, which only you may read "+
+		"(default: $QUARTET_TOKEN_FILE)")
 	cmd.Flags().BoolVar(&use, "use", false, "Use it from now on")
 	cmd.Flags().BoolVar(&replace, "replace", false, "Replace a context of this name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -102,7 +106,8 @@ func useContext() *cobra.Command {
 // removeContext returns `quartet context remove`.
 func removeContext() *cobra.Command {
 	return &cobra.Command{
-		Use: "remove NAME", Short: "Remove a context; the file with its credential stays", Args: input.Exactly("NAME"), Aliases: []string{"rm"},
+		Use: "remove NAME", Short: "Remove a context; the file with its credential stays", Args: input.Exactly("NAME"),
+		Aliases:           []string{"rm"},
 		Long:              "Remove a context. If it is the current one, the current one is local afterwards.",
 		Example:           "  quartet context remove prod",
 		ValidArgsFunction: completeContexts,

@@ -34,7 +34,9 @@ type MCPOptions struct {
 
 // mcpCommand returns `quartet mcp`. listens returns where `quartet dev` would listen now; if listens is nil, the
 // command starts no server.
-func mcpCommand(s *session.Session, serve func(context.Context, grpc.ClientConnInterface, MCPOptions) error, listens func() string) *cobra.Command {
+func mcpCommand(s *session.Session, serve func(context.Context, grpc.ClientConnInterface, MCPOptions) error,
+	listens func() string,
+) *cobra.Command {
 	var o MCPOptions
 	var noStart bool
 	cmd := &cobra.Command{
@@ -53,7 +55,8 @@ the directory of the token file, and it executes no commands. With --no-start no
 nor where it does not become ready, as when a server at another address has its data:
 the session then starts without tools and tells the model how to start a server, or where
 one runs; the tools appear when it runs.`,
-		Example: "  quartet mcp --agent keeper --create\n  claude mcp add quartet -- quartet mcp --agent keeper --create --tools memory",
+		Example: "  quartet mcp --agent keeper --create\n  claude mcp add quartet -- quartet mcp --agent keeper " +
+			"--create --tools memory",
 	}
 	serving := s.ConnectedWithNotice(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
 		o.Address = s.Address()
@@ -89,7 +92,8 @@ func startLocal(s *session.Session, cmd *cobra.Command, listens func() string) (
 	if err := s.Load(); err != nil {
 		return "", err
 	}
-	if listens == nil || s.HasToken() || s.UsesTLS() || s.Address() != listens() || !local.Loopback(s.Address()) || local.Listens(cmd.Context(), s.Address()) {
+	if listens == nil || s.HasToken() || s.UsesTLS() || s.Address() != listens() || !local.Loopback(s.Address()) ||
+		local.Listens(cmd.Context(), s.Address()) {
 		return "", nil
 	}
 	err = s.WithConnection(func(conn *grpc.ClientConn) error {

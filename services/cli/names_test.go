@@ -19,18 +19,22 @@ import (
 func typed(t *testing.T, s *dev.Server, stdin string, args ...string) (code int, out, errs string) {
 	t.Setenv("COLUMNS", "200")
 	var o, e bytes.Buffer
-	code = cli.Run(dev.Within(t), cli.Servers{}, append(args, "--address", s.Cfg.GRPCAddr), strings.NewReader(stdin), &o, &e)
+	code = cli.Run(dev.Within(t), cli.Servers{}, append(args, "--address", s.Cfg.GRPCAddr), strings.NewReader(stdin),
+		&o, &e)
 	return code, o.String(), e.String()
 }
 
-// The beginning of an id suffices where it is the only one that begins so, and never for a name where something is deleted.
+// The beginning of an id suffices where it is the only one that begins so, and never for a name where something is
+// deleted.
 func TestBeginningsOfIDs(t *testing.T) {
 	s := dev.Start(t)
 	for _, name := range []string{"keeper", "kestrel", "other", "other-2"} {
 		code, _, errs := quartet(t, s, "agent", "spawn", name)
 		require.Zero(t, code, errs)
 	}
-	created, err := s.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{AgentId: "keeper", RequestId: "r1", Objective: "Release 1.4"})
+	created, err := s.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
+		AgentId: "keeper", RequestId: "r1", Objective: "Release 1.4",
+	})
 	require.NoError(t, err)
 	item := created.GetWorkItem().GetWorkItemId()
 
@@ -65,7 +69,9 @@ func TestBeginningsOfIDs(t *testing.T) {
 	require.Equal(t, 3, code)
 	require.Contains(t, errs, "NOT_FOUND")
 
-	second, err := s.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{AgentId: "keeper", RequestId: "r2", Objective: "Release 1.5"})
+	second, err := s.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
+		AgentId: "keeper", RequestId: "r2", Objective: "Release 1.5",
+	})
 	require.NoError(t, err)
 	code, _, errs = quartet(t, s, "work", "complete", "keeper", "wi_")
 	require.Equal(t, 2, code)
@@ -87,14 +93,18 @@ func TestBeginningsOfIDs(t *testing.T) {
 	messages, err := s.Agents.ListMessages(dev.Within(t), &agentv1.ListMessagesRequest{AgentId: "kestrel"})
 	require.NoError(t, err)
 	require.Len(t, messages.GetMessages(), 1)
-	require.Equal(t, "from stdin", messages.GetMessages()[0].GetText(), "what was read for the first call is there for the second")
+	require.Equal(t, "from stdin", messages.GetMessages()[0].GetText(),
+		"what was read for the first call is there for the second")
 }
 
-// A shell completes agents, items, boards, flags and the values of enums; without a server it completes nothing and shows no error.
+// A shell completes agents, items, boards, flags and the values of enums; without a server it completes nothing and
+// shows no error.
 func TestCompletion(t *testing.T) {
 	s := dev.Start(t)
 	for _, args := range [][]string{
-		{"agent", "spawn", "keeper"}, {"agent", "spawn", "kestrel"}, {"work", "create", "keeper", "Release 1.4"},
+		{"agent", "spawn", "keeper"},
+		{"agent", "spawn", "kestrel"},
+		{"work", "create", "keeper", "Release 1.4"},
 		{"board", "apply", "keeper", "testdata/board.yaml"},
 	} {
 		code, _, errs := quartet(t, s, args...)
@@ -110,7 +120,8 @@ func TestCompletion(t *testing.T) {
 	completes := func(want string, words ...string) {
 		t.Helper()
 		matches := regexp.MustCompile(want)
-		require.Eventually(t, func() bool { return matches.MatchString(complete(s.Cfg.GRPCAddr, words...)) }, time.Minute, 10*time.Millisecond, "%s after %q", want, words)
+		require.Eventually(t, func() bool { return matches.MatchString(complete(s.Cfg.GRPCAddr, words...)) },
+			time.Minute, 10*time.Millisecond, "%s after %q", want, words)
 	}
 	completes(`(?m)^keeper\t(?s:.*)^kestrel\t`, "agent", "get", "ke")
 	require.NotContains(t, complete(s.Cfg.GRPCAddr, "agent", "get", "kes"), "keeper")

@@ -19,7 +19,9 @@ import (
 func TestC5_PrimeOfAServer(t *testing.T) {
 	s := dev.Start(t)
 	ctx := dev.Within(t)
-	_, err := s.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := s.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 	code, out, errs := quartet(t, s, "prime", "keeper")
 	require.Zero(t, code, errs)
@@ -37,7 +39,8 @@ func TestC5_PrimeOfAServer(t *testing.T) {
 		}
 		if i == 1 {
 			_, err = s.Waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
-				AgentId: "keeper", WorkItemId: made.GetWorkItem().GetWorkItemId(), Wake: waitingv1.Wake_WAKE_OPERATOR_INPUT, Reason: "which name it gets",
+				AgentId: "keeper", WorkItemId: made.GetWorkItem().GetWorkItemId(),
+				Wake: waitingv1.Wake_WAKE_OPERATOR_INPUT, Reason: "which name it gets",
 			})
 			require.NoError(t, err)
 		}

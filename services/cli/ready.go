@@ -31,7 +31,8 @@ no credential, so that health checks of containers and scripts can use it.`,
 				return err
 			}
 			if resp.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
-				return fault.NotReady.Newf("the server at %s runs but is not ready; its log says why", terminal.Printable(s.Address()))
+				return fault.NotReady.Newf("the server at %s runs but is not ready; its log says why",
+					terminal.Printable(s.Address()))
 			}
 			return nil
 		}),

@@ -41,10 +41,21 @@ func TestX5_MessagesGetCommands(t *testing.T) {
 		err  *fault.Error
 		want string
 	}{
-		{"prime ghost", fault.NotFound.New(`agent "ghost" does not exist; SpawnAgent makes one`, "agent_id", "ghost"), "fix: quartet agent spawn ghost\n"},
-		{"board list ghost", fault.NotFound.New(`agent "ghost" does not exist; SpawnAgent makes one`), "fix: quartet agent spawn ghost\n"},
-		{"task get keeper tsk_9", fault.NotFound.New("agent keeper has no task tsk_9; ListTasks with include_terminal shows what it has"), "fix: quartet task list keeper --all\n"},
-		{"agent list", fault.NotFound.New(`agent "a b" does not exist; SpawnAgent makes one`, "agent_id", "a b"), "fix: quartet agent spawn AGENT\n"},
+		{
+			"prime ghost", fault.NotFound.New(`agent "ghost" does not exist; SpawnAgent makes one`, "agent_id",
+				"ghost"),
+			"fix: quartet agent spawn ghost\n",
+		},
+		{
+			"board list ghost", fault.NotFound.New(`agent "ghost" does not exist; SpawnAgent makes one`),
+			"fix: quartet agent spawn ghost\n",
+		},
+		{"task get keeper tsk_9", fault.NotFound.New("agent keeper has no task tsk_9; ListTasks with " +
+			"include_terminal shows what it has"), "fix: quartet task list keeper --all\n"},
+		{
+			"agent list", fault.NotFound.New(`agent "a b" does not exist; SpawnAgent makes one`, "agent_id", "a b"),
+			"fix: quartet agent spawn AGENT\n",
+		},
 	} {
 		r.planes.fail(c.err)
 		s := r.run(strings.Fields(c.line)...)
@@ -59,8 +70,14 @@ func TestX5_MessagesGetCommands(t *testing.T) {
 	r.planes.fail(nil)
 
 	for message, want := range map[string][]string{
-		"StartAgent or StartAgent or ResumeAgent":                      {"quartet agent start k", "quartet agent resume k"},
-		"SpawnAgent StartAgent ResumeAgent StopTask ListTasks":         {"quartet agent spawn k", "quartet agent start k", "quartet agent resume k"},
+		"StartAgent or StartAgent or ResumeAgent": {
+			"quartet agent start k",
+			"quartet agent resume k",
+		},
+		"SpawnAgent StartAgent ResumeAgent StopTask ListTasks": {
+			"quartet agent spawn k",
+			"quartet agent start k", "quartet agent resume k",
+		},
 		"QuerySteps shows what it has, GetBoard too":                   {"quartet board show SESSION/BOARD"},
 		"CreateWait is no remedy, nor is " + `"StopTask" or JetStream`: nil,
 	} {
@@ -76,7 +93,8 @@ func TestX5_WarningsAndExplanationsGetCommands(t *testing.T) {
 
 	var out bytes.Buffer
 	agents.WriteExplanation(output.New(&out), &schedulerv1.ExplainResponse{
-		AgentId: "keeper", Verdict: &schedulerv1.Verdict{Explanation: "nothing: the agent is stopped; StartAgent lets it go on"},
+		AgentId: "keeper", Verdict: &schedulerv1.Verdict{Explanation: "nothing: the agent is stopped; StartAgent " +
+			"lets it go on"},
 	})
 	require.Contains(t, out.String(), "\nfix: quartet agent start keeper\n")
 }
@@ -92,7 +110,8 @@ func TestX5_RemediesAreCommands(t *testing.T) {
 			own[i] = strings.Trim(own[i], "[]")
 		}
 		require.Equal(t, own[1:], append([]string{}, rest...), "%s: %s", method, usage)
-		require.Equal(t, strings.TrimSpace(usage), strings.TrimPrefix(cmd.CommandPath(), "quartet ")+suffix(rest), method)
+		require.Equal(t, strings.TrimSpace(usage), strings.TrimPrefix(cmd.CommandPath(), "quartet ")+suffix(rest),
+			method)
 	}
 }
 
@@ -103,8 +122,8 @@ func suffix(args []string) string {
 	return " " + strings.Join(args, " ")
 }
 
-// SPEC X5.1: a method that a message names has a command, or a reason for having none. The messages are the texts of faults, of warnings
-// and of the scheduler's explanations; what is said to models has the names of tools.
+// SPEC X5.1: a method that a message names has a command, or a reason for having none. The messages are the texts of
+// faults, of warnings and of the scheduler's explanations; what is said to models has the names of tools.
 func TestX5_EveryMethodInAMessageHasACommand(t *testing.T) {
 	methods := rpcs(t)
 	unused := map[string]bool{}
@@ -114,7 +133,8 @@ func TestX5_EveryMethodInAMessageHasACommand(t *testing.T) {
 	named := 0
 	for _, dir := range []string{"../../pkg", "../../services"} {
 		require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/pkg/pb/") {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+				strings.Contains(path, "/pkg/pb/") {
 				return err
 			}
 			for _, text := range messages(t, path) {
@@ -125,7 +145,8 @@ func TestX5_EveryMethodInAMessageHasACommand(t *testing.T) {
 					named++
 					delete(unused, word)
 					if remedy.Usages()[word] == "" {
-						require.Contains(t, notRemedies, word, "%s says %q: add its command to services/cli/remedy", path, text)
+						require.Contains(t, notRemedies, word, "%s says %q: add its command to services/cli/remedy",
+							path, text)
 					}
 				}
 			}
@@ -144,7 +165,8 @@ func rpcs(t *testing.T) map[string]bool {
 			return err
 		}
 		raw, err := os.ReadFile(path)
-		for _, m := range regexp.MustCompile(`(?m)^\s*rpc ([A-Z][a-z]+[A-Z]\w+)`).FindAllStringSubmatch(string(raw), -1) {
+		for _, m := range regexp.MustCompile(`(?m)^\s*rpc ([A-Z][a-z]+[A-Z]\w+)`).FindAllStringSubmatch(string(raw),
+			-1) {
 			all[m[1]] = true
 		}
 		return err
@@ -153,8 +175,8 @@ func rpcs(t *testing.T) map[string]bool {
 	return all
 }
 
-// messages returns the texts in a file that callers read: those given to package fault, and all in the files of explanations and of
-// warnings.
+// messages returns the texts in a file that callers read: those given to package fault, and all in the files of
+// explanations and of warnings.
 func messages(t *testing.T, path string) []string {
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 	require.NoError(t, err)
@@ -169,7 +191,8 @@ func messages(t *testing.T, path string) []string {
 			return true
 		})
 	}
-	if base := filepath.ToSlash(path); strings.HasSuffix(base, "scheduler/explain.go") || strings.HasSuffix(base, "waiting/advisories.go") {
+	if base := filepath.ToSlash(path); strings.HasSuffix(base, "scheduler/explain.go") ||
+		strings.HasSuffix(base, "waiting/advisories.go") {
 		literals(file)
 		return texts
 	}

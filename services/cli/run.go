@@ -30,12 +30,15 @@ type RunOptions struct {
 }
 
 // runCommand returns `quartet run`.
-func runCommand(s *session.Session, run func(context.Context, grpc.ClientConnInterface, RunOptions) error) *cobra.Command {
+func runCommand(s *session.Session, run func(context.Context, grpc.ClientConnInterface,
+	RunOptions) error,
+) *cobra.Command {
 	var o RunOptions
 	var once bool
 	var system string
 	cmd := &cobra.Command{
-		Use: "run --agent AGENT --provider PROVIDER --model MODEL", Short: "Drive an agent with a model", Args: input.None,
+		Use: "run --agent AGENT --provider PROVIDER --model MODEL", Short: "Drive an agent with a model",
+		Args: input.None,
 		Long: `Run the turns of an agent with a model. The text of the model is streamed to the
 terminal, its tool calls are executed by the server, and files of the workspace are
 read and written on this machine. The command waits for turns until ^C, which
@@ -52,7 +55,10 @@ event.`,
 			if run == nil {
 				return errors.New("this binary has no runner")
 			}
-			for flag, value := range map[string]string{"agent": strings.Join(o.AgentIDs, ""), "provider": o.Provider, "model": o.Model} {
+			for flag, value := range map[string]string{
+				"agent": strings.Join(o.AgentIDs, ""), "provider": o.Provider,
+				"model": o.Model,
+			} {
 				if value == "" {
 					return exit.UsageError("--" + flag + " is missing")
 				}
@@ -72,14 +78,18 @@ event.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&o.AgentIDs, "agent", nil, "The agent to run; several are separated by commas, or the flag is repeated")
-	f.StringVar(&o.Provider, "provider", "", "anthropic, or openai (also for servers that are compatible with its Chat Completions)")
+	f.StringSliceVar(&o.AgentIDs, "agent", nil, "The agent to run; several are separated by commas, or the flag is "+
+		"repeated")
+	f.StringVar(&o.Provider, "provider", "", "anthropic, or openai (also for servers that are compatible with its "+
+		"Chat Completions)")
 	f.StringVar(&o.Model, "model", "", "The model's name at the provider")
 	f.StringVar(&o.BaseURL, "base-url", "", "Base URL of the provider's API (default: the provider's own)")
 	f.StringVar(&o.Workspace, "workspace", "", "Directory of the file tools (default: the agent's own)")
 	f.StringVar(&system, "system", "", "A file with text that is put before everything else in the system prompt")
-	f.BoolVar(&o.Summaries, "summaries", false, "Let the model sum up older conversation when a context leaves some out; a request more each time")
-	f.IntVar(&o.MaxTokens, "max-tokens", 0, "Maximum tokens of one reply (default 8192 for anthropic, else the provider's)")
+	f.BoolVar(&o.Summaries, "summaries", false, "Let the model sum up older conversation when a context leaves some "+
+		"out; a request more each time")
+	f.IntVar(&o.MaxTokens, "max-tokens", 0, "Maximum tokens of one reply (default 8192 for anthropic, else the "+
+		"provider's)")
 	f.IntVar(&o.MaxRounds, "max-rounds", 0, "Maximum rounds of one turn (default 100)")
 	f.IntVar(&o.MaxTurns, "max-turns", 0, "Exit after this number of turns; 0: never")
 	f.BoolVar(&once, "once", false, "Exit after one turn")

@@ -39,12 +39,15 @@ func TestRunAndMCP(t *testing.T) {
 	system := filepath.Join(t.TempDir(), "system.txt")
 	require.NoError(t, os.WriteFile(system, []byte("Be brief."), 0o600))
 
-	code, _, errs := run(servers, "run", "--agent", "a,b", "--agent", "c", "--provider", "openai", "--model", "m", "--base-url", "http://127.0.0.1:1/v1",
-		"--max-tokens", "10", "--max-rounds", "20", "--max-turns", "30", "--concurrency", "2", "--workspace", "/srv", "--system", system, "--summaries", "-o", "json")
+	code, _, errs := run(servers, "run", "--agent", "a,b", "--agent", "c", "--provider", "openai", "--model", "m",
+		"--base-url", "http://127.0.0.1:1/v1",
+		"--max-tokens", "10", "--max-rounds", "20", "--max-turns", "30", "--concurrency", "2", "--workspace", "/srv",
+		"--system", system, "--summaries", "-o", "json")
 	require.Zero(t, code, errs)
 	ran.Out = nil
 	require.Equal(t, RunOptions{
-		AgentIDs: []string{"a", "b", "c"}, Provider: "openai", Model: "m", BaseURL: "http://127.0.0.1:1/v1", Workspace: "/srv", System: "Be brief.",
+		AgentIDs: []string{"a", "b", "c"}, Provider: "openai", Model: "m", BaseURL: "http://127.0.0.1:1/v1",
+		Workspace: "/srv", System: "Be brief.",
 		MaxTokens: 10, MaxRounds: 20, MaxTurns: 30, Concurrency: 2, Summaries: true, JSON: true,
 	}, ran)
 	code, _, _ = run(servers, "run", "--agent", "a", "--provider", "anthropic", "--model", "m", "--once")
@@ -59,10 +62,13 @@ func TestRunAndMCP(t *testing.T) {
 	require.True(t, served.Create)
 
 	for missing, args := range map[string][]string{
-		"--agent is missing":       {"run", "--provider", "openai", "--model", "m"},
-		"--provider is missing":    {"run", "--agent", "a", "--model", "m"},
-		"--model is missing":       {"run", "--agent", "a", "--provider", "openai"},
-		"--system":                 {"run", "--agent", "a", "--provider", "openai", "--model", "m", "--system", system + ".none"},
+		"--agent is missing":    {"run", "--provider", "openai", "--model", "m"},
+		"--provider is missing": {"run", "--agent", "a", "--model", "m"},
+		"--model is missing":    {"run", "--agent", "a", "--provider", "openai"},
+		"--system": {
+			"run", "--agent", "a", "--provider", "openai", "--model", "m", "--system",
+			system + ".none",
+		},
 		"--agent AGENT is missing": {"mcp"},
 		"takes no arguments":       {"mcp", "keeper"},
 	} {

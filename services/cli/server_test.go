@@ -20,26 +20,36 @@ import (
 func quartet(t *testing.T, s *dev.Server, args ...string) (code int, out, errs string) {
 	t.Setenv("COLUMNS", "200")
 	var o, e bytes.Buffer
-	code = cli.Run(dev.Within(t), cli.Servers{}, append(args, "--address", s.Cfg.GRPCAddr), strings.NewReader(""), &o, &e)
+	code = cli.Run(dev.Within(t), cli.Servers{}, append(args, "--address", s.Cfg.GRPCAddr), strings.NewReader(""), &o,
+		&e)
 	return code, o.String(), e.String()
 }
 
 // releaseTurn is a turn of a model that creates a work item, picks it and completes
 // it with a report.
 func releaseTurn(ctx context.Context, turn *client.Turn) error {
-	create, err := client.Call("a", "CreateWorkItem", map[string]any{"objective": "Release 1.4", "plan_status": "ready"})
+	create, err := client.Call("a", "CreateWorkItem", map[string]any{
+		"objective":   "Release 1.4",
+		"plan_status": "ready",
+	})
 	if err != nil {
 		return err
 	}
 	created, err := turn.Round(ctx, client.Reply{
 		Text: "I make an item.", Usage: &agentv1.TokenUsage{InputTokens: 25, OutputTokens: 15},
 		Calls: []*agentv1.ToolCall{create, {CallId: "b", Name: "Fly"}},
-		Local: []*agentv1.ToolResult{{CallId: "l", ToolName: "WorkspaceRead", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, SummaryText: "read notes.md"}},
+		Local: []*agentv1.ToolResult{
+			{
+				CallId: "l", ToolName: "WorkspaceRead", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS,
+				SummaryText: "read notes.md",
+			},
+		},
 	})
 	if err != nil {
 		return err
 	}
-	item := created.GetToolResults()[0].GetResult().GetFields()["work_item"].GetStructValue().GetFields()["work_item_id"].GetStringValue()
+	item := created.GetToolResults()[0].GetResult().GetFields()["work_item"].GetStructValue().
+		GetFields()["work_item_id"].GetStringValue()
 	pick, err := client.Call("c", "PickWorkItem", map[string]any{"work_item_id": item})
 	if err != nil {
 		return err
@@ -66,7 +76,8 @@ func awaitResultBrief(t *testing.T, s *dev.Server, agentID string) {
 	for {
 		m, err := stream.Recv()
 		require.NoError(t, err)
-		if m.GetEvent().GetPayload().GetFields()["brief"].GetStructValue().GetFields()["kind"].GetStringValue() == "result" {
+		if m.GetEvent().GetPayload().GetFields()["brief"].GetStructValue().GetFields()["kind"].GetStringValue() ==
+			"result" {
 			return
 		}
 	}
@@ -87,7 +98,10 @@ func TestC3_TheTranscriptOfARealAgent(t *testing.T) {
 	awaitResultBrief(t, s, "keeper")
 
 	for line, wants := range map[string][]string{
-		"agent rounds keeper":        {"round 1", "25 tokens in, 15 out", "I make an item.", "✓ CreateWorkItem {", "✗ Fly", "tool_not_available", "✓ WorkspaceRead by the runner", "round 3", "Released: 1.4."},
+		"agent rounds keeper": {
+			"round 1", "25 tokens in, 15 out", "I make an item.", "✓ CreateWorkItem {",
+			"✗ Fly", "tool_not_available", "✓ WorkspaceRead by the runner", "round 3", "Released: 1.4.",
+		},
 		"agent rounds keeper --full": {`"objective": "Release 1.4"`},
 		"agent briefs keeper":        {"ack ", "Release 1.4", "result ", "Released: 1.4."},
 		"agent context keeper":       {"SECTION", "completed", "Released: 1.4."},
@@ -104,7 +118,8 @@ func TestC3_TheTranscriptOfARealAgent(t *testing.T) {
 	require.Less(t, strings.Index(out, "round 1"), strings.Index(out, "round 3"), "rounds are in chronological order")
 
 	for _, command := range []string{
-		"agent get", "agent turns", "agent messages", "agent children", "agent rounds", "agent briefs", "agent context", "agent tools",
+		"agent get", "agent turns", "agent messages", "agent children", "agent rounds", "agent briefs", "agent context",
+		"agent tools",
 		"work list", "work queue", "work board", "wait list", "trigger list", "timer list", "task list", "explain",
 	} {
 		code, out, errs := quartet(t, s, append(strings.Fields(command), "nobody")...)

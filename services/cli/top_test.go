@@ -20,7 +20,8 @@ import (
 	"quartet/tests/dev"
 )
 
-// written is what a program has written to a terminal. wait waits for a text in what was written since the last call of wait.
+// written is what a program has written to a terminal. wait waits for a text in what was written since the last call of
+// wait.
 type written struct {
 	mu   sync.Mutex
 	text string
@@ -105,14 +106,20 @@ func TestTop(t *testing.T) {
 	}
 	screen.wait(t, "\x1b[?1049h")
 	screen.wait(t, "kestrel")
-	_, err = s.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "later", RequestId: "r", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err = s.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "later", RequestId: "r",
+		Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 	screen.wait(t, "later")
 	press("/later\r")
 	screen.wait(t, "filter: later")
 	press("\r")
 	screen.wait(t, "decision:")
-	_, err = s.Agents.PauseAgent(ctx, &agentv1.PauseAgentRequest{AgentId: "later", RequestId: "p", Reason: "for a moment"})
+	_, err = s.Agents.PauseAgent(ctx, &agentv1.PauseAgentRequest{
+		AgentId: "later", RequestId: "p",
+		Reason: "for a moment",
+	})
 	require.NoError(t, err)
 	screen.wait(t, "for a moment")
 	press("\x1b")
@@ -141,7 +148,10 @@ func TestTopOfManyAgents(t *testing.T) {
 	const many = 2050
 	for i := range many {
 		g.Go(func() error {
-			_, err := s.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: fmt.Sprintf("agent-%04d", i), RequestId: fmt.Sprint("r", i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+			_, err := s.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+				AgentId:   fmt.Sprintf("agent-%04d", i),
+				RequestId: fmt.Sprint("r", i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+			})
 			return err
 		})
 	}
@@ -183,7 +193,10 @@ func TestABackupShowsItsProgress(t *testing.T) {
 	require.NotContains(t, errs, "%")
 
 	_, tty, screen, closed := terminal(t)
-	require.Zero(t, cli.Run(dev.Within(t), cli.Servers{}, []string{"backup", file, "--replace", "--address", s.Cfg.GRPCAddr}, os.Stdin, io.Discard, tty))
+	require.Zero(t, cli.Run(dev.Within(t), cli.Servers{}, []string{
+		"backup", file, "--replace", "--address",
+		s.Cfg.GRPCAddr,
+	}, os.Stdin, io.Discard, tty))
 	screen.wait(t, " %  ")
 	screen.wait(t, "\r\x1b[K")
 	closed()

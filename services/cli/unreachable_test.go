@@ -42,7 +42,8 @@ func TestWaitingForAServerIsReported(t *testing.T) {
 	require.NoError(t, l.Close())
 	servers := Servers{
 		MCP: func(ctx context.Context, conn grpc.ClientConnInterface, _ MCPOptions) error {
-			_, err := agentv1.NewAgentServiceClient(conn).GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: "keeper"}, grpc.WaitForReady(true))
+			_, err := agentv1.NewAgentServiceClient(conn).GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: "keeper"},
+				grpc.WaitForReady(true))
 			return err
 		},
 	}
@@ -51,7 +52,8 @@ func TestWaitingForAServerIsReported(t *testing.T) {
 	var out, errs syncBuffer
 	ended := make(chan int, 1)
 	go func() {
-		ended <- Run(ctx, servers, []string{"mcp", "--agent", "keeper", "--address", address}, strings.NewReader(""), &out, &errs)
+		ended <- Run(ctx, servers, []string{"mcp", "--agent", "keeper", "--address", address}, strings.NewReader(""),
+			&out, &errs)
 	}()
 	says := func(what string) func() bool { return func() bool { return strings.Contains(errs.String(), what) } }
 	require.Eventually(t, says("quartet dev"), time.Minute, time.Millisecond)
@@ -85,7 +87,10 @@ func TestReachableServerIsNotReported(t *testing.T) {
 		},
 	}
 	var out, errs syncBuffer
-	code := Run(t.Context(), servers, []string{"run", "--agent", "keeper", "--provider", "openai", "--model", "m", "--address", r.address}, strings.NewReader(""), &out, &errs)
+	code := Run(t.Context(), servers, []string{
+		"run", "--agent", "keeper", "--provider", "openai", "--model", "m",
+		"--address", r.address,
+	}, strings.NewReader(""), &out, &errs)
 	require.Zero(t, code)
 	require.Empty(t, errs.String())
 }
@@ -97,11 +102,14 @@ func TestAnErrorNamesTheServerToStart(t *testing.T) {
 	address := l.Addr().String()
 	require.NoError(t, l.Close())
 	var out, errs syncBuffer
-	require.Equal(t, exit.Unavailable, Run(t.Context(), Servers{}, []string{"agent", "list", "--address", address}, strings.NewReader(""), &out, &errs))
+	require.Equal(t, exit.Unavailable, Run(t.Context(), Servers{}, []string{"agent", "list", "--address", address},
+		strings.NewReader(""), &out, &errs))
 	require.Contains(t, errs.String(), "start one with: quartet dev --grpc-addr "+address)
 
 	var elsewhere syncBuffer
-	require.Equal(t, exit.Unavailable, Run(t.Context(), Servers{}, []string{"agent", "list", "--address", "host.invalid:1"}, strings.NewReader(""), &out, &elsewhere))
+	require.Equal(t, exit.Unavailable,
+		Run(t.Context(), Servers{}, []string{"agent", "list", "--address", "host.invalid:1"}, strings.NewReader(""),
+			&out, &elsewhere))
 	require.Contains(t, elsewhere.String(), "check that a server runs")
 	require.NotContains(t, elsewhere.String(), "quartet dev", "that would be another server")
 }

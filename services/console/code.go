@@ -54,7 +54,8 @@ func (c *Console) makeCode(w http.ResponseWriter, r *http.Request) error {
 func (c *Console) redeem(code string) (string, error) {
 	t, err := c.open(codePurpose, code)
 	if err != nil {
-		return "", fault.Unauthenticated.New("the one-time code is not valid; it ends 60 seconds after it was made. Run quartet console again, or sign in with a key")
+		return "", fault.Unauthenticated.New("the one-time code is not valid; it ends 60 seconds after it was made. " +
+			"Run quartet console again, or sign in with a key")
 	}
 	now := c.deps.Clock.Now()
 	c.mu.Lock()
@@ -65,10 +66,13 @@ func (c *Console) redeem(code string) (string, error) {
 		}
 	}
 	if _, twice := c.used[t.ID]; twice {
-		return "", fault.Unauthenticated.New("the one-time code was used before. Run quartet console again, or sign in with a key")
+		return "", fault.Unauthenticated.New("the one-time code was used before. Run quartet console again, or sign " +
+			"in with a key")
 	}
 	if len(c.used) >= maxUsed {
-		return "", fault.Overloaded.Newf("%d sessions were begun by code within a minute; repeat the request in a minute", maxUsed).WithRetryAfter(CodeTerm)
+		return "",
+			fault.Overloaded.Newf("%d sessions were begun by code within a minute; repeat the request in a minute",
+				maxUsed).WithRetryAfter(CodeTerm)
 	}
 	c.used[t.ID] = time.Unix(t.Ends, 0)
 	return t.Credential, nil

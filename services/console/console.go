@@ -83,7 +83,8 @@ func (c *Console) Sessions(refuse Refuse) http.Handler {
 			err = c.end(w, r)
 		default:
 			w.Header().Set("Allow", "POST, DELETE")
-			err = fault.InvalidArgument.Newf("%s takes POST, to begin a session, and DELETE, to end it; %s takes POST", SessionPath, CodePath)
+			err = fault.InvalidArgument.Newf("%s takes POST, to begin a session, and DELETE, to end it; %s takes POST",
+				SessionPath, CodePath)
 		}
 		if err != nil {
 			refuse(w, r, err)
@@ -109,7 +110,8 @@ func (c *Console) begin(w http.ResponseWriter, r *http.Request) error {
 		return fault.InvalidArgument.New("the body must be a JSON object with key or code: " + err.Error())
 	}
 	if (req.Key == "") == (req.Code == "") {
-		return fault.InvalidArgument.New("give key, a credential, or code, which quartet console makes; exactly one of them")
+		return fault.InvalidArgument.New(
+			"give key, a credential, or code, which quartet console makes; exactly one of them")
 	}
 	credential := req.Key
 	if req.Code != "" {
@@ -148,10 +150,13 @@ func (c *Console) end(w http.ResponseWriter, r *http.Request) error {
 // must have checked that no page of another origin sent the request, except for signin.CallbackPath and
 // signin.FailedPath.
 func (c *Console) SignIn(refuse Refuse) http.Handler {
-	return c.deps.SignIn.Handler(func(w http.ResponseWriter, r *http.Request, credential string, ends time.Time, secure bool) error {
+	return c.deps.SignIn.Handler(func(w http.ResponseWriter, r *http.Request, credential string, ends time.Time,
+		secure bool,
+	) error {
 		term := min(SessionTerm, ends.Sub(c.deps.Clock.Now()).Truncate(time.Second))
 		if term <= 0 {
-			return fault.Unauthenticated.New("the identity provider's token has ended already; compare the clocks of the provider and of this server")
+			return fault.Unauthenticated.New("the identity provider's token has ended already; compare the clocks of " +
+				"the provider and of this server")
 		}
 		cookie, err := c.cookie(r, credential, term, secure)
 		if err != nil {

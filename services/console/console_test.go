@@ -41,7 +41,10 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{T: t, clock: clock.NewFake(time.Unix(1_700_000_000, 0)), keys: keyfile.Fixed(keyfile.Of([]byte(strings.Repeat("k", 32))))}
+	r := &rig{
+		T: t, clock: clock.NewFake(time.Unix(1_700_000_000, 0)),
+		keys: keyfile.Fixed(keyfile.Of([]byte(strings.Repeat("k", 32)))),
+	}
 	r.console = r.another()
 	return r
 }
@@ -102,7 +105,8 @@ func TestG13_TheCookieOfASession(t *testing.T) {
 	require.False(t, cookie.Secure, "the browser would not send it over http")
 	require.NotContains(t, cookie.Value, "good")
 	require.Equal(t, "good-key", r.bearer(r.console, cookie, Header, "1"))
-	require.Equal(t, "good-key", r.bearer(r.another(), cookie, Header, "1"), "another gateway, or this one after a restart")
+	require.Equal(t, "good-key", r.bearer(r.another(), cookie, Header, "1"),
+		"another gateway, or this one after a restart")
 	require.Empty(t, r.bearer(r.console, cookie), "without the header, which pages of other origins cannot send")
 	for i := range cookie.Value {
 		changed := *cookie
@@ -172,7 +176,12 @@ func TestG13_WhoBeginsASession(t *testing.T) {
 
 func TestG13_OneTimeCodes(t *testing.T) {
 	r := newRig(t)
-	for _, header := range [][]string{nil, {"Authorization", "Bearer bad"}, {"Authorization", "good"}, {"Authorization", "Bearer service"}} {
+	for _, header := range [][]string{
+		nil,
+		{"Authorization", "Bearer bad"},
+		{"Authorization", "good"},
+		{"Authorization", "Bearer service"},
+	} {
 		require.Equal(t, 401, r.do(r.console, http.MethodPost, CodePath, "", header...).Code, header)
 	}
 	code := func() string {
@@ -191,7 +200,8 @@ func TestG13_OneTimeCodes(t *testing.T) {
 	first := code()
 	w := use(first)
 	require.Equal(t, http.StatusNoContent, w.Code, w.Body.String())
-	require.Equal(t, "good-key", r.bearer(r.console, w.Result().Cookies()[0], Header, "1"), "the session has the credential for which the code was made")
+	require.Equal(t, "good-key", r.bearer(r.console, w.Result().Cookies()[0], Header, "1"),
+		"the session has the credential for which the code was made")
 	w = use(first)
 	require.Equal(t, 401, w.Code)
 	require.Contains(t, w.Body.String(), "used before")
@@ -235,7 +245,10 @@ func TestG14_TheFilesOfTheConsole(t *testing.T) {
 	require.Equal(t, 200, w.Code)
 	page := w.Body.String()
 	require.Equal(t, "no-cache", w.Header().Get("Cache-Control"))
-	for _, part := range []string{"default-src 'none'", "frame-ancestors 'none'", "script-src 'self';", "style-src 'self';", "require-trusted-types-for 'script'"} {
+	for _, part := range []string{
+		"default-src 'none'", "frame-ancestors 'none'", "script-src 'self';",
+		"style-src 'self';", "require-trusted-types-for 'script'",
+	} {
 		require.Contains(t, w.Header().Get("Content-Security-Policy"), part)
 	}
 	require.NotContains(t, w.Header().Get("Content-Security-Policy"), "unsafe")

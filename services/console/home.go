@@ -36,5 +36,6 @@ code{background:#f2f2f2;padding:.1em .3em;border-radius:3px}td{padding:.15rem 1r
 func (c *Console) Home(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
-	_, _ = io.WriteString(w, strings.Replace(page, "{{.}}", html.EscapeString(c.deps.Version), 1)) // the client may have left
+	// the client may have left
+	_, _ = io.WriteString(w, strings.Replace(page, "{{.}}", html.EscapeString(c.deps.Version), 1))
 }

@@ -39,7 +39,8 @@ type held struct {
 // fromConsole returns PERMISSION_DENIED for a request without Header.
 func fromConsole(r *http.Request) error {
 	if r.Header.Get(Header) == "" {
-		return fault.PermissionDenied.New("sessions are for the pages of the console, which send the header " + Header + "; programs send Authorization: Bearer KEY")
+		return fault.PermissionDenied.New("sessions are for the pages of the console, which send the header " + Header +
+			"; programs send Authorization: Bearer KEY")
 	}
 	return nil
 }
@@ -77,16 +78,19 @@ func (c *Console) cookie(r *http.Request, credential string, term time.Duration,
 		return nil, err
 	}
 	if len(value) > maxCookie {
-		return nil, fault.TooLarge.Newf("the credential has %d bytes, which with its encryption is more than a browser keeps in a cookie; use an API key, or let the identity provider put fewer claims into its tokens", len(credential))
+		return nil, fault.TooLarge.Newf("the credential has %d bytes, which with its encryption is more than a "+
+			"browser keeps in a cookie; use an API key, or let the identity provider put fewer claims into its tokens",
+			len(credential))
 	}
 	return cookieOf(r, value, int(term.Seconds()), secure), nil
 }
 
-// cookieOf returns the cookie of a session. Scripts cannot read it, and browsers send it with requests of the console's own
-// site only. A browser removes a cookie whose maxAge is negative.
+// cookieOf returns the cookie of a session. Scripts cannot read it, and browsers send it with requests of the console's
+// own site only. A browser removes a cookie whose maxAge is negative.
 func cookieOf(r *http.Request, value string, maxAge int, secure bool) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // Secure where the browser uses TLS: over plain HTTP it would not send a secure cookie
-		Name: signin.CookieName("quartet-console", r.Host, secure), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode,
+		Name: signin.CookieName("quartet-console", r.Host, secure), Value: value, Path: "/", MaxAge: maxAge,
+		HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode,
 	}
 }
 

@@ -24,8 +24,10 @@ var bundle embed.FS
 
 // policy is the Content-Security-Policy of the console: everything is loaded from this server, no script or style is
 // inline, no other page may embed it, and scripts cannot turn text into scripts or markup.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; worker-src 'self'; " +
-	"manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types quartet"
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"worker-src 'self'; " +
+	"manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for " +
+	"'script'; trusted-types quartet"
 
 // file is a file of the console.
 type file struct {
@@ -54,7 +56,10 @@ func load(from fs.FS) (map[string]*file, error) {
 			return err
 		}
 		name = strings.TrimPrefix(name, "dist/")
-		f := &file{contentType: typeOf(name), plain: plain, small: small.Bytes(), immutable: strings.HasPrefix(name, "assets/")}
+		f := &file{
+			contentType: typeOf(name), plain: plain, small: small.Bytes(),
+			immutable: strings.HasPrefix(name, "assets/"),
+		}
 		if name == "index.html" {
 			name = ""
 		}

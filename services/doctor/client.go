@@ -41,7 +41,10 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	health, err := grpc_health_v1.NewHealthClient(c.Conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
 		r.unreachable(c, err)
-		for _, check := range []string{"ready", "credential", "clock", "version", "planes", "store", "segments", "removal", "events", "journals"} {
+		for _, check := range []string{
+			"ready", "credential", "clock", "version", "planes", "store", "segments",
+			"removal", "events", "journals",
+		} {
 			r.skip(check, "there is no server to ask")
 		}
 		return false
@@ -50,7 +53,8 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	if health.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING {
 		r.ok("ready", "the server is ready")
 	} else {
-		r.add("ready", Problem, "GET /readyz of its http-addr says what is missing; its log says why", "the server at %s is up and not ready", c.Address)
+		r.add("ready", Problem, "GET /readyz of its http-addr says what is missing; its log says why",
+			"the server at %s is up and not ready", c.Address)
 	}
 	began := c.Now()
 	me, err := identityv1.NewIdentityServiceClient(c.Conn).WhoAmI(ctx, &identityv1.WhoAmIRequest{})
@@ -60,11 +64,16 @@ func (r *report) client(ctx context.Context, c Client) bool {
 		role := strings.ToLower(strings.TrimPrefix(me.GetRole().String(), "ROLE_"))
 		r.ok("credential", "you are %s, %s of namespace %s", me.GetPrincipal(), role, me.GetNamespace())
 	case errors.Is(err, fault.Unauthenticated) && !c.Token:
-		r.add("credential", Problem, "give a key with --token, $QUARTET_TOKEN or $QUARTET_TOKEN_FILE; on the server's machine `quartet key create NAME --role admin --bootstrap` makes the first one. A server of `quartet dev` is used by the user who started it", "the server asks for a credential, and none was given: %s", e.Message())
+		r.add("credential", Problem, "give a key with --token, $QUARTET_TOKEN or $QUARTET_TOKEN_FILE; on the "+
+			"server's machine `quartet key create NAME --role admin --bootstrap` makes the first one. A server of "+
+			"`quartet dev` is used by the user who started it", "the server asks for a credential, and none was "+
+			"given: %s", e.Message())
 	case errors.Is(err, fault.Unauthenticated):
-		r.add("credential", Problem, "ask an admin for another key; `quartet key list --all` shows those there are", "the credential is refused: %s", e.Message())
+		r.add("credential", Problem, "ask an admin for another key; `quartet key list --all` shows those there are",
+			"the credential is refused: %s", e.Message())
 	default:
-		r.add("credential", Problem, "the identity service must run in some process: `quartet serve identity …`, named in addresses of the others", "who you are cannot be asked: %s", e.Error())
+		r.add("credential", Problem, "the identity service must run in some process: `quartet serve identity …`, "+
+			"named in addresses of the others", "who you are cannot be asked: %s", e.Error())
 	}
 	if err != nil {
 		r.skip("clock", "the server tells its time to those it knows")
@@ -82,7 +91,8 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	} else if late < 0 {
 		skew = late
 	}
-	const mend = "synchronize both clocks (chrony, systemd-timesyncd): expiries, timers and signatures of webhooks are counted by them"
+	const mend = "synchronize both clocks (chrony, systemd-timesyncd): expiries, timers and signatures of webhooks " +
+		"are counted by them"
 	switch {
 	case skew.Abs() >= skewBad:
 		r.add("clock", Problem, mend, "the server's clock is %s off this machine's", skew.Round(time.Second))
@@ -92,7 +102,8 @@ func (r *report) client(ctx context.Context, c Client) bool {
 		r.ok("clock", "the server's clock agrees with this machine's")
 	}
 	if me.GetServerVersion() != c.Version {
-		r.add("version", Warning, "use the same release on both sides", "the server is %s and this program %s", me.GetServerVersion(), c.Version)
+		r.add("version", Warning, "use the same release on both sides", "the server is %s and this program %s",
+			me.GetServerVersion(), c.Version)
 	} else {
 		r.ok("version", "server and program are %s", c.Version)
 	}
@@ -103,7 +114,9 @@ func (r *report) client(ctx context.Context, c Client) bool {
 // journals reports the journals that processes of the installation know to be damaged. By the same response it also
 // makes the checks planes, store, segments, removal and events.
 func (r *report) journals(ctx context.Context, c Client) {
-	all, err := identityv1.NewIdentityServiceClient(c.Conn).ListProcesses(ctx, &identityv1.ListProcessesRequest{Examine: true})
+	all, err := identityv1.NewIdentityServiceClient(c.Conn).ListProcesses(ctx, &identityv1.ListProcessesRequest{
+		Examine: true,
+	})
 	if err != nil {
 		r.skip("journals", "what is damaged is told to admins: %s", fault.From(err).Message())
 		r.skip("planes", "who serves what is told to admins")
@@ -161,7 +174,8 @@ func (r *report) planes(all *identityv1.ListProcessesResponse) {
 	case len(all.GetPlanes()) == 0:
 		r.skip("planes", "the server is older than this program and does not tell who serves what")
 	case found == 0:
-		r.ok("planes", "all %d services of the installation are served, by %s", len(all.GetPlanes()), terminal.Count(len(all.GetProcesses()), "process", "processes"))
+		r.ok("planes", "all %d services of the installation are served, by %s", len(all.GetPlanes()),
+			terminal.Count(len(all.GetProcesses()), "process", "processes"))
 	}
 }
 
@@ -175,18 +189,24 @@ const (
 func (r *report) store(all *identityv1.ListProcessesResponse) {
 	used, limit := all.GetStoreUsedBytes(), all.GetStoreLimitBytes()
 	if limit <= 0 {
-		r.skip("store", "%d MiB are in use; how much there is, the NATS servers do not tell: give the account a limit max_file", used>>20)
+		r.skip("store", "%d MiB are in use; how much there is, the NATS servers do not tell: give the account a "+
+			"limit max_file", used>>20)
 		return
 	}
-	const mend = "make room on the disk, or raise max-store-mib (with nats-url: max_file_store of the servers and max_file of the account). When it is full, new records are refused with STORAGE_FULL"
+	const mend = "make room on the disk, or raise max-store-mib (with nats-url: max_file_store of the servers and " +
+		"max_file of the account). When it is full, new records are refused with STORAGE_FULL"
 	full := all.GetStoreFullIn().AsDuration()
 	switch percent := used * 100 / limit; {
 	case percent >= storeBad:
-		r.add("store", Problem, mend, "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
+		r.add("store", Problem, mend, "%d of %d MiB of the store of the journals are in use, %d %%", used>>20,
+			limit>>20, percent)
 	case percent >= storeNoted:
-		r.add("store", Warning, mend, "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
+		r.add("store", Warning, mend, "%d of %d MiB of the store of the journals are in use, %d %%", used>>20,
+			limit>>20, percent)
 	case full > 0 && full < storeSoon:
-		r.add("store", Warning, mend, "the store of the journals will be full in %s at the rate of the last hours: %d of %d MiB are in use, %d %%", terminal.Count(full/time.Hour, "hour", "hours"), used>>20, limit>>20, percent)
+		r.add("store", Warning, mend, "the store of the journals will be full in %s at the rate of the last hours: "+
+			"%d of %d MiB are in use, %d %%", terminal.Count(full/time.Hour, "hour", "hours"), used>>20, limit>>20,
+			percent)
 	default:
 		r.ok("store", "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
 	}
@@ -199,7 +219,8 @@ const storeSoon = 3 * 24 * time.Hour
 // reports those that the server finds.
 func (r *report) segments(all *identityv1.ListProcessesResponse) {
 	if len(all.GetJournals()) == 0 {
-		r.skip("segments", "the server does not tell what its journals take; it is older than this program, or its NATS servers do not answer")
+		r.skip("segments", "the server does not tell what its journals take; it is older than this program, or its "+
+			"NATS servers do not answer")
 		return
 	}
 	var segments, archived int32
@@ -208,7 +229,9 @@ func (r *report) segments(all *identityv1.ListProcessesResponse) {
 		segments, bytes = segments+u.GetSegments(), bytes+u.GetBytes()
 		archived, stored = archived+u.GetArchivedSegments(), stored+u.GetArchivedBytes()
 	}
-	r.ok("segments", "%s %s with %.1f MiB, and %d archived with %.1f MiB", terminal.Count(len(all.GetJournals()), "journal has", "journals have"), terminal.Count(segments, "segment", "segments"), float64(bytes)/(1<<20), archived, float64(stored)/(1<<20))
+	r.ok("segments", "%s %s with %.1f MiB, and %d archived with %.1f MiB", terminal.Count(len(all.GetJournals()),
+		"journal has", "journals have"), terminal.Count(segments, "segment", "segments"), float64(bytes)/(1<<20),
+		archived, float64(stored)/(1<<20))
 }
 
 // removal reports old history and data of deleted agents that should have been removed and are still stored.
@@ -239,8 +262,11 @@ func (r *report) events(all *identityv1.ListProcessesResponse) {
 		most = max(most, behind)
 		if behind >= eventsNoted {
 			found = true
-			r.add("events", Warning, "see the log of the process that holds the partition (`quartet status` says which) for interruptions of the bus, and whether the store has room; nothing is lost, as the journal has all",
-				"EVENTS is %s and %s behind the journal of %s/%d", behind.Round(time.Second), terminal.Count(l.GetFrames(), "frame", "frames"), l.GetPlane(), l.GetPartition())
+			r.add("events", Warning, "see the log of the process that holds the partition (`quartet status` says "+
+				"which) for interruptions of the bus, and whether the store has room; nothing is lost, as the "+
+				"journal has all",
+				"EVENTS is %s and %s behind the journal of %s/%d", behind.Round(time.Second),
+				terminal.Count(l.GetFrames(), "frame", "frames"), l.GetPlane(), l.GetPartition())
 		}
 	}
 	switch {
@@ -257,20 +283,29 @@ func (r *report) unreachable(c Client, err error) {
 	text := e.Message()
 	switch {
 	case errors.Is(err, fault.Unauthenticated):
-		r.add("connection", Problem, "do what the message says, or give a key with --token or $QUARTET_TOKEN", "%s", text)
+		r.add("connection", Problem, "do what the message says, or give a key with --token or $QUARTET_TOKEN", "%s",
+			text)
 	case strings.Contains(text, "certificate") || strings.Contains(text, "x509"):
-		r.add("connection", Problem, "give who signed the server's certificate with --tls-ca-file, connect by a name that stands in it, or renew it", "the server at %s shows a certificate that is not accepted: %s", c.Address, text)
+		r.add("connection", Problem, "give who signed the server's certificate with --tls-ca-file, connect by a name "+
+			"that stands in it, or renew it", "the server at %s shows a certificate that is not accepted: %s",
+			c.Address, text)
 	case strings.Contains(text, "first record does not look like a TLS handshake"):
-		r.add("connection", Problem, "leave --tls out, or give the server tls-cert-file and tls-key-file", "the server at %s speaks plain text and you speak TLS", c.Address)
-	case !c.TLS && (strings.Contains(text, "error reading server preface") || strings.Contains(text, "EOF") || strings.Contains(text, "reset")):
-		r.add("connection", Problem, "connect with --tls, if it is a server with TLS; or correct --address", "what listens at %s does not speak gRPC in plain text", c.Address)
+		r.add("connection", Problem, "leave --tls out, or give the server tls-cert-file and tls-key-file",
+			"the server at %s speaks plain text and you speak TLS", c.Address)
+	case !c.TLS && (strings.Contains(text, "error reading server preface") || strings.Contains(text, "EOF") ||
+		strings.Contains(text, "reset")):
+		r.add("connection", Problem, "connect with --tls, if it is a server with TLS; or correct --address",
+			"what listens at %s does not speak gRPC in plain text", c.Address)
 	case strings.Contains(text, "refused"):
-		r.add("connection", Problem, "start a server (`quartet dev`), or give its address with --address or $QUARTET_ADDRESS", "nothing listens at %s", c.Address)
+		r.add("connection", Problem, "start a server (`quartet dev`), or give its address with --address or "+
+			"$QUARTET_ADDRESS", "nothing listens at %s", c.Address)
 	case strings.Contains(text, "no such host") || strings.Contains(text, "produced zero addresses"):
 		r.add("connection", Problem, "correct --address or $QUARTET_ADDRESS", "the name in %s is not known", c.Address)
 	case e.Code() == codes.DeadlineExceeded:
-		r.add("connection", Problem, "see whether a firewall is between, and whether the server's machine is up", "%s does not answer within %s", c.Address, checkTerm)
+		r.add("connection", Problem, "see whether a firewall is between, and whether the server's machine is up",
+			"%s does not answer within %s", c.Address, checkTerm)
 	default:
-		r.add("connection", Problem, "correct --address, or see the server's log", "%s cannot be reached: %s", c.Address, text)
+		r.add("connection", Problem, "correct --address, or see the server's log", "%s cannot be reached: %s",
+			c.Address, text)
 	}
 }

@@ -32,7 +32,10 @@ type odd struct {
 }
 
 func (o *odd) WhoAmI(context.Context, *identityv1.WhoAmIRequest) (*identityv1.WhoAmIResponse, error) {
-	return &identityv1.WhoAmIResponse{Namespace: "acme", Principal: "ci", Role: identityv1.Role_ROLE_OPERATOR, ServerTime: timestamppb.New(time.Now().Add(o.ahead)), ServerVersion: "v2"}, o.err
+	return &identityv1.WhoAmIResponse{
+		Namespace: "acme", Principal: "ci", Role: identityv1.Role_ROLE_OPERATOR,
+		ServerTime: timestamppb.New(time.Now().Add(o.ahead)), ServerVersion: "v2",
+	}, o.err
 }
 
 func (o *odd) serve(t *testing.T, status grpc_health_v1.HealthCheckResponse_ServingStatus) grpc.ClientConnInterface {
@@ -89,10 +92,14 @@ func TestWhatAServerSaysOfItself(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &report{}
-			require.True(t, r.client(t.Context(), Client{Address: "x", Conn: c.server.serve(t, c.status), Token: c.token, Version: c.version, Now: time.Now}))
+			require.True(t, r.client(t.Context(), Client{
+				Address: "x", Conn: c.server.serve(t, c.status),
+				Token: c.token, Version: c.version, Now: time.Now,
+			}))
 			require.Equal(t, c.want, statuses(r.found)[c.check], r.found)
 			for _, f := range r.found {
-				require.Equal(t, f.Status == Warning || f.Status == Problem, f.Mend != "", "what is wrong can be mended: %v", f)
+				require.Equal(t, f.Status == Warning || f.Status == Problem, f.Mend != "",
+					"what is wrong can be mended: %v", f)
 			}
 		})
 	}
@@ -129,7 +136,10 @@ func TestWhatIsOnTheDisk(t *testing.T) {
 // TestFilesForNATS says ok only of a file that could be opened. That of the nkey is a socket, which can never be.
 func TestFilesForNATS(t *testing.T) {
 	dir := t.TempDir()
-	n := natsd.Remote{PasswordFile: filepath.Join(dir, "password"), CredsFile: filepath.Join(dir, "creds"), NKeyFile: filepath.Join(dir, "nkey")}
+	n := natsd.Remote{
+		PasswordFile: filepath.Join(dir, "password"), CredsFile: filepath.Join(dir, "creds"),
+		NKeyFile: filepath.Join(dir, "nkey"),
+	}
 	require.NoError(t, os.WriteFile(n.PasswordFile, []byte("x"), 0o600))
 	require.NoError(t, os.WriteFile(n.CredsFile, []byte("x"), 0o640))
 	socket, err := net.Listen("unix", n.NKeyFile)
@@ -138,7 +148,8 @@ func TestFilesForNATS(t *testing.T) {
 	require.NoError(t, os.Chmod(n.NKeyFile, 0o600))
 	r := &report{}
 	r.brokerFiles(n)
-	require.Equal(t, map[string]string{"nats-password-file": OK, "nats-creds-file": Problem, "nats-nkey-file": Problem}, statuses(r.found))
+	require.Equal(t, map[string]string{"nats-password-file": OK, "nats-creds-file": Problem, "nats-nkey-file": Problem},
+		statuses(r.found))
 }
 
 func TestArchive(t *testing.T) {
@@ -146,13 +157,16 @@ func TestArchive(t *testing.T) {
 		"":      {},
 		OK:      {Name: "s3://b", Check: func(context.Context) error { return nil }},
 		Warning: {Name: "s3://b", Plain: true, Check: func(context.Context) error { return nil }},
-		Problem: {Name: "s3://b", Check: func(context.Context) error { return errors.New("archive s3://b: write: refused; let it") }},
+		Problem: {Name: "s3://b", Check: func(context.Context) error {
+			return errors.New("archive s3://b: write: refused; let it")
+		}},
 	} {
 		r := &report{}
 		r.archive(t.Context(), a)
 		require.Equal(t, want, statuses(r.found)["archive"])
 		if want == Problem {
-			require.Equal(t, []string{"archive s3://b: write: refused", "let it"}, []string{r.found[0].Message, r.found[0].Mend})
+			require.Equal(t, []string{"archive s3://b: write: refused", "let it"},
+				[]string{r.found[0].Message, r.found[0].Mend})
 		}
 	}
 }

@@ -19,10 +19,21 @@ func TestEventsThatAreCopiedLate(t *testing.T) {
 		lags []*identityv1.PublisherLag
 		want []Finding
 	}{
-		"not copied": {nil, []Finding{{Check: "events", Status: Skipped, Message: "events are not copied to EVENTS, or the server is older than this program"}}},
-		"a moment":   {[]*identityv1.PublisherLag{lag(0, 0), lag(1, eventsNoted-time.Millisecond)}, []Finding{{Check: "events", Status: OK, Message: "EVENTS is 29.999s behind the journals at most"}}},
-		"too long": {[]*identityv1.PublisherLag{lag(0, 0), lag(1, 90*time.Second)}, []Finding{{Check: "events", Status: Warning, Message: "EVENTS is 1m30s and 7 frames behind the journal of work/1",
-			Mend: "see the log of the process that holds the partition (`quartet status` says which) for interruptions of the bus, and whether the store has room; nothing is lost, as the journal has all"}}},
+		"not copied": {nil, []Finding{{Check: "events", Status: Skipped, Message: "events are not copied to EVENTS, " +
+			"or the server is older than this program"}}},
+		"a moment": {
+			[]*identityv1.PublisherLag{lag(0, 0), lag(1, eventsNoted-time.Millisecond)},
+			[]Finding{{Check: "events", Status: OK, Message: "EVENTS is 29.999s behind the journals at most"}},
+		},
+		"too long": {
+			[]*identityv1.PublisherLag{lag(0, 0), lag(1, 90*time.Second)},
+			[]Finding{{
+				Check: "events", Status: Warning, Message: "EVENTS is 1m30s and 7 frames behind the journal " +
+					"of work/1",
+				Mend: "see the log of the process that holds the partition (`quartet status` says which) for " +
+					"interruptions of the bus, and whether the store has room; nothing is lost, as the journal has all",
+			}},
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			r := &report{}
@@ -38,16 +49,32 @@ func TestX17_WhatJournalsTake(t *testing.T) {
 	r.segments(&identityv1.ListProcessesResponse{})
 	require.Equal(t, Skipped, r.found[0].Status)
 	r = &report{}
-	r.segments(&identityv1.ListProcessesResponse{Journals: []*identityv1.JournalUsage{{Segments: 2, Bytes: 70 << 20, ArchivedSegments: 5, ArchivedBytes: 20 << 20, ArchivedFrameBytes: 300 << 20}, {Segments: 1, Bytes: 1 << 20}}})
-	require.Equal(t, []Finding{{Check: "segments", Status: OK, Message: "2 journals have 3 segments with 71.0 MiB, and 5 archived with 20.0 MiB"}}, r.found)
-	for in, want := range map[time.Duration]string{0: OK, storeSoon: OK, storeSoon - time.Second: Warning, time.Hour: Warning} {
+	r.segments(&identityv1.ListProcessesResponse{
+		Journals: []*identityv1.JournalUsage{
+			{Segments: 2, Bytes: 70 << 20, ArchivedSegments: 5, ArchivedBytes: 20 << 20, ArchivedFrameBytes: 300 << 20},
+			{Segments: 1, Bytes: 1 << 20},
+		},
+	})
+	require.Equal(t, []Finding{{Check: "segments", Status: OK, Message: "2 journals have 3 segments with 71.0 MiB, " +
+		"and 5 archived with 20.0 MiB"}}, r.found)
+	for in, want := range map[time.Duration]string{
+		0: OK, storeSoon: OK, storeSoon - time.Second: Warning,
+		time.Hour: Warning,
+	} {
 		r := &report{}
-		r.store(&identityv1.ListProcessesResponse{StoreUsedBytes: 10 << 20, StoreLimitBytes: 100 << 20, StoreFullIn: durationpb.New(in)})
+		r.store(&identityv1.ListProcessesResponse{
+			StoreUsedBytes: 10 << 20, StoreLimitBytes: 100 << 20,
+			StoreFullIn: durationpb.New(in),
+		})
 		require.Equal(t, want, r.found[0].Status, in)
 	}
 	r = &report{}
-	r.store(&identityv1.ListProcessesResponse{StoreUsedBytes: 10 << 20, StoreLimitBytes: 100 << 20, StoreFullIn: durationpb.New(5 * time.Hour)})
-	require.Equal(t, "the store of the journals will be full in 5 hours at the rate of the last hours: 10 of 100 MiB are in use, 10 %", r.found[0].Message)
+	r.store(&identityv1.ListProcessesResponse{
+		StoreUsedBytes: 10 << 20, StoreLimitBytes: 100 << 20,
+		StoreFullIn: durationpb.New(5 * time.Hour),
+	})
+	require.Equal(t, "the store of the journals will be full in 5 hours at the rate of the last hours: 10 of 100 MiB "+
+		"are in use, 10 %", r.found[0].Message)
 }
 
 // What could not be removed is a warning with what to do, and none of the planes.

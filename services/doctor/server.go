@@ -43,14 +43,15 @@ type Server struct {
 	NATS                       natsd.Remote
 	GRPCAddr, HTTPAddr         string
 	CertFile, TLSKeyFile       string
-	AuthRequired, OpenToOthers bool         // OpenToOthers: a port is not on loopback
-	AuthLocal                  bool         // credentials are required, and clients of this user find one
-	Issuer                     string       // of OpenID tokens; empty: none
-	CheckSecret                func() error // of the client with which people sign in to the console; nil: there is none
-	Replicas                   int          // of each journal
-	MonitorURL                 string       // of the servers of NATS; empty: unknown
-	MinPayload                 int64        // bytes of a message that the servers of NATS must allow
-	Archive                    Archive
+	AuthRequired, OpenToOthers bool   // OpenToOthers: a port is not on loopback
+	AuthLocal                  bool   // credentials are required, and clients of this user find one
+	Issuer                     string // of OpenID tokens; empty: none
+	// of the client with which people sign in to the console; nil: there is none
+	CheckSecret func() error
+	Replicas    int    // of each journal
+	MonitorURL  string // of the servers of NATS; empty: unknown
+	MinPayload  int64  // bytes of a message that the servers of NATS must allow
+	Archive     Archive
 }
 
 // Archive is the bucket with the archive.
@@ -77,13 +78,15 @@ func (r *report) server(ctx context.Context, s Server, answered bool) {
 	r.certificate(s)
 	switch {
 	case s.OpenToOthers && s.CertFile == "":
-		r.add("exposure", Warning, "give tls-cert-file and tls-key-file, or keep the ports behind a proxy that speaks TLS", "other machines reach the ports, and credentials travel in plain text")
+		r.add("exposure", Warning, "give tls-cert-file and tls-key-file, or keep the ports behind a proxy that "+
+			"speaks TLS", "other machines reach the ports, and credentials travel in plain text")
 	case s.OpenToOthers:
 		r.ok("exposure", "other machines reach the ports, with TLS and credentials")
 	case s.AuthRequired:
 		r.ok("exposure", "only this machine reaches the ports, with credentials")
 	case s.AuthLocal:
-		r.ok("exposure", "only this machine reaches the ports; this user's programs find the credential, others need one")
+		r.ok("exposure",
+			"only this machine reaches the ports; this user's programs find the credential, others need one")
 	default:
 		r.ok("exposure", "only this machine reaches the ports; every user, web page and command on it is the admin")
 	}
@@ -98,7 +101,8 @@ func (r *report) dataDir(s Server) (inUse bool) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if err := writable(parent(s.DataDir)); err != nil {
-			r.add("data-dir", Problem, "choose another data-dir, or let this user write there", "%s is not there and cannot be made: %v", s.DataDir, err)
+			r.add("data-dir", Problem, "choose another data-dir, or let this user write there",
+				"%s is not there and cannot be made: %v", s.DataDir, err)
 		} else {
 			r.skip("data-dir", "%s is not there yet; a server makes it", s.DataDir)
 		}
@@ -112,11 +116,14 @@ func (r *report) dataDir(s Server) (inUse bool) {
 		return false
 	}
 	if err := writable(s.DataDir); err != nil {
-		r.add("data-dir", Problem, "run the server as the user whose directory it is, or give it to this one (chown -R)", "this user cannot write to %s: %v", s.DataDir, err)
+		r.add("data-dir", Problem,
+			"run the server as the user whose directory it is, or give it to this one (chown -R)",
+			"this user cannot write to %s: %v", s.DataDir, err)
 		return false
 	}
 	if fi.Mode().Perm()&0o077 != 0 {
-		r.add("data-dir", Warning, "chmod 700 "+s.DataDir, "other users can look into %s (mode %o): journals and the installation's key are there", s.DataDir, fi.Mode().Perm())
+		r.add("data-dir", Warning, "chmod 700 "+s.DataDir, "other users can look into %s (mode %o): journals and the "+
+			"installation's key are there", s.DataDir, fi.Mode().Perm())
 	} else {
 		r.ok("data-dir", "%s belongs to this user alone", s.DataDir)
 	}
@@ -169,9 +176,12 @@ func (r *report) disk(dir string, elsewhere bool) {
 	case elsewhere && total < freeNoted && free > total/2:
 		r.ok("disk", "%d of %d MiB are left; journals are on the servers of NATS", free>>20, total>>20)
 	case free < freeBad:
-		r.add("disk", Problem, "make room, or move data-dir to a larger disk: what cannot be written is refused with STORAGE", "%d MiB are left on the disk of %s", free>>20, dir)
+		r.add("disk", Problem,
+			"make room, or move data-dir to a larger disk: what cannot be written is refused with STORAGE",
+			"%d MiB are left on the disk of %s", free>>20, dir)
 	case free < freeNoted:
-		r.add("disk", Warning, "make room soon, or move data-dir to a larger disk", "%d MiB are left on the disk of %s", free>>20, dir)
+		r.add("disk", Warning, "make room soon, or move data-dir to a larger disk", "%d MiB are left on the disk of %s",
+			free>>20, dir)
 	default:
 		r.ok("disk", "%d GiB are left", free>>30)
 	}
@@ -182,9 +192,12 @@ func (r *report) disk(dir string, elsewhere bool) {
 	took, err := syncedWrite(dir)
 	switch {
 	case err != nil:
-		r.add("fsync", Problem, "see the system's log for errors of the disk", "a small file cannot be written and synced: %v", err)
+		r.add("fsync", Problem, "see the system's log for errors of the disk",
+			"a small file cannot be written and synced: %v", err)
 	case took > fsyncNoted:
-		r.add("fsync", Warning, "use a disk with a fast, power-safe cache; network disks and virtual ones with barriers are slow. Every mutation waits for one", "a synced write takes %s in the median of %d", took.Round(time.Millisecond), fsyncs)
+		r.add("fsync", Warning, "use a disk with a fast, power-safe cache; network disks and virtual ones with "+
+			"barriers are slow. Every mutation waits for one", "a synced write takes %s in the median of %d",
+			took.Round(time.Millisecond), fsyncs)
 	default:
 		r.ok("fsync", "a synced write takes %s in the median of %d", took.Round(10*time.Microsecond), fsyncs)
 	}
@@ -223,7 +236,9 @@ func (r *report) keyFile(s Server) {
 	case err != nil:
 		r.add("key-file", Problem, "let the server's user read it", "%v", err)
 	case fi.Mode().Perm()&0o077 != 0:
-		r.add("key-file", Problem, "chmod 600 "+s.KeyFile+"; if somebody may have read it, all credentials that services mint are theirs too", "other users can read %s (mode %o): whoever has it is the admin", s.KeyFile, fi.Mode().Perm())
+		r.add("key-file", Problem, "chmod 600 "+s.KeyFile+"; if somebody may have read it, all credentials that "+
+			"services mint are theirs too", "other users can read %s (mode %o): whoever has it is the admin", s.KeyFile,
+			fi.Mode().Perm())
 	default:
 		r.private("key-file", s.KeyFile)
 	}
@@ -266,22 +281,29 @@ func (r *report) broker(ctx context.Context, s Server) {
 		_, err = js.AccountInfo(ctx)
 	}
 	if err != nil {
-		r.add("nats", Problem, "switch JetStream on in its configuration, with sync_interval: always", "NATS is there and JetStream is not: %v", err)
+		r.add("nats", Problem, "switch JetStream on in its configuration, with sync_interval: always",
+			"NATS is there and JetStream is not: %v", err)
 		return
 	}
 	r.brokerSettings(ctx, s)
 	if s.Replicas < 2 && nc.ConnectedClusterName() != "" {
-		r.add("replicas", Warning, "give replicas 3 when an installation is created: the number of an existing journal is changed at the NATS servers (nats stream edit --replicas)", "replicas is 1, and nats-url is the cluster %s: each journal is on one of its servers only", nc.ConnectedClusterName())
+		r.add("replicas", Warning, "give replicas 3 when an installation is created: the number of an existing "+
+			"journal is changed at the NATS servers (nats stream edit --replicas)",
+			"replicas is 1, and nats-url is the cluster %s: each journal is on one of its servers only",
+			nc.ConnectedClusterName())
 	}
 	if servers := len(nc.Servers()); servers < s.Replicas {
-		r.add("nats", Warning, "let all of the cluster's nodes run, or lower replicas", "replicas is %d, and %d server(s) of the cluster are known", s.Replicas, servers)
+		r.add("nats", Warning, "let all of the cluster's nodes run, or lower replicas",
+			"replicas is %d, and %d server(s) of the cluster are known", s.Replicas, servers)
 		return
 	}
 	switch plain := !s.NATS.Encrypted() && nc.ConnectedAddr() != "" && !local(nc.ConnectedAddr()); {
 	case natsd.Redact(s.NATS.URL, s.NATS.URL) != s.NATS.URL:
-		r.add("nats", Warning, "give nats-user and nats-password-file instead: addresses stand in lists of processes and in environments", "NATS answers at %s, and nats-url has a credential in it", nc.ConnectedUrlRedacted())
+		r.add("nats", Warning, "give nats-user and nats-password-file instead: addresses stand in lists of processes "+
+			"and in environments", "NATS answers at %s, and nats-url has a credential in it", nc.ConnectedUrlRedacted())
 	case plain:
-		r.add("nats", Warning, "give the servers certificates, and nats-tls-ca-file here", "NATS answers at %s, and everything is said to it in plain text", nc.ConnectedUrlRedacted())
+		r.add("nats", Warning, "give the servers certificates, and nats-tls-ca-file here",
+			"NATS answers at %s, and everything is said to it in plain text", nc.ConnectedUrlRedacted())
 	default:
 		r.ok("nats", "NATS %s answers at %s", nc.ConnectedServerVersion(), nc.ConnectedUrlRedacted())
 	}
@@ -303,7 +325,8 @@ func (r *report) archive(ctx context.Context, a Archive) {
 		return
 	}
 	if a.Plain {
-		r.add("archive", Warning, "give the S3 server a certificate, and an endpoint with https", "%s can be written and read, and everything is said to it in plain text", a.Name)
+		r.add("archive", Warning, "give the S3 server a certificate, and an endpoint with https",
+			"%s can be written and read, and everything is said to it in plain text", a.Name)
 		return
 	}
 	r.ok("archive", "%s can be written and read", a.Name)
@@ -314,7 +337,10 @@ func (r *report) archive(ctx context.Context, a Archive) {
 func (r *report) brokerSettings(ctx context.Context, s Server) {
 	const check = "sync_interval"
 	if s.MonitorURL == "" {
-		r.add(check, Warning, "see that it is always in the block jetstream of each server's configuration, and give nats-monitor-url so that it is verified", "sync_interval of the NATS servers is not known, as connections are not told: with any other value than always, mutations that were answered are lost when a machine loses power")
+		r.add(check, Warning, "see that it is always in the block jetstream of each server's configuration, and give "+
+			"nats-monitor-url so that it is verified", "sync_interval of the NATS servers is not known, as "+
+			"connections are not told: with any other value than always, mutations that were answered are lost when "+
+			"a machine loses power")
 		return
 	}
 	unknown, wrong := varz.Verify(ctx, s.MonitorURL, s.MinPayload)
@@ -323,7 +349,8 @@ func (r *report) brokerSettings(ctx context.Context, s Server) {
 	}
 	switch {
 	case wrong != nil:
-		r.add(check, Problem, "change it and restart the server; mutations of the past are safe if no machine lost power meanwhile", "%v", wrong)
+		r.add(check, Problem, "change it and restart the server; mutations of the past are safe if no machine lost "+
+			"power meanwhile", "%v", wrong)
 	case len(unknown) == 0:
 		r.ok(check, "the NATS servers sync every write and allow the largest frames")
 	}
@@ -345,7 +372,8 @@ func (r *report) brokerFiles(n natsd.Remote) {
 		case err != nil:
 			r.add(name, Problem, "correct the path, or let this user read the file", "%v", err)
 		case fi.Mode().Perm()&0o077 != 0:
-			r.add(name, Problem, "chmod 600 "+path, "other users can read %s (mode %o): whoever has it writes journals", path, fi.Mode().Perm())
+			r.add(name, Problem, "chmod 600 "+path, "other users can read %s (mode %o): whoever has it writes journals",
+				path, fi.Mode().Perm())
 		default:
 			r.private(name, path)
 		}
@@ -367,9 +395,11 @@ func (r *report) ports(ctx context.Context, s Server, running bool) {
 		case errors.Is(err, unix.EADDRINUSE) && running:
 			r.ok(port[0], "%s is in use, and a server runs", port[1])
 		case errors.Is(err, unix.EADDRINUSE):
-			r.add(port[0], Problem, "end what has it (`ss -ltnp` tells what that is), or choose another "+port[0], "%s is taken by another program", port[1])
+			r.add(port[0], Problem, "end what has it (`ss -ltnp` tells what that is), or choose another "+port[0],
+				"%s is taken by another program", port[1])
 		case errors.Is(err, unix.EACCES):
-			r.add(port[0], Problem, "choose a port above 1023, or give the program CAP_NET_BIND_SERVICE", "this user may not listen at %s", port[1])
+			r.add(port[0], Problem, "choose a port above 1023, or give the program CAP_NET_BIND_SERVICE",
+				"this user may not listen at %s", port[1])
 		default:
 			r.add(port[0], Problem, "correct "+port[0], "%v", err)
 		}
@@ -415,7 +445,8 @@ func (r *report) issuer(ctx context.Context, s Server) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTerm)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(s.Issuer, "/")+"/.well-known/openid-configuration", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(s.Issuer, "/")+
+		"/.well-known/openid-configuration", nil)
 	status := 0
 	if err == nil {
 		var resp *http.Response

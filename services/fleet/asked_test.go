@@ -22,8 +22,8 @@ func (r *records) calls() [2]int {
 	return [2]int{r.reads, r.lists}
 }
 
-// Agents that events name are read when somebody asks, once however many events named them, and without their boards unless an
-// event of these did. What was read within a second is not read again.
+// Agents that events name are read when somebody asks, once however many events named them, and without their boards
+// unless an event of these did. What was read within a second is not read again.
 func TestG16_NothingIsReadUnlessSomebodyAsks(t *testing.T) {
 	r := newRig(t)
 	key := plane.KeyOf("a", "keeper")
@@ -61,14 +61,17 @@ func TestG16_NothingIsReadUnlessSomebodyAsks(t *testing.T) {
 	require.Equal(t, [2]int{3, 2}, r.records.calls())
 }
 
-// An update of a work item that leaves it as ready as it was changes nothing that is kept; any other does, and so does one that was
-// not read.
+// An update of a work item that leaves it as ready as it was changes nothing that is kept; any other does, and so does
+// one that was not read.
 func TestG16_WhatChangesNothingIsNotRead(t *testing.T) {
 	updated := func(p *workv1.WorkItemUpdated, from, to string) *journal.Event {
 		return &journal.Event{Type: "work_item_updated", Payload: p, ReadinessFrom: from, ReadinessTo: to}
 	}
-	require.True(t, changesNothing(updated(&workv1.WorkItemUpdated{ChangedFields: []string{"objective", "todo_list", "plan"}}, "", "")))
-	require.True(t, changesNothing(updated(&workv1.WorkItemUpdated{ChangedFields: []string{"objective"}}, "runnable", "runnable")))
+	require.True(t,
+		changesNothing(updated(&workv1.WorkItemUpdated{ChangedFields: []string{"objective", "todo_list", "plan"}}, "",
+			"")))
+	require.True(t, changesNothing(updated(&workv1.WorkItemUpdated{ChangedFields: []string{"objective"}}, "runnable",
+		"runnable")))
 	for name, ev := range map[string]*journal.Event{
 		"ready":    updated(&workv1.WorkItemUpdated{}, "blocked", "runnable"),
 		"blocker":  updated(&workv1.WorkItemUpdated{ChangedFields: []string{"objective", "blocked_by"}}, "", ""),
@@ -85,7 +88,10 @@ func TestG16_WhatChangesNothingIsNotRead(t *testing.T) {
 func TestG16_WaitsOfAPage(t *testing.T) {
 	r := newRig(t)
 	question := func(reason string) *waitingv1.Wait {
-		return &waitingv1.Wait{Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR, Reason: reason}
+		return &waitingv1.Wait{
+			Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR,
+			Reason: reason,
+		}
 	}
 	timer := &waitingv1.Wait{Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_TIMER}
 	large := question(strings.Repeat("x", 600<<10))
@@ -100,7 +106,10 @@ func TestG16_WaitsOfAPage(t *testing.T) {
 	r.records.set("a", agent("first", asking, many...))
 	r.whole()
 	waits := func(include bool) map[string]int {
-		page, err := r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{IncludePrivate: true, IncludeWaits: include})
+		page, err := r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{
+			IncludePrivate: true,
+			IncludeWaits:   include,
+		})
 		require.NoError(t, err)
 		out := map[string]int{}
 		for _, a := range page.GetAgents() {

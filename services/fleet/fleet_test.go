@@ -50,7 +50,9 @@ func (r *records) drop(namespace, id string) {
 }
 
 // GetFacts implements Agents: one agent in a page.
-func (r *records) GetFacts(_ context.Context, in *agentv1.GetFactsRequest, _ ...grpc.CallOption) (*agentv1.GetFactsResponse, error) {
+func (r *records) GetFacts(_ context.Context, in *agentv1.GetFactsRequest, _ ...grpc.CallOption) (
+	*agentv1.GetFactsResponse, error,
+) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var keys []plane.Key
@@ -61,7 +63,9 @@ func (r *records) GetFacts(_ context.Context, in *agentv1.GetFactsRequest, _ ...
 	slices.SortFunc(keys, func(a, b plane.Key) int { return strings.Compare(text(a), text(b)) })
 	for i, k := range keys {
 		if text(k) > in.GetPageToken() {
-			page := &agentv1.GetFactsResponse{Facts: []*agentv1.AgentFacts{{Namespace: k.Namespace, Agent: r.agents[k].GetAgent()}}}
+			page := &agentv1.GetFactsResponse{
+				Facts: []*agentv1.AgentFacts{{Namespace: k.Namespace, Agent: r.agents[k].GetAgent()}},
+			}
 			if i < len(keys)-1 {
 				page.NextPageToken = text(k)
 			}
@@ -72,7 +76,9 @@ func (r *records) GetFacts(_ context.Context, in *agentv1.GetFactsRequest, _ ...
 }
 
 // GetAgent implements Agents.
-func (r *records) GetAgent(ctx context.Context, in *agentv1.GetAgentRequest, _ ...grpc.CallOption) (*agentv1.GetAgentResponse, error) {
+func (r *records) GetAgent(ctx context.Context, in *agentv1.GetAgentRequest, _ ...grpc.CallOption) (
+	*agentv1.GetAgentResponse, error,
+) {
 	r.mu.Lock()
 	gate := r.gate
 	r.reads++
@@ -98,16 +104,22 @@ func (r *records) GetAgent(ctx context.Context, in *agentv1.GetAgentRequest, _ .
 }
 
 // ListBoards implements Boards.
-func (r *records) ListBoards(ctx context.Context, in *boardv1.ListBoardsRequest, _ ...grpc.CallOption) (*boardv1.ListBoardsResponse, error) {
+func (r *records) ListBoards(ctx context.Context, in *boardv1.ListBoardsRequest, _ ...grpc.CallOption) (
+	*boardv1.ListBoardsResponse, error,
+) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lists++
-	return &boardv1.ListBoardsResponse{Boards: r.boards[plane.KeyOf(rpc.ActorFrom(ctx).Namespace, in.GetSessionId())]}, nil
+	return &boardv1.ListBoardsResponse{Boards: r.boards[plane.KeyOf(rpc.ActorFrom(ctx).Namespace, in.GetSessionId())]},
+		nil
 }
 
 // agent is an agent that does something.
 func agent(id string, posture agentv1.Posture, waits ...*waitingv1.Wait) *agentv1.GetAgentResponse {
-	return &agentv1.GetAgentResponse{Agent: &agentv1.Agent{AgentId: id, Posture: posture, Lane: &agentv1.Lane{}}, Waits: waits}
+	return &agentv1.GetAgentResponse{
+		Agent: &agentv1.Agent{AgentId: id, Posture: posture, Lane: &agentv1.Lane{}},
+		Waits: waits,
+	}
 }
 
 func quarantined(got *agentv1.GetAgentResponse) *agentv1.GetAgentResponse {
@@ -130,7 +142,10 @@ const (
 
 // weak is a wait that nothing ends.
 func weak() *waitingv1.Wait {
-	return &waitingv1.Wait{Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, WeakReason: waitingv1.WeakReason_WEAK_REASON_NO_LIVE_TRIGGER}
+	return &waitingv1.Wait{
+		Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
+		WeakReason: waitingv1.WeakReason_WEAK_REASON_NO_LIVE_TRIGGER,
+	}
 }
 
 // rig is a service over records. No journal is followed: a test marks what changed, as an event would.
@@ -142,9 +157,18 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{T: t, records: &records{agents: map[plane.Key]*agentv1.GetAgentResponse{}, boards: map[plane.Key][]*boardv1.Board{}, entered: make(chan struct{}, 1)}, clock: clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
+	r := &rig{
+		T: t, records: &records{
+			agents: map[plane.Key]*agentv1.GetAgentResponse{},
+			boards: map[plane.Key][]*boardv1.Board{}, entered: make(chan struct{}, 1),
+		},
+		clock: clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)),
+	}
 	var err error
-	r.Service, err = New(Deps{Sources: func(string) ([]journal.Source, error) { return nil, nil }, Agents: r.records, Boards: r.records, Clock: r.clock})
+	r.Service, err = New(Deps{
+		Sources: func(string) ([]journal.Source, error) { return nil, nil }, Agents: r.records,
+		Boards: r.records, Clock: r.clock,
+	})
 	require.NoError(t, err)
 	t.Cleanup(r.Stop)
 	return r
@@ -206,10 +230,22 @@ func TestG16_FiltersSelect(t *testing.T) {
 		{&fleetv1.SearchAgentsRequest{Postures: []agentv1.Posture{idle}}, "bored keeper"},
 		{&fleetv1.SearchAgentsRequest{Postures: []agentv1.Posture{idle, running}}, "bored failing keeper"},
 		{&fleetv1.SearchAgentsRequest{Attentions: []fleetv1.Attention{fleetv1.Attention_ATTENTION_QUESTION}}, "ask-1"},
-		{&fleetv1.SearchAgentsRequest{Attentions: []fleetv1.Attention{fleetv1.Attention_ATTENTION_QUESTION}, IncludePrivate: true}, "ask-1"},
-		{&fleetv1.SearchAgentsRequest{Attentions: []fleetv1.Attention{fleetv1.Attention_ATTENTION_QUARANTINED}}, "failing"},
-		{&fleetv1.SearchAgentsRequest{Attentions: []fleetv1.Attention{fleetv1.Attention_ATTENTION_WEAK_WAIT}}, "waiter"},
-		{&fleetv1.SearchAgentsRequest{Attentions: []fleetv1.Attention{fleetv1.Attention_ATTENTION_STALLED_BOARD}}, "keeper"},
+		{&fleetv1.SearchAgentsRequest{
+			Attentions:     []fleetv1.Attention{fleetv1.Attention_ATTENTION_QUESTION},
+			IncludePrivate: true,
+		}, "ask-1"},
+		{
+			&fleetv1.SearchAgentsRequest{Attentions: []fleetv1.Attention{fleetv1.Attention_ATTENTION_QUARANTINED}},
+			"failing",
+		},
+		{
+			&fleetv1.SearchAgentsRequest{Attentions: []fleetv1.Attention{fleetv1.Attention_ATTENTION_WEAK_WAIT}},
+			"waiter",
+		},
+		{
+			&fleetv1.SearchAgentsRequest{Attentions: []fleetv1.Attention{fleetv1.Attention_ATTENTION_STALLED_BOARD}},
+			"keeper",
+		},
 		{&fleetv1.SearchAgentsRequest{Attentions: []fleetv1.Attention{fleetv1.Attention_ATTENTION_BLOCKED}}, "stuck"},
 		{&fleetv1.SearchAgentsRequest{Attentions: attentions}, "ask-1 failing keeper stuck waiter"},
 		{&fleetv1.SearchAgentsRequest{Attentions: attentions, Postures: []agentv1.Posture{idle}}, "keeper"},
@@ -248,9 +284,13 @@ func TestG16_BadFiltersAreRefused(t *testing.T) {
 		require.Equal(t, field, e.Violations()[0].Field)
 	}
 	r.whole()
-	_, err := r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{Contains: strings.Repeat("ä", maxContains), PageSize: 500})
+	_, err := r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{
+		Contains: strings.Repeat("ä", maxContains),
+		PageSize: 500,
+	})
 	require.NoError(t, err)
-	_, err = r.CountAgents(rpc.WithActor(t.Context(), rpc.Actor{Namespace: "a", Role: rpc.RoleWorker}), &fleetv1.CountAgentsRequest{})
+	_, err = r.CountAgents(rpc.WithActor(t.Context(), rpc.Actor{Namespace: "a", Role: rpc.RoleWorker}),
+		&fleetv1.CountAgentsRequest{})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 }
 
@@ -277,7 +317,8 @@ func TestG16_PagesHaveEachAgentOnce(t *testing.T) {
 		require.EqualValues(t, n, page.GetTotal())
 		require.Equal(t, n > 50, page.GetNextPageToken() != "", n)
 		for _, size := range []int32{0, 1, 7, 49, 50, 51, 500} {
-			require.Equal(t, want[:n], r.search("a", &fleetv1.SearchAgentsRequest{PageSize: size}), "%d in pages of %d", n, size)
+			require.Equal(t, want[:n], r.search("a", &fleetv1.SearchAgentsRequest{PageSize: size}), "%d in pages of %d",
+				n, size)
 		}
 	}
 }
@@ -366,7 +407,8 @@ func TestG16_CountsRightAfterTheStart(t *testing.T) {
 	require.True(t, got.GetIncomplete())
 	text, err := protojson.Marshal(got)
 	require.NoError(t, err)
-	require.Equal(t, `{"incomplete":true}`, strings.ReplaceAll(string(text), " ", ""), "JSON says that none is not the answer")
+	require.Equal(t, `{"incomplete":true}`, strings.ReplaceAll(string(text), " ", ""),
+		"JSON says that none is not the answer")
 
 	second := count(r.as("a"))
 	close(gate)

@@ -39,7 +39,8 @@ var followed = []string{"agent", "work", "waiting", "board"}
 // quiet are the events of the agent plane after which an agent need not be read again, because they change nothing
 // that an entry has.
 var quiet = map[string]bool{
-	"local_calls_started": true, "tool_result_recorded": true, "round_settled": true, "decision_recorded": true, "round_submitted": true,
+	"local_calls_started": true, "tool_result_recorded": true, "round_settled": true, "decision_recorded": true,
+	"round_submitted": true,
 }
 
 // entry is what the index keeps of an agent.
@@ -100,7 +101,10 @@ type index struct {
 // exists. ctx bounds only begin itself.
 func begin(ctx context.Context, deps Deps, expired func(*index) bool) (*index, error) {
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
-	x := &index{deps: deps, expired: expired, stop: stop, wanted: make(chan struct{}, 1), done: make(chan struct{}), next: make(chan struct{}), spaces: map[string]*space{}, dirty: map[plane.Key]bool{}}
+	x := &index{
+		deps: deps, expired: expired, stop: stop, wanted: make(chan struct{}, 1), done: make(chan struct{}),
+		next: make(chan struct{}), spaces: map[string]*space{}, dirty: map[plane.Key]bool{},
+	}
 	for _, name := range followed {
 		sources, err := deps.Sources(name)
 		if err != nil {
@@ -133,7 +137,8 @@ func (x *index) follow(ctx context.Context, src journal.Source, after framelog.E
 	follower.Run(ctx, src, after, x.deps.Logger, func(_ framelog.End, lines []journal.Line) error {
 		for _, line := range lines {
 			eventType, agentID := line.Type()
-			if journal.Internal(eventType) || agentID == "" || own && quiet[eventType] && eventType != "round_submitted" {
+			if journal.Internal(eventType) || agentID == "" || own && quiet[eventType] &&
+				eventType != "round_submitted" {
 				continue
 			}
 			ev, err := line.Envelope()
@@ -157,9 +162,10 @@ func (x *index) follow(ctx context.Context, src journal.Source, after framelog.E
 // decoded.
 func changesNothing(ev *journal.Event) bool {
 	p, ok := ev.Payload.(*workv1.WorkItemUpdated)
-	return ok && ev.ReadinessFrom == ev.ReadinessTo && p.GetEndedWaitId() == "" && !slices.ContainsFunc(p.GetChangedFields(), func(name string) bool {
-		return name == "blocked_by" || name == "plan_status"
-	})
+	return ok && ev.ReadinessFrom == ev.ReadinessTo && p.GetEndedWaitId() == "" &&
+		!slices.ContainsFunc(p.GetChangedFields(), func(name string) bool {
+			return name == "blocked_by" || name == "plan_status"
+		})
 }
 
 // mark puts agents into dirty; boards says that their boards must be read too.
@@ -314,7 +320,8 @@ func (x *index) look(ctx context.Context, k plane.Key, boards bool) error {
 	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, plane.ActorOf(*plane.System(k.Namespace))), 10*time.Second)
 	defer cancel()
 	got, err := x.deps.Agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: k.ID})
-	if errors.Is(err, fault.NotFound) || err == nil && got.GetAgent().GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED {
+	if errors.Is(err, fault.NotFound) || err == nil &&
+		got.GetAgent().GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED {
 		x.remove(k)
 		return nil
 	}
@@ -338,7 +345,8 @@ func (x *index) look(ctx context.Context, k plane.Key, boards bool) error {
 // entryOf returns the entry of an agent, without the reasons that its boards give; see stalls.
 func entryOf(got *agentv1.GetAgentResponse) *entry {
 	a := got.GetAgent()
-	e := &entry{id: a.GetAgentId(), posture: a.GetPosture(), private: a.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE}
+	e := &entry{id: a.GetAgentId(), posture: a.GetPosture(), private: a.GetVisibility() ==
+		agentv1.Visibility_VISIBILITY_PRIVATE}
 	need := func(reason fleetv1.Attention) { e.attentions |= 1 << reason }
 	if a.GetLane().GetQuarantined() > 0 {
 		need(fleetv1.Attention_ATTENTION_QUARANTINED)
@@ -364,7 +372,8 @@ func attentionOf(w *waitingv1.Wait, private bool) fleetv1.Attention {
 	case w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT:
 	case w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && !private: // a child asks its supervisor
 		return fleetv1.Attention_ATTENTION_QUESTION
-	case w.GetWeakReason() == waitingv1.WeakReason_WEAK_REASON_NO_LIVE_TRIGGER, w.GetWeakReason() == waitingv1.WeakReason_WEAK_REASON_TRIGGER_DEAD:
+	case w.GetWeakReason() == waitingv1.WeakReason_WEAK_REASON_NO_LIVE_TRIGGER,
+		w.GetWeakReason() == waitingv1.WeakReason_WEAK_REASON_TRIGGER_DEAD:
 		return fleetv1.Attention_ATTENTION_WEAK_WAIT
 	}
 	return 0

@@ -30,7 +30,8 @@ const (
 
 // attentions are all reasons, in the order of the enum.
 var attentions = []fleetv1.Attention{
-	fleetv1.Attention_ATTENTION_QUESTION, fleetv1.Attention_ATTENTION_QUARANTINED, fleetv1.Attention_ATTENTION_WEAK_WAIT,
+	fleetv1.Attention_ATTENTION_QUESTION, fleetv1.Attention_ATTENTION_QUARANTINED,
+	fleetv1.Attention_ATTENTION_WEAK_WAIT,
 	fleetv1.Attention_ATTENTION_STALLED_BOARD, fleetv1.Attention_ATTENTION_BLOCKED,
 }
 
@@ -64,7 +65,8 @@ func filterOf(req *fleetv1.SearchAgentsRequest) (filter, error) {
 	}
 	for i, p := range req.GetPostures() {
 		if _, known := agentv1.Posture_name[int32(p)]; !known || p == agentv1.Posture_POSTURE_UNSPECIFIED {
-			return f, fault.Invalid("postures["+strconv.Itoa(i)+"]", p.String(), "must be a posture, such as waiting_operator")
+			return f, fault.Invalid("postures["+strconv.Itoa(i)+"]", p.String(),
+				"must be a posture, such as waiting_operator")
 		}
 	}
 	for i, a := range req.GetAttentions() {
@@ -74,14 +76,17 @@ func filterOf(req *fleetv1.SearchAgentsRequest) (filter, error) {
 		f.attentions |= 1 << a
 	}
 	if n := len([]rune(f.contains)); n > maxContains {
-		return f, fault.LimitExceeded.Newf("contains has %d characters; it may have %d", n, maxContains).WithField("contains", "may have 128 characters")
+		return f, fault.LimitExceeded.Newf("contains has %d characters; it may have %d", n, maxContains).
+			WithField("contains", "may have 128 characters")
 	}
 	return f, nil
 }
 
 // SearchAgents finds agents in the index, and reads those of the page from the agent plane (SPEC G16). The response
 // is marked as incomplete if the index is not current.
-func (s *Service) SearchAgents(ctx context.Context, req *fleetv1.SearchAgentsRequest) (*fleetv1.SearchAgentsResponse, error) {
+func (s *Service) SearchAgents(ctx context.Context, req *fleetv1.SearchAgentsRequest) (*fleetv1.SearchAgentsResponse,
+	error,
+) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner); err != nil {
 		return nil, err
 	}
@@ -118,7 +123,8 @@ func (s *Service) SearchAgents(ctx context.Context, req *fleetv1.SearchAgentsReq
 		a := shown(e, got.GetAgent())
 		if req.GetIncludeWaits() {
 			for _, w := range got.GetWaits() {
-				if size += proto.Size(w); len(a.GetWaits()) < maxWaits && size <= maxWaitBytes && attentionOf(w, e.private) != 0 {
+				if size += proto.Size(w); len(a.GetWaits()) < maxWaits && size <= maxWaitBytes &&
+					attentionOf(w, e.private) != 0 {
 					a.Waits = append(a.Waits, w)
 				}
 			}
@@ -169,8 +175,10 @@ func (x *index) search(namespace string, f filter, list page.List) (found []entr
 // needs a person according to e, its entry in the index.
 func shown(e entry, a *agentv1.Agent) *fleetv1.FleetAgent {
 	out := &fleetv1.FleetAgent{
-		AgentId: a.GetAgentId(), Posture: a.GetPosture(), PostureReason: a.GetPostureReason(), Queued: a.GetLane().GetQueued(), Quarantined: a.GetLane().GetQuarantined(),
-		CurrentWorkItemId: a.GetCurrentWorkItemId(), SupervisorAgentId: a.GetSupervisorAgentId(), UpdatedAt: a.GetUpdatedAt(),
+		AgentId: a.GetAgentId(), Posture: a.GetPosture(), PostureReason: a.GetPostureReason(), Queued: a.GetLane().
+				GetQueued(), Quarantined: a.GetLane().GetQuarantined(),
+		CurrentWorkItemId: a.GetCurrentWorkItemId(), SupervisorAgentId: a.GetSupervisorAgentId(),
+		UpdatedAt: a.GetUpdatedAt(),
 	}
 	for _, reason := range attentions {
 		if e.needs(reason) {
@@ -182,7 +190,9 @@ func shown(e entry, a *agentv1.Agent) *fleetv1.FleetAgent {
 
 // CountAgents returns the counts of the caller's namespace in the index (SPEC G16). The response is marked as
 // incomplete if the index is not current.
-func (s *Service) CountAgents(ctx context.Context, req *fleetv1.CountAgentsRequest) (*fleetv1.CountAgentsResponse, error) {
+func (s *Service) CountAgents(ctx context.Context, req *fleetv1.CountAgentsRequest) (*fleetv1.CountAgentsResponse,
+	error,
+) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner); err != nil {
 		return nil, err
 	}

@@ -19,13 +19,16 @@ import (
 
 // Agents is the part of the agent plane that the index reads.
 type Agents interface {
-	GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts ...grpc.CallOption) (*agentv1.GetFactsResponse, error)
-	GetAgent(ctx context.Context, in *agentv1.GetAgentRequest, opts ...grpc.CallOption) (*agentv1.GetAgentResponse, error)
+	GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts ...grpc.CallOption) (*agentv1.GetFactsResponse,
+		error)
+	GetAgent(ctx context.Context, in *agentv1.GetAgentRequest, opts ...grpc.CallOption) (*agentv1.GetAgentResponse,
+		error)
 }
 
 // Boards is the part of the board plane that the index reads.
 type Boards interface {
-	ListBoards(ctx context.Context, in *boardv1.ListBoardsRequest, opts ...grpc.CallOption) (*boardv1.ListBoardsResponse, error)
+	ListBoards(ctx context.Context, in *boardv1.ListBoardsRequest, opts ...grpc.CallOption) (
+		*boardv1.ListBoardsResponse, error)
 }
 
 // Deps is what the service needs of its process and of other planes.
@@ -92,7 +95,8 @@ func (s *Service) current(ctx context.Context) (*index, error) {
 	if s.index == nil {
 		x, err := begin(ctx, s.deps, s.expired)
 		if err != nil {
-			return nil, fault.NotReady.New("the journals cannot be read now; repeat the call in a moment").WithCause(err)
+			return nil, fault.NotReady.New("the journals cannot be read now; repeat the call in a moment").
+				WithCause(err)
 		}
 		s.index = x
 	}

@@ -87,8 +87,9 @@ func (g *Service) refuseCaller(w http.ResponseWriter, r *http.Request, err error
 	refuse(w, r, err)
 }
 
-// grant lets n bytes of a body be read before its sender is known. On an unproven connection it waits until the previous grant is
-// released; ok is false, and release nil, if the client leaves meanwhile. Otherwise the caller must call release.
+// grant lets n bytes of a body be read before its sender is known. On an unproven connection it waits until the
+// previous grant is released; ok is false, and release nil, if the client leaves meanwhile. Otherwise the caller must
+// call release.
 func grant(r *http.Request, n int64) (release func(), ok bool) {
 	c := connOf(r)
 	if c == nil || c.Proven() {

@@ -64,7 +64,8 @@ func TestG8_RequestsAreAuthorizedBeforeTheirBody(t *testing.T) {
 		}
 	})
 	post := func(token string) string {
-		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\nContent-Length: 200000\r\n\r\nabc", items, token)
+		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\nContent-Length: "+
+			"200000\r\n\r\nabc", items, token)
 	}
 	resp, conn := r.raw(post("guessed"))
 	require.Equal(t, http.StatusUnauthorized, resp.StatusCode)
@@ -122,7 +123,10 @@ func TestG8_NestedBodiesCostLittle(t *testing.T) {
 func FuzzBody(f *testing.F) {
 	routes, err := newRouteTable(nil)
 	require.NoError(f, err)
-	for _, seed := range []string{"", "{}", "[[[[", `{"objective":"x"}`, `{"requestId":"a","expectedRevision":"7"}`, "\xff", `{"toolCalls":[{"arguments":{"a":[1e400,null]}}]}`} {
+	for _, seed := range []string{
+		"", "{}", "[[[[", `{"objective":"x"}`, `{"requestId":"a","expectedRevision":"7"}`,
+		"\xff", `{"toolCalls":[{"arguments":{"a":[1e400,null]}}]}`,
+	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

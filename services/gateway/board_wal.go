@@ -37,7 +37,10 @@ func (g *Service) streamWAL(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, err)
 		return
 	}
-	next, err := walReader(r, plane, &boardv1.FollowWalRequest{SessionId: r.PathValue("session_id"), WalName: name, AfterWalSeq: after}, follow)
+	next, err := walReader(r, plane, &boardv1.FollowWalRequest{
+		SessionId: r.PathValue("session_id"), WalName: name,
+		AfterWalSeq: after,
+	}, follow)
 	if err != nil {
 		refuse(w, r, err)
 		return
@@ -88,7 +91,9 @@ func walQuery(r *http.Request) (after int64, follow bool, err error) {
 // walReader returns a function that returns complete lines of the log at each call, as many as
 // there are by then and possibly none, and io.EOF after the last. With follow set it waits for
 // new lines until the board has ended.
-func walReader(r *http.Request, plane grpc.ClientConnInterface, req *boardv1.FollowWalRequest, follow bool) (next func() ([]byte, error), err error) {
+func walReader(r *http.Request, plane grpc.ClientConnInterface, req *boardv1.FollowWalRequest, follow bool) (
+	next func() ([]byte, error), err error,
+) {
 	client := boardv1.NewBoardServiceClient(plane)
 	if follow {
 		stream, err := client.FollowWal(r.Context(), req)
@@ -113,7 +118,10 @@ func walReader(r *http.Request, plane grpc.ClientConnInterface, req *boardv1.Fol
 		if ended {
 			return nil, io.EOF
 		}
-		m, err := client.ReadWal(r.Context(), &boardv1.ReadWalRequest{SessionId: req.GetSessionId(), WalName: req.GetWalName(), AfterWalSeq: req.GetAfterWalSeq(), Limit: 2000})
+		m, err := client.ReadWal(r.Context(), &boardv1.ReadWalRequest{
+			SessionId: req.GetSessionId(),
+			WalName:   req.GetWalName(), AfterWalSeq: req.GetAfterWalSeq(), Limit: 2000,
+		})
 		if err != nil {
 			return nil, err
 		}

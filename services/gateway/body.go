@@ -57,8 +57,10 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		return nil, tooLarge(limit)
 	case err != nil:
 		hangUp(w, control)
-		return nil, fault.InvalidArgument.New("the body could not be read to its end; it must arrive within " + bodyTime.String() +
-			", and after " + bodyGrace.String() + " at " + strconv.Itoa(bodyRate) + " bytes per second or more").WithCause(err)
+		return nil, fault.InvalidArgument.New("the body could not be read to its end; it must arrive within " +
+			bodyTime.String() +
+			", and after " + bodyGrace.String() + " at " + strconv.Itoa(bodyRate) + " bytes per second or more").
+			WithCause(err)
 	}
 	_ = control.SetReadDeadline(time.Time{})
 	return body, nil

@@ -28,7 +28,9 @@ func (c conn) Invoke(ctx context.Context, method string, args, reply any, opts .
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (c conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
 	s, err := c.plane.NewStream(onward(ctx), desc, method, opts...)
 	if err != nil {
 		return nil, err

@@ -29,13 +29,14 @@ func (g *Service) console(all *http.ServeMux, loopback bool) {
 	all.Handle("/ui", pages)
 	all.Handle("/ui/", pages)
 	all.Handle("/{$}", g.hosts(loopback, only(http.MethodGet, http.HandlerFunc(g.deps.Console.Home))))
-	sessions := g.hosts(loopback, g.origins(g.deps.Console.Sessions(func(w http.ResponseWriter, r *http.Request, err error) {
-		if errors.Is(err, fault.Unauthenticated) {
-			g.refuseCaller(w, r, err)
-			return
-		}
-		refuse(w, r, err)
-	})))
+	sessions := g.hosts(loopback,
+		g.origins(g.deps.Console.Sessions(func(w http.ResponseWriter, r *http.Request, err error) {
+			if errors.Is(err, fault.Unauthenticated) {
+				g.refuseCaller(w, r, err)
+				return
+			}
+			refuse(w, r, err)
+		})))
 	all.Handle("/ui/session", sessions)
 	all.Handle("/ui/code", sessions)
 	// The identity provider's page sends browsers back to paths below /ui/oidc, where the cookie of the sign-in is

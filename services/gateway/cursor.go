@@ -94,7 +94,8 @@ func decodeCursor(text string) (vector, error) {
 	for rest := b[1:sum]; len(rest) > 0; {
 		var t track
 		var ok bool
-		if t, rest, ok = decodeTrack(rest); !ok || len(v) == cursorMaxPlanes || len(v) > 0 && v[len(v)-1].plane >= t.plane {
+		if t, rest, ok = decodeTrack(rest); !ok || len(v) == cursorMaxPlanes || len(v) > 0 &&
+			v[len(v)-1].plane >= t.plane {
 			return nil, badCursor("is damaged")
 		}
 		v = append(v, t)
@@ -145,6 +146,7 @@ func badCursor(what string) error {
 // foreignCursor returns CURSOR_OUT_OF_RANGE for a well-formed cursor that is outside of the
 // journals. Journals are complete, so it belongs to another installation.
 func foreignCursor(what string) error {
-	return fault.CursorOutOfRange.New("the cursor "+what+"; read the state afresh and watch from now", "field", "cursor").
+	return fault.CursorOutOfRange.New("the cursor "+what+"; read the state afresh and watch from now", "field",
+		"cursor").
 		WithField("cursor", "must be a cursor of this installation")
 }

@@ -48,7 +48,9 @@ func newDeliveryBounds(cfg Config, reg prometheus.Registerer) *deliveryBounds {
 		wrongs: admission.NewRates[netip.Addr](wrongRate, wrongBurst),
 		limits: [2]int{cfg.SourceDeliveries, cfg.SourceDeliveryKiB},
 		refusals: meter.Counter(reg, "quartet_delivery_refusals_total",
-			"Deliveries to triggers refused by the gateway before their body was read, by what was too much: source_rate, source_kib, wrong, or what was in progress of a source, namespace, trigger or the process.", "bound"),
+			"Deliveries to triggers refused by the gateway before their body was read, by what was too much: "+
+				"source_rate, source_kib, wrong, or what was in progress of a source, namespace, trigger or the "+
+				"process.", "bound"),
 	}
 	if n := cfg.SourceDeliveries; n > 0 {
 		d.count = admission.NewRates[netip.Addr](float64(n), n*sourceBurst)
@@ -63,7 +65,8 @@ func newDeliveryBounds(cfg Config, reg prometheus.Registerer) *deliveryBounds {
 // must be called when the delivery is stored or refused.
 func (d *deliveryBounds) admit(source netip.Addr, namespace, triggerID string, size int64) (done func(), err error) {
 	done, above, ok := d.held.Take(size, admission.Use{Kind: "source", Name: source.String(), Limit: deliveriesHeldBy},
-		admission.Use{Kind: "namespace", Name: namespace, Limit: deliveriesHeldBy}, admission.Use{Kind: "trigger", Name: triggerID, Limit: deliveriesHeldBy})
+		admission.Use{Kind: "namespace", Name: namespace, Limit: deliveriesHeldBy},
+		admission.Use{Kind: "trigger", Name: triggerID, Limit: deliveriesHeldBy})
 	if !ok {
 		kind, limit, of := "process", int64(deliveriesHeld), "this server"
 		if above != nil {
@@ -71,7 +74,9 @@ func (d *deliveryBounds) admit(source netip.Addr, namespace, triggerID string, s
 		}
 		d.refusals.WithLabelValues(kind).Inc()
 		n := strconv.FormatInt(limit, 10)
-		return nil, fault.Overloaded.New("deliveries of "+n+" bytes to "+of+" are in progress, the most there may be; send this one again in a moment", "bound", kind, "limit", n).WithRetryAfter(heldAfter)
+		return nil, fault.Overloaded.New("deliveries of "+n+" bytes to "+of+
+			" are in progress, the most there may be; send this one again in a moment", "bound", kind, "limit", n).
+			WithRetryAfter(heldAfter)
 	}
 	for i, use := range []func(netip.Addr, int) time.Duration{d.count.Wait, d.kib.Wait, d.count.Take, d.kib.Take} {
 		n := 1
@@ -83,7 +88,9 @@ func (d *deliveryBounds) admit(source netip.Addr, namespace, triggerID string, s
 			kind, what := [2]string{"source_rate", "source_kib"}[i%2], [2]string{"deliveries", "KiB of deliveries"}[i%2]
 			d.refusals.WithLabelValues(kind).Inc()
 			limit := strconv.Itoa(d.limits[i%2])
-			return nil, fault.RateLimited.New("this address sends more than "+limit+" "+what+" a second; send this one again in "+wait.Round(time.Millisecond).String(), "bound", kind, "limit", limit).WithRetryAfter(wait)
+			return nil, fault.RateLimited.New("this address sends more than "+limit+" "+what+
+				" a second; send this one again in "+wait.Round(time.Millisecond).String(), "bound", kind, "limit",
+				limit).WithRetryAfter(wait)
 		}
 	}
 	return done, nil
@@ -97,5 +104,7 @@ func (d *deliveryBounds) wrong(source netip.Addr, err error) error {
 		return err
 	}
 	d.refusals.WithLabelValues("wrong").Inc()
-	return fault.RateLimited.New("this address has sent too many deliveries with a wrong address or signature; check both, and send this one again in "+wait.Round(time.Millisecond).String(), "bound", "wrong").WithRetryAfter(wait)
+	return fault.RateLimited.New("this address has sent too many deliveries with a wrong address or signature; check "+
+		"both, and send this one again in "+wait.Round(time.Millisecond).String(), "bound", "wrong").
+		WithRetryAfter(wait)
 }

@@ -22,7 +22,8 @@ func TestG9_ATokenIsCheckedBeforeTheBody(t *testing.T) {
 	for token, want := range map[string]string{"wrong": "404", "revoked": "403", "busy": "429"} {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", r.gateway.Addr())
 		require.NoError(t, err)
-		_, err = fmt.Fprintf(conn, "POST %s%s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\nx", triggerPath, token, maxDelivery)
+		_, err = fmt.Fprintf(conn, "POST %s%s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\nx", triggerPath,
+			token, maxDelivery)
 		require.NoError(t, err)
 		line := make([]byte, len("HTTP/1.1 404"))
 		_, err = io.ReadFull(conn, line)
@@ -92,10 +93,22 @@ func TestG9_BytesInProgress(t *testing.T) {
 		}
 	}
 	name := strconv.Itoa
-	fill("trigger", deliveriesHeldBy, func(i int) (netip.Addr, string, string) { return address(i), "n" + name(i), "t" })
-	fill("namespace", deliveriesHeldBy, func(i int) (netip.Addr, string, string) { return address(i), "n", "t" + name(i) })
-	fill("source", deliveriesHeldBy, func(i int) (netip.Addr, string, string) { return address(0), "n" + name(i), "t" + name(i) })
-	fill("process", deliveriesHeld, func(i int) (netip.Addr, string, string) { return address(i), "n" + name(i), "t" + name(i) })
+	fill("trigger", deliveriesHeldBy, func(i int) (netip.Addr, string, string) {
+		return address(i), "n" + name(i),
+			"t"
+	})
+	fill("namespace", deliveriesHeldBy, func(i int) (netip.Addr, string, string) {
+		return address(i), "n",
+			"t" + name(i)
+	})
+	fill("source", deliveriesHeldBy, func(i int) (netip.Addr, string, string) {
+		return address(0), "n" + name(i),
+			"t" + name(i)
+	})
+	fill("process", deliveriesHeld, func(i int) (netip.Addr, string, string) {
+		return address(i), "n" + name(i),
+			"t" + name(i)
+	})
 	require.Zero(t, d.held.All())
 }
 
@@ -107,10 +120,13 @@ func TestG9_DeliveriesInProgressOverHTTP(t *testing.T) {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", r.gateway.Addr())
 		require.NoError(t, err)
 		defer conn.Close()
-		_, err = fmt.Fprintf(conn, "POST %s%s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n", triggerPath, goodToken+"acme.trg_1", maxDelivery)
+		_, err = fmt.Fprintf(conn, "POST %s%s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n", triggerPath,
+			goodToken+"acme.trg_1", maxDelivery)
 		require.NoError(t, err)
 		conns = append(conns, conn)
-		require.Eventually(t, func() bool { r.waiting.mu.Lock(); defer r.waiting.mu.Unlock(); return len(r.waiting.checked) > i }, time.Minute, 5*time.Millisecond)
+		require.Eventually(t,
+			func() bool { r.waiting.mu.Lock(); defer r.waiting.mu.Unlock(); return len(r.waiting.checked) > i },
+			time.Minute, 5*time.Millisecond)
 	}
 	var a answer
 	require.Eventually(t, func() bool { // the last one is counted a moment after it was checked
@@ -120,7 +136,10 @@ func TestG9_DeliveriesInProgressOverHTTP(t *testing.T) {
 	require.Equal(t, "OVERLOADED", a.fault.Reason)
 	require.Equal(t, "1", a.header.Get("Retry-After"))
 	require.NoError(t, conns[0].Close())
-	require.Eventually(t, func() bool { return r.do(http.MethodPost, triggerPath+goodToken+"acme.trg_1", "x").status == 200 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return r.do(http.MethodPost, triggerPath+goodToken+"acme.trg_1", "x").
+			status == 200
+	}, time.Minute, 5*time.Millisecond)
 }
 
 // TestG9_RatesOfASource: an address has its rate of deliveries and of bytes, others have theirs.

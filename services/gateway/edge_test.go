@@ -18,7 +18,8 @@ import (
 func TestP3_Deliveries(t *testing.T) {
 	r := newRig(t)
 	path := triggerPath + goodToken
-	a := r.do(http.MethodPost, path, "\xff\x00 anything", "Content-Type", "application/octet-stream", "Idempotency-Key", "d1",
+	a := r.do(http.MethodPost, path, "\xff\x00 anything", "Content-Type", "application/octet-stream", "Idempotency-Key",
+		"d1",
 		"Host", "public.example.com", "Authorization", "Bearer of-the-outside-system")
 	require.Equal(t, 200, a.status, string(a.body))
 	require.JSONEq(t, `{"outcome":"DELIVERY_OUTCOME_TRIGGERED","deliveryId":"dlv_1"}`, string(a.body))
@@ -30,7 +31,8 @@ func TestP3_Deliveries(t *testing.T) {
 	a = r.do(http.MethodPost, path, "x", "Idempotency-Key", "d1")
 	require.Equal(t, "true", a.header.Get("Idempotent-Replayed"))
 	require.Equal(t, 200, r.do(http.MethodPost, path, "x", "Idempotency-Key", `""`, "X-Github-Delivery", "g1").status)
-	require.Equal(t, "x-github-delivery:g1", r.waiting.delivered[len(r.waiting.delivered)-1].GetRequestId(), "an empty key is none")
+	require.Equal(t, "x-github-delivery:g1", r.waiting.delivered[len(r.waiting.delivered)-1].GetRequestId(),
+		"an empty key is none")
 
 	require.Equal(t, 404, r.do(http.MethodPost, triggerPath+"wrong", "").status)
 	require.Equal(t, 403, r.do(http.MethodPost, triggerPath+"revoked", "").status)
@@ -47,7 +49,8 @@ func TestP3_Deliveries(t *testing.T) {
 	}
 }
 
-// TestX8_TooLargeIsSaidBeforeItIsSent: a client that asks whether it may send a body, as curl does, is not told to send one that is too large.
+// TestX8_TooLargeIsSaidBeforeItIsSent: a client that asks whether it may send a body, as curl does, is not told to send
+// one that is too large.
 func TestX8_TooLargeIsSaidBeforeItIsSent(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *Deps) { c.MaxBody = 1 << 20 })
 	for length, status := range map[int]int{1 << 20: 100, 1<<20 + 1: 413, 50 << 20: 413} {
@@ -56,7 +59,8 @@ func TestX8_TooLargeIsSaidBeforeItIsSent(t *testing.T) {
 		require.NoError(t, err)
 		defer conn.Close()
 		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", items, length)
+		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: "+
+			"%d\r\n\r\n", items, length)
 		require.NoError(t, err)
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		require.NoError(t, err)
@@ -151,13 +155,17 @@ func TestHostOnLoopback(t *testing.T) {
 	} {
 		require.Equal(t, status, r.do(http.MethodGet, items, "", "Host", host).status, host)
 	}
-	a := r.do(http.MethodOptions, items, "", "Origin", "https://console.example.com", "Access-Control-Request-Method", "PATCH")
+	a := r.do(http.MethodOptions, items, "", "Origin", "https://console.example.com", "Access-Control-Request-Method",
+		"PATCH")
 	require.Equal(t, 204, a.status)
 	require.Contains(t, a.header.Get("Access-Control-Allow-Headers"), "Idempotency-Key")
 	require.Equal(t, 403, r.do(http.MethodOptions, items, "", "Origin", "http://evil.com").status)
 	require.Equal(t, 200, r.do(http.MethodGet, "/healthz", "", "Host", "probe").status)
 
-	_, err := New(Config{AllowedOrigins: []string{"example.com"}}, Deps{Conn: r.gateway.deps.Conn, Auth: r.keys, Sources: r.sources})
+	_, err := New(Config{AllowedOrigins: []string{"example.com"}}, Deps{
+		Conn: r.gateway.deps.Conn, Auth: r.keys,
+		Sources: r.sources,
+	})
 	require.ErrorContains(t, err, "example.com")
 }
 
@@ -168,10 +176,12 @@ func TestX17_ReadyForAll(t *testing.T) {
 		d.Down = func(context.Context) []string { return down }
 		d.Warning = func() string { return "the store is 90 % full" }
 	})
-	require.JSONEq(t, `{"ready":true,"warning":"the store is 90 % full"}`, string(r.do(http.MethodGet, "/readyz", "").body))
+	require.JSONEq(t, `{"ready":true,"warning":"the store is 90 % full"}`,
+		string(r.do(http.MethodGet, "/readyz", "").body))
 	a := r.do(http.MethodGet, "/readyz?all", "")
 	require.Equal(t, 503, a.status)
-	require.JSONEq(t, `{"ready":false,"reasons":["agent is down; `+"`quartet status`"+` says why"],"warning":"the store is 90 % full"}`, string(a.body))
+	require.JSONEq(t, `{"ready":false,"reasons":["agent is down; `+"`quartet status`"+
+		` says why"],"warning":"the store is 90 % full"}`, string(a.body))
 	down = nil
 	require.Equal(t, 200, r.do(http.MethodGet, "/readyz?all", "").status)
 }
@@ -193,7 +203,8 @@ func TestProbesAndPages(t *testing.T) {
 	require.Equal(t, http.StatusOK, llms.status)
 	require.Contains(t, string(llms.body), "[OpenAPI](/openapi.json)")
 	require.Equal(t, "no-cache", llms.header.Get("Cache-Control"))
-	require.Equal(t, http.StatusNotModified, r.do(http.MethodGet, "/llms.txt", "", "If-None-Match", llms.header.Get("ETag")).status)
+	require.Equal(t, http.StatusNotModified, r.do(http.MethodGet, "/llms.txt", "", "If-None-Match",
+		llms.header.Get("ETag")).status)
 	require.Equal(t, http.StatusMethodNotAllowed, r.do(http.MethodPost, "/llms.txt", "").status)
 	require.JSONEq(t, `{"version":"test"}`, string(r.do(http.MethodGet, "/version", "").body))
 	require.JSONEq(t, `{"openapi":"3.0.3"}`, string(r.do(http.MethodGet, "/openapi.json", "").body))
@@ -240,7 +251,10 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 // A path that climbs or stammers is not found, in JSON: nobody is redirected.
 func TestX5_PathsAreWrittenAsTheyAreMeant(t *testing.T) {
 	r := newRig(t)
-	for _, path := range []string{"/v1/agents/../agents", "/v1//agents", "/v1/./agents", "/v1/agents/..%2f..%2fetc", "/v1/agents/.."} {
+	for _, path := range []string{
+		"/v1/agents/../agents", "/v1//agents", "/v1/./agents", "/v1/agents/..%2f..%2fetc",
+		"/v1/agents/..",
+	} {
 		a := r.do(http.MethodGet, path, "")
 		require.Equal(t, http.StatusNotFound, a.status, path)
 		require.Equal(t, "NOT_FOUND", a.fault.Reason, path)

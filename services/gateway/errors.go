@@ -86,7 +86,8 @@ func refuseAs(w http.ResponseWriter, r *http.Request, err error, httpStatus int)
 func answerJSON(w http.ResponseWriter, httpStatus int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil { // it is called with types of this package only
-		body, httpStatus = []byte(`{"error":{"code":500,"status":"INTERNAL","reason":"INTERNAL"}}`), http.StatusInternalServerError
+		body, httpStatus = []byte(`{"error":{"code":500,"status":"INTERNAL","reason":"INTERNAL"}}`),
+			http.StatusInternalServerError
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(httpStatus)

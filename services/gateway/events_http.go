@@ -38,7 +38,8 @@ func (g *Service) streamEvents(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if g.deps.Within != nil {
-		if err := g.deps.Within(rpc.ActorFrom(r.Context()), eventv1.EventService_WatchEvents_FullMethodName, req); err != nil {
+		if err := g.deps.Within(rpc.ActorFrom(r.Context()), eventv1.EventService_WatchEvents_FullMethodName,
+			req); err != nil {
 			refuse(w, r, err)
 			return
 		}

@@ -87,7 +87,8 @@ func TestX10_EventsOverHTTP(t *testing.T) {
 	require.Equal(t, []string{"work", "keeper", id, "default", "local"},
 		[]string{ev.GetPlane(), ev.GetAgentId(), ev.GetWorkItemId(), ev.GetNamespace(), ev.GetPrincipal()})
 	require.Equal(t, "runnable", ev.GetReadinessTo())
-	require.Equal(t, "a", ev.GetPayload().GetFields()["work_item"].GetStructValue().GetFields()["objective"].GetStringValue())
+	require.Equal(t, "a", ev.GetPayload().GetFields()["work_item"].GetStructValue().
+		GetFields()["objective"].GetStringValue())
 	require.Regexp(t, "^evt_", ev.GetEventId())
 
 	second := r.create("other", "b")
@@ -98,7 +99,8 @@ func TestX10_EventsOverHTTP(t *testing.T) {
 	require.Empty(t, r.events(t, "?cursor="+all[1].GetCursor()+"&stop_at_end=true").rest())
 	require.Empty(t, r.events(t, "?stop_at_end=true").rest(), "from now on there is nothing yet")
 	for query, want := range map[string]int{
-		"&agent_id=keeper": 1, "&agentId=nobody": 0, "&planes=work": 2, "&planes=task": 0, "&planes=task,work": 2, "&planes=task&planes=work": 2,
+		"&agent_id=keeper": 1, "&agentId=nobody": 0, "&planes=work": 2, "&planes=task": 0, "&planes=task,work": 2,
+		"&planes=task&planes=work":       2,
 		"&event_types=work_item_created": 2, "&event_types=work_item_picked": 0, "&work_item_id=" + id: 1,
 	} {
 		require.Len(t, r.events(t, "?from_start=true&stop_at_end=true"+query).rest(), want, query)
@@ -250,31 +252,41 @@ func TestX10_NoGapNoDuplicateAtAnyCursor(t *testing.T) {
 			var body strings.Builder
 			for range lines {
 				n++
-				kind, ns := rapid.SampledFrom([]string{"a_happened", "b_happened", journal.TypePartitionOpened}).Draw(t, "type"),
+				kind, ns := rapid.SampledFrom([]string{"a_happened", "b_happened", journal.TypePartitionOpened}).
+					Draw(t, "type"),
 					rapid.SampledFrom([]string{"default", "acme"}).Draw(t, "namespace")
-				fmt.Fprintf(&body, `{"wal_seq":%d,"event_type":%q,"agent_id":"keeper","event_id":"e%d","namespace":%q,"plane":%q,"created_at":"2026-01-01T00:00:%02d.000000Z","payload":{}}`+"\n",
+				fmt.Fprintf(&body,
+					`{"wal_seq":%d,"event_type":%q,"agent_id":"keeper","event_id":"e%d","namespace":%q,"plane":%q,"created_at":"2026-01-01T00:00:%02d.000000Z","payload":{}}`+"\n",
 					n, kind, n, ns, plane, rapid.IntRange(0, 59).Draw(t, "second"))
 				if kind != journal.TypePartitionOpened && ns == "default" {
 					key := fmt.Sprint(plane, part)
 					written[key] = append(written[key], fmt.Sprintf("e%d", n))
 				}
 			}
-			_, err = log.Append(context.Background(), tail, framelog.Frame{ID: fmt.Sprint(n), Body: []byte(body.String())})
+			_, err = log.Append(context.Background(), tail,
+				framelog.Frame{ID: fmt.Sprint(n), Body: []byte(body.String())})
 			require.NoError(t, err)
 		}
 		some := func() {
 			for range rapid.IntRange(0, 6).Draw(t, "frames") {
-				write(rapid.SampledFrom(watched).Draw(t, "plane"), rapid.IntRange(0, parts-1).Draw(t, "partition"), rapid.IntRange(0, 5).Draw(t, "lines"))
+				write(rapid.SampledFrom(watched).Draw(t, "plane"), rapid.IntRange(0, parts-1).Draw(t, "partition"),
+					rapid.IntRange(0, 5).Draw(t, "lines"))
 			}
 		}
-		e := &events{heartbeat: time.Hour, life: t.Context(), behind: admission.NewHeld(maxBehind), sources: func(p string) ([]journal.Source, error) {
-			var out []journal.Source
-			for i, l := range logs[p] {
-				out = append(out, journal.NewSource(p, i, l))
-			}
-			return out, nil
-		}}
-		ctx := rpc.WithActor(context.Background(), rpc.Actor{Namespace: "default", Principal: "op", Role: rpc.RoleOperator})
+		e := &events{
+			heartbeat: time.Hour, life: t.Context(), behind: admission.NewHeld(maxBehind),
+			sources: func(p string) ([]journal.Source, error) {
+				var out []journal.Source
+				for i, l := range logs[p] {
+					out = append(out, journal.NewSource(p, i, l))
+				}
+				return out, nil
+			},
+		}
+		ctx := rpc.WithActor(context.Background(), rpc.Actor{
+			Namespace: "default", Principal: "op",
+			Role: rpc.RoleOperator,
+		})
 		var got []*eventv1.Event
 		req := &eventv1.WatchEventsRequest{FromStart: true, StopAtEnd: true}
 		for {
@@ -317,14 +329,18 @@ func TestCatchingUpIsInOrderOfTime(t *testing.T) {
 		for f := range 5 {
 			_, tail, err := logs[p].Tail(t.Context())
 			require.NoError(t, err)
-			line := fmt.Sprintf(`{"wal_seq":%d,"event_type":"x","agent_id":"keeper","event_id":"e","namespace":"default","plane":%q,"created_at":"2026-01-01T00:00:%02d.000000Z","payload":{}}`+"\n", f+1, p, f*len(watched)+i)
+			line := fmt.Sprintf(
+				`{"wal_seq":%d,"event_type":"x","agent_id":"keeper","event_id":"e","namespace":"default","plane":%q,"created_at":"2026-01-01T00:00:%02d.000000Z","payload":{}}`+"\n", f+1, p, f*len(watched)+i)
 			_, err = logs[p].Append(t.Context(), tail, framelog.Frame{ID: fmt.Sprint(p, f), Body: []byte(line)})
 			require.NoError(t, err)
 		}
 	}
-	e := &events{heartbeat: time.Hour, life: t.Context(), behind: admission.NewHeld(maxBehind), sources: func(p string) ([]journal.Source, error) {
-		return []journal.Source{journal.NewSource(p, 0, logs[p])}, nil
-	}}
+	e := &events{
+		heartbeat: time.Hour, life: t.Context(), behind: admission.NewHeld(maxBehind),
+		sources: func(p string) ([]journal.Source, error) {
+			return []journal.Source{journal.NewSource(p, 0, logs[p])}, nil
+		},
+	}
 	ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "default", Principal: "op", Role: rpc.RoleOperator})
 	w, err := e.open(ctx, &eventv1.WatchEventsRequest{FromStart: true, StopAtEnd: true})
 	require.NoError(t, err)
@@ -337,7 +353,11 @@ func TestCatchingUpIsInOrderOfTime(t *testing.T) {
 }
 
 func TestSecretsOfRecordsAreConcealed(t *testing.T) {
-	raw := &journal.RawEvent{Event: journal.Event{Plane: "waiting"}, Payload: json.RawMessage(`{"trigger":{"trigger_id":"trg_1","token_hash":"abc","sealed_signing_secret":"c2VhbGVk"},"token_hash":"d"}`)}
+	raw := &journal.RawEvent{
+		Event: journal.Event{Plane: "waiting"},
+		Payload: json.RawMessage(
+			`{"trigger":{"trigger_id":"trg_1","token_hash":"abc","sealed_signing_secret":"c2VhbGVk"},"token_hash":"d"}`),
+	}
 	for _, asJSON := range []bool{false, true} {
 		ev, payload, err := eventOf(raw, asJSON)
 		require.NoError(t, err)
@@ -361,7 +381,10 @@ func TestPayloadsAsJSON(t *testing.T) {
 func FuzzDecodeCursor(f *testing.F) {
 	f.Add("")
 	f.Add(vector{}.encode())
-	f.Add(vector{{plane: 1, parts: []position{{seq: 3, line: 2}}}, {plane: 2, parts: []position{{seq: 1 << 60}, {seq: 7}}}}.encode())
+	f.Add(vector{
+		{plane: 1, parts: []position{{seq: 3, line: 2}}},
+		{plane: 2, parts: []position{{seq: 1 << 60}, {seq: 7}}},
+	}.encode())
 	f.Fuzz(func(t *testing.T, text string) {
 		v, err := decodeCursor(text)
 		if err != nil {

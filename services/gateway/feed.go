@@ -242,8 +242,10 @@ func (f *feed) hits(w *watch, before, at framelog.End, lines []journal.Line) []h
 			h.event, h.payload, err = eventOf(raw, w.json)
 		}
 		if err != nil {
-			w.events.log.Error("gateway: an event cannot be read and is passed over", zap.String("plane", f.src.Plane()),
-				zap.Int("partition", f.src.Partition()), zap.Uint64("sequence", at.Seq), zap.Int("line", i), zap.Error(err))
+			w.events.log.Error("gateway: an event cannot be read and is passed over",
+				zap.String("plane", f.src.Plane()),
+				zap.Int("partition", f.src.Partition()), zap.Uint64("sequence", at.Seq), zap.Int("line", i),
+				zap.Error(err))
 			continue
 		}
 		hits = append(hits, h)
@@ -251,7 +253,8 @@ func (f *feed) hits(w *watch, before, at framelog.End, lines []journal.Line) []h
 	return hits
 }
 
-// eventOf returns an event as clients get it, without its cursor. Its payload is in the event, or beside it if it is wanted as JSON.
+// eventOf returns an event as clients get it, without its cursor. Its payload is in the event, or beside it if it is
+// wanted as JSON.
 func eventOf(raw *journal.RawEvent, asJSON bool) (*eventv1.Event, []byte, error) {
 	var payload *structpb.Struct
 	text := bus.Conceal(raw.Plane, raw.Payload)
@@ -274,10 +277,14 @@ func eventOf(raw *journal.RawEvent, asJSON bool) (*eventv1.Event, []byte, error)
 		text = nil
 	}
 	return &eventv1.Event{
-		EventId: raw.ID, EventType: raw.Type, WalSeq: int64(raw.WalSeq & math.MaxInt64), Namespace: raw.Namespace, Plane: raw.Plane,
-		AgentId: raw.AgentID, SessionId: raw.SessionID, TaskId: raw.TaskID, StepId: raw.StepID, WorkItemId: raw.WorkItemID,
-		ActorAgentId: raw.ActorAgentID, ActorRunId: raw.ActorRunID, ActorKeyId: raw.ActorKeyID, Principal: raw.Principal, RequestId: raw.RequestID,
+		EventId: raw.ID, EventType: raw.Type, WalSeq: int64(raw.WalSeq & math.MaxInt64), Namespace: raw.Namespace,
+		Plane:   raw.Plane,
+		AgentId: raw.AgentID, SessionId: raw.SessionID, TaskId: raw.TaskID, StepId: raw.StepID,
+		WorkItemId:   raw.WorkItemID,
+		ActorAgentId: raw.ActorAgentID, ActorRunId: raw.ActorRunID, ActorKeyId: raw.ActorKeyID,
+		Principal: raw.Principal, RequestId: raw.RequestID,
 		Payload: payload, CreatedAt: timestamppb.New(raw.CreatedAt),
-		ReadinessFrom: raw.ReadinessFrom, ReadinessTo: raw.ReadinessTo, ReadinessReason: raw.ReadinessReason, Traceparent: raw.Traceparent,
+		ReadinessFrom: raw.ReadinessFrom, ReadinessTo: raw.ReadinessTo, ReadinessReason: raw.ReadinessReason,
+		Traceparent: raw.Traceparent,
 	}, text, nil
 }

@@ -160,7 +160,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	g := &Service{cfg: cfg, deps: deps}
 	life, halt := context.WithCancel(context.Background())
 	g.life, g.halt = life, halt
-	g.events = &events{sources: deps.Sources, heartbeat: cfg.Heartbeat, life: life, log: deps.Logger, step: deps.Step, behind: admission.NewHeld(maxBehind)}
+	g.events = &events{
+		sources: deps.Sources, heartbeat: cfg.Heartbeat, life: life, log: deps.Logger, step: deps.Step,
+		behind: admission.NewHeld(maxBehind),
+	}
 	return g, nil
 }
 

@@ -31,7 +31,8 @@ func (g *Service) hosts(loopback bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := hostOnly(r.Host)
 		if !isLoopbackHost(host) && !slices.Contains(g.cfg.AllowedHosts, host) && !g.allowedOriginHost(host) {
-			refuseAs(w, r, fault.PermissionDenied.New("this server listens on loopback and does not answer to this Host; allow the host to change that", "host", host),
+			refuseAs(w, r, fault.PermissionDenied.New("this server listens on loopback and does not answer to this "+
+				"Host; allow the host to change that", "host", host),
 				http.StatusMisdirectedRequest)
 			return
 		}
@@ -54,7 +55,8 @@ func (g *Service) origins(next http.Handler) http.Handler {
 			w.Header().Set("Access-Control-Expose-Headers", "ETag, Idempotent-Replayed, Retry-After")
 			if r.Method == http.MethodOptions {
 				w.Header().Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE")
-				w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-Match, Last-Event-ID, Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name")
+				w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, "+
+					"If-Match, Last-Event-ID, Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name")
 				w.Header().Set("Access-Control-Max-Age", "600")
 				w.WriteHeader(http.StatusNoContent)
 				return
@@ -73,13 +75,15 @@ func (g *Service) checkPage(r *http.Request) error {
 			return nil
 		}
 		origin := strings.Join(origins, ", ")
-		return fault.PermissionDenied.New("web pages of other origins may not call this server; its own origin is the scheme, host and port of its address", "origin", origin[:min(len(origin), maxOrigin)])
+		return fault.PermissionDenied.New("web pages of other origins may not call this server; its own origin is "+
+			"the scheme, host and port of its address", "origin", origin[:min(len(origin), maxOrigin)])
 	}
 	switch site := r.Header.Get("Sec-Fetch-Site"); site {
 	case "", "none", "same-origin":
 		return nil
 	default:
-		return fault.PermissionDenied.New("web pages of other origins may not call this server; enter its address in the browser itself", "sec_fetch_site", site[:min(len(site), maxOrigin)])
+		return fault.PermissionDenied.New("web pages of other origins may not call this server; enter its address in "+
+			"the browser itself", "sec_fetch_site", site[:min(len(site), maxOrigin)])
 	}
 }
 
@@ -133,7 +137,8 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 		// An empty header is an error, unlike a missing one.
 		if values, given := r.Header["Authorization"]; given {
 			const scheme = "bearer "
-			if len(values) != 1 || len(values[0]) <= len(scheme) || !strings.EqualFold(values[0][:len(scheme)], scheme) {
+			if len(values) != 1 || len(values[0]) <= len(scheme) ||
+				!strings.EqualFold(values[0][:len(scheme)], scheme) {
 				g.refuseCaller(w, r, fault.Unauthenticated.New("the Authorization header must be: Bearer <token>"))
 				return
 			}
@@ -164,7 +169,8 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 		}
 		defer turn.Leave()
 		if !ends.IsZero() {
-			held, release := context.WithDeadlineCause(ctx, ends, fault.Unauthenticated.New("the session of the console has ended; sign in again"))
+			held, release := context.WithDeadlineCause(ctx, ends, fault.Unauthenticated.New("the session of the "+
+				"console has ended; sign in again"))
 			defer release()
 			ctx = held
 		}

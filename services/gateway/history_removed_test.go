@@ -59,8 +59,8 @@ func (s *expired) Follow(ctx context.Context, after framelog.End, fn func(framel
 	})
 }
 
-// Streams go on behind what was removed, and each of their cursors is good as long as the place that it names is there. A
-// cursor of a place that was removed is refused, as any other that is not of the journal (SPEC X10.4).
+// Streams go on behind what was removed, and each of their cursors is good as long as the place that it names is there.
+// A cursor of a place that was removed is refused, as any other that is not of the journal (SPEC X10.4).
 func TestX10_EventsThatWereRemoved(t *testing.T) {
 	source := &expired{gone: map[uint64]bool{}}
 	var r *rig
@@ -99,10 +99,12 @@ func TestX10_EventsThatWereRemoved(t *testing.T) {
 	for i, ev := range left { // no cursor of a stream names what was removed before it was read
 		require.Equal(t, of(left[i+1:]), of(r.events(t, "?cursor="+ev.GetCursor()+"&stop_at_end=true").rest()))
 	}
-	require.Equal(t, []string{items[3], items[4]}, of(r.events(t, "?cursor="+whole[0].GetCursor()+"&stop_at_end=true").rest()))
+	require.Equal(t, []string{items[3], items[4]}, of(r.events(t, "?cursor="+whole[0].GetCursor()+"&stop_at_end=true").
+		rest()))
 
 	a := r.do(http.MethodGet, "/v1/events?stop_at_end=true&cursor="+whole[2].GetCursor(), "")
 	require.Equal(t, "CURSOR_OUT_OF_RANGE", a.fault.Reason)
 	require.Contains(t, string(a.body), "older than history is kept (history-days)")
-	require.Empty(t, of(r.events(t, "?cursor="+whole[4].GetCursor()+"&stop_at_end=true").rest()), "its place is behind d")
+	require.Empty(t, of(r.events(t, "?cursor="+whole[4].GetCursor()+"&stop_at_end=true").rest()),
+		"its place is behind d")
 }

@@ -17,8 +17,10 @@ func (g *Service) counted(next http.Handler) http.Handler {
 		return next
 	}
 	var reg prometheus.Registerer = g.deps.Metrics
-	requests := meter.Counter(reg, "quartet_http_requests_total", "HTTP requests answered, by status.", "method", "code")
-	seconds := meter.Histogram(reg, "quartet_http_request_seconds", "Time from an HTTP request to the end of its response, also of event streams.", meter.Calls, "method")
+	requests := meter.Counter(reg, "quartet_http_requests_total", "HTTP requests answered, by status.", "method",
+		"code")
+	seconds := meter.Histogram(reg, "quartet_http_request_seconds", "Time from an HTTP request to the end of its "+
+		"response, also of event streams.", meter.Calls, "method")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		seen := &answered{ResponseWriter: w, code: http.StatusOK}
@@ -33,7 +35,8 @@ func (g *Service) counted(next http.Handler) http.Handler {
 // cannot create labels.
 func knownMethod(method string) string {
 	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+		http.MethodOptions:
 		return method
 	}
 	return "other"

@@ -19,12 +19,14 @@ func Metered(auth rpc.Authenticator, next http.Handler) http.Handler {
 		const scheme = "bearer "
 		values := r.Header["Authorization"]
 		if len(values) != 1 || len(values[0]) <= len(scheme) || !strings.EqualFold(values[0][:len(scheme)], scheme) {
-			refuse(w, r, fault.Unauthenticated.New("metrics need a credential here (metrics-auth); send Authorization: Bearer <token>"))
+			refuse(w, r, fault.Unauthenticated.New("metrics need a credential here (metrics-auth); send "+
+				"Authorization: Bearer <token>"))
 			return
 		}
 		actor, err := auth.Authenticate(r.Context(), values[0][len(scheme):])
 		if err == nil && !actor.HasAny(metricsRoles...) {
-			err = fault.PermissionDenied.Newf("role %s does not read metrics; use a key of role %s", actor.Role, strings.Join(metricsRoles, ", "))
+			err = fault.PermissionDenied.Newf("role %s does not read metrics; use a key of role %s", actor.Role,
+				strings.Join(metricsRoles, ", "))
 		}
 		if err != nil {
 			refuse(w, r, err)

@@ -9,6 +9,7 @@ import (
 	"net/url"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -16,8 +17,6 @@ import (
 	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
 	"quartet/services/gateway/parameters"
-
-	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
 )
 
 // decoded is the middleware of the mux that turns an HTTP request into the message of its
@@ -58,7 +57,9 @@ func (g *Service) decoded(routes routeTable) runtime.Middleware {
 // request reads a request into in. query is what the query parser of the generated handler
 // gets: for a GET the caller's own query, for a DELETE all fields, whether they were in the
 // query or in the body.
-func (g *Service) request(w http.ResponseWriter, r *http.Request, rt *route, in *input, path map[string]string) (query url.Values, err error) {
+func (g *Service) request(w http.ResponseWriter, r *http.Request, rt *route, in *input, path map[string]string) (
+	query url.Values, err error,
+) {
 	if g.deps.Permit != nil {
 		if err := g.deps.Permit(r.Context(), rt.method, rpc.ActorFrom(r.Context())); err != nil {
 			return nil, err
@@ -87,7 +88,8 @@ func (g *Service) request(w http.ResponseWriter, r *http.Request, rt *route, in 
 	case len(query) == 0: // a DELETE may have its fields in the body, too
 		query = nil
 	case len(bytes.TrimSpace(text)) > 0:
-		return nil, fault.InvalidArgument.New("the request has a query string and a body; give its fields in one of them")
+		return nil,
+			fault.InvalidArgument.New("the request has a query string and a body; give its fields in one of them")
 	}
 	if err := in.decode(rt, text, query, path); err != nil {
 		return nil, err

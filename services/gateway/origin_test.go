@@ -78,7 +78,8 @@ func TestG4_PagesOfOtherOriginsAreRefused(t *testing.T) {
 	// Outside systems and probes are no pages.
 	require.Equal(t, 200, r.do(http.MethodPost, triggerPath+goodToken, "{}", "Origin", "http://evil.com").status)
 	for _, path := range []string{"/healthz", "/readyz"} {
-		require.Equal(t, 200, r.do(http.MethodGet, path, "", "Origin", "http://evil.com", "Sec-Fetch-Site", "cross-site").status, path)
+		require.Equal(t, 200, r.do(http.MethodGet, path, "", "Origin", "http://evil.com", "Sec-Fetch-Site",
+			"cross-site").status, path)
 	}
 	for _, path := range []string{"/metrics", "/openapi.json", "/llms.txt", "/version", "/v1/events", "/mcp/keeper"} {
 		require.Equal(t, 403, r.do(http.MethodGet, path, "", "Origin", "http://localhost:3000").status, path)
@@ -87,8 +88,12 @@ func TestG4_PagesOfOtherOriginsAreRefused(t *testing.T) {
 
 func TestG4_PagesThatSendNoOriginAreRefused(t *testing.T) {
 	r := newRig(t)
-	for site, status := range map[string]int{"none": 200, "same-origin": 200, "same-site": 403, "cross-site": 403, "elsewhere": 403} {
-		require.Equal(t, status, r.do(http.MethodGet, items, "", "Sec-Fetch-Site", site, "Sec-Fetch-Mode", "no-cors").status, site)
+	for site, status := range map[string]int{
+		"none": 200, "same-origin": 200, "same-site": 403, "cross-site": 403,
+		"elsewhere": 403,
+	} {
+		require.Equal(t, status, r.do(http.MethodGet, items, "", "Sec-Fetch-Site", site, "Sec-Fetch-Mode", "no-cors").
+			status, site)
 		require.Equal(t, status, r.do(http.MethodPost, items, `{"objective":"x"}`, "Sec-Fetch-Site", site).status, site)
 	}
 	// An own or allowed origin says more.
@@ -99,8 +104,12 @@ func TestG4_PagesThatSendNoOriginAreRefused(t *testing.T) {
 func TestG4_SimpleRequestsOfPagesDoNothing(t *testing.T) {
 	r := newRig(t)
 	before := string(r.do(http.MethodGet, items, "").body)
-	for _, content := range []string{"text/plain", "text/plain;charset=UTF-8", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""} {
-		a := r.do(http.MethodPost, items, `{"objective":"x"}`, "Content-Type", content, "Origin", "http://localhost:3000")
+	for _, content := range []string{
+		"text/plain", "text/plain;charset=UTF-8", "application/x-www-form-urlencoded",
+		"multipart/form-data; boundary=x", "",
+	} {
+		a := r.do(http.MethodPost, items, `{"objective":"x"}`, "Content-Type", content, "Origin",
+			"http://localhost:3000")
 		require.Equal(t, 403, a.status, content)
 	}
 	require.Equal(t, before, string(r.do(http.MethodGet, items, "").body))
@@ -114,7 +123,8 @@ func TestG4_TheOriginIsCheckedBeforeTheBody(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost:3000\r\nContent-Length: 1000\r\n\r\n", items)
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nOrigin: "+
+		"http://localhost:3000\r\nContent-Length: 1000\r\n\r\n", items)
 	require.NoError(t, err)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
@@ -127,7 +137,10 @@ func TestG4_TheOriginIsCheckedBeforeTheBody(t *testing.T) {
 // Over TLS the own origin is https.
 func TestG4_TheOriginHasTheSchemeOfTheConnection(t *testing.T) {
 	g := &Service{}
-	for origin, ok := range map[string]bool{"https://quartet.example": true, "https://quartet.example:443": true, "http://quartet.example": false, "http://quartet.example:443": false} {
+	for origin, ok := range map[string]bool{
+		"https://quartet.example": true, "https://quartet.example:443": true,
+		"http://quartet.example": false, "http://quartet.example:443": false,
+	} {
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody)
 		req.Host, req.TLS = "quartet.example", &tls.ConnectionState{}
 		require.Equal(t, ok, g.allowedOrigin(origin, req), origin)
@@ -137,8 +150,16 @@ func TestG4_TheOriginHasTheSchemeOfTheConnection(t *testing.T) {
 // FuzzOrigin: a page is let in only if its origin is the scheme, host and port to which its request was sent.
 func FuzzOrigin(f *testing.F) {
 	for _, seed := range [][2]string{
-		{"http://127.0.0.1:7480", "127.0.0.1:7480"}, {"http://LOCALHOST:7480", "localhost:7480"}, {"https://127.0.0.1:7480", "127.0.0.1:7480"}, {"null", "127.0.0.1:7480"},
-		{"http://[::1]:7480", "[::1]:7480"}, {"http://a@127.0.0.1:7480", "127.0.0.1:7480"}, {"http://127.0.0.1:7480/", "127.0.0.1:7480"}, {"http://127.0.0.1", "127.0.0.1:80"}, {"http://\x00", "\x00"}, {"", ""},
+		{"http://127.0.0.1:7480", "127.0.0.1:7480"},
+		{"http://LOCALHOST:7480", "localhost:7480"},
+		{"https://127.0.0.1:7480", "127.0.0.1:7480"},
+		{"null", "127.0.0.1:7480"},
+		{"http://[::1]:7480", "[::1]:7480"},
+		{"http://a@127.0.0.1:7480", "127.0.0.1:7480"},
+		{"http://127.0.0.1:7480/", "127.0.0.1:7480"},
+		{"http://127.0.0.1", "127.0.0.1:80"},
+		{"http://\x00", "\x00"},
+		{"", ""},
 	} {
 		f.Add(seed[0], seed[1])
 	}
@@ -151,7 +172,8 @@ func FuzzOrigin(f *testing.F) {
 		lower := strings.ToLower(origin)
 		require.True(t, strings.HasPrefix(lower, "http://"), "%q", origin)
 		name := strings.TrimPrefix(lower, "http://")
-		require.Equal(t, strings.TrimSuffix(strings.ToLower(host), ":80"), strings.TrimSuffix(name, ":80"), "%q to %q", origin, host)
+		require.Equal(t, strings.TrimSuffix(strings.ToLower(host), ":80"), strings.TrimSuffix(name, ":80"), "%q to %q",
+			origin, host)
 		require.NotContains(t, name, "/")
 		require.NotContains(t, name, "@")
 		_ = isLoopbackHost(hostOnly(host))

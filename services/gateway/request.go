@@ -134,7 +134,8 @@ func (in *input) guard(r protoreflect.Message) error {
 		return fault.InvalidArgument.New("this call takes no If-Match; leave the header out", "field", "If-Match")
 	}
 	if r.Has(fd) && r.Get(fd).Int() != in.revision {
-		return fault.Invalid("expected_revision", r.Get(fd).String(), "must be left out, or be the revision of If-Match")
+		return fault.Invalid("expected_revision", r.Get(fd).String(),
+			"must be left out, or be the revision of If-Match")
 	}
 	r.Set(fd, protoreflect.ValueOfInt64(in.revision))
 	return nil

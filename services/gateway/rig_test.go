@@ -72,7 +72,9 @@ type waitingDouble struct {
 
 const goodToken = "qtr_secretsecretsecret"
 
-func (d *waitingDouble) CheckDelivery(_ context.Context, req *waitingv1.CheckDeliveryRequest) (*waitingv1.CheckDeliveryResponse, error) {
+func (d *waitingDouble) CheckDelivery(_ context.Context, req *waitingv1.CheckDeliveryRequest) (
+	*waitingv1.CheckDeliveryResponse, error,
+) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch token := req.GetToken(); {
@@ -91,17 +93,23 @@ func (d *waitingDouble) CheckDelivery(_ context.Context, req *waitingv1.CheckDel
 	return nil, fault.NotFound.New("no such trigger")
 }
 
-func (d *waitingDouble) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
+func (d *waitingDouble) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTriggerRequest) (
+	*waitingv1.DeliverTriggerResponse, error,
+) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.delivered = append(d.delivered, req)
 	d.actors = append(d.actors, rpc.ActorFrom(ctx))
 	switch req.GetToken() {
 	case goodToken:
-		if req.GetRequestId() != "" && len(d.delivered) > 1 && d.delivered[len(d.delivered)-2].GetRequestId() == req.GetRequestId() {
+		if req.GetRequestId() != "" && len(d.delivered) > 1 && d.delivered[len(d.delivered)-2].GetRequestId() ==
+			req.GetRequestId() {
 			rpc.Replayed(ctx)
 		}
-		return &waitingv1.DeliverTriggerResponse{Outcome: waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED, DeliveryId: "dlv_1"}, nil
+		return &waitingv1.DeliverTriggerResponse{
+			Outcome:    waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED,
+			DeliveryId: "dlv_1",
+		}, nil
 	case goodToken + "unsigned.trg_2":
 		return nil, fault.SignatureInvalid.New("the signature is wrong")
 	}
@@ -116,28 +124,38 @@ type taskDouble struct {
 	overload bool
 }
 
-func (d *taskDouble) GetTaskOutput(_ context.Context, req *taskv1.GetTaskOutputRequest) (*taskv1.GetTaskOutputResponse, error) {
+func (d *taskDouble) GetTaskOutput(_ context.Context, req *taskv1.GetTaskOutputRequest) (*taskv1.GetTaskOutputResponse,
+	error,
+) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.overload {
 		return nil, fault.Overloaded.New("too many")
 	}
 	d.asked = req
-	return &taskv1.GetTaskOutputResponse{RetrievalStatus: "success", Task: &taskv1.Task{TaskId: req.GetTaskId(), Revision: 4}}, nil
+	return &taskv1.GetTaskOutputResponse{RetrievalStatus: "success", Task: &taskv1.Task{
+		TaskId:   req.GetTaskId(),
+		Revision: 4,
+	}}, nil
 }
 
-func (d *taskDouble) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, out grpc.ServerStreamingServer[taskv1.FollowTaskOutputResponse]) error {
+func (d *taskDouble) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest,
+	out grpc.ServerStreamingServer[taskv1.FollowTaskOutputResponse],
+) error {
 	switch req.GetTaskId() {
 	case "gone":
 		return fault.NotFound.New("no such task")
 	case "breaks":
-		if err := out.Send(&taskv1.FollowTaskOutputResponse{Chunk: &taskv1.OutputChunk{Data: []byte("a")}}); err != nil {
+		if err := out.Send(&taskv1.FollowTaskOutputResponse{Chunk: &taskv1.OutputChunk{Data: []byte("a")}}); err !=
+			nil {
 			return err
 		}
 		return fault.TaskNotRunning.New("it broke")
 	}
 	for _, s := range []string{"a", "b"} {
-		if err := out.Send(&taskv1.FollowTaskOutputResponse{Chunk: &taskv1.OutputChunk{Data: []byte(s), Offset: req.GetOffset()}}); err != nil {
+		if err := out.Send(&taskv1.FollowTaskOutputResponse{
+			Chunk: &taskv1.OutputChunk{Data: []byte(s), Offset: req.GetOffset()},
+		}); err != nil {
 			return err
 		}
 	}
@@ -151,21 +169,29 @@ type agentDouble struct {
 
 func (agentDouble) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*agentv1.GetAgentResponse, error) {
 	a := rpc.ActorFrom(ctx)
-	return &agentv1.GetAgentResponse{Agent: &agentv1.Agent{AgentId: req.GetAgentId(), Revision: 1, PostureReason: a.Namespace + "/" + a.Principal + "/" + a.Role}}, nil
+	return &agentv1.GetAgentResponse{Agent: &agentv1.Agent{
+		AgentId: req.GetAgentId(), Revision: 1,
+		PostureReason: a.Namespace + "/" + a.Principal + "/" + a.Role,
+	}}, nil
 }
 
 // DeleteAgent returns what it was asked, as the agent's reason.
-func (agentDouble) DeleteAgent(_ context.Context, req *agentv1.DeleteAgentRequest) (*agentv1.DeleteAgentResponse, error) {
+func (agentDouble) DeleteAgent(_ context.Context, req *agentv1.DeleteAgentRequest) (*agentv1.DeleteAgentResponse,
+	error,
+) {
 	if req.GetExpectedRevision() > 1 {
 		return nil, fault.RevisionConflict.New("another revision")
 	}
 	return &agentv1.DeleteAgentResponse{Agent: &agentv1.Agent{
-		AgentId: req.GetAgentId(), Revision: 1 + req.GetExpectedRevision(), ControlReason: req.GetRequestId() + "/" + req.GetReason(),
+		AgentId: req.GetAgentId(), Revision: 1 + req.GetExpectedRevision(), ControlReason: req.GetRequestId() + "/" +
+			req.GetReason(),
 	}}, nil
 }
 
 // AcquireTurn has nothing to give and waits for as long as it may.
-func (d agentDouble) AcquireTurn(ctx context.Context, _ *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
+func (d agentDouble) AcquireTurn(ctx context.Context, _ *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse,
+	error,
+) {
 	select {
 	case d.polled <- struct{}{}:
 	default:
@@ -174,27 +200,35 @@ func (d agentDouble) AcquireTurn(ctx context.Context, _ *agentv1.AcquireTurnRequ
 	return nil, ctx.Err()
 }
 
-func (agentDouble) SubmitRound(_ context.Context, req *agentv1.SubmitRoundRequest) (*agentv1.SubmitRoundResponse, error) {
+func (agentDouble) SubmitRound(_ context.Context, req *agentv1.SubmitRoundRequest) (*agentv1.SubmitRoundResponse,
+	error,
+) {
 	args := &structpb.Struct{}
 	if len(req.GetToolCalls()) > 0 {
 		args = req.GetToolCalls()[0].GetArguments()
 	}
-	return &agentv1.SubmitRoundResponse{ToolResults: []*agentv1.ToolResult{{Result: args, SummaryText: req.GetUsage().String()}}}, nil
+	return &agentv1.SubmitRoundResponse{
+		ToolResults: []*agentv1.ToolResult{{Result: args, SummaryText: req.GetUsage().String()}},
+	}, nil
 }
 
 func newRig(t *testing.T, change ...func(*Config, *Deps)) *rig {
 	core, logs := observer.New(zap.DebugLevel)
 	r := &rig{
-		t: t, keys: rpc.NewKeyring([]byte("key"), true), logs: logs, journals: map[string]framelog.Log{}, polled: make(chan struct{}, 1),
+		t: t, keys: rpc.NewKeyring([]byte("key"), true), logs: logs, journals: map[string]framelog.Log{},
+		polled:  make(chan struct{}, 1),
 		waiting: &waitingDouble{}, task: &taskDouble{}, client: &http.Client{Transport: &http.Transport{}},
 	}
 	for _, p := range watched {
 		r.journals[p] = memlog.New()
 	}
-	w, err := work.New(work.Config{Home: t.TempDir()}, work.Deps{Tasks: nothingRuns{}, Agents: nothingRuns{}, Deps: plane.Deps{
-		Log:     func(string, int) (framelog.Log, error) { return r.journals["work"], nil },
-		Sources: func(p string) ([]journal.Source, error) { return r.sources(p) },
-	}})
+	w, err := work.New(work.Config{Home: t.TempDir()}, work.Deps{
+		Tasks: nothingRuns{}, Agents: nothingRuns{},
+		Deps: plane.Deps{
+			Log:     func(string, int) (framelog.Log, error) { return r.journals["work"], nil },
+			Sources: func(p string) ([]journal.Source, error) { return r.sources(p) },
+		},
+	})
 	require.NoError(t, err)
 	require.NoError(t, w.Start(t.Context()))
 	server := rpc.NewServer(rpc.Config{Auth: r.keys})
@@ -207,7 +241,8 @@ func newRig(t *testing.T, change ...func(*Config, *Deps)) *rig {
 
 	cfg := Config{HTTPAddr: "127.0.0.1:0"}
 	deps := Deps{
-		Conn: func(s string) (grpc.ClientConnInterface, error) { return network.Dial(s) }, Auth: r.keys, Waits: func(m string) bool { return m == agentv1.AgentService_AcquireTurn_FullMethodName }, Sources: r.sources,
+		Conn: func(s string) (grpc.ClientConnInterface, error) { return network.Dial(s) }, Auth: r.keys,
+		Waits: func(m string) bool { return m == agentv1.AgentService_AcquireTurn_FullMethodName }, Sources: r.sources,
 		Ready: func() error {
 			r.mu.Lock()
 			defer r.mu.Unlock()

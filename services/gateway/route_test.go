@@ -44,7 +44,9 @@ func TestX13_EveryLineOfTheRESTMapHasARoute(t *testing.T) {
 
 // Long polls and streams are known by their RPC, not by how their path is spelled.
 func TestWhichRoutesWait(t *testing.T) {
-	table, err := newRouteTable(func(method string) bool { return method == taskv1.TaskService_ExecCommand_FullMethodName })
+	table, err := newRouteTable(func(method string) bool {
+		return method == taskv1.TaskService_ExecCommand_FullMethodName
+	})
 	require.NoError(t, err)
 	require.True(t, table["POST /v1/agents/{agent_id=*}/tasks:exec"].waits, "as it was told")
 	require.True(t, table["GET /v1/agents/{agent_id=*}/turns/{turn_id=*}:watch"].waits, "a stream")

@@ -25,14 +25,18 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 	}
 	known := http.NewServeMux()
 	known.Handle("/v1/", g.authenticated(api))
-	known.Handle("/v1/sessions/{session_id}/wal/{file}", only(http.MethodGet, g.authenticated(g.waiting(http.HandlerFunc(g.streamWAL)))))
+	known.Handle("/v1/sessions/{session_id}/wal/{file}",
+		only(http.MethodGet, g.authenticated(g.waiting(http.HandlerFunc(g.streamWAL)))))
 	known.Handle("/v1/events", only(http.MethodGet, g.authenticated(http.HandlerFunc(g.streamEvents))))
 	if g.deps.MCP != nil {
-		known.Handle("/mcp/", g.authenticated(g.waiting(g.span(mcpPattern, true, g.bounded(g.deps.MCP(refuse)).ServeHTTP))))
+		known.Handle("/mcp/",
+			g.authenticated(g.waiting(g.span(mcpPattern, true, g.bounded(g.deps.MCP(refuse)).ServeHTTP))))
 	}
 	rates := connlimit.NewRates(scarceRate, scarceBurst)
 	known.Handle("/openapi.json", only(http.MethodGet, scarce(rates, http.HandlerFunc(g.openAPI))))
-	known.Handle("/llms.txt", only(http.MethodGet, scarce(rates, llmstxt.Handler(llmstxt.Parts{MCP: g.deps.MCP != nil, Console: g.deps.Console != nil}))))
+	known.Handle("/llms.txt",
+		only(http.MethodGet,
+			scarce(rates, llmstxt.Handler(llmstxt.Parts{MCP: g.deps.MCP != nil, Console: g.deps.Console != nil}))))
 	known.Handle("/version", only(http.MethodGet, http.HandlerFunc(g.version)))
 	known.Handle("/metrics", only(http.MethodGet, scarce(rates, g.metrics())))
 	known.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { unrouted(w, r, http.StatusNotFound) })
@@ -99,7 +103,8 @@ func (g *Service) logged(next http.Handler) http.Handler {
 			if strings.HasPrefix(path, triggerPath) {
 				path = triggerPath + "…"
 			}
-			entry.Write(append(tracing.Fields(r.Context()), zap.String("method", r.Method), zap.String("path", path))...)
+			entry.Write(append(tracing.Fields(r.Context()), zap.String("method", r.Method),
+				zap.String("path", path))...)
 		}
 	})
 }
@@ -111,7 +116,8 @@ func (g *Service) healthz(w http.ResponseWriter, _ *http.Request) {
 
 // readyz responds with 200 if the process can serve, otherwise with 503 and the reasons. Journals that are damaged
 // are named in both cases: the rest is served. So is a store that is filling up. With
-// the parameter all it asks the other processes as well, and responds with 503 if a service of the installation is down.
+// the parameter all it asks the other processes as well, and responds with 503 if a service of the installation is
+// down.
 func (g *Service) readyz(w http.ResponseWriter, r *http.Request) {
 	type readiness struct {
 		Ready   bool     `json:"ready"`
@@ -140,7 +146,10 @@ func (g *Service) readyz(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		w.Header().Set("Retry-After", "1")
-		answerJSON(w, http.StatusServiceUnavailable, readiness{Reasons: strings.Split(err.Error(), "\n"), Damaged: damaged, Warning: warning})
+		answerJSON(w, http.StatusServiceUnavailable, readiness{
+			Reasons: strings.Split(err.Error(), "\n"),
+			Damaged: damaged, Warning: warning,
+		})
 		return
 	}
 	answerJSON(w, http.StatusOK, readiness{Ready: true, Damaged: damaged, Warning: warning})

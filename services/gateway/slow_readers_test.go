@@ -45,18 +45,21 @@ func (r *reader) Send(m *eventv1.WatchEventsResponse, _ []byte) error {
 	return nil
 }
 
-// TestG10_SlowReadersKeepNobodyWaiting: streams that are not read hold a bounded number of bytes, and end when others of
-// their namespace wait for these. Those that are read have every event once, in order.
+// TestG10_SlowReadersKeepNobodyWaiting: streams that are not read hold a bounded number of bytes, and end when others
+// of their namespace wait for these. Those that are read have every event once, in order.
 func TestG10_SlowReadersKeepNobodyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := memlog.New()
 		life, stop := context.WithCancel(t.Context())
-		e := &events{heartbeat: time.Hour, life: life, log: zap.NewNop(), behind: admission.NewHeld(maxBehind), sources: func(p string) ([]journal.Source, error) {
-			if p != "work" {
-				return nil, nil
-			}
-			return []journal.Source{journal.NewSource(p, 0, log)}, nil
-		}}
+		e := &events{
+			heartbeat: time.Hour, life: life, log: zap.NewNop(), behind: admission.NewHeld(maxBehind),
+			sources: func(p string) ([]journal.Source, error) {
+				if p != "work" {
+					return nil, nil
+				}
+				return []journal.Source{journal.NewSource(p, 0, log)}, nil
+			},
+		}
 		ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "default", Principal: "op", Role: rpc.RoleOperator})
 		readers := []*reader{{}, {}}
 		for range 40 {
@@ -74,7 +77,8 @@ func TestG10_SlowReadersKeepNobodyWaiting(t *testing.T) {
 		for n := range frames {
 			_, tail, err := log.Tail(t.Context())
 			require.NoError(t, err)
-			line := fmt.Sprintf(`{"wal_seq":%d,"event_type":"x","agent_id":"keeper","event_id":"e","namespace":"default","plane":"work","created_at":"2026-01-01T00:00:00.000000Z","payload":{"text":%q}}`+"\n", n+1, strings.Repeat("x", 800<<10))
+			line := fmt.Sprintf(
+				`{"wal_seq":%d,"event_type":"x","agent_id":"keeper","event_id":"e","namespace":"default","plane":"work","created_at":"2026-01-01T00:00:00.000000Z","payload":{"text":%q}}`+"\n", n+1, strings.Repeat("x", 800<<10))
 			_, err = log.Append(t.Context(), tail, framelog.Frame{ID: fmt.Sprint(n), Body: []byte(line)})
 			require.NoError(t, err)
 			synctest.Wait()

@@ -23,8 +23,10 @@ func (g *Service) span(pattern string, begins bool, next http.HandlerFunc) http.
 			next(w, r)
 			return
 		}
-		ctx, span := g.deps.Tracer.Begin(tracing.Continue(r.Context(), parent), r.Method+" "+pattern, trace.WithSpanKind(trace.SpanKindServer),
-			trace.WithAttributes(attribute.String("http.request.method", r.Method), attribute.String("http.route", pattern)))
+		ctx, span := g.deps.Tracer.Begin(tracing.Continue(r.Context(), parent), r.Method+" "+pattern,
+			trace.WithSpanKind(trace.SpanKindServer),
+			trace.WithAttributes(attribute.String("http.request.method", r.Method),
+				attribute.String("http.route", pattern)))
 		defer span.End()
 		if !span.IsRecording() {
 			next(w, r.WithContext(ctx))

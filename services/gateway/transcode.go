@@ -43,10 +43,14 @@ func (g *Service) api() (http.Handler, error) {
 	setQueryParser()
 	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, codec{}),
-		runtime.WithErrorHandler(func(ctx context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+		runtime.WithErrorHandler(func(ctx context.Context, _ *runtime.ServeMux, _ runtime.Marshaler,
+			w http.ResponseWriter, r *http.Request, err error,
+		) {
 			refuse(w, r.WithContext(ctx), stopped(ctx, r.Method, err))
 		}),
-		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, httpStatus int) {
+		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler,
+			w http.ResponseWriter, r *http.Request, httpStatus int,
+		) {
 			unrouted(w, r, httpStatus)
 		}),
 		runtime.WithStreamErrorHandler(func(ctx context.Context, err error) *status.Status {
@@ -118,7 +122,8 @@ func (g *Service) api() (http.Handler, error) {
 func unrouted(w http.ResponseWriter, r *http.Request, httpStatus int) {
 	switch httpStatus {
 	case http.StatusMethodNotAllowed:
-		refuseAs(w, r, fault.Unimplemented.New(r.Method+" is not possible here; GET /openapi.json lists what is"), httpStatus)
+		refuseAs(w, r, fault.Unimplemented.New(r.Method+" is not possible here; GET /openapi.json lists what is"),
+			httpStatus)
 	case http.StatusBadRequest:
 		refuse(w, r, fault.InvalidArgument.New("the path cannot be read"))
 	default:
@@ -146,7 +151,8 @@ func tag(_ context.Context, w http.ResponseWriter, m proto.Message) error {
 			return nil
 		}
 		record := r.Get(fd).Message()
-		if revision := record.Descriptor().Fields().ByName("revision"); revision != nil && revision.Kind() == protoreflect.Int64Kind {
+		if revision := record.Descriptor().Fields().ByName("revision"); revision != nil &&
+			revision.Kind() == protoreflect.Int64Kind {
 			w.Header().Set("ETag", `"`+strconv.FormatInt(record.Get(revision).Int(), 10)+`"`)
 		}
 		return nil

@@ -67,20 +67,29 @@ func (g *Service) deliveries() (http.Handler, error) {
 	if g.deps.Metrics != nil {
 		reg = g.deps.Metrics
 	}
-	return &deliveries{gateway: g, waiting: waitingv1.NewWaitingServiceClient(plane), bounds: newDeliveryBounds(g.cfg, reg)}, nil
+	return &deliveries{
+		gateway: g, waiting: waitingv1.NewWaitingServiceClient(plane),
+		bounds: newDeliveryBounds(g.cfg, reg),
+	}, nil
 }
 
 // ServeHTTP implements http.Handler. It responds with 200 and the DeliverTriggerResponse as JSON. Whatever can be
 // refused without the body is refused before the body is read (SPEC G9).
 func (d *deliveries) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// The namespace and agent follow from the token; those of this actor are not used.
-	ctx := rpc.WithActor(r.Context(), rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "trigger", Role: rpc.RoleIntegration})
+	ctx := rpc.WithActor(r.Context(), rpc.Actor{
+		Namespace: rpc.DefaultNamespace, Principal: "trigger",
+		Role: rpc.RoleIntegration,
+	})
 	source := connlimit.SourceOf(r.Context())
 	size := r.ContentLength
 	if size < 0 || size > maxDelivery { // a larger one is refused by readBody
 		size = maxDelivery
 	}
-	found, err := d.waiting.CheckDelivery(ctx, &waitingv1.CheckDeliveryRequest{Token: r.PathValue("token"), BodyBytes: size})
+	found, err := d.waiting.CheckDelivery(ctx, &waitingv1.CheckDeliveryRequest{
+		Token:     r.PathValue("token"),
+		BodyBytes: size,
+	})
 	switch {
 	case errors.Is(err, fault.RateLimited), errors.Is(err, fault.QuotaExceeded): // the token is valid
 		refuse(w, r, err)
@@ -117,7 +126,8 @@ func (d *deliveries) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req := &waitingv1.DeliverTriggerRequest{
 		Token: r.PathValue("token"), ContentType: contentType(r.Header.Get("Content-Type")), Body: body,
 		HubSignature_256: r.Header.Get("X-Hub-Signature-256"),
-		WebhookId:        r.Header.Get("Webhook-Id"), WebhookTimestamp: r.Header.Get("Webhook-Timestamp"), WebhookSignature: r.Header.Get("Webhook-Signature"),
+		WebhookId:        r.Header.Get("Webhook-Id"), WebhookTimestamp: r.Header.Get("Webhook-Timestamp"),
+		WebhookSignature: r.Header.Get("Webhook-Signature"),
 	}
 	if req.RequestId, err = deliveryKey(r.Header); err != nil {
 		refuse(w, r, err)
@@ -169,7 +179,9 @@ func contentType(s string) string {
 }
 
 // deliver calls DeliverTrigger and responds with its result.
-func (d *deliveries) deliver(ctx context.Context, w http.ResponseWriter, r *http.Request, source netip.Addr, req *waitingv1.DeliverTriggerRequest) {
+func (d *deliveries) deliver(ctx context.Context, w http.ResponseWriter, r *http.Request, source netip.Addr,
+	req *waitingv1.DeliverTriggerRequest,
+) {
 	var header metadata.MD
 	resp, err := d.waiting.DeliverTrigger(ctx, req, grpc.Header(&header))
 	if errors.Is(err, fault.SignatureInvalid) {

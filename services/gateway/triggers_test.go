@@ -17,10 +17,13 @@ func TestP3_ASendersOwnIdIsTheKey(t *testing.T) {
 		header []string
 		want   string
 	}{
-		"none":              {nil, ""},
-		"anybody's":         {[]string{"Idempotency-Key", "d1"}, "d1"},
-		"quoted":            {[]string{"Idempotency-Key", `"d1"`}, "d1"},
-		"GitHub":            {[]string{"X-GitHub-Delivery", "72d3162e-cc78-11e3-81ab-4c9367dc0958"}, "x-github-delivery:72d3162e-cc78-11e3-81ab-4c9367dc0958"},
+		"none":      {nil, ""},
+		"anybody's": {[]string{"Idempotency-Key", "d1"}, "d1"},
+		"quoted":    {[]string{"Idempotency-Key", `"d1"`}, "d1"},
+		"GitHub": {
+			[]string{"X-GitHub-Delivery", "72d3162e-cc78-11e3-81ab-4c9367dc0958"},
+			"x-github-delivery:72d3162e-cc78-11e3-81ab-4c9367dc0958",
+		},
 		"Gitea says both":   {[]string{"X-Gitea-Delivery", "g", "X-GitHub-Delivery", "g"}, "x-github-delivery:g"},
 		"standard":          {[]string{"webhook-id", "msg_1"}, "webhook-id:msg_1"},
 		"CloudEvents":       {[]string{"ce-id", "1", "ce-source", "/ci"}, "ce-id:/ci#1"},
@@ -60,15 +63,21 @@ func TestP3_HeadersReachThePlaneAsTheyAre(t *testing.T) {
 	require.Equal(t, "a=b&c=d", string(req.GetBody()), "a form is not taken apart")
 	require.Equal(t, "application/x-www-form-urlencoded", req.GetContentType())
 	require.Equal(t, "sha256=00", req.GetHubSignature_256())
-	require.Equal(t, []string{"msg_1", "17", "v1,x"}, []string{req.GetWebhookId(), req.GetWebhookTimestamp(), req.GetWebhookSignature()})
+	require.Equal(t, []string{"msg_1", "17", "v1,x"}, []string{
+		req.GetWebhookId(), req.GetWebhookTimestamp(),
+		req.GetWebhookSignature(),
+	})
 	require.Equal(t, "webhook-id:msg_1", req.GetRequestId())
 
-	require.Equal(t, 200, r.do(http.MethodPost, triggerPath+goodToken, "x", "Content-Type", "text/plain; x=\xff").status)
+	require.Equal(t, 200, r.do(http.MethodPost, triggerPath+goodToken, "x", "Content-Type", "text/plain; x=\xff").
+		status)
 	require.Equal(t, "application/octet-stream", r.waiting.delivered[1].GetContentType())
-	require.Equal(t, 200, r.do(http.MethodPost, triggerPath+goodToken, "x", "Content-Type", strings.Repeat("t", maxContentType+1)).status)
+	require.Equal(t, 200, r.do(http.MethodPost, triggerPath+goodToken, "x", "Content-Type",
+		strings.Repeat("t", maxContentType+1)).status)
 	require.Equal(t, "application/octet-stream", r.waiting.delivered[2].GetContentType())
 	require.Equal(t, 200, r.do(http.MethodPost, triggerPath+goodToken, strings.Repeat("x", maxDelivery-1)).status)
-	require.Equal(t, 400, r.do(http.MethodPost, triggerPath+goodToken, "x", "Idempotency-Key", strings.Repeat("x", 129)).status)
+	require.Equal(t, 400, r.do(http.MethodPost, triggerPath+goodToken, "x", "Idempotency-Key",
+		strings.Repeat("x", 129)).status)
 }
 
 // FuzzDeliveryKey: whatever a header holds, the plane gets a key it can take.

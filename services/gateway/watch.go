@@ -28,7 +28,8 @@ var watched = []string{"agent", "work", "task", "waiting", "board"}
 // maxEventTypes limits the event types that a request names.
 const maxEventTypes = 100
 
-var errEventsStopping = fault.NotReady.New("the server stops; go on from the last cursor at another one, or in a moment")
+var errEventsStopping = fault.NotReady.New(
+	"the server stops; go on from the last cursor at another one, or in a moment")
 
 // events implements EventService.
 type events struct {
@@ -82,7 +83,9 @@ func (grpcSink) Flush() error { return nil }
 func (s grpcSink) Abort(err error) { rpc.Abort(s.out.Context(), err) }
 
 // WatchEvents streams the namespace's events (SPEC X10).
-func (e *events) WatchEvents(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+func (e *events) WatchEvents(req *eventv1.WatchEventsRequest,
+	out grpc.ServerStreamingServer[eventv1.WatchEventsResponse],
+) error {
 	w, err := e.open(out.Context(), req)
 	if err != nil {
 		return err
@@ -111,7 +114,8 @@ func (e *events) open(ctx context.Context, req *eventv1.WatchEventsRequest) (*wa
 	if err != nil {
 		return nil, err
 	}
-	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleService); err != nil {
+	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent,
+		rpc.RoleService); err != nil {
 		return nil, err
 	}
 	a := rpc.ActorFrom(ctx)
@@ -122,7 +126,8 @@ func (e *events) open(ctx context.Context, req *eventv1.WatchEventsRequest) (*wa
 	}
 	switch {
 	case req.GetCursor() != "" && req.GetFromStart():
-		return nil, fault.InvalidArgument.New("cursor and from_start exclude each other").WithField("from_start", "must be left out when a cursor is given")
+		return nil, fault.InvalidArgument.New("cursor and from_start exclude each other").
+			WithField("from_start", "must be left out when a cursor is given")
 	case req.GetCursor() != "":
 		err = w.resume(ctx, req.GetCursor(), ends)
 	case req.GetFromStart():
@@ -162,7 +167,10 @@ func (w *watch) findEnds(ctx context.Context) (vector, error) {
 			}
 			t.parts[i] = positionAt(end)
 			if w.filter.wantsPlane(plane) {
-				w.feeds = append(w.feeds, &feed{src: src, track: len(ends), part: i, after: end, last: end.Seq, past: make(chan batch, 2)})
+				w.feeds = append(w.feeds, &feed{
+					src: src, track: len(ends), part: i, after: end, last: end.Seq,
+					past: make(chan batch, 2),
+				})
 			}
 		}
 		ends = append(ends, t)
@@ -200,7 +208,8 @@ func (w *watch) resume(ctx context.Context, text string, ends vector) error {
 		}
 		switch fd.after, err = fd.src.At(ctx, from.seq); {
 		case errors.Is(err, framelog.ErrNoFrame), err == nil && positionAt(fd.after).sum != from.sum:
-			return foreignCursor("names a frame that the journal of " + framelog.PartitionName(fd.src.Plane(), fd.src.Partition()) +
+			return foreignCursor("names a frame that the journal of " + framelog.PartitionName(fd.src.Plane(),
+				fd.src.Partition()) +
 				" does not have: it is of another installation, or the journal was restored or lost events")
 		case errors.Is(err, framelog.ErrRemoved):
 			return foreignCursor("is older than history is kept (history-days): what followed it was removed")
@@ -214,7 +223,8 @@ func (w *watch) resume(ctx context.Context, text string, ends vector) error {
 // damaged returns the error of a stream whose journal is damaged: DATA_LOSS would say that nothing helps, but the
 // journal may be repaired.
 func damaged(cause error) error {
-	return fault.New(codes.Unavailable, fault.Storage, cause.Error()+"; the stream ends before it. Ask the operator: quartet doctor says what helps").WithCause(cause)
+	return fault.New(codes.Unavailable, fault.Storage, cause.Error()+"; the stream ends before it. Ask the operator: "+
+		"quartet doctor says what helps").WithCause(cause)
 }
 
 // clone returns a copy that shares nothing with v.
@@ -307,7 +317,8 @@ func (e *events) turn(ctx context.Context, caller string) (done func(), err erro
 	defer cancel(nil)
 	defer context.AfterFunc(e.life, func() { cancel(errEventsStopping) })()
 	namespace, _, _ := strings.Cut(caller, "/")
-	done, err = e.behind.Wait(ctx, 1, admission.Use{Kind: "caller", Name: caller, Limit: maxBehindOf}, admission.Use{Kind: "namespace", Name: namespace, Limit: maxBehindIn})
+	done, err = e.behind.Wait(ctx, 1, admission.Use{Kind: "caller", Name: caller, Limit: maxBehindOf},
+		admission.Use{Kind: "namespace", Name: namespace, Limit: maxBehindIn})
 	if err != nil {
 		return nil, context.Cause(ctx)
 	}

@@ -55,7 +55,8 @@ func (a *Authenticator) SetBootstrap(token string) error {
 		return nil
 	}
 	if len(token) < MinBootstrap || strings.ContainsAny(token, " \t\r\n") {
-		return fmt.Errorf("bootstrap-token must be at least %d characters without blanks; `openssl rand -hex 32` gives one", MinBootstrap)
+		return fmt.Errorf("bootstrap-token must be at least %d characters without blanks; `openssl rand -hex 32` "+
+			"gives one", MinBootstrap)
 	}
 	sum := sha256.Sum256([]byte(token))
 	a.bootstrap = &sum
@@ -82,14 +83,17 @@ func (a *Authenticator) Authenticate(ctx context.Context, bearer string) (rpc.Ac
 func (a *Authenticator) authenticate(ctx context.Context, bearer string) (rpc.Actor, error) {
 	switch {
 	case bearer == "" && a.local != nil:
-		return rpc.Actor{}, fault.Unauthenticated.New("no credential; clients of the user who runs this server find its token themselves, and curl sends it with -H @FILE, the file that the server names when it starts; others send Authorization: Bearer KEY")
+		return rpc.Actor{}, fault.Unauthenticated.New("no credential; clients of the user who runs this server find " +
+			"its token themselves, and curl sends it with -H @FILE, the file that the server names when it starts; " +
+			"others send Authorization: Bearer KEY")
 	case strings.HasPrefix(bearer, SecretPrefix):
 		return a.Keys.Authenticate(ctx, bearer)
 	case strings.HasPrefix(bearer, localtoken.Prefix):
 		if is(bearer, a.local) {
 			return rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "local", Role: rpc.RoleInstallationAdmin}, nil
 		}
-		return rpc.Actor{}, fault.Unauthenticated.New("the local token is not that of this server; read the file again that the server named when it started")
+		return rpc.Actor{}, fault.Unauthenticated.New("the local token is not that of this server; read the file " +
+			"again that the server named when it started")
 	case bearer == "" || rpc.IsMinted(bearer):
 		return a.Keyring.Authenticate(ctx, bearer)
 	case is(bearer, a.bootstrap):
@@ -143,7 +147,8 @@ func (a *Authenticator) watchRun(ctx context.Context, actor rpc.Actor, end conte
 			stale = 0
 		}
 	}
-	end(fault.Unauthenticated.Newf("run %s has ended, and its credential with it", actor.RunID).With("run_id", actor.RunID))
+	end(fault.Unauthenticated.Newf("run %s has ended, and its credential with it", actor.RunID).
+		With("run_id", actor.RunID))
 }
 
 // ofProvider reports whether a credential has the form of a token of the identity provider, or of a sign-in with one.

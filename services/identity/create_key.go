@@ -6,15 +6,15 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/keyfile"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 const (
@@ -32,7 +32,9 @@ const (
 // CreateKey creates a key and returns its secret (SPEC X15, I15). The namespace is the caller's
 // unless the request names one. It waits, for at most catchUpTerm, until this process accepts
 // the key.
-func (s *Service) CreateKey(ctx context.Context, req *identityv1.CreateKeyRequest) (*identityv1.CreateKeyResponse, error) {
+func (s *Service) CreateKey(ctx context.Context, req *identityv1.CreateKeyRequest) (*identityv1.CreateKeyResponse,
+	error,
+) {
 	namespace := req.GetNamespace()
 	if namespace == "" {
 		namespace = rpc.ActorFrom(ctx).Namespace
@@ -72,25 +74,35 @@ func (s *Service) CreateKey(ctx context.Context, req *identityv1.CreateKeyReques
 
 // decideCreateKey is the rule of CreateKey. MaxKeys and MaxNamespaceKeys count ended keys too. The secret, of which
 // the event has a hash, is derived from the key installation and the new key's id.
-func decideCreateKey(st *State, env journal.Env, req *identityv1.CreateKeyRequest, namespace string, installation keyfile.Key) (journal.Decision[*identityv1.CreateKeyResponse], error) {
+func decideCreateKey(st *State, env journal.Env, req *identityv1.CreateKeyRequest, namespace string,
+	installation keyfile.Key,
+) (journal.Decision[*identityv1.CreateKeyResponse], error) {
 	var d journal.Decision[*identityv1.CreateKeyResponse]
 	if len(st.keys) >= MaxKeys {
 		return d, fault.QuotaExceeded.Newf("the installation has %d keys, which is the most it holds", len(st.keys)).
 			With("quota", "keys").With("limit", fmt.Sprint(MaxKeys)).With("value", fmt.Sprint(len(st.keys)))
 	}
 	if n := st.counts[namespace]; n >= MaxNamespaceKeys && env.Actor.Role != rpc.RoleInstallationAdmin {
-		return d, fault.QuotaExceeded.Newf("namespace %s has %d keys, which is the most that its own admins may create; an installation_admin can create more", namespace, n).
+		return d, fault.QuotaExceeded.Newf("namespace %s has %d keys, which is the most that its own admins may "+
+			"create; an installation_admin can create more", namespace, n).
 			With("quota", "keys").With("limit", fmt.Sprint(MaxNamespaceKeys)).With("value", fmt.Sprint(n))
 	}
 	k := &identityv1.Key{
-		KeyId: env.NewID(keyPrefix), Namespace: namespace, Role: req.GetRole(), Name: req.GetName(), AgentId: req.GetAgentId(),
-		Status: identityv1.KeyStatus_KEY_STATUS_ACTIVE, CreatedAt: timestamppb.New(env.Now), CreatedBy: by(env.Actor), Revision: 1,
-		InstallationKeyId: installation.ID, AgentIds: rpc.NamesOf(req.GetAgentIds()).List(), Tools: rpc.NamesOf(req.GetTools()).List(),
+		KeyId: env.NewID(keyPrefix), Namespace: namespace, Role: req.GetRole(), Name: req.GetName(),
+		AgentId: req.GetAgentId(),
+		Status:  identityv1.KeyStatus_KEY_STATUS_ACTIVE, CreatedAt: timestamppb.New(env.Now), CreatedBy: by(env.Actor),
+		Revision:          1,
+		InstallationKeyId: installation.ID, AgentIds: rpc.NamesOf(req.GetAgentIds()).List(),
+		Tools: rpc.NamesOf(req.GetTools()).List(),
 	}
 	if life := req.GetExpiresAfter(); life != nil {
 		k.ExpiresAt = timestamppb.New(env.Now.Add(life.AsDuration().Truncate(time.Microsecond)))
 	}
-	d.Events = []*journal.Event{{Namespace: namespace, Payload: &identityv1.KeyCreated{Key: k, SecretHash: hashOf(secretOf(installation, k.GetKeyId()))}}}
+	d.Events = []*journal.Event{
+		{Namespace: namespace, Payload: &identityv1.KeyCreated{
+			Key: k, SecretHash: hashOf(secretOf(installation, k.GetKeyId())),
+		}},
+	}
 	return d, nil
 }
 
@@ -100,9 +112,11 @@ func by(a journal.Actor) string { return a.Namespace + "/" + a.Principal }
 // roleNames has the names of roles in credentials.
 var roleNames = map[identityv1.Role]string{
 	identityv1.Role_ROLE_INSTALLATION_ADMIN: rpc.RoleInstallationAdmin,
-	identityv1.Role_ROLE_ADMIN:              rpc.RoleAdmin, identityv1.Role_ROLE_OPERATOR: rpc.RoleOperator, identityv1.Role_ROLE_RUNNER: rpc.RoleRunner,
-	identityv1.Role_ROLE_AGENT: rpc.RoleAgent, identityv1.Role_ROLE_WORKER: rpc.RoleWorker, identityv1.Role_ROLE_INTEGRATION: rpc.RoleIntegration,
-	identityv1.Role_ROLE_SERVICE: rpc.RoleService,
+	identityv1.Role_ROLE_ADMIN:              rpc.RoleAdmin, identityv1.Role_ROLE_OPERATOR: rpc.RoleOperator,
+	identityv1.Role_ROLE_RUNNER: rpc.RoleRunner,
+	identityv1.Role_ROLE_AGENT:  rpc.RoleAgent, identityv1.Role_ROLE_WORKER: rpc.RoleWorker,
+	identityv1.Role_ROLE_INTEGRATION: rpc.RoleIntegration,
+	identityv1.Role_ROLE_SERVICE:     rpc.RoleService,
 }
 
 // roleOf returns the role with a name, unspecified for another text.

@@ -20,7 +20,8 @@ func (s *Service) GetUsage(ctx context.Context, req *identityv1.GetUsageRequest)
 	if namespace == "" {
 		namespace = actor.Namespace
 	}
-	if err := fault.First(rpc.RequireRole(ctx, rpc.RoleAdmin), fault.Name("namespace", namespace), administers(actor, namespace)); err != nil {
+	if err := fault.First(rpc.RequireRole(ctx, rpc.RoleAdmin), fault.Name("namespace", namespace),
+		administers(actor, namespace)); err != nil {
 		return nil, err
 	}
 	quotas, err := s.deps.Usage(ctx, namespace)
@@ -31,7 +32,9 @@ func (s *Service) GetUsage(ctx context.Context, req *identityv1.GetUsageRequest)
 }
 
 // usageOfAll returns which namespaces hold most.
-func (s *Service) usageOfAll(ctx context.Context, req *identityv1.GetUsageRequest) (*identityv1.GetUsageResponse, error) {
+func (s *Service) usageOfAll(ctx context.Context, req *identityv1.GetUsageRequest) (*identityv1.GetUsageResponse,
+	error,
+) {
 	if err := rpc.RequireRole(ctx, rpc.RoleInstallationAdmin); err != nil {
 		return nil, err
 	}

@@ -43,7 +43,9 @@ func newRig(t testing.TB) *rig {
 	var err error
 	r.service, err = New(Deps{
 		Deps:         plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk},
-		Installation: keyfile.Fixed(keyfile.Of([]byte("installation"))), Known: func(ctx context.Context, id string) { r.keys.Known(ctx, id) },
+		Installation: keyfile.Fixed(keyfile.Of([]byte("installation"))), Known: func(ctx context.Context, id string) {
+			r.keys.Known(ctx, id)
+		},
 	})
 	require.NoError(t, err)
 	require.NoError(t, r.service.Start(context.Background()))
@@ -56,7 +58,10 @@ func newRig(t testing.TB) *rig {
 }
 
 func (r *rig) admin() context.Context {
-	return rpc.WithActor(context.Background(), rpc.Actor{Namespace: "default", Principal: "root", Role: rpc.RoleInstallationAdmin})
+	return rpc.WithActor(context.Background(), rpc.Actor{
+		Namespace: "default", Principal: "root",
+		Role: rpc.RoleInstallationAdmin,
+	})
 }
 
 func (r *rig) create(req *identityv1.CreateKeyRequest) *identityv1.CreateKeyResponse {
@@ -78,9 +83,21 @@ func TestX4_TheActorOfAKey(t *testing.T) {
 		req  *identityv1.CreateKeyRequest
 		want rpc.Actor
 	}{
-		{&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR}, rpc.Actor{Namespace: "default", Principal: "ci", Role: rpc.RoleOperator}},
-		{&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_WORKER, Namespace: "acme"}, rpc.Actor{Namespace: "acme", Principal: "ci", Role: rpc.RoleWorker}},
-		{&identityv1.CreateKeyRequest{Name: "k", Role: identityv1.Role_ROLE_AGENT, Namespace: "acme", AgentId: "keeper"}, rpc.Actor{Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper"}},
+		{
+			&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR},
+			rpc.Actor{Namespace: "default", Principal: "ci", Role: rpc.RoleOperator},
+		},
+		{
+			&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_WORKER, Namespace: "acme"},
+			rpc.Actor{Namespace: "acme", Principal: "ci", Role: rpc.RoleWorker},
+		},
+		{&identityv1.CreateKeyRequest{
+			Name: "k", Role: identityv1.Role_ROLE_AGENT, Namespace: "acme",
+			AgentId: "keeper",
+		}, rpc.Actor{
+			Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent,
+			AgentID: "keeper",
+		}},
 	} {
 		created := r.create(c.req)
 		c.want.KeyID = created.GetKey().GetKeyId()
@@ -117,7 +134,11 @@ func TestX9_KeysAreListedInPages(t *testing.T) {
 	r := newRig(t)
 	var ids []string
 	for i := range 7 {
-		ids = append(ids, r.create(&identityv1.CreateKeyRequest{Name: fmt.Sprintf("k%d", i), Role: identityv1.Role_ROLE_RUNNER, Namespace: []string{"a", "b"}[i%2]}).GetKey().GetKeyId())
+		ids = append(ids,
+			r.create(&identityv1.CreateKeyRequest{
+				Name: fmt.Sprintf("k%d", i), Role: identityv1.Role_ROLE_RUNNER,
+				Namespace: []string{"a", "b"}[i%2],
+			}).GetKey().GetKeyId())
 	}
 	_, err := r.service.RevokeKey(r.admin(), &identityv1.RevokeKeyRequest{KeyId: ids[2]})
 	require.NoError(t, err)
@@ -146,7 +167,10 @@ func TestX9_KeysAreListedInPages(t *testing.T) {
 // TestX15_ExpiryIsExact at, below and above the moment.
 func TestX15_ExpiryIsExact(t *testing.T) {
 	r := newRig(t)
-	secret := r.create(&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR, ExpiresAfter: durationpb.New(time.Hour)}).GetSecret()
+	secret := r.create(&identityv1.CreateKeyRequest{
+		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR,
+		ExpiresAfter: durationpb.New(time.Hour),
+	}).GetSecret()
 	held, release := r.keys.Hold(context.Background(), secret)
 	defer release()
 	r.clk.Advance(time.Hour - time.Microsecond)
@@ -175,12 +199,14 @@ func TestI3_ADamagedRevocationRevokes(t *testing.T) {
 		require.NoError(t, err)
 	}
 	id := revoked.GetKey().GetKeyId()
-	r.keys.apply(journal.Line{Text: []byte(`{"wal_seq":9,"event_type":"key_report","payload":{"key_id":"` + id + `"},,}`)})
+	r.keys.apply(journal.Line{Text: []byte(`{"wal_seq":9,"event_type":"key_report","payload":{"key_id":"` + id +
+		`"},,}`)})
 	_, err := r.enters(revoked.GetSecret())
 	require.NoError(t, err, "what is no revocation revokes nothing")
 	held, release := r.keys.Hold(t.Context(), revoked.GetSecret())
 	defer release()
-	r.keys.apply(journal.Line{Text: []byte(`{"wal_seq":9,"event_type":"key_revoked","payload":{"key":{"key_id":"` + id + `","name":}}}`)})
+	r.keys.apply(journal.Line{Text: []byte(`{"wal_seq":9,"event_type":"key_revoked","payload":{"key":{"key_id":"` + id +
+		`","name":}}}`)})
 	_, err = r.enters(revoked.GetSecret())
 	require.ErrorIs(t, err, fault.Unauthenticated)
 	<-held.Done()
@@ -192,7 +218,10 @@ func TestI3_ADamagedRevocationRevokes(t *testing.T) {
 func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 	r := newRig(t)
 	made := r.create(&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR})
-	service := rpc.WithActor(context.Background(), rpc.Actor{Namespace: "default", Principal: "s", Role: rpc.RoleService})
+	service := rpc.WithActor(context.Background(), rpc.Actor{
+		Namespace: "default", Principal: "s",
+		Role: rpc.RoleService,
+	})
 	r.keys.cfg.Report = func(_ context.Context, uses []*identityv1.KeyUse) error {
 		_, err := r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: uses})
 		return err
@@ -221,7 +250,11 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 	}
 	require.Equal(t, 6, lines)
 	_, err := r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: []*identityv1.KeyUse{
-		{KeyId: made.GetKey().GetKeyId(), UsedAt: timestamppb.New(epoch)}, {KeyId: "key_00000000000000000000000000", UsedAt: timestamppb.New(epoch)},
+		{KeyId: made.GetKey().GetKeyId(), UsedAt: timestamppb.New(epoch)},
+		{
+			KeyId:  "key_00000000000000000000000000",
+			UsedAt: timestamppb.New(epoch),
+		},
 		{KeyId: made.GetKey().GetKeyId(), UsedAt: timestamppb.New(epoch.Add(100 * time.Hour))},
 	}})
 	require.NoError(t, err, "earlier ones, unknown ones and those of a clock ahead are passed over")
@@ -232,7 +265,10 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 // the same.
 func TestX14_ReplayIsTheLiveState(t *testing.T) {
 	var seen pagestest.Seen
-	service := rpc.WithActor(context.Background(), rpc.Actor{Namespace: "default", Principal: "s", Role: rpc.RoleService})
+	service := rpc.WithActor(context.Background(), rpc.Actor{
+		Namespace: "default", Principal: "s",
+		Role: rpc.RoleService,
+	})
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newRig(t)
 		var secrets, ids []string
@@ -240,14 +276,19 @@ func TestX14_ReplayIsTheLiveState(t *testing.T) {
 		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
 			if len(ids) == 0 || rapid.Bool().Draw(rt, "create") {
 				namespace := rapid.SampledFrom([]string{"", "acme", "zeta"}).Draw(rt, "namespace")
-				resp := r.create(&identityv1.CreateKeyRequest{Name: "n", Role: identityv1.Role_ROLE_RUNNER, Namespace: namespace})
+				resp := r.create(&identityv1.CreateKeyRequest{
+					Name: "n", Role: identityv1.Role_ROLE_RUNNER,
+					Namespace: namespace,
+				})
 				ids, secrets = append(ids, resp.GetKey().GetKeyId()), append(secrets, resp.GetSecret())
 				continue
 			}
 			i := rapid.IntRange(0, len(ids)-1).Draw(rt, "which")
 			if rapid.Bool().Draw(rt, "use") {
 				r.clk.Advance(useGrain)
-				_, err := r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: []*identityv1.KeyUse{{KeyId: ids[i], UsedAt: timestamppb.New(r.clk.Now())}}})
+				_, err := r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{
+					Uses: []*identityv1.KeyUse{{KeyId: ids[i], UsedAt: timestamppb.New(r.clk.Now())}},
+				})
 				require.NoError(rt, err)
 				continue
 			}
@@ -286,7 +327,8 @@ func journalView(r *rig, look func(st *State)) (int64, error) {
 // Apply refuses what no rule of this plane emits.
 func TestApplyRefusesWhatDoesNotFit(t *testing.T) {
 	for _, payload := range []proto.Message{
-		&identityv1.KeyRevoked{Key: &identityv1.Key{KeyId: "key_1"}}, &identityv1.KeyUsed{KeyId: "key_1"}, &identityv1.Key{},
+		&identityv1.KeyRevoked{Key: &identityv1.Key{KeyId: "key_1"}}, &identityv1.KeyUsed{KeyId: "key_1"},
+		&identityv1.Key{},
 	} {
 		require.Error(t, NewState().Apply(&journal.Event{Payload: payload}))
 	}
@@ -299,7 +341,10 @@ func TestApplyRefusesWhatDoesNotFit(t *testing.T) {
 // TestX15_KeysHaveALimit at, below and above it.
 func TestX15_KeysHaveALimit(t *testing.T) {
 	st := NewState()
-	env := journal.Env{Now: epoch, Actor: journal.Actor{Namespace: "default", Principal: "root", Role: rpc.RoleInstallationAdmin}, NewID: func(p string) string { return p + "x" }}
+	env := journal.Env{Now: epoch, Actor: journal.Actor{
+		Namespace: "default", Principal: "root",
+		Role: rpc.RoleInstallationAdmin,
+	}, NewID: func(p string) string { return p + "x" }}
 	req := &identityv1.CreateKeyRequest{Name: "n", Role: identityv1.Role_ROLE_RUNNER}
 	for i := range MaxKeys - 1 {
 		st.keys[fmt.Sprint(i)] = &record{}
@@ -315,14 +360,23 @@ func TestX15_KeysHaveALimit(t *testing.T) {
 // TestI15_KeysOfANamespaceHaveALimit at, below and above it.
 func TestI15_KeysOfANamespaceHaveALimit(t *testing.T) {
 	st := NewState()
-	env := journal.Env{Now: epoch, Actor: journal.Actor{Namespace: "acme", Principal: "own", Role: rpc.RoleAdmin}, NewID: func(p string) string { return p + "x" }}
+	env := journal.Env{
+		Now: epoch, Actor: journal.Actor{Namespace: "acme", Principal: "own", Role: rpc.RoleAdmin},
+		NewID: func(p string) string { return p + "x" },
+	}
 	req := &identityv1.CreateKeyRequest{Name: "n", Role: identityv1.Role_ROLE_RUNNER}
 	for i := range MaxNamespaceKeys - 1 {
-		require.NoError(t, st.Apply(&journal.Event{Payload: &identityv1.KeyCreated{Key: &identityv1.Key{KeyId: fmt.Sprint(i), Namespace: "acme"}}}))
+		require.NoError(t,
+			st.Apply(&journal.Event{
+				Payload: &identityv1.KeyCreated{Key: &identityv1.Key{KeyId: fmt.Sprint(i), Namespace: "acme"}},
+			}))
 	}
 	_, err := decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
 	require.NoError(t, err)
-	require.NoError(t, st.Apply(&journal.Event{Payload: &identityv1.KeyCreated{Key: &identityv1.Key{KeyId: "last", Namespace: "acme"}}}))
+	require.NoError(t,
+		st.Apply(&journal.Event{
+			Payload: &identityv1.KeyCreated{Key: &identityv1.Key{KeyId: "last", Namespace: "acme"}},
+		}))
 	_, err = decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
 	require.ErrorIs(t, err, fault.QuotaExceeded)
 	require.Equal(t, fmt.Sprint(MaxNamespaceKeys), fault.From(err).Metadata()["limit"])

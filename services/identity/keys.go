@@ -88,7 +88,10 @@ func NewKeys(cfg KeysConfig) *Keys {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	k := &Keys{cfg: cfg, known: map[string]*credential{}, catchUps: make(chan struct{}, 1), waiting: map[netip.Addr]int{}}
+	k := &Keys{
+		cfg: cfg, known: map[string]*credential{}, catchUps: make(chan struct{}, 1),
+		waiting: map[netip.Addr]int{},
+	}
 	k.journal = follower.NewSet(cfg.Logger.Named("keys"), func(_ journal.Source, lines []journal.Line) {
 		for _, line := range lines {
 			k.apply(line)
@@ -100,8 +103,8 @@ func NewKeys(cfg KeysConfig) *Keys {
 // Name implements life.Service.
 func (k *Keys) Name() string { return "keys" }
 
-// Start reads the journal up to its current end, and begins to follow it. If the journal is damaged, keys are refused and
-// the process serves other credentials.
+// Start reads the journal up to its current end, and begins to follow it. If the journal is damaged, keys are refused
+// and the process serves other credentials.
 func (k *Keys) Start(ctx context.Context) error {
 	var err error
 	if k.sources, err = k.cfg.Sources(Plane); err != nil {
@@ -200,7 +203,8 @@ func (k *Keys) endNamed(text []byte) {
 		if !c.revoked() {
 			close(c.ended)
 		}
-		k.cfg.Logger.Warn("keys: a damaged revocation names the key, which is not valid any more", zap.String("key_id", id))
+		k.cfg.Logger.Warn("keys: a damaged revocation names the key, which is not valid any more",
+			zap.String("key_id", id))
 	}
 	if !found {
 		k.cfg.Logger.Error("keys: a damaged revocation names no key; revoke the key that it was about again")
@@ -219,7 +223,10 @@ func (c *credential) revoked() bool {
 
 // actorOf returns the actor that a key authenticates.
 func actorOf(key *identityv1.Key) rpc.Actor {
-	a := rpc.Actor{Namespace: key.GetNamespace(), Principal: key.GetName(), Role: roleNames[key.GetRole()], KeyID: key.GetKeyId(), Agents: rpc.NamesOf(key.GetAgentIds()), Tools: rpc.NamesOf(key.GetTools())}
+	a := rpc.Actor{
+		Namespace: key.GetNamespace(), Principal: key.GetName(), Role: roleNames[key.GetRole()],
+		KeyID: key.GetKeyId(), Agents: rpc.NamesOf(key.GetAgentIds()), Tools: rpc.NamesOf(key.GetTools()),
+	}
 	if a.Role == rpc.RoleAgent {
 		// As the credentials of its runs, so that a request id means the same by
 		// either way (SPEC X2).
@@ -272,7 +279,8 @@ func (k *Keys) Hold(ctx context.Context, secret string) (context.Context, contex
 func (k *Keys) check(ctx context.Context, secret string) (*credential, error) {
 	if k.cfg.Damage != nil {
 		if err := k.cfg.Damage(); err != nil {
-			return nil, fault.Storage.New("API keys cannot be checked: " + err.Error() + ". Other credentials are accepted").WithCause(err)
+			return nil, fault.Storage.New("API keys cannot be checked: " + err.Error() +
+				". Other credentials are accepted").WithCause(err)
 		}
 	}
 	id, ok := keyOf(secret)
@@ -384,7 +392,8 @@ func (k *Keys) dequeue(from netip.Addr) {
 
 // notKnown returns NOT_READY for a key that may exist but is not known in this process yet.
 func notKnown(err error) error {
-	return fault.NotReady.New("the key cannot be checked now, because the journal is not read to its end; repeat the call in a moment").WithCause(err)
+	return fault.NotReady.New("the key cannot be checked now, because the journal is not read to its end; repeat the " +
+		"call in a moment").WithCause(err)
 }
 
 // reportEvery is how often uses are reported.

@@ -57,12 +57,14 @@ func WithinAgents(a rpc.Actor, method string, req any) error {
 	}
 	_, name, _ := strings.Cut(method[1:], "/")
 	if len(named) == 0 {
-		return fault.PermissionDenied.New("the key is limited to agents "+list(a.Agents)+", so "+name+" must name one of them",
+		return fault.PermissionDenied.New("the key is limited to agents "+list(a.Agents)+", so "+name+
+			" must name one of them",
 			"key_id", a.KeyID, "principal", a.Principal, "method", method)
 	}
 	for _, id := range named {
 		if !a.Agents.Has(id) {
-			return fault.PermissionDenied.New("the key is limited to agents "+list(a.Agents)+" and may not call "+name+" for agent "+id,
+			return fault.PermissionDenied.New("the key is limited to agents "+list(a.Agents)+" and may not call "+name+
+				" for agent "+id,
 				"key_id", a.KeyID, "principal", a.Principal, "method", method, "agent_id", id)
 		}
 	}
@@ -86,7 +88,8 @@ func withinTools(a rpc.Actor, method string, req any) error {
 			"key_id", a.KeyID, "principal", a.Principal, "method", method)
 	}
 	_, name, _ := strings.Cut(method[1:], "/")
-	return fault.PermissionDenied.New("the key is limited to tools: it may call CallTool, ListTools and WhoAmI, but not "+name,
+	return fault.PermissionDenied.New(
+		"the key is limited to tools: it may call CallTool, ListTools and WhoAmI, but not "+name,
 		"key_id", a.KeyID, "principal", a.Principal, "method", method)
 }
 
@@ -120,10 +123,13 @@ func agentsOf(m protoreflect.Message, ids []string) []string {
 func validLimits(req *identityv1.CreateKeyRequest) error {
 	role := req.GetRole()
 	switch {
-	case len(req.GetAgentIds()) > 0 && role != identityv1.Role_ROLE_OPERATOR && role != identityv1.Role_ROLE_RUNNER && role != identityv1.Role_ROLE_INTEGRATION:
-		return fault.Invalid("agent_ids", strings.Join(req.GetAgentIds(), ","), "must be left out: keys of role operator, runner and integration can be limited to agents")
+	case len(req.GetAgentIds()) > 0 && role != identityv1.Role_ROLE_OPERATOR && role != identityv1.Role_ROLE_RUNNER &&
+		role != identityv1.Role_ROLE_INTEGRATION:
+		return fault.Invalid("agent_ids", strings.Join(req.GetAgentIds(), ","),
+			"must be left out: keys of role operator, runner and integration can be limited to agents")
 	case len(req.GetTools()) > 0 && role != identityv1.Role_ROLE_OPERATOR && role != identityv1.Role_ROLE_AGENT:
-		return fault.Invalid("tools", strings.Join(req.GetTools(), ","), "must be left out: keys of role operator and agent can be limited to tools")
+		return fault.Invalid("tools", strings.Join(req.GetTools(), ","),
+			"must be left out: keys of role operator and agent can be limited to tools")
 	}
 	tool := func(field, name string) error {
 		if strings.Contains(name, ",") {
@@ -131,7 +137,8 @@ func validLimits(req *identityv1.CreateKeyRequest) error {
 		}
 		return fault.Text(field, name, maxToolName, true)
 	}
-	return fault.First(validNames("agent_ids", req.GetAgentIds(), maxKeyAgents, fault.Name), validNames("tools", req.GetTools(), maxKeyTools, tool))
+	return fault.First(validNames("agent_ids", req.GetAgentIds(), maxKeyAgents, fault.Name),
+		validNames("tools", req.GetTools(), maxKeyTools, tool))
 }
 
 // validNames validates a list of names: there are no more than most, all are different, and valid accepts each.

@@ -22,22 +22,38 @@ func names(n int) []string {
 
 // TestI17_WhatAKeyMayBeLimitedTo at, below and above its limits.
 func TestI17_WhatAKeyMayBeLimitedTo(t *testing.T) {
-	const admin, operator, runner, agent, worker, integration = identityv1.Role_ROLE_ADMIN, identityv1.Role_ROLE_OPERATOR,
-		identityv1.Role_ROLE_RUNNER, identityv1.Role_ROLE_AGENT, identityv1.Role_ROLE_WORKER, identityv1.Role_ROLE_INTEGRATION
+	const admin, operator, runner, agent, worker, integration = identityv1.Role_ROLE_ADMIN,
+		identityv1.Role_ROLE_OPERATOR,
+		identityv1.Role_ROLE_RUNNER, identityv1.Role_ROLE_AGENT, identityv1.Role_ROLE_WORKER,
+		identityv1.Role_ROLE_INTEGRATION
 	r := newRig(t)
 	for _, c := range []struct {
 		role          identityv1.Role
 		agents, tools []string
 		ok            bool
 	}{
-		{role: operator, agents: names(1), ok: true}, {role: runner, agents: names(1), ok: true}, {role: integration, agents: names(1), ok: true},
-		{role: admin, agents: names(1)}, {role: agent, agents: names(1)}, {role: worker, agents: names(1)},
-		{role: operator, tools: names(1), ok: true}, {role: agent, tools: names(1), ok: true},
-		{role: admin, tools: names(1)}, {role: runner, tools: names(1)}, {role: worker, tools: names(1)}, {role: integration, tools: names(1)},
+		{role: operator, agents: names(1), ok: true},
+		{role: runner, agents: names(1), ok: true},
+		{role: integration, agents: names(1), ok: true},
+		{role: admin, agents: names(1)},
+		{role: agent, agents: names(1)},
+		{role: worker, agents: names(1)},
+		{role: operator, tools: names(1), ok: true},
+		{role: agent, tools: names(1), ok: true},
+		{role: admin, tools: names(1)},
+		{role: runner, tools: names(1)},
+		{role: worker, tools: names(1)},
+		{role: integration, tools: names(1)},
 		{role: operator, agents: names(maxKeyAgents), tools: names(maxKeyTools), ok: true},
-		{role: operator, agents: names(maxKeyAgents + 1)}, {role: operator, tools: names(maxKeyTools + 1)},
-		{role: operator, agents: []string{"a", "b", "a"}}, {role: operator, agents: []string{"A"}}, {role: operator, agents: []string{""}},
-		{role: operator, tools: []string{"BoardGet", "board_get"}, ok: true}, {role: operator, tools: []string{"x", "x"}}, {role: operator, tools: []string{""}}, {role: operator, tools: []string{"a,b"}},
+		{role: operator, agents: names(maxKeyAgents + 1)},
+		{role: operator, tools: names(maxKeyTools + 1)},
+		{role: operator, agents: []string{"a", "b", "a"}},
+		{role: operator, agents: []string{"A"}},
+		{role: operator, agents: []string{""}},
+		{role: operator, tools: []string{"BoardGet", "board_get"}, ok: true},
+		{role: operator, tools: []string{"x", "x"}},
+		{role: operator, tools: []string{""}},
+		{role: operator, tools: []string{"a,b"}},
 	} {
 		req := &identityv1.CreateKeyRequest{Name: "n", Role: c.role, AgentIds: c.agents, Tools: c.tools}
 		if c.role == agent {
@@ -45,7 +61,8 @@ func TestI17_WhatAKeyMayBeLimitedTo(t *testing.T) {
 		}
 		resp, err := r.service.CreateKey(r.admin(), req)
 		if !c.ok {
-			require.Contains(t, []fault.Reason{fault.InvalidArgument, fault.LimitExceeded}, fault.From(err).Reason(), "%v", req)
+			require.Contains(t, []fault.Reason{fault.InvalidArgument, fault.LimitExceeded}, fault.From(err).Reason(),
+				"%v", req)
 			continue
 		}
 		require.NoError(t, err, "%v", req)

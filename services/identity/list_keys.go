@@ -4,19 +4,20 @@ import (
 	"cmp"
 	"context"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/page"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // GetKey returns a key, without its secret. An admin of a namespace gets NOT_FOUND for a key of another
 // namespace.
 func (s *Service) GetKey(ctx context.Context, req *identityv1.GetKeyRequest) (*identityv1.GetKeyResponse, error) {
-	if err := fault.First(rpc.RequireRole(ctx, rpc.RoleAdmin), fault.ID("key_id", req.GetKeyId(), keyPrefix)); err != nil {
+	if err := fault.First(rpc.RequireRole(ctx, rpc.RoleAdmin), fault.ID("key_id", req.GetKeyId(), keyPrefix)); err !=
+		nil {
 		return nil, err
 	}
 	k, _, err := plane.View(ctx, s.engine, "", func(st *State) (*identityv1.Key, error) {
@@ -35,7 +36,8 @@ func (s *Service) ListKeys(ctx context.Context, req *identityv1.ListKeysRequest)
 		return nil, err
 	}
 	if req.GetNamespace() != "" {
-		if err := fault.First(fault.Name("namespace", req.GetNamespace()), administers(rpc.ActorFrom(ctx), req.GetNamespace())); err != nil {
+		if err := fault.First(fault.Name("namespace", req.GetNamespace()),
+			administers(rpc.ActorFrom(ctx), req.GetNamespace())); err != nil {
 			return nil, err
 		}
 	}
@@ -75,7 +77,8 @@ func (s *Service) WhoAmI(ctx context.Context, _ *identityv1.WhoAmIRequest) (*ide
 		return nil, fault.Unauthenticated.New("the call has no actor; send a credential")
 	}
 	return &identityv1.WhoAmIResponse{
-		Namespace: a.Namespace, Principal: a.Principal, Role: roleOf(a.Role), AgentId: a.AgentID, RunId: a.RunID, AgentIds: a.Agents.List(), Tools: a.Tools.List(),
+		Namespace: a.Namespace, Principal: a.Principal, Role: roleOf(a.Role), AgentId: a.AgentID, RunId: a.RunID,
+		AgentIds: a.Agents.List(), Tools: a.Tools.List(),
 		ServerTime: timestamppb.New(s.deps.Clock.Now()), ServerVersion: s.deps.Version,
 	}, nil
 }

@@ -10,9 +10,11 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// ListProcesses returns the server processes that run, as they reported themselves, and examines the installation if that
-// is requested.
-func (s *Service) ListProcesses(ctx context.Context, req *identityv1.ListProcessesRequest) (*identityv1.ListProcessesResponse, error) {
+// ListProcesses returns the server processes that run, as they reported themselves, and examines the installation if
+// that is requested.
+func (s *Service) ListProcesses(ctx context.Context, req *identityv1.ListProcessesRequest) (
+	*identityv1.ListProcessesResponse, error,
+) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin); err != nil {
 		return nil, err
 	}

@@ -57,7 +57,8 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 	case !ok:
 		return fmt.Errorf("identity: a page of type %T", page)
 	case p.GetKey().GetKeyId() == "" || ownerOf(p.GetKey()) != o:
-		return fmt.Errorf("identity: the page of key %s/%s has key %s/%s", o.Namespace, o.ID, p.GetKey().GetNamespace(), p.GetKey().GetKeyId())
+		return fmt.Errorf("identity: the page of key %s/%s has key %s/%s", o.Namespace, o.ID, p.GetKey().GetNamespace(),
+			p.GetKey().GetKeyId())
 	case s.keys[o.ID] != nil:
 		return fmt.Errorf("identity: a second page of key %s", o.ID)
 	}

@@ -23,7 +23,9 @@ func TestPages(t *testing.T) {
 		&identityv1.KeyCreated{Key: key("key_2", ""), SecretHash: "hash 2"},
 		&identityv1.KeyCreated{Key: key("key_3", "acme"), SecretHash: "hash 3"},
 		&identityv1.KeyUsed{KeyId: "key_2", UsedAt: timestamppb.New(epoch)},
-		&identityv1.KeyRevoked{Key: &identityv1.Key{KeyId: "key_3", Namespace: "acme", RevokedAt: timestamppb.New(epoch)}},
+		&identityv1.KeyRevoked{
+			Key: &identityv1.Key{KeyId: "key_3", Namespace: "acme", RevokedAt: timestamppb.New(epoch)},
+		},
 		&identityv1.KeyUsed{KeyId: "key_1", UsedAt: timestamppb.New(epoch)},
 	} {
 		require.NoError(t, s.Apply(&journal.Event{Namespace: "default", Payload: payload}))
@@ -36,10 +38,14 @@ func TestPages(t *testing.T) {
 func TestPagesThatAreInvalid(t *testing.T) {
 	owner := pages.Owner{Namespace: "acme", ID: "key_1"}
 	for want, page := range map[string]proto.Message{
-		"a page of type *emptypb.Empty":                 &emptypb.Empty{},
-		"the page of key acme/key_1 has key /":          &identityv1.KeyPage{SecretHash: "hash"},
-		"the page of key acme/key_1 has key acme/key_2": &identityv1.KeyPage{Key: &identityv1.Key{KeyId: "key_2", Namespace: "acme"}},
-		"the page of key acme/key_1 has key zeta/key_1": &identityv1.KeyPage{Key: &identityv1.Key{KeyId: "key_1", Namespace: "zeta"}},
+		"a page of type *emptypb.Empty":        &emptypb.Empty{},
+		"the page of key acme/key_1 has key /": &identityv1.KeyPage{SecretHash: "hash"},
+		"the page of key acme/key_1 has key acme/key_2": &identityv1.KeyPage{
+			Key: &identityv1.Key{KeyId: "key_2", Namespace: "acme"},
+		},
+		"the page of key acme/key_1 has key zeta/key_1": &identityv1.KeyPage{
+			Key: &identityv1.Key{KeyId: "key_1", Namespace: "zeta"},
+		},
 	} {
 		require.ErrorContains(t, NewState().AddPage(owner, page), want)
 	}

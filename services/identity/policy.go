@@ -11,7 +11,10 @@ import (
 )
 
 // Roles are the roles of SPEC X15, in the order of the documented table.
-var Roles = []string{rpc.RoleInstallationAdmin, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleWorker, rpc.RoleIntegration, rpc.RoleService}
+var Roles = []string{
+	rpc.RoleInstallationAdmin, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent,
+	rpc.RoleWorker, rpc.RoleIntegration, rpc.RoleService,
+}
 
 // letters are the letters of Roles in the rows of policy, in the same order.
 const letters = "NAORGWIS"
@@ -25,17 +28,21 @@ var policy = map[string]map[string]string{
 	"quartet.agent.v1.AgentService": {
 		"SpawnAgent": "AOG", "GetAgent": "AORGIS", "ListAgents": "AORGIS",
 		"EnqueueMessage": "AOIS", "GetMessage": "AORGIS", "ListMessages": "AORGS",
-		"AcquireTurn": "ARG", "RenewTurn": "ARG", "StartLocalCalls": "ARG", "SubmitRound": "ARG", "FinishTurn": "ARG", "WatchTurn": "ARGS",
-		"GetTurn": "AORGS", "ListTurns": "AORGS", "ListDecisions": "AORGS", "ListRounds": "AORGS",
-		"AbortRun": "AOS", "PauseAgent": "AOGS", "ResumeAgent": "AOGS", "StopAgent": "AOGS", "StartAgent": "AOGS", "DeleteAgent": "AOGS",
-		"GetDelegation": "AORGS", "ListDelegations": "AORGS", "ListBriefs": "AORGS", "ListConversation": "AORGS", "GetContext": "AORGS",
-		"ListTools": "AORGS", "CallTool": "AOGS",
+		"AcquireTurn": "ARG", "RenewTurn": "ARG", "StartLocalCalls": "ARG", "SubmitRound": "ARG", "FinishTurn": "ARG",
+		"WatchTurn": "ARGS",
+		"GetTurn":   "AORGS", "ListTurns": "AORGS", "ListDecisions": "AORGS", "ListRounds": "AORGS",
+		"AbortRun": "AOS", "PauseAgent": "AOGS", "ResumeAgent": "AOGS", "StopAgent": "AOGS", "StartAgent": "AOGS",
+		"DeleteAgent":   "AOGS",
+		"GetDelegation": "AORGS", "ListDelegations": "AORGS", "ListBriefs": "AORGS", "ListConversation": "AORGS",
+		"GetContext": "AORGS",
+		"ListTools":  "AORGS", "CallTool": "AOGS",
 		"GetFacts": between, "OfferDecision": between,
 	},
 	"quartet.work.v1.WorkService": {
 		"CreateWorkItem": "AOGS", "UpdateWorkItem": "AOGS", "CompleteWorkItem": "AOGS", "PickWorkItem": "AGS",
 		"GetWorkItem": "AORGS", "ListWorkItems": "AORGS", "GetWorkQueue": "AORGS", "ListWorkItemHistory": "AORGS",
-		"PromoteReport": between, "AttachWait": between, "ConsumeRecheck": between, "FindWorkItem": between, "ListPendingAgents": between,
+		"PromoteReport": between, "AttachWait": between, "ConsumeRecheck": between, "FindWorkItem": between,
+		"ListPendingAgents": between,
 	},
 	"quartet.work.v1.HomeService": {
 		"ReadFile": "AORGS", "ListFiles": "AORGS", "GrepFiles": "AORGS", "WriteFile": "AOGS", "EditFile": "AOGS",
@@ -48,22 +55,30 @@ var policy = map[string]map[string]string{
 	"quartet.task.v1.WorktreeService": {"PlanWorktree": between, "MakeWorktree": between, "RemoveWorktree": between},
 	"quartet.waiting.v1.WaitingService": {
 		"WaitFor": "AOGS", "CreateWait": "AOGS", "CancelWait": "AOGS", "GetWait": "AORGS", "ListWaits": "AORGS",
-		"CreateExternalTrigger": "AOGS", "CancelExternalTrigger": "AOGS", "RotateExternalTrigger": "AOGS", "ListExternalTriggers": "AORGS", "GetExternalTrigger": "AORGS",
-		"DeliverTrigger": "AOIS", "CheckDelivery": between, "CreateTimer": "AOGS", "CancelTimer": "AOGS", "ListTimers": "AORGS", "GetTimer": "AORGS",
+		"CreateExternalTrigger": "AOGS", "CancelExternalTrigger": "AOGS", "RotateExternalTrigger": "AOGS",
+		"ListExternalTriggers": "AORGS", "GetExternalTrigger": "AORGS",
+		"DeliverTrigger": "AOIS", "CheckDelivery": between, "CreateTimer": "AOGS", "CancelTimer": "AOGS",
+		"ListTimers": "AORGS", "GetTimer": "AORGS",
 	},
 	"quartet.board.v1.BoardService": {
 		"GetTemplate": "AOGS", "CreateBoard": "AGS", "GetBoard": "AOGWS", "ListBoards": "AOGS", "UpdateBoard": "AOGS",
-		"QuerySteps": "AOGWS", "ClaimStep": "W", "UpdateStep": "AGWS", "CompleteBoard": "AGS", "FailBoard": "AOGS", "CancelBoard": "AOGS",
-		"InspectBoard": "AOGS", "GetSummary": "AOGWS", "DispatchWorker": "AGS", "GetWorkerRun": "AOGS", "ListWorkerRuns": "AOGS",
+		"QuerySteps": "AOGWS", "ClaimStep": "W", "UpdateStep": "AGWS", "CompleteBoard": "AGS", "FailBoard": "AOGS",
+		"CancelBoard":  "AOGS",
+		"InspectBoard": "AOGS", "GetSummary": "AOGWS", "DispatchWorker": "AGS", "GetWorkerRun": "AOGS",
+		"ListWorkerRuns":  "AOGS",
 		"CancelWorkerRun": "AOGS", "FinishWorkerRun": "W", "RenewWorkerRun": "W",
-		"OpenStandingDispatch": "AGS", "CloseStandingDispatch": "AOGS", "ListStandingDispatches": "AOGS", "ListWorkers": "AORGS",
-		"ListWals": "AOGS", "ReadWal": "AOGS", "FollowWal": "AOGS",
+		"OpenStandingDispatch": "AGS", "CloseStandingDispatch": "AOGS", "ListStandingDispatches": "AOGS",
+		"ListWorkers": "AORGS",
+		"ListWals":    "AOGS", "ReadWal": "AOGS", "FollowWal": "AOGS",
 	},
-	"quartet.board.v1.BoardWorkerService":      {"Connect": "AWS"},
-	"quartet.event.v1.EventService":            {"WatchEvents": "AORGS"},
-	"quartet.scheduler.v1.SchedulerService":    {"Explain": "AORGS"},
-	"quartet.fleet.v1.FleetService":            {"SearchAgents": "AOR", "CountAgents": "AOR"},
-	"quartet.identity.v1.IdentityService":      {"CreateKey": "A", "GetKey": "A", "ListKeys": "A", "RevokeKey": "A", "ListProcesses": "N", "GetUsage": "A", "WhoAmI": letters, "ReportKeyUse": between},
+	"quartet.board.v1.BoardWorkerService":   {"Connect": "AWS"},
+	"quartet.event.v1.EventService":         {"WatchEvents": "AORGS"},
+	"quartet.scheduler.v1.SchedulerService": {"Explain": "AORGS"},
+	"quartet.fleet.v1.FleetService":         {"SearchAgents": "AOR", "CountAgents": "AOR"},
+	"quartet.identity.v1.IdentityService": {
+		"CreateKey": "A", "GetKey": "A", "ListKeys": "A", "RevokeKey": "A",
+		"ListProcesses": "N", "GetUsage": "A", "WhoAmI": letters, "ReportKeyUse": between,
+	},
 	"quartet.backup.v1.BackupService":          {"ExportBackup": "N"},
 	"quartet.audit.v1.AuditService":            {"ListAudit": "A", "RecordAudit": between},
 	"grpc.reflection.v1.ServerReflection":      {"ServerReflectionInfo": letters},
@@ -102,7 +117,9 @@ func compile() map[string]*rule {
 			}
 			r.named = r.roles
 			if slices.Contains(r.roles, rpc.RoleAdmin) {
-				r.named = slices.DeleteFunc(slices.Clone(r.roles), func(role string) bool { return role == rpc.RoleInstallationAdmin })
+				r.named = slices.DeleteFunc(slices.Clone(r.roles), func(role string) bool {
+					return role == rpc.RoleInstallationAdmin
+				})
 			}
 			out["/"+service+"/"+method] = r
 		}
@@ -137,7 +154,8 @@ func Permit(ctx context.Context, method string, a rpc.Actor) error {
 		return nil // refused by the plane, which knows the tool's name
 	}
 	_, name, _ := strings.Cut(method[1:], "/")
-	return fault.PermissionDenied.New(fmt.Sprintf("role %s may not call %s; it takes %s", a.Role, name, strings.Join(r.named, " or ")),
+	return fault.PermissionDenied.New(fmt.Sprintf("role %s may not call %s; it takes %s", a.Role, name,
+		strings.Join(r.named, " or ")),
 		"role", a.Role, "principal", a.Principal, "method", method)
 }
 
@@ -146,7 +164,8 @@ func RolesDocument() string {
 	var b strings.Builder
 	b.WriteString(rolesIntroduction)
 	for _, service := range sortedKeys(policy) {
-		fmt.Fprintf(&b, "\n## %s\n\n| method | %s |\n|---|%s\n", service, strings.Join(Roles, " | "), strings.Repeat("---|", len(Roles)))
+		fmt.Fprintf(&b, "\n## %s\n\n| method | %s |\n|---|%s\n", service, strings.Join(Roles, " | "),
+			strings.Repeat("---|", len(Roles)))
 		for _, method := range sortedKeys(policy[service]) {
 			r := rules["/"+service+"/"+method]
 			fmt.Fprintf(&b, "| %s |", method)

@@ -18,12 +18,13 @@ import (
 	"quartet/pkg/fault"
 )
 
-// TestI7_ASilentProviderIsAskedOnce asks a provider that does not respond: of several callers one causes a request, and one
-// whose context ends does not wait for the others. When the provider responds, all others are answered.
+// TestI7_ASilentProviderIsAskedOnce asks a provider that does not respond: of several callers one causes a request, and
+// one whose context ends does not wait for the others. When the provider responds, all others are answered.
 func TestI7_ASilentProviderIsAskedOnce(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: "k"}}, nil)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: "k"}},
+		nil)
 	require.NoError(t, err)
 
 	mux := http.NewServeMux()
@@ -41,16 +42,26 @@ func TestI7_ASilentProviderIsAskedOnce(t *testing.T) {
 			return
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{
-			"issuer": provider.URL, "jwks_uri": provider.URL + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"},
+			"issuer": provider.URL, "jwks_uri": provider.URL + "/keys",
+			"id_token_signing_alg_values_supported": []string{"ES256"},
 		})
 	})
 	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &key.PublicKey, KeyID: "k", Algorithm: "ES256", Use: "sig"}}})
+		_ = json.NewEncoder(w).
+			Encode(jose.JSONWebKeySet{
+				Keys: []jose.JSONWebKey{{Key: &key.PublicKey, KeyID: "k", Algorithm: "ES256", Use: "sig"}},
+			})
 	})
-	tokens, err := NewTokens(TokensConfig{Issuer: provider.URL, Audience: "quartet", Namespace: "acme", RoleClaim: "role", Roles: map[string]string{"dev": "operator"}})
+	tokens, err := NewTokens(TokensConfig{
+		Issuer: provider.URL, Audience: "quartet", Namespace: "acme",
+		RoleClaim: "role", Roles: map[string]string{"dev": "operator"},
+	})
 	require.NoError(t, err)
 	defer tokens.Close()
-	claims, err := json.Marshal(map[string]any{"iss": provider.URL, "aud": "quartet", "sub": "user-1", "role": "dev", "exp": time.Now().Add(time.Hour).Unix()})
+	claims, err := json.Marshal(map[string]any{
+		"iss": provider.URL, "aud": "quartet", "sub": "user-1", "role": "dev",
+		"exp": time.Now().Add(time.Hour).Unix(),
+	})
 	require.NoError(t, err)
 	signed, err := signer.Sign(claims)
 	require.NoError(t, err)
@@ -91,7 +102,10 @@ func TestI7_CloseEndsADiscovery(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer provider.Close()
-	tokens, err := NewTokens(TokensConfig{Issuer: provider.URL, Audience: "quartet", Namespace: "acme", RoleClaim: "role", Roles: map[string]string{"dev": "operator"}})
+	tokens, err := NewTokens(TokensConfig{
+		Issuer: provider.URL, Audience: "quartet", Namespace: "acme",
+		RoleClaim: "role", Roles: map[string]string{"dev": "operator"},
+	})
 	require.NoError(t, err)
 	answer := make(chan error, 1)
 	go func() {

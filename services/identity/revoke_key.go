@@ -3,18 +3,20 @@ package identity
 import (
 	"context"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // RevokeKey revokes a key. Revoking it again changes nothing and returns it (SPEC X7).
-func (s *Service) RevokeKey(ctx context.Context, req *identityv1.RevokeKeyRequest) (*identityv1.RevokeKeyResponse, error) {
+func (s *Service) RevokeKey(ctx context.Context, req *identityv1.RevokeKeyRequest) (*identityv1.RevokeKeyResponse,
+	error,
+) {
 	if err := fault.First(
 		rpc.RequireRole(ctx, rpc.RoleAdmin),
 		fault.RequestID(req.GetRequestId()),
@@ -35,7 +37,9 @@ func (s *Service) RevokeKey(ctx context.Context, req *identityv1.RevokeKeyReques
 
 // decideRevokeKey is the rule of RevokeKey. For a key that is revoked already it sets the reply and makes no event;
 // otherwise the reply is made from its event.
-func decideRevokeKey(st *State, env journal.Env, actor rpc.Actor, keyID string) (journal.Decision[*identityv1.RevokeKeyResponse], error) {
+func decideRevokeKey(st *State, env journal.Env, actor rpc.Actor, keyID string) (
+	journal.Decision[*identityv1.RevokeKeyResponse], error,
+) {
 	var d journal.Decision[*identityv1.RevokeKeyResponse]
 	r := st.keys[keyID]
 	switch {
@@ -49,7 +53,8 @@ func decideRevokeKey(st *State, env journal.Env, actor rpc.Actor, keyID string) 
 		return d, err
 	}
 	k := proto.CloneOf(r.key)
-	k.RevokedAt, k.RevokedBy, k.Status = timestamppb.New(env.Now), by(env.Actor), identityv1.KeyStatus_KEY_STATUS_REVOKED
+	k.RevokedAt, k.RevokedBy, k.Status = timestamppb.New(env.Now), by(env.Actor),
+		identityv1.KeyStatus_KEY_STATUS_REVOKED
 	k.Revision++
 	d.Events = []*journal.Event{{Namespace: k.GetNamespace(), Payload: &identityv1.KeyRevoked{Key: k}}}
 	return d, nil
@@ -57,5 +62,6 @@ func decideRevokeKey(st *State, env journal.Env, actor rpc.Actor, keyID string) 
 
 // noKey returns NOT_FOUND for a key.
 func noKey(keyID string) error {
-	return fault.NotFound.Newf("there is no key %q; `quartet key list --all` shows those there are", keyID).With("key_id", keyID)
+	return fault.NotFound.Newf("there is no key %q; `quartet key list --all` shows those there are", keyID).
+		With("key_id", keyID)
 }

@@ -33,7 +33,9 @@ func secretOf(installation keyfile.Key, keyID string) string {
 func secretAgain(ring keyfile.Ring, k *identityv1.Key) (string, error) {
 	installation, ok := ring.Find(k.GetInstallationKeyId())
 	if !ok {
-		return "", fault.InstallationKeyRetired.New("the key was created, but its secret cannot be shown again: the installation's key from which it was derived was retired; revoke it and create another one", "key_id", k.GetKeyId())
+		return "", fault.InstallationKeyRetired.New("the key was created, but its secret cannot be shown again: the "+
+			"installation's key from which it was derived was retired; revoke it and create another one", "key_id",
+			k.GetKeyId())
 	}
 	return secretOf(installation, k.GetKeyId()), nil
 }
@@ -41,7 +43,8 @@ func secretAgain(ring keyfile.Ring, k *identityv1.Key) (string, error) {
 // keyOf returns the id of the key that a secret names; ok is false for a text that has not the
 // form of a secret. It does not check the secret.
 func keyOf(secret string) (keyID string, ok bool) {
-	if len(secret) != secretLength || !strings.HasPrefix(secret, SecretPrefix) || secret[len(SecretPrefix)+id.Length] != '_' {
+	if len(secret) != secretLength || !strings.HasPrefix(secret, SecretPrefix) || secret[len(SecretPrefix)+id.Length] !=
+		'_' {
 		return "", false
 	}
 	return keyPrefix + secret[len(SecretPrefix):len(SecretPrefix)+id.Length], true

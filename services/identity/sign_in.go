@@ -48,7 +48,9 @@ func endpointOf(p *oidc.Provider, secret bool) (oauth2.Endpoint, error) {
 	for _, address := range []string{e.AuthURL, e.TokenURL} {
 		u, err := url.Parse(address)
 		if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !onLoopback(u.Hostname())) {
-			return e, fault.NotReady.New("the discovery document of the identity provider names no https address for authorization_endpoint and token_endpoint, so nobody can sign in with it; an operator compares oidc-issuer")
+			return e, fault.NotReady.New("the discovery document of the identity provider names no https address for " +
+				"authorization_endpoint and token_endpoint, so nobody can sign in with it; an operator compares " +
+				"oidc-issuer")
 		}
 	}
 	var doc struct {
@@ -65,7 +67,8 @@ func endpointOf(p *oidc.Provider, secret bool) (oauth2.Endpoint, error) {
 	case slices.Contains(doc.Methods, "client_secret_post"):
 		e.AuthStyle = oauth2.AuthStyleInParams
 	default:
-		return e, fault.NotReady.New("the identity provider takes neither client_secret_basic nor client_secret_post of a client; register a client of one of these, or a public one")
+		return e, fault.NotReady.New("the identity provider takes neither client_secret_basic nor client_secret_post " +
+			"of a client; register a client of one of these, or a public one")
 	}
 	return e, nil
 }
@@ -79,14 +82,15 @@ func (t *Tokens) Client() *http.Client {
 	}
 }
 
-// Accept verifies an ID token of a sign-in with its nonce, and maps its claims to an actor as those of other tokens. It returns
-// a credential that Authenticate accepts for that actor until ends.
+// Accept verifies an ID token of a sign-in with its nonce, and maps its claims to an actor as those of other tokens. It
+// returns a credential that Authenticate accepts for that actor until ends.
 func (t *Tokens) Accept(ctx context.Context, idToken, nonce string) (credential string, ends time.Time, err error) {
 	if len(idToken) > tokenMax {
 		return "", time.Time{}, fault.Unauthenticated.New("the token is longer than 16 KiB")
 	}
 	if wait := t.checks.Take(connlimit.SourceOf(ctx)); wait > 0 {
-		return "", time.Time{}, fault.RateLimited.New("too many new tokens of this address are being checked; sign in again in a moment").WithRetryAfter(wait)
+		return "", time.Time{}, fault.RateLimited.New("too many new tokens of this address are being checked; sign " +
+			"in again in a moment").WithRetryAfter(wait)
 	}
 	found, err := t.provider(ctx)
 	if err != nil {
@@ -103,10 +107,13 @@ func (t *Tokens) Accept(ctx context.Context, idToken, nonce string) (credential 
 		AuthorizedParty string `json:"azp"`
 	}
 	if nonce == "" || subtle.ConstantTimeCompare([]byte(verified.Nonce), []byte(nonce)) != 1 {
-		return "", time.Time{}, fault.Unauthenticated.New("the identity provider's token is not of this sign-in; sign in again")
+		return "", time.Time{}, fault.Unauthenticated.New("the identity provider's token is not of this sign-in; " +
+			"sign in again")
 	}
-	if err := verified.Claims(&claims); err != nil || claims.AuthorizedParty != "" && claims.AuthorizedParty != t.cfg.ClientID {
-		return "", time.Time{}, fault.Unauthenticated.New("the identity provider issued the token to another client than this server")
+	if err := verified.Claims(&claims); err != nil || claims.AuthorizedParty != "" &&
+		claims.AuthorizedParty != t.cfg.ClientID {
+		return "", time.Time{}, fault.Unauthenticated.New("the identity provider issued the token to another client " +
+			"than this server")
 	}
 	if _, err := t.actor(verified); err != nil {
 		return "", time.Time{}, err

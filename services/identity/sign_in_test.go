@@ -19,7 +19,9 @@ func signInRig(t *testing.T, ring func() keyfile.Ring) (*issuer.Issuer, *Tokens)
 	require.NoError(t, err)
 	t.Cleanup(p.Close)
 	tokens, err := NewTokens(TokensConfig{
-		Issuer: p.URL, Audience: "quartet", Namespace: "acme", RoleClaim: "role", Roles: map[string]string{"dev": rpc.RoleOperator}, ClientID: "console", Keys: ring,
+		Issuer: p.URL, Audience: "quartet", Namespace: "acme", RoleClaim: "role", Roles: map[string]string{
+			"dev": rpc.RoleOperator,
+		}, ClientID: "console", Keys: ring,
 	})
 	require.NoError(t, err)
 	t.Cleanup(tokens.Close)
@@ -36,7 +38,8 @@ func TestI22_WhatAnIDTokenIsWorth(t *testing.T) {
 	require.WithinDuration(t, time.Now().Add(time.Hour), ends, time.Minute)
 	actor, err := all.Authenticate(t.Context(), credential)
 	require.NoError(t, err)
-	require.Equal(t, rpc.Actor{Namespace: "acme", Principal: "oidc:ann", Role: rpc.RoleOperator}, actor, "as a token of a program")
+	require.Equal(t, rpc.Actor{Namespace: "acme", Principal: "oidc:ann", Role: rpc.RoleOperator}, actor,
+		"as a token of a program")
 	held, release := all.Hold(t.Context(), credential)
 	defer release()
 	deadline, ok := held.Deadline()
@@ -84,19 +87,34 @@ func TestI22_WhichIDTokensAreAccepted(t *testing.T) {
 		token, nonce string
 		want         error
 	}{
-		"good":                     {p.Token(nil), "n", nil},
-		"of several audiences":     {p.Token(map[string]any{"aud": []string{"x", "console"}, "azp": "console"}), "n", nil},
+		"good": {p.Token(nil), "n", nil},
+		"of several audiences": {
+			p.Token(map[string]any{"aud": []string{"x", "console"}, "azp": "console"}), "n",
+			nil,
+		},
 		"another nonce":            {p.Token(map[string]any{"nonce": "m"}), "n", fault.Unauthenticated},
 		"no nonce":                 {p.Token(map[string]any{"nonce": nil}), "n", fault.Unauthenticated},
 		"neither has a nonce":      {p.Token(map[string]any{"nonce": ""}), "", fault.Unauthenticated},
 		"the audience of programs": {p.Token(map[string]any{"aud": "quartet"}), "n", fault.Unauthenticated},
-		"issued to another client": {p.Token(map[string]any{"aud": []string{"x", "console"}, "azp": "x"}), "n", fault.Unauthenticated},
-		"over":                     {p.Token(map[string]any{"exp": time.Now().Add(-time.Minute).Unix()}), "n", fault.Unauthenticated},
-		"another issuer's":         {other.Token(map[string]any{"iss": p.URL, "role": "dev", "nonce": "n"}), "n", fault.Unauthenticated},
-		"no role":                  {p.Token(map[string]any{"role": "guest"}), "n", fault.PermissionDenied},
-		"nobody's":                 {p.Token(map[string]any{"sub": nil}), "n", fault.Unauthenticated},
-		"too long":                 {p.Token(map[string]any{"more": strings.Repeat("x", tokenMax)}), "n", fault.Unauthenticated},
-		"no token":                 {"x", "n", fault.Unauthenticated},
+		"issued to another client": {
+			p.Token(map[string]any{"aud": []string{"x", "console"}, "azp": "x"}), "n",
+			fault.Unauthenticated,
+		},
+		"over": {
+			p.Token(map[string]any{"exp": time.Now().Add(-time.Minute).Unix()}), "n",
+			fault.Unauthenticated,
+		},
+		"another issuer's": {
+			other.Token(map[string]any{"iss": p.URL, "role": "dev", "nonce": "n"}), "n",
+			fault.Unauthenticated,
+		},
+		"no role":  {p.Token(map[string]any{"role": "guest"}), "n", fault.PermissionDenied},
+		"nobody's": {p.Token(map[string]any{"sub": nil}), "n", fault.Unauthenticated},
+		"too long": {
+			p.Token(map[string]any{"more": strings.Repeat("x", tokenMax)}), "n",
+			fault.Unauthenticated,
+		},
+		"no token": {"x", "n", fault.Unauthenticated},
 	} {
 		credential, _, err := tokens.Accept(t.Context(), c.token, c.nonce)
 		if c.want == nil {

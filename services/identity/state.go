@@ -5,11 +5,10 @@ import (
 	"time"
 
 	"github.com/google/btree"
+	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
-
-	"google.golang.org/protobuf/proto"
 )
 
 // Plane is the name of this plane in journals and subjects.

@@ -37,7 +37,8 @@ func (s *strongKeys) RoundTrip(req *http.Request) (*http.Response, error) {
 	case err != nil:
 		return nil, err
 	case len(text) > maxProviderBytes:
-		return nil, fmt.Errorf("identity: the document of %s is longer than %d bytes", req.URL.Redacted(), maxProviderBytes)
+		return nil, fmt.Errorf("identity: the document of %s is longer than %d bytes", req.URL.Redacted(),
+			maxProviderBytes)
 	}
 	text = s.filter(text)
 	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
@@ -61,7 +62,8 @@ func (s *strongKeys) filter(text []byte) []byte {
 		var key jose.JSONWebKey
 		if json.Unmarshal(raw, &key) == nil {
 			if err := certs.CheckKey(key.Public().Key); err != nil {
-				s.logger.Warn("a key of the identity provider is not used", zap.String("kid", key.KeyID), zap.Error(err))
+				s.logger.Warn("a key of the identity provider is not used", zap.String("kid", key.KeyID),
+					zap.Error(err))
 				continue
 			}
 		}

@@ -44,14 +44,21 @@ func TestI10_ShortRSAKeysOfAProviderAreNotUsed(t *testing.T) {
 		return func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(v) }
 	}
 	mux.HandleFunc("/.well-known/openid-configuration", show(map[string]any{
-		"issuer": provider.URL, "jwks_uri": provider.URL + "/keys", "authorization_endpoint": provider.URL + "/a", "token_endpoint": provider.URL + "/t",
+		"issuer": provider.URL, "jwks_uri": provider.URL + "/keys", "authorization_endpoint": provider.URL + "/a",
+		"token_endpoint":                        provider.URL + "/t",
 		"id_token_signing_alg_values_supported": []string{"RS256", "ES256"},
 	}))
 	mux.HandleFunc("/keys", show(set))
-	tokens, err := NewTokens(TokensConfig{Issuer: provider.URL, Audience: "quartet", Namespace: "acme", RoleClaim: "role", Roles: map[string]string{"dev": "operator"}})
+	tokens, err := NewTokens(TokensConfig{
+		Issuer: provider.URL, Audience: "quartet", Namespace: "acme",
+		RoleClaim: "role", Roles: map[string]string{"dev": "operator"},
+	})
 	require.NoError(t, err)
 	defer tokens.Close()
-	claims, err := json.Marshal(map[string]any{"iss": provider.URL, "aud": "quartet", "sub": "user-1", "role": "dev", "exp": time.Now().Add(time.Hour).Unix()})
+	claims, err := json.Marshal(map[string]any{
+		"iss": provider.URL, "aud": "quartet", "sub": "user-1", "role": "dev",
+		"exp": time.Now().Add(time.Hour).Unix(),
+	})
 	require.NoError(t, err)
 	for kid, ok := range map[string]bool{"1024": false, "2047": false, "2048": true, "3072": true, "ec": true} {
 		signer, err := jose.NewSigner(signers[kid], nil)
@@ -72,11 +79,16 @@ func TestI10_ShortRSAKeysOfAProviderAreNotUsed(t *testing.T) {
 
 func TestI10_OtherDocumentsStayAsTheyAre(t *testing.T) {
 	s := &strongKeys{logger: zap.NewNop()}
-	for _, text := range []string{``, `{}`, `[]`, `{"issuer":"x"}`, `{"keys":"x"}`, `{"keys":[{"kty":"?"},1]}`, `{"keys":[]}`, `{"keys":null}`} {
+	for _, text := range []string{
+		``, `{}`, `[]`, `{"issuer":"x"}`, `{"keys":"x"}`, `{"keys":[{"kty":"?"},1]}`,
+		`{"keys":[]}`, `{"keys":null}`,
+	} {
 		require.Equal(t, text, string(s.filter([]byte(text))))
 	}
 	for n, ok := range map[int]bool{maxProviderBytes - 1: true, maxProviderBytes: true, maxProviderBytes + 1: false} {
-		long := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(strings.Repeat("x", n))) }))
+		long := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(strings.Repeat("x", n)))
+		}))
 		resp, err := (&http.Client{Transport: &strongKeys{next: &http.Transport{}, logger: zap.NewNop()}}).Get(long.URL)
 		require.Equal(t, ok, err == nil, n)
 		if err == nil {

@@ -70,12 +70,16 @@ type TokensConfig struct {
 
 // tokenRoles are the roles that a provider may give. Agents receive their credential with their
 // turn, and services make theirs with the installation's key.
-var tokenRoles = []string{rpc.RoleInstallationAdmin, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleWorker, rpc.RoleIntegration}
+var tokenRoles = []string{
+	rpc.RoleInstallationAdmin, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleWorker,
+	rpc.RoleIntegration,
+}
 
 // Check returns an error that names a setting that is missing or contradicts another one.
 func (c *TokensConfig) Check() error {
 	if c.Issuer == "" {
-		if c.Audience != "" || len(c.Roles) > 0 || c.Namespace != "" || c.NamespaceClaim != "" || c.RoleClaim != "" || c.ClientID != "" {
+		if c.Audience != "" || len(c.Roles) > 0 || c.Namespace != "" || c.NamespaceClaim != "" || c.RoleClaim != "" ||
+			c.ClientID != "" {
 			return errors.New("oidc settings need oidc-issuer, the provider's address")
 		}
 		return nil
@@ -85,7 +89,8 @@ func (c *TokensConfig) Check() error {
 		return fmt.Errorf("oidc-issuer %q must be an https address, or an http one on loopback", c.Issuer)
 	}
 	if c.Audience == "" || c.RoleClaim == "" || len(c.Roles) == 0 {
-		return errors.New("oidc-issuer needs oidc-audience, oidc-role-claim and oidc-roles: which tokens are meant for this server, and what they may do")
+		return errors.New("oidc-issuer needs oidc-audience, oidc-role-claim and oidc-roles: which tokens are meant " +
+			"for this server, and what they may do")
 	}
 	if (c.Namespace == "") == (c.NamespaceClaim == "") {
 		return errors.New("give one of oidc-namespace and oidc-namespace-claim: whose tenants the tokens are")
@@ -97,7 +102,8 @@ func (c *TokensConfig) Check() error {
 	}
 	for value, role := range c.Roles {
 		if !slices.Contains(tokenRoles, role) {
-			return fmt.Errorf("oidc-roles: %s gives role %q; it must be one of %s", value, role, strings.Join(tokenRoles, ", "))
+			return fmt.Errorf("oidc-roles: %s gives role %q; it must be one of %s", value, role,
+				strings.Join(tokenRoles, ", "))
 		}
 	}
 	return nil
@@ -166,7 +172,8 @@ func NewTokens(cfg TokensConfig) (*Tokens, error) {
 		cfg: cfg, checks: connlimit.NewRates(checksASecond, checksAtOnce), good: map[[sha256.Size]byte]admitted{},
 		client: &http.Client{Timeout: providerTimeout, Transport: &strongKeys{logger: cfg.Logger, next: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, IdleConnTimeout: 30 * time.Second, TLSHandshakeTimeout: providerTimeout,
-			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, VerifyConnection: certs.VerifyPeer}, ForceAttemptHTTP2: true,
+			TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12, VerifyConnection: certs.VerifyPeer},
+			ForceAttemptHTTP2: true,
 		}}},
 	}, nil
 }
@@ -204,7 +211,8 @@ func (t *Tokens) Hold(ctx context.Context, token string) (context.Context, conte
 
 // tokenOver returns UNAUTHENTICATED for a token that expired at a time.
 func tokenOver(at time.Time) error {
-	return fault.Unauthenticated.New("the token ended at " + at.UTC().Format(time.RFC3339) + "; get a new one from the identity provider")
+	return fault.Unauthenticated.New("the token ended at " + at.UTC().Format(time.RFC3339) +
+		"; get a new one from the identity provider")
 }
 
 // admit checks a token, or finds it among those that were valid within the last minute
@@ -226,7 +234,8 @@ func (t *Tokens) admit(ctx context.Context, token string) (admitted, error) {
 		return a, nil
 	}
 	if wait := t.checks.Take(connlimit.SourceOf(ctx)); wait > 0 {
-		return admitted{}, fault.RateLimited.New("too many new tokens of this address are being checked; repeat the request in a moment").WithRetryAfter(wait)
+		return admitted{}, fault.RateLimited.New("too many new tokens of this address are being checked; repeat the " +
+			"request in a moment").WithRetryAfter(wait)
 	}
 	found, err := t.provider(ctx)
 	if err != nil {
@@ -257,11 +266,12 @@ func (t *Tokens) admit(ctx context.Context, token string) (admitted, error) {
 	return a, nil
 }
 
-// provider returns what is known of the issuer. If it was not discovered yet, provider begins to discover it, or waits for the
-// discovery in progress, of which there is one at most. It returns NOT_READY if that fails or ctx ends before, and at once if
-// one failed within the last second.
+// provider returns what is known of the issuer. If it was not discovered yet, provider begins to discover it, or waits
+// for the discovery in progress, of which there is one at most. It returns NOT_READY if that fails or ctx ends before,
+// and at once if one failed within the last second.
 func (t *Tokens) provider(ctx context.Context) (*discovered, error) {
-	away := fault.NotReady.New("the identity provider cannot be reached, so tokens cannot be checked; repeat the request in a moment").WithRetryAfter(time.Second)
+	away := fault.NotReady.New("the identity provider cannot be reached, so tokens cannot be checked; repeat the " +
+		"request in a moment").WithRetryAfter(time.Second)
 	t.discovering.Lock()
 	found, d := t.found, t.discovery
 	if found == nil && d == nil && time.Since(t.failed) >= time.Second {
@@ -285,8 +295,8 @@ func (t *Tokens) provider(ctx context.Context) (*discovered, error) {
 	return d.found, nil
 }
 
-// discover begins a discovery of the provider, which goes on if ctx is cancelled, because others wait for it too. The caller
-// holds discovering.
+// discover begins a discovery of the provider, which goes on if ctx is cancelled, because others wait for it too. The
+// caller holds discovering.
 func (t *Tokens) discover(ctx context.Context) *discovery {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	d := &discovery{cancel: cancel, ended: make(chan struct{})}
@@ -300,7 +310,8 @@ func (t *Tokens) discover(ctx context.Context) *discovery {
 		t.found, t.discovery = d.found, nil
 		if d.err != nil {
 			t.failed = time.Now()
-			t.cfg.Logger.Warn("the identity provider could not be discovered", zap.String("issuer", t.cfg.Issuer), zap.Error(d.err))
+			t.cfg.Logger.Warn("the identity provider could not be discovered", zap.String("issuer", t.cfg.Issuer),
+				zap.Error(d.err))
 		}
 	}()
 	return d
@@ -332,9 +343,11 @@ func (t *Tokens) refused(err error) error {
 	}
 	t.cfg.Logger.Debug("a token was refused", zap.Error(err))
 	if strings.Contains(err.Error(), "fetching keys") {
-		return fault.NotReady.New("the identity provider's keys cannot be fetched, so tokens cannot be checked; repeat the request in a moment").WithCause(err).WithRetryAfter(time.Second)
+		return fault.NotReady.New("the identity provider's keys cannot be fetched, so tokens cannot be checked; " +
+			"repeat the request in a moment").WithCause(err).WithRetryAfter(time.Second)
 	}
-	return fault.Unauthenticated.New("the token was not issued by this installation's identity provider for it").WithCause(err)
+	return fault.Unauthenticated.New("the token was not issued by this installation's identity provider for it").
+		WithCause(err)
 }
 
 // actor returns the actor of a verified token: PERMISSION_DENIED if its claims give no
@@ -346,14 +359,17 @@ func (t *Tokens) actor(verified *oidc.IDToken) (rpc.Actor, error) {
 	}
 	a := rpc.Actor{Namespace: t.cfg.Namespace}
 	who := texts(claims, t.cfg.PrincipalClaim)
-	if len(who) != 1 || who[0] == "" || len(who[0]) > 255 || strings.ContainsFunc(who[0], func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return a, fault.Unauthenticated.New("the token does not say who acts: its claim " + t.cfg.PrincipalClaim + " must be one text of at most 255 characters")
+	if len(who) != 1 || who[0] == "" || len(who[0]) > 255 ||
+		strings.ContainsFunc(who[0], func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return a, fault.Unauthenticated.New("the token does not say who acts: its claim " + t.cfg.PrincipalClaim +
+			" must be one text of at most 255 characters")
 	}
 	a.Principal = "oidc:" + who[0] // so that it is never a key's
 	if t.cfg.NamespaceClaim != "" {
 		found := texts(claims, t.cfg.NamespaceClaim)
 		if len(found) != 1 || fault.Name("namespace", found[0]) != nil {
-			return a, fault.PermissionDenied.New("the token gives access to no namespace: its claim " + t.cfg.NamespaceClaim + " must be one name of a-z, 0-9, - and _")
+			return a, fault.PermissionDenied.New("the token gives access to no namespace: its claim " +
+				t.cfg.NamespaceClaim + " must be one name of a-z, 0-9, - and _")
 		}
 		a.Namespace = found[0]
 	}
@@ -366,7 +382,8 @@ func (t *Tokens) actor(verified *oidc.IDToken) (rpc.Actor, error) {
 			}
 		}
 	}
-	return a, fault.PermissionDenied.New("the token gives no role here: no value of its claim "+t.cfg.RoleClaim+" is among oidc-roles", "principal", a.Principal)
+	return a, fault.PermissionDenied.New("the token gives no role here: no value of its claim "+t.cfg.RoleClaim+
+		" is among oidc-roles", "principal", a.Principal)
 }
 
 // texts returns the values of a claim, whose name may be a path into objects, such as

@@ -30,8 +30,10 @@ func fuzzed(f *testing.F, seed byte) (tokens *Tokens, sign func(t require.Testin
 	})
 	require.NoError(f, err)
 	tokens.checks = connlimit.NewRates(1e9, 1e9)
-	tokens.found = &discovered{bearer: oidc.NewVerifier(tokens.cfg.Issuer, &oidc.StaticKeySet{PublicKeys: []crypto.PublicKey{key.Public()}},
-		&oidc.Config{ClientID: tokens.cfg.Audience, SupportedSigningAlgs: []string{oidc.ES256}})}
+	tokens.found = &discovered{
+		bearer: oidc.NewVerifier(tokens.cfg.Issuer, &oidc.StaticKeySet{PublicKeys: []crypto.PublicKey{key.Public()}},
+			&oidc.Config{ClientID: tokens.cfg.Audience, SupportedSigningAlgs: []string{oidc.ES256}}),
+	}
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
 	require.NoError(f, err)
 	return tokens, func(t require.TestingT, payload []byte) string {
@@ -63,7 +65,8 @@ func FuzzOpenIDToken(f *testing.F) {
 	good := sign(f, claimsOf(f, nil))
 	parts := strings.Split(good, ".")
 	for _, text := range []string{
-		good, good + "=", good[1:], good[:len(good)-1], "." + parts[1] + ".", parts[0] + "." + parts[1] + ".", parts[0] + ".." + parts[2],
+		good, good + "=", good[1:], good[:len(good)-1], "." + parts[1] + ".", parts[0] + "." + parts[1] + ".",
+		parts[0] + ".." + parts[2],
 		"eyJhbGciOiJub25lIn0." + parts[1] + ".", "", "..", "....", "eyJhbGciOiJkaXIiLCJlbmMiOiJBMjU2R0NNIn0....",
 	} {
 		f.Add(text)
@@ -88,14 +91,34 @@ func FuzzOpenIDToken(f *testing.F) {
 func FuzzOpenIDClaims(f *testing.F) {
 	tokens, sign := fuzzed(f, 1)
 	for _, with := range []map[string]any{
-		nil, {"sub": ""}, {"sub": 7}, {"sub": "a\nb"}, {"sub": strings.Repeat("x", 256)}, {"sub": []string{"a"}}, {"sub": []string{"a", "b"}},
-		{"aud": []string{"quartet", "other"}}, {"aud": "other"}, {"iss": "https://id.example.com/"}, {"exp": 0}, {"exp": "1"}, {"exp": 1e300}, {"nbf": 1e12},
-		{"org": "acme"}, {"org": map[string]any{"tenant": "A b"}}, {"org.tenant": "other"}, {"org.tenant": 1},
-		{"realm": map[string]any{"roles": "boss"}}, {"realm": map[string]any{"roles": []any{1, nil, "boss"}}}, {"realm.roles": []string{"nobody"}},
+		nil,
+		{"sub": ""},
+		{"sub": 7},
+		{"sub": "a\nb"},
+		{"sub": strings.Repeat("x", 256)},
+		{"sub": []string{"a"}},
+		{"sub": []string{"a", "b"}},
+		{"aud": []string{"quartet", "other"}},
+		{"aud": "other"},
+		{"iss": "https://id.example.com/"},
+		{"exp": 0},
+		{"exp": "1"},
+		{"exp": 1e300},
+		{"nbf": 1e12},
+		{"org": "acme"},
+		{"org": map[string]any{"tenant": "A b"}},
+		{"org.tenant": "other"},
+		{"org.tenant": 1},
+		{"realm": map[string]any{"roles": "boss"}},
+		{"realm": map[string]any{"roles": []any{1, nil, "boss"}}},
+		{"realm.roles": []string{"nobody"}},
 	} {
 		f.Add(claimsOf(f, with))
 	}
-	for _, text := range []string{"", "null", "[]", "{", `{"sub":"a","sub":"b"}`, strings.Repeat("[", 10_000), "{\"sub\":\"\xff\"}"} {
+	for _, text := range []string{
+		"", "null", "[]", "{", `{"sub":"a","sub":"b"}`, strings.Repeat("[", 10_000),
+		"{\"sub\":\"\xff\"}",
+	} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, payload []byte) {
@@ -113,7 +136,10 @@ func FuzzOpenIDClaims(f *testing.F) {
 		require.True(t, strings.HasPrefix(a.Principal, "oidc:"))
 		require.NoError(t, fault.Name("namespace", a.Namespace))
 		require.Equal(t, []string{a.Namespace}, texts(claims, "org.tenant"))
-		require.True(t, slices.ContainsFunc(texts(claims, "realm.roles"), func(v string) bool { return tokens.cfg.Roles[v] == a.Role }))
-		require.Equal(t, rpc.Actor{Namespace: a.Namespace, Principal: a.Principal, Role: a.Role}, a, "claims give nothing else")
+		require.True(t, slices.ContainsFunc(texts(claims, "realm.roles"), func(v string) bool {
+			return tokens.cfg.Roles[v] == a.Role
+		}))
+		require.Equal(t, rpc.Actor{Namespace: a.Namespace, Principal: a.Principal, Role: a.Role}, a,
+			"claims give nothing else")
 	})
 }

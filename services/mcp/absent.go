@@ -66,7 +66,8 @@ func (o serverOptions) absence() string {
 // start returns the text which says how to start a server, or where one runs.
 func (o serverOptions) start() string {
 	if o.elsewhere != "" {
-		return "One of this user runs at " + o.elsewhere + ": have quartet mcp use it with --address " + o.elsewhere + " (quartet setup TOOL --address " + o.elsewhere + " enters that)."
+		return "One of this user runs at " + o.elsewhere + ": have quartet mcp use it with --address " + o.elsewhere +
+			" (quartet setup TOOL --address " + o.elsewhere + " enters that)."
 	}
 	command := client.StartCommand(o.address)
 	switch {
@@ -75,7 +76,8 @@ func (o serverOptions) start() string {
 	case command == "":
 		command = "quartet dev"
 	}
-	return "Start one on this machine with: " + command + " --data-dir DIRECTORY (without --data-dir it stores in ~/.quartet)."
+	return "Start one on this machine with: " + command + " --data-dir DIRECTORY (without --data-dir it stores in " +
+		"~/.quartet)."
 }
 
 // atAddress returns " at address", or "" for none.

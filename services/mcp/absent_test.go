@@ -23,7 +23,8 @@ func TestC5_ASessionBeforeItsServer(t *testing.T) {
 		t.Run(set, func(t *testing.T) {
 			r := newRig(t)
 			r.Down()
-			h := r.hand(t, mcp.Config{Version: "test", Patience: 20 * time.Millisecond}, mcp.Options{AgentID: "keeper", Create: true, Tools: set, Address: "127.0.0.1:7481"}, r.conn)
+			h := r.hand(t, mcp.Config{Version: "test", Patience: 20 * time.Millisecond},
+				mcp.Options{AgentID: "keeper", Create: true, Tools: set, Address: "127.0.0.1:7481"}, r.conn)
 			require.Contains(t, h.greeting, "No Quartet server answers at 127.0.0.1:7481")
 			require.Contains(t, h.greeting, "quartet dev --data-dir")
 			require.Contains(t, h.greeting, "ListWorkItems", "the other instructions follow")
@@ -41,7 +42,8 @@ func TestC5_ASessionBeforeItsServer(t *testing.T) {
 			r.Up()
 			h.notified("notifications/tools/list_changed")
 			require.Contains(t, h.request("tools/list", `{}`), "PickWorkItem")
-			require.Contains(t, h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`), `"status":"success"`)
+			require.Contains(t, h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`),
+				`"status":"success"`)
 			require.NotContains(t, h.request("resources/subscribe", `{"uri":"`+uriOf("keeper", "")+`"}`), `"error"`)
 			got, err := r.Agents.GetAgent(dev.Within(t), &agentv1.GetAgentRequest{AgentId: "keeper"})
 			require.NoError(t, err)
@@ -68,11 +70,13 @@ func TestC5_ASessionBeforeItsServerWithoutTheAgent(t *testing.T) {
 // SPEC C5.7: a server that runs is found at once, also by a session that would not wait.
 func TestC5_ASessionOfAServerThatRuns(t *testing.T) {
 	r := newRig(t)
-	h := r.hand(t, mcp.Config{Version: "test", Patience: time.Minute}, mcp.Options{AgentID: "keeper", Create: true}, r.conn)
+	h := r.hand(t, mcp.Config{Version: "test", Patience: time.Minute}, mcp.Options{AgentID: "keeper", Create: true},
+		r.conn)
 	require.NotContains(t, h.greeting, "No Quartet server")
 	r.Down()
 	r.Up()
-	require.Contains(t, h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`), `"status":"success"`, "a restart is waited for")
+	require.Contains(t, h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`), `"status":"success"`,
+		"a restart is waited for")
 }
 
 // SPEC C5.7: when the server ends during a session, a call waits for it for a moment only and then says
@@ -80,7 +84,8 @@ func TestC5_ASessionOfAServerThatRuns(t *testing.T) {
 func TestC5_AServerThatEndsDuringASession(t *testing.T) {
 	r := newRig(t)
 	address := r.Cfg.GRPCAddr
-	h := r.hand(t, mcp.Config{Version: "test", Absence: 300 * time.Millisecond}, mcp.Options{AgentID: "keeper", Create: true, Address: address}, r.conn)
+	h := r.hand(t, mcp.Config{Version: "test", Absence: 300 * time.Millisecond},
+		mcp.Options{AgentID: "keeper", Create: true, Address: address}, r.conn)
 	require.Contains(t, h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`), `"status":"success"`)
 	r.Down()
 	begun := time.Now()
@@ -97,7 +102,8 @@ func TestC5_AServerThatEndsDuringASession(t *testing.T) {
 	require.Less(t, time.Since(begun), 30*time.Second)
 	r.Up()
 	require.Eventually(t, func() bool {
-		return strings.Contains(h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`), `"status":"success"`)
+		return strings.Contains(h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`),
+			`"status":"success"`)
 	}, time.Minute, 10*time.Millisecond, "the session goes on")
 }
 
@@ -118,7 +124,8 @@ func (c *notReady) Invoke(ctx context.Context, method string, args, reply any, o
 func TestC5_AServerThatIsNotReadyDuringASession(t *testing.T) {
 	r := newRig(t)
 	c := &notReady{ClientConnInterface: r.Conn()}
-	h := r.hand(t, mcp.Config{Version: "test", Absence: time.Nanosecond, Starting: 300 * time.Millisecond}, mcp.Options{AgentID: "keeper", Create: true},
+	h := r.hand(t, mcp.Config{Version: "test", Absence: time.Nanosecond, Starting: 300 * time.Millisecond},
+		mcp.Options{AgentID: "keeper", Create: true},
 		func(string) (grpc.ClientConnInterface, error) { return c, nil })
 	require.Contains(t, h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`), `"status":"success"`)
 	c.on.Store(true)
@@ -133,7 +140,8 @@ func TestC5_AServerThatIsNotReadyDuringASession(t *testing.T) {
 func TestC5_ASessionWhoseServerIsElsewhere(t *testing.T) {
 	r := newRig(t)
 	r.Down()
-	h := r.hand(t, mcp.Config{Version: "test", Patience: 20 * time.Millisecond}, mcp.Options{AgentID: "keeper", Create: true, Address: "127.0.0.1:7481", Elsewhere: "127.0.0.1:19481"}, r.conn)
+	h := r.hand(t, mcp.Config{Version: "test", Patience: 20 * time.Millisecond},
+		mcp.Options{AgentID: "keeper", Create: true, Address: "127.0.0.1:7481", Elsewhere: "127.0.0.1:19481"}, r.conn)
 	for _, text := range []string{h.greeting, h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`)} {
 		require.Contains(t, text, "--address 127.0.0.1:19481")
 		require.NotContains(t, text, "quartet dev")

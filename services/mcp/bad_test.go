@@ -44,7 +44,9 @@ func (r *rig) handOnStdio(t *testing.T, agentID string) *hand {
 }
 
 // hand connects to ServeStdio.
-func (r *rig) hand(t *testing.T, cfg mcp.Config, o mcp.Options, conn func(string) (grpc.ClientConnInterface, error)) *hand {
+func (r *rig) hand(t *testing.T, cfg mcp.Config, o mcp.Options, conn func(string) (grpc.ClientConnInterface,
+	error),
+) *hand {
 	s, err := mcp.New(cfg, mcp.Deps{Conn: conn})
 	require.NoError(t, err)
 	toServer, fromClient := io.Pipe()
@@ -119,7 +121,10 @@ type post struct {
 }
 
 func (r *rig) handOnHTTP(t *testing.T, agentID string) *post {
-	p := &post{rig: r, t: t, path: "/mcp/" + agentID, hc: &http.Client{Transport: proc.WithToken{RoundTripper: &http.Transport{}}}}
+	p := &post{
+		rig: r, t: t, path: "/mcp/" + agentID,
+		hc: &http.Client{Transport: proc.WithToken{RoundTripper: &http.Transport{}}},
+	}
 	t.Cleanup(p.hc.CloseIdleConnections)
 	return p
 }
@@ -146,16 +151,22 @@ func (p *post) ask(text string) string {
 }
 
 func callOf(tool, arguments string) string {
-	return `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"` + tool + `","arguments":` + arguments + `}}`
+	return `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"` + tool + `","arguments":` + arguments +
+		`}}`
 }
 
 // SPEC C4, C5, X5: whatever comes in, each request gets its one answer, which
 // says what is wrong, and the next one is served as if nothing had been.
 func TestC5_BadInputs(t *testing.T) {
 	r := newRig(t)
-	_, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
-	child, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{ParentAgentId: "keeper", Preset: agentv1.Preset_PRESET_PRIVATE_CHILD, InitialMessage: "Count."})
+	child, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+		ParentAgentId: "keeper",
+		Preset:        agentv1.Preset_PRESET_PRIVATE_CHILD, InitialMessage: "Count.",
+	})
 	require.NoError(t, err)
 
 	long := strings.Repeat("x", fault.MaxRoundTextBytes+1)
@@ -172,30 +183,72 @@ func TestC5_BadInputs(t *testing.T) {
 			text  string
 			agent string
 		}{
-			"no JSON":               {text: `{"jsonrpc":"2.0","id":7,"method":`, stdio: `-32700`, http: "malformed payload"},
-			"no JSON at all":        {text: `tools/list`, stdio: `-32700`, http: "malformed payload"},
-			"JSON, but no message":  {text: `{"tool":"ListWorkItems"}`, stdio: `-32600`, http: "version tag"},
-			"a batch":               {text: `[{"jsonrpc":"2.0","id":7,"method":"tools/list"}]`, stdio: `batches are not supported`, http: `"id":7`},
-			"a string":              {text: `"tools/list"`, stdio: `-32600`, http: "malformed payload"},
-			"another version":       {text: `{"jsonrpc":"1.0","id":7,"method":"tools/list"}`, stdio: `"id":7`, http: "version tag"},
-			"an id that is none":    {text: `{"jsonrpc":"2.0","id":{"a":1},"method":"tools/list"}`, stdio: `-32600`, http: "ID"},
-			"unknown method":        {text: `{"jsonrpc":"2.0","id":7,"method":"tools/fly"}`, says: `tools/fly`},
-			"no tool named":         {text: `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{}}`, says: `name is required`},
-			"no params":             {text: `{"jsonrpc":"2.0","id":7,"method":"tools/call"}`, stdio: `"id":7`, http: `missing required`},
-			"params are a list":     {text: `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":[1]}`, says: `"id":7`},
-			"unknown tool":          {text: callOf("Fly", "{}"), says: `tool_not_available`},
-			"arguments are a list":  {text: callOf("ListWorkItems", "[1]"), says: `malformed_json`},
-			"arguments are a text":  {text: callOf("ListWorkItems", `"all"`), says: `malformed_json`},
-			"an argument's type":    {text: callOf("CreateWorkItem", `{"objective":7}`), says: `objective`},
-			"an unknown argument":   {text: callOf("CreateWorkItem", `{"objective":"x","wish":1}`), says: `unknown_field`},
+			"no JSON": {
+				text: `{"jsonrpc":"2.0","id":7,"method":`, stdio: `-32700`,
+				http: "malformed payload",
+			},
+			"no JSON at all":       {text: `tools/list`, stdio: `-32700`, http: "malformed payload"},
+			"JSON, but no message": {text: `{"tool":"ListWorkItems"}`, stdio: `-32600`, http: "version tag"},
+			"a batch": {
+				text:  `[{"jsonrpc":"2.0","id":7,"method":"tools/list"}]`,
+				stdio: `batches are not supported`, http: `"id":7`,
+			},
+			"a string": {text: `"tools/list"`, stdio: `-32600`, http: "malformed payload"},
+			"another version": {
+				text: `{"jsonrpc":"1.0","id":7,"method":"tools/list"}`, stdio: `"id":7`,
+				http: "version tag",
+			},
+			"an id that is none": {
+				text: `{"jsonrpc":"2.0","id":{"a":1},"method":"tools/list"}`, stdio: `-32600`,
+				http: "ID",
+			},
+			"unknown method": {text: `{"jsonrpc":"2.0","id":7,"method":"tools/fly"}`, says: `tools/fly`},
+			"no tool named": {
+				text: `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{}}`,
+				says: `name is required`,
+			},
+			"no params": {
+				text: `{"jsonrpc":"2.0","id":7,"method":"tools/call"}`, stdio: `"id":7`,
+				http: `missing required`,
+			},
+			"params are a list": {
+				text: `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":[1]}`,
+				says: `"id":7`,
+			},
+			"unknown tool":         {text: callOf("Fly", "{}"), says: `tool_not_available`},
+			"arguments are a list": {text: callOf("ListWorkItems", "[1]"), says: `malformed_json`},
+			"arguments are a text": {text: callOf("ListWorkItems", `"all"`), says: `malformed_json`},
+			"an argument's type":   {text: callOf("CreateWorkItem", `{"objective":7}`), says: `objective`},
+			"an unknown argument": {
+				text: callOf("CreateWorkItem", `{"objective":"x","wish":1}`),
+				says: `unknown_field`,
+			},
 			"nested without end":    {text: callOf("CreateWorkItem", `{"objective":`+deep+`}`), says: `nesting depth`},
 			"a text over its limit": {text: callOf("CreateWorkItem", `{"objective":"`+long+`"}`), says: `2000`},
-			"a report over its":     {text: callOf("CompleteWorkItem", `{"work_item_id":"wi_01m7xc9djrj3khnachkj8gd2n0","report":"`+long+`"}`), says: `262144`},
-			"a message over all":    {text: callOf("CreateWorkItem", `{"objective":"`+huge+`"}`), stdio: `"id":7`, http: "TOO_LARGE"},
-			"its id at the end":     {text: `{"method":"tools/call","params":{"name":"CreateWorkItem","arguments":{"objective":"` + huge + `"}},"jsonrpc":"2.0","id":"at the end"}`, stdio: `"id":"at the end"`, http: "TOO_LARGE"},
-			"unknown resource":      {text: `{"jsonrpc":"2.0","id":7,"method":"resources/read","params":{"uri":"file:///etc/passwd"}}`, says: `file:///etc/passwd`},
-			"outside the profile":   {agent: child.GetAgentId(), text: callOf("SpawnAgent", `{"initial_message":"x"}`), says: `tool_not_available`},
-			"outside, dotted":       {agent: child.GetAgentId(), text: callOf("agent.task_create", `{}`), says: `tool_not_available`},
+			"a report over its": {
+				text: callOf("CompleteWorkItem", `{"work_item_id":"wi_01m7xc9djrj3khnachkj8gd2n0","report":"`+long+
+					`"}`), says: `262144`,
+			},
+			"a message over all": {
+				text: callOf("CreateWorkItem", `{"objective":"`+huge+`"}`), stdio: `"id":7`,
+				http: "TOO_LARGE",
+			},
+			"its id at the end": {
+				text: `{"method":"tools/call","params":{"name":"CreateWorkItem","arguments":{"objective":"` + huge +
+					`"}},"jsonrpc":"2.0","id":"at the end"}`, stdio: `"id":"at the end"`, http: "TOO_LARGE",
+			},
+			"unknown resource": {
+				text: `{"jsonrpc":"2.0","id":7,"method":"resources/read","params":{"uri":"file:///etc/passwd"}}`,
+				says: `file:///etc/passwd`,
+			},
+			"outside the profile": {
+				agent: child.GetAgentId(), text: callOf("SpawnAgent", `{"initial_message":"x"}`),
+				says: `tool_not_available`,
+			},
+			"outside, dotted": {
+				agent: child.GetAgentId(), text: callOf("agent.task_create", `{}`),
+				says: `tool_not_available`,
+			},
 		} {
 			t.Run(transport+"/"+name, func(t *testing.T) {
 				if c.agent == "" {
@@ -228,7 +281,9 @@ func short(answer string) string {
 // SPEC C5: what HTTP has of its own.
 func TestC5_BadRequests(t *testing.T) {
 	r := newRig(t)
-	_, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 	p := r.handOnHTTP(t, "keeper")
 	list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
@@ -237,15 +292,23 @@ func TestC5_BadRequests(t *testing.T) {
 		header map[string]string
 		status int
 	}{
-		"GET":               {http.MethodGet, nil, http.StatusMethodNotAllowed},
-		"DELETE":            {http.MethodDelete, nil, http.StatusMethodNotAllowed},
-		"PUT":               {http.MethodPut, nil, http.StatusMethodNotAllowed},
-		"no JSON":           {http.MethodPost, map[string]string{"Content-Type": "text/plain"}, http.StatusUnsupportedMediaType},
+		"GET":    {http.MethodGet, nil, http.StatusMethodNotAllowed},
+		"DELETE": {http.MethodDelete, nil, http.StatusMethodNotAllowed},
+		"PUT":    {http.MethodPut, nil, http.StatusMethodNotAllowed},
+		"no JSON": {
+			http.MethodPost,
+			map[string]string{"Content-Type": "text/plain"},
+			http.StatusUnsupportedMediaType,
+		},
 		"accepts neither":   {http.MethodPost, map[string]string{"Accept": "text/html"}, http.StatusBadRequest},
 		"a made up session": {http.MethodPost, map[string]string{"Mcp-Session-Id": "made-up"}, http.StatusOK},
-		"a foreign origin":  {http.MethodPost, map[string]string{"Origin": "https://evil.example"}, http.StatusForbidden},
-		"a null origin":     {http.MethodPost, map[string]string{"Origin": "null"}, http.StatusForbidden},
-		"its own origin":    {http.MethodPost, map[string]string{"Origin": r.URL()}, http.StatusOK},
+		"a foreign origin": {
+			http.MethodPost,
+			map[string]string{"Origin": "https://evil.example"},
+			http.StatusForbidden,
+		},
+		"a null origin":  {http.MethodPost, map[string]string{"Origin": "null"}, http.StatusForbidden},
+		"its own origin": {http.MethodPost, map[string]string{"Origin": r.URL()}, http.StatusOK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p.t = t
@@ -259,11 +322,15 @@ func TestC5_BadRequests(t *testing.T) {
 // name that can be none too.
 func TestC5_UnknownAgents(t *testing.T) {
 	r := newRig(t)
-	s, err := mcp.New(mcp.Config{Version: "test"}, mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) { return r.Conn(), nil }})
+	s, err := mcp.New(mcp.Config{Version: "test"}, mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) {
+		return r.Conn(), nil
+	}})
 	require.NoError(t, err)
 	var out strings.Builder
-	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), &out, mcp.Options{AgentID: "nobody"}), fault.NotFound)
-	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), &out, mcp.Options{AgentID: "No One", Create: true}), fault.InvalidArgument)
+	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), &out, mcp.Options{AgentID: "nobody"}),
+		fault.NotFound)
+	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), &out,
+		mcp.Options{AgentID: "No One", Create: true}), fault.InvalidArgument)
 	require.Empty(t, out.String())
 	for agentID, status := range map[string]int{"nobody": http.StatusNotFound, "No%20One": http.StatusBadRequest} {
 		got, _ := r.handOnHTTP(t, agentID).do(http.MethodPost, hello, nil)
@@ -285,9 +352,11 @@ func (c full) Invoke(ctx context.Context, method string, args, reply any, opts .
 // SPEC C5.1: a quota that is full is said at once, and not waited for.
 func TestC5_AnAgentBeyondTheQuota(t *testing.T) {
 	r := newRig(t)
-	s, err := mcp.New(mcp.Config{Version: "test", Patience: time.Minute}, mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) { return full{r.Conn()}, nil }})
+	s, err := mcp.New(mcp.Config{Version: "test", Patience: time.Minute},
+		mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) { return full{r.Conn()}, nil }})
 	require.NoError(t, err)
-	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), io.Discard, mcp.Options{AgentID: "keeper", Create: true}), fault.QuotaExceeded)
+	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), io.Discard,
+		mcp.Options{AgentID: "keeper", Create: true}), fault.QuotaExceeded)
 }
 
 // SPEC C5: while a call waits, whoever asked for it hears that it goes on, over
@@ -298,10 +367,16 @@ func TestC5_ProgressWhileACallWaits(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			h := &heard{}
 			s := connect(t, h)
-			ran, _ := call(t, s, "ExecCommand", map[string]any{"cmd": "read line; echo got $line", "accepts_input": true, "yield_time": "0.05s"})
+			ran, _ := call(t, s, "ExecCommand", map[string]any{
+				"cmd":           "read line; echo got $line",
+				"accepts_input": true, "yield_time": "0.05s",
+			})
 			task := at(ran, "result", "handle", "task_id")
 			require.NotEmpty(t, task, "%v", ran)
-			params := &sdk.CallToolParams{Name: "TaskOutput", Arguments: map[string]any{"task_id": task, "block": true, "timeout": "40s"}}
+			params := &sdk.CallToolParams{Name: "TaskOutput", Arguments: map[string]any{
+				"task_id": task, "block": true,
+				"timeout": "40s",
+			}}
 			params.SetProgressToken("waits")
 			answered := make(chan string, 1)
 			ctx := dev.Within(t)

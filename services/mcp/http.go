@@ -45,7 +45,8 @@ func (s *Service) Handler(refuse func(http.ResponseWriter, *http.Request, error)
 		}
 		actor := rpc.ActorFrom(r.Context())
 		as := func(ctx context.Context) context.Context { return rpc.WithActor(ctx, actor) }
-		ctx := context.WithValue(r.Context(), serverKey{}, s.server(serverOptions{agentID: agentID, tools: tools}, as).srv)
+		ctx := context.WithValue(r.Context(), serverKey{}, s.server(serverOptions{agentID: agentID, tools: tools}, as).
+			srv)
 		protocol.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
@@ -54,7 +55,8 @@ func (s *Service) Handler(refuse func(http.ResponseWriter, *http.Request, error)
 func parametersOf(r *http.Request) (create bool, tools string, err error) {
 	for name, values := range r.URL.Query() {
 		if name != "create" && name != "tools" || len(values) != 1 {
-			return false, "", fault.UnknownField.Newf("the address takes the parameters create and tools, each once; %q is not one", name).With("field", name)
+			return false, "", fault.UnknownField.Newf("the address takes the parameters create and tools, each once; "+
+				"%q is not one", name).With("field", name)
 		}
 		if name == "tools" {
 			tools = values[0]

@@ -40,7 +40,8 @@ func instructionsOf(set, absent string) string {
 		text = memoryInstructions
 	}
 	if absent != "" {
-		text = absent + " Its tools appear in this session as soon as a server runs; until then there are none. Tell the user.\n\n" + text
+		text = absent + " Its tools appear in this session as soon as a server runs; until then there are none. Tell " +
+			"the user.\n\n" + text
 	}
 	return text
 }

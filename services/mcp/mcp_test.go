@@ -47,10 +47,16 @@ func (h *heard) options() *sdk.ClientOptions {
 	h.progress, h.changed = make(chan *sdk.ProgressNotificationParams, 100), make(chan struct{}, 100)
 	h.tools, h.updated = make(chan struct{}, 100), make(chan string, 100)
 	return &sdk.ClientOptions{
-		ToolListChangedHandler:      func(context.Context, *sdk.ToolListChangedRequest) { hear(h.tools, struct{}{}) },
-		ResourceUpdatedHandler:      func(_ context.Context, n *sdk.ResourceUpdatedNotificationRequest) { hear(h.updated, n.Params.URI) },
-		ProgressNotificationHandler: func(_ context.Context, n *sdk.ProgressNotificationClientRequest) { hear(h.progress, n.Params) },
-		ResourceListChangedHandler:  func(context.Context, *sdk.ResourceListChangedRequest) { hear(h.changed, struct{}{}) },
+		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { hear(h.tools, struct{}{}) },
+		ResourceUpdatedHandler: func(_ context.Context, n *sdk.ResourceUpdatedNotificationRequest) {
+			hear(h.updated, n.Params.URI)
+		},
+		ProgressNotificationHandler: func(_ context.Context, n *sdk.ProgressNotificationClientRequest) {
+			hear(h.progress, n.Params)
+		},
+		ResourceListChangedHandler: func(context.Context, *sdk.ResourceListChangedRequest) {
+			hear(h.changed, struct{}{})
+		},
 	}
 }
 
@@ -112,16 +118,22 @@ func (r *rig) overHTTP(ctx context.Context, path string, h *heard) (*sdk.ClientS
 	c := h.client()
 	hc := &http.Client{Transport: proc.WithToken{RoundTripper: &http.Transport{}}}
 	r.t.Cleanup(hc.CloseIdleConnections)
-	return c.Connect(ctx, &sdk.StreamableClientTransport{Endpoint: r.URL() + path, HTTPClient: hc, DisableStandaloneSSE: true, MaxRetries: -1}, nil)
+	return c.Connect(ctx, &sdk.StreamableClientTransport{
+		Endpoint: r.URL() + path, HTTPClient: hc,
+		DisableStandaloneSSE: true, MaxRetries: -1,
+	}, nil)
 }
 
 // overStdio connects it to ServeStdio, as `quartet mcp` runs it.
 func (r *rig) overStdio(ctx context.Context, agentID string, create bool, h *heard) *sdk.ClientSession {
-	return r.serve(ctx, mcp.Config{Version: "test", Progress: 20 * time.Millisecond}, mcp.Options{AgentID: agentID, Create: create}, r.conn, h)
+	return r.serve(ctx, mcp.Config{Version: "test", Progress: 20 * time.Millisecond},
+		mcp.Options{AgentID: agentID, Create: create}, r.conn, h)
 }
 
 // serve connects the SDK's own client to ServeStdio.
-func (r *rig) serve(ctx context.Context, cfg mcp.Config, o mcp.Options, conn func(string) (grpc.ClientConnInterface, error), h *heard) *sdk.ClientSession {
+func (r *rig) serve(ctx context.Context, cfg mcp.Config, o mcp.Options, conn func(string) (grpc.ClientConnInterface,
+	error), h *heard,
+) *sdk.ClientSession {
 	s, err := mcp.New(cfg, mcp.Deps{Conn: conn})
 	require.NoError(r.t, err)
 	toServer, fromClient := io.Pipe()
@@ -189,14 +201,21 @@ func TestC5_TheLoop(t *testing.T) {
 			require.NoError(t, err)
 			require.Contains(t, string(schema), `"report"`)
 			require.Contains(t, string(schema), `"additionalProperties":false`)
-			for _, name := range []string{"GetWorkItem", "UpdateWorkItem", "CompleteWorkItem", "WaitFor", "ExecCommand", "CreateTimer"} { // they take the item in focus
+			// they take the item in focus
+			for _, name := range []string{
+				"GetWorkItem", "UpdateWorkItem", "CompleteWorkItem", "WaitFor", "ExecCommand",
+				"CreateTimer",
+			} {
 				schema, err := json.Marshal(tools[name].InputSchema)
 				require.NoError(t, err)
 				require.NotContains(t, string(schema), `"required":["work_item_id"]`)
 				require.NotContains(t, tools[name].Description, "this turn")
 			}
 
-			made, got := call(t, s, "CreateWorkItem", map[string]any{"objective": "Ship it", "plan_status": "ready", "plan": "1. build\n"})
+			made, got := call(t, s, "CreateWorkItem", map[string]any{
+				"objective": "Ship it", "plan_status": "ready",
+				"plan": "1. build\n",
+			})
 			require.False(t, got.IsError)
 			require.Equal(t, "success", made["status"])
 			item := at(made, "result", "work_item", "work_item_id")
@@ -215,7 +234,10 @@ func TestC5_TheLoop(t *testing.T) {
 			read, err := s.ReadResource(ctx, &sdk.ReadResourceParams{URI: uri})
 			require.NoError(t, err)
 			require.Equal(t, "1. build\n", read.Contents[0].Text)
-			_, got = call(t, s, "HomeWrite", map[string]any{"path": "work-items/" + item + "/plan.md", "text": "1. build\n2. ship\n"})
+			_, got = call(t, s, "HomeWrite", map[string]any{
+				"path": "work-items/" + item + "/plan.md",
+				"text": "1. build\n2. ship\n",
+			})
 			require.False(t, got.IsError, text(t, got))
 			read, err = s.ReadResource(ctx, &sdk.ReadResourceParams{URI: uri})
 			require.NoError(t, err)
@@ -225,14 +247,17 @@ func TestC5_TheLoop(t *testing.T) {
 			require.False(t, got.IsError)
 			ran, _ := call(t, s, "ExecCommand", map[string]any{"cmd": "echo shipped", "work_item_id": item})
 			require.Equal(t, "shipped\n", at(ran, "result", "output"))
-			done, got := call(t, s, "CompleteWorkItem", map[string]any{"work_item_id": item, "report": "Shipped, and looked at."})
+			done, got := call(t, s, "CompleteWorkItem",
+				map[string]any{"work_item_id": item, "report": "Shipped, and looked at."})
 			require.False(t, got.IsError)
 			require.Equal(t, item, done["promoted_work_item_id"])
 			kept, _ := call(t, s, "GetWorkItem", map[string]any{"work_item_id": item})
 			require.Equal(t, "Shipped, and looked at.", at(kept, "result", "work_item", "result_summary"))
 
 			require.Eventually(t, func() bool {
-				briefs, err := s.ReadResource(ctx, &sdk.ReadResourceParams{URI: strings.TrimSuffix(uri, "work-items/"+item+"/plan.md") + "briefs"})
+				briefs, err := s.ReadResource(ctx, &sdk.ReadResourceParams{
+					URI: strings.TrimSuffix(uri, "work-items/"+item+"/plan.md") + "briefs",
+				})
 				return err == nil && strings.Contains(briefs.Contents[0].Text, "Shipped, and looked at.")
 			}, time.Minute, 5*time.Millisecond, "the report is a brief")
 
@@ -264,7 +289,11 @@ func TestC5_RefusalsAreResults(t *testing.T) {
 		{"CreateWorkItem", map[string]any{"objective": ""}, "invalid_argument", "objective"},
 		{"CreateWorkItem", map[string]any{"objective": "x", "nonsense": 1}, "unknown_field", "nonsense"},
 		{"ListWorkItems", map[string]any{"report": "no report here"}, "unknown_field", "report"},
-		{"CompleteWorkItem", map[string]any{"report": 5, "work_item_id": "wi_01m7xc9djrj3khnachkj8gd2n0"}, "invalid_argument", "must be text"},
+		{
+			"CompleteWorkItem",
+			map[string]any{"report": 5, "work_item_id": "wi_01m7xc9djrj3khnachkj8gd2n0"},
+			"invalid_argument", "must be text",
+		},
 		{"Fly", nil, "tool_not_available", "CreateWorkItem"},
 	} {
 		envelope, got := call(t, s, c.tool, c.args)
@@ -275,7 +304,8 @@ func TestC5_RefusalsAreResults(t *testing.T) {
 		require.Contains(t, text(t, got), "How to fix it: ")
 	}
 	for _, uri := range []string{
-		"quartet://agents/keeper/work-items/wi_01m7xc9djrj3khnachkj8gd2n0/plan.md", "quartet://agents/other/work-items/wi_01m7xc9djrj3khnachkj8gd2n0/plan.md",
+		"quartet://agents/keeper/work-items/wi_01m7xc9djrj3khnachkj8gd2n0/plan.md",
+		"quartet://agents/other/work-items/wi_01m7xc9djrj3khnachkj8gd2n0/plan.md",
 		"quartet://agents/keeper/work-items/..%2f..%2fother/plan.md",
 	} {
 		_, err := s.ReadResource(dev.Within(t), &sdk.ReadResourceParams{URI: uri})
@@ -293,7 +323,9 @@ func TestX2_ACallWithAnID(t *testing.T) {
 		var ids []string
 		for range 2 {
 			got, err := s.CallTool(dev.Within(t), &sdk.CallToolParams{
-				Meta: sdk.Meta{mcp.RequestIDKey: id}, Name: "CreateWorkItem", Arguments: map[string]any{"objective": "Once"},
+				Meta: sdk.Meta{mcp.RequestIDKey: id}, Name: "CreateWorkItem", Arguments: map[string]any{
+					"objective": "Once",
+				},
 			})
 			require.NoError(t, err)
 			ids = append(ids, at(got.StructuredContent, "result", "work_item", "work_item_id"))
@@ -312,7 +344,10 @@ func TestC5_Progress(t *testing.T) {
 	r := newRig(t)
 	h := &heard{}
 	s := r.overStdio(dev.Within(t), "keeper", true, h)
-	params := &sdk.CallToolParams{Name: "ExecCommand", Arguments: map[string]any{"cmd": "read line; echo got $line", "accepts_input": true, "yield_time": "40s"}}
+	params := &sdk.CallToolParams{Name: "ExecCommand", Arguments: map[string]any{
+		"cmd":           "read line; echo got $line",
+		"accepts_input": true, "yield_time": "40s",
+	}}
 	params.SetProgressToken("p1")
 	type answer struct {
 		got *sdk.CallToolResult
@@ -362,11 +397,15 @@ func TestC5_ListChanged(t *testing.T) {
 	}
 	wait(t, h.listening)
 	require.False(t, has("From elsewhere"))
-	made, err := r.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "From elsewhere"})
+	made, err := r.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
+		AgentId: "keeper", Objective: "From elsewhere",
+	})
 	require.NoError(t, err)
 	wait(t, h.changed)
 	require.True(t, has("From elsewhere"))
-	_, err = r.Work.CompleteWorkItem(dev.Within(t), &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: made.GetWorkItem().GetWorkItemId()})
+	_, err = r.Work.CompleteWorkItem(dev.Within(t), &workv1.CompleteWorkItemRequest{
+		AgentId: "keeper", WorkItemId: made.GetWorkItem().GetWorkItemId(),
+	})
 	require.NoError(t, err)
 	wait(t, h.changed)
 	require.False(t, has("From elsewhere"))
@@ -430,11 +469,29 @@ func TestC5_TheDoor(t *testing.T) {
 		"unknown agent": {"/mcp/nobody", list, nil, 404, "NOT_FOUND"},
 		"odd parameter": {"/mcp/keeper?make=true", list, nil, 400, "UNKNOWN_FIELD"},
 		"odd create":    {"/mcp/keeper?create=perhaps", list, nil, 400, "create"},
-		"odd token":     {"/mcp/keeper?create=true", list, map[string]string{"Authorization": "Bearer nonsense"}, 401, "UNAUTHENTICATED"},
-		"odd origin":    {"/mcp/keeper?create=true", list, map[string]string{"Origin": "https://evil.example"}, 403, "PERMISSION_DENIED"},
-		"odd host":      {"/mcp/keeper?create=true", list, map[string]string{"Host": "evil.example"}, 421, "PERMISSION_DENIED"},
-		"too large":     {"/mcp/keeper?create=true", `{"x":"` + strings.Repeat("x", 4<<20) + `"}`, nil, 413, "TOO_LARGE"},
-		"good":          {"/mcp/keeper?create=true", list, nil, 200, "PickWorkItem"},
+		"odd token": {
+			"/mcp/keeper?create=true", list,
+			map[string]string{"Authorization": "Bearer nonsense"},
+			401,
+			"UNAUTHENTICATED",
+		},
+		"odd origin": {
+			"/mcp/keeper?create=true", list,
+			map[string]string{"Origin": "https://evil.example"},
+			403,
+			"PERMISSION_DENIED",
+		},
+		"odd host": {
+			"/mcp/keeper?create=true", list,
+			map[string]string{"Host": "evil.example"},
+			421,
+			"PERMISSION_DENIED",
+		},
+		"too large": {
+			"/mcp/keeper?create=true", `{"x":"` + strings.Repeat("x", 4<<20) + `"}`, nil, 413,
+			"TOO_LARGE",
+		},
+		"good": {"/mcp/keeper?create=true", list, nil, 200, "PickWorkItem"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, body := post(c.path, c.body, c.header)
@@ -454,7 +511,8 @@ func TestX14_ARestartCostsAClientNothing(t *testing.T) {
 	made, _ := call(t, s, "CreateWorkItem", map[string]any{"objective": "Before"})
 	r.Down()
 	r.Up()
-	kept, got := call(t, s, "GetWorkItem", map[string]any{"work_item_id": at(made, "result", "work_item", "work_item_id")})
+	kept, got := call(t, s, "GetWorkItem",
+		map[string]any{"work_item_id": at(made, "result", "work_item", "work_item_id")})
 	require.False(t, got.IsError)
 	require.Equal(t, "Before", at(kept, "result", "work_item", "objective"))
 }
@@ -466,7 +524,8 @@ func TestC5_AnswersOutliveTheEndOfInput(t *testing.T) {
 		Conn: func(string) (grpc.ClientConnInterface, error) { return r.Conn(), nil },
 	})
 	require.NoError(t, err)
-	in := strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"hand","version":"1"}}}
+	in := strings.NewReader(
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"hand","version":"1"}}}
 {"jsonrpc":"2.0","method":"notifications/initialized"}
 {"jsonrpc":"2.0","id":"two","method":"tools/call","params":{"name":"ExecCommand","arguments":{"cmd":"echo heard"}}}
 `)

@@ -48,7 +48,10 @@ func TestC5_MemoryTools(t *testing.T) {
 		},
 		"stdio": func(t *testing.T) *sdk.ClientSession {
 			r.t = t
-			return r.serve(dev.Within(t), mcp.Config{}, mcp.Options{AgentID: "over-stdio", Create: true, Tools: mcp.MemoryTools}, r.conn, &heard{})
+			return r.serve(dev.Within(t), mcp.Config{}, mcp.Options{
+				AgentID: "over-stdio", Create: true,
+				Tools: mcp.MemoryTools,
+			}, r.conn, &heard{})
 		},
 	} {
 		t.Run(transport, func(t *testing.T) {
@@ -63,7 +66,10 @@ func TestC5_MemoryTools(t *testing.T) {
 				require.Nil(t, tool.OutputSchema)
 				require.NotEmpty(t, tool.Description)
 			}
-			for _, name := range []string{"CreateWorkItem", "PickWorkItem", "UpdateWorkItem", "CompleteWorkItem", "GetWorkItem", "ListWorkItems", "WaitFor", "HomeRead", "HomeWrite", "HomeEdit"} {
+			for _, name := range []string{
+				"CreateWorkItem", "PickWorkItem", "UpdateWorkItem", "CompleteWorkItem",
+				"GetWorkItem", "ListWorkItems", "WaitFor", "HomeRead", "HomeWrite", "HomeEdit",
+			} {
 				require.Contains(t, names, name)
 				if name != "GetWorkItem" { // the others are steps of the procedure
 					require.Contains(t, s.InitializeResult().Instructions, name)
@@ -79,7 +85,8 @@ func TestC5_MemoryTools(t *testing.T) {
 
 			// Each tool is called, with every argument that its schema lists.
 			made, got := call(t, s, "CreateWorkItem", map[string]any{
-				"objective": "Ship it", "plan": "1. build\n", "plan_status": "ready", "todo_list": []any{map[string]any{"text": "build"}},
+				"objective": "Ship it", "plan": "1. build\n", "plan_status": "ready",
+				"todo_list": []any{map[string]any{"text": "build"}},
 			})
 			require.False(t, got.IsError, text(t, got))
 			item := at(made, "result", "work_item", "work_item_id")
@@ -91,11 +98,24 @@ func TestC5_MemoryTools(t *testing.T) {
 				{"PickWorkItem", map[string]any{"work_item_id": item, "reason": "first"}},
 				{"HomeRead", map[string]any{"path": plan, "offset": 0, "limit": 100}},
 				{"HomeWrite", map[string]any{"path": "notes.md", "text": "kept", "expected_sha256": "absent"}},
-				{"HomeEdit", map[string]any{"path": plan, "old_text": "build", "new_text": "build all", "replace_all": true}},
-				{"UpdateWorkItem", map[string]any{"work_item_id": item, "objective": "Ship all", "plan_status": "ready", "todo_list": []any{map[string]any{"text": "build", "state": "completed"}}, "blocked_by": "no key", "expected_revision": 1}},
+				{"HomeEdit", map[string]any{
+					"path": plan, "old_text": "build", "new_text": "build all",
+					"replace_all": true,
+				}},
+				{"UpdateWorkItem", map[string]any{
+					"work_item_id": item, "objective": "Ship all", "plan_status": "ready",
+					"todo_list": []any{map[string]any{"text": "build", "state": "completed"}}, "blocked_by": "no key",
+					"expected_revision": 1,
+				}},
 				{"UpdateWorkItem", map[string]any{"work_item_id": item, "blocked_by": nil}},
-				{"WaitFor", map[string]any{"work_item_id": item, "reason": "a day passes", "wake": "timer", "after": "24h"}},
-				{"WaitFor", map[string]any{"work_item_id": item, "reason": "a day passes", "wake": "timer", "at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}},
+				{"WaitFor", map[string]any{
+					"work_item_id": item, "reason": "a day passes", "wake": "timer",
+					"after": "24h",
+				}},
+				{"WaitFor", map[string]any{
+					"work_item_id": item, "reason": "a day passes", "wake": "timer",
+					"at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339),
+				}},
 				{"WaitFor", map[string]any{"work_item_id": item, "reason": "CI", "wake": "external"}},
 				{"ListWorkItems", map[string]any{"filter": "open", "include_todo_list": true, "limit": 5}},
 				{"GetWorkItem", map[string]any{"work_item_id": item}},
@@ -116,7 +136,10 @@ func TestC5_MemoryTools(t *testing.T) {
 				require.False(t, got.IsError, "%s: %s", c.name, text(t, got))
 			}
 
-			for _, name := range []string{"ExecCommand", "TaskList", "board_create", "agent_task_create", "HomeList", "Fly"} {
+			for _, name := range []string{
+				"ExecCommand", "TaskList", "board_create", "agent_task_create", "HomeList",
+				"Fly",
+			} {
 				envelope, got := call(t, s, name, nil)
 				require.True(t, got.IsError)
 				require.Equal(t, "tool_not_available", at(envelope, "error", "kind"), name)
@@ -184,7 +207,9 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 // TestC5_ARefusalNamesTheToolsOfTheSession: to a caller whose key allows only some tools of the set, those are named.
 func TestC5_ARefusalNamesTheToolsOfTheSession(t *testing.T) {
 	r := newRig(t)
-	_, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 	key, err := identityv1.NewIdentityServiceClient(r.Conn()).CreateKey(dev.Within(t), &identityv1.CreateKeyRequest{
 		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR, Tools: []string{"CreateWorkItem", "ListWorkItems"},
@@ -206,17 +231,21 @@ func TestC5_ARefusalNamesTheToolsOfTheSession(t *testing.T) {
 // An unknown set is refused before anything is created.
 func TestC5_UnknownSetsOfTools(t *testing.T) {
 	r := newRig(t)
-	s, err := mcp.New(mcp.Config{Version: "test"}, mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) { return r.Conn(), nil }})
+	s, err := mcp.New(mcp.Config{Version: "test"}, mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) {
+		return r.Conn(), nil
+	}})
 	require.NoError(t, err)
 	var out strings.Builder
 	for _, set := range []string{"Memory", "some", "memory,all", " memory"} {
-		err := s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), &out, mcp.Options{AgentID: "keeper", Create: true, Tools: set})
+		err := s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), &out,
+			mcp.Options{AgentID: "keeper", Create: true, Tools: set})
 		require.ErrorIs(t, err, fault.InvalidArgument)
 		require.ErrorContains(t, err, "must be all or memory")
 	}
 	require.Empty(t, out.String())
 	for query, says := range map[string]string{
-		"tools=Memory": "must be all or memory", "tools=": "", "tools=memory&tools=all": "UNKNOWN_FIELD", "tool=memory": "create and tools", "tools=all": "",
+		"tools=Memory": "must be all or memory", "tools=": "", "tools=memory&tools=all": "UNKNOWN_FIELD",
+		"tool=memory": "create and tools", "tools=all": "",
 	} {
 		p := r.handOnHTTP(t, "keeper")
 		p.path += "?" + query
@@ -261,7 +290,11 @@ func TestC5_ResultsMatchTheirOutputSchemas(t *testing.T) {
 		checked(name, map[string]any{"no_such_argument": 1}, true)
 	}
 	checked("CompleteWorkItem", map[string]any{"report": 5}, true)
-	item := at(checked("CreateWorkItem", map[string]any{"objective": "Ship it", "todo_list": []any{map[string]any{"text": "build"}}}, false), "result", "work_item", "work_item_id")
+	item := at(
+		checked("CreateWorkItem", map[string]any{
+			"objective": "Ship it",
+			"todo_list": []any{map[string]any{"text": "build"}},
+		}, false), "result", "work_item", "work_item_id")
 	checked("PickWorkItem", map[string]any{"work_item_id": item}, false)
 	checked("CreateTimer", map[string]any{"description": "look", "after": "1h", "work_item_id": item}, false)
 	checked("ListWorkItems", nil, false)
@@ -271,7 +304,10 @@ func TestC5_ResultsMatchTheirOutputSchemas(t *testing.T) {
 	checked("TaskList", map[string]any{"include_terminal": true}, false)
 	checked("HomeWrite", map[string]any{"path": "a.md", "text": ""}, false)
 	checked("HomeList", nil, false)
-	checked("board_create", map[string]any{"board_id": "b", "wal_name": "b", "title": "B", "steps": []any{map[string]any{"step_id": "a", "title": "A"}}}, false)
+	checked("board_create", map[string]any{
+		"board_id": "b", "wal_name": "b", "title": "B",
+		"steps": []any{map[string]any{"step_id": "a", "title": "A"}},
+	}, false)
 	checked("board_get", map[string]any{"board_id": "b"}, false)
 	checked("SpawnAgent", map[string]any{"initial_message": "Count."}, false)
 	checked("CompleteWorkItem", map[string]any{"work_item_id": item, "report": "Shipped."}, false)
@@ -286,7 +322,9 @@ func TestC5_AListOfManyItemsIsShort(t *testing.T) {
 	plan := strings.Repeat("a line of the plan that a preview would show\n", 40)
 	var last string
 	for range 31 {
-		made, err := r.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "An objective of ordinary length", Plan: plan})
+		made, err := r.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
+			AgentId: "keeper", Objective: "An objective of ordinary length", Plan: plan,
+		})
 		require.NoError(t, err)
 		last = made.GetWorkItem().GetWorkItemId()
 	}

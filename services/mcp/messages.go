@@ -13,7 +13,8 @@ const (
 	messageBytes  = 4_000
 )
 
-// showsMessages has the tools whose results show messages in a session with the set memory, to which no turn brings them.
+// showsMessages has the tools whose results show messages in a session with the set memory, to which no turn brings
+// them.
 var showsMessages = map[string]bool{"ListWorkItems": true, "GetWorkItem": true, "PickWorkItem": true}
 
 // messages returns what the result of a tool shows of the messages that no turn has taken. It returns nil if the

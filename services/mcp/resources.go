@@ -49,8 +49,10 @@ func (a *agentServer) itemOf(uri string) (id string, ok bool) {
 // the briefs.
 func (a *agentServer) templates() {
 	a.srv.AddResourceTemplate(&sdk.ResourceTemplate{
-		Name: "plan", Title: "A work item's plan", URITemplate: a.baseURI() + "/work-items/{work_item_id}/plan.md", MIMEType: markdown,
-		Description: "The plan file of a work item as it is now, completed items included. HomeEdit and HomeWrite change it.",
+		Name: "plan", Title: "A work item's plan", URITemplate: a.baseURI() + "/work-items/{work_item_id}/plan.md",
+		MIMEType: markdown,
+		Description: "The plan file of a work item as it is now, completed items included. HomeEdit and HomeWrite " +
+			"change it.",
 	}, a.readPlan)
 	a.srv.AddResource(&sdk.Resource{
 		Name: "briefs", Title: "Briefs", URI: a.briefsURI(), MIMEType: jsonText,
@@ -67,7 +69,10 @@ func (a *agentServer) syncPlans(ctx context.Context) error {
 	}
 	defer unlock()
 	open := map[string]string{}
-	req := &workv1.ListWorkItemsRequest{AgentId: a.agentID, Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageSize: plansShown}
+	req := &workv1.ListWorkItemsRequest{
+		AgentId: a.agentID, Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN,
+		PageSize: plansShown,
+	}
 	got, err := persist(ctx, a, func(ctx context.Context) (*workv1.ListWorkItemsResponse, error) {
 		return a.work.ListWorkItems(a.as(ctx), req)
 	})
@@ -93,7 +98,8 @@ func (a *agentServer) syncPlans(ctx context.Context) error {
 		}
 		a.shown[uri] = true
 		a.srv.AddResource(&sdk.Resource{
-			Name: strings.TrimPrefix(uri, a.baseURI()+"/work-items/"), Title: "Plan: " + objective, URI: uri, MIMEType: markdown,
+			Name: strings.TrimPrefix(uri, a.baseURI()+"/work-items/"), Title: "Plan: " + objective, URI: uri,
+			MIMEType:    markdown,
 			Description: "Plan of the open work item: " + objective,
 		}, a.readPlan)
 	}
@@ -147,7 +153,10 @@ func withText(r sdk.Result, err error) (sdk.Result, error) {
 // MarshalJSON implements json.Marshaler.
 func (r readResult) MarshalJSON() ([]byte, error) {
 	raw, err := r.ReadResourceResult.MarshalJSON()
-	if err != nil || !slices.ContainsFunc(r.Contents, func(c *sdk.ResourceContents) bool { return c.Text == "" && c.Blob == nil }) {
+	if err != nil || !slices.ContainsFunc(r.Contents, func(c *sdk.ResourceContents) bool {
+		return c.Text == "" &&
+			c.Blob == nil
+	}) {
 		return raw, err
 	}
 	var all map[string]json.RawMessage
@@ -181,7 +190,9 @@ func (a *agentServer) readBriefs(ctx context.Context, req *sdk.ReadResourceReque
 	if err != nil {
 		return nil, err
 	}
-	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: req.Params.URI, MIMEType: jsonText, Text: string(text)}}}, nil
+	return &sdk.ReadResourceResult{
+		Contents: []*sdk.ResourceContents{{URI: req.Params.URI, MIMEType: jsonText, Text: string(text)}},
+	}, nil
 }
 
 // follow keeps the list of resources up to date until ctx ends: an item that is created or completed
@@ -189,7 +200,10 @@ func (a *agentServer) readBriefs(ctx context.Context, req *sdk.ReadResourceReque
 // early if the caller may not watch events or the server has none.
 func (a *agentServer) follow(ctx context.Context) {
 	req := &eventv1.WatchEventsRequest{
-		AgentId: a.agentID, Planes: []string{"work", "agent"}, EventTypes: []string{"work_item_created", "work_item_completed", "home_file_written", "brief_written"},
+		AgentId: a.agentID, Planes: []string{"work", "agent"}, EventTypes: []string{
+			"work_item_created",
+			"work_item_completed", "home_file_written", "brief_written",
+		},
 	}
 	for ctx.Err() == nil {
 		err := a.followOnce(ctx, req)

@@ -120,7 +120,9 @@ func (l lazy) Invoke(ctx context.Context, method string, args, reply any, opts .
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
 	conn, err := l.dial(l.service)
 	if err != nil {
 		return nil, err
@@ -152,7 +154,10 @@ func (s *Service) ServeStdio(ctx context.Context, in io.Reader, out io.Writer, o
 	case <-patience.C:
 		absent = true
 	}
-	a := s.server(serverOptions{agentID: o.AgentID, tools: o.Tools, address: o.Address, elsewhere: o.Elsewhere, stdio: true, absent: absent},
+	a := s.server(serverOptions{
+		agentID: o.AgentID, tools: o.Tools, address: o.Address, elsewhere: o.Elsewhere,
+		stdio: true, absent: absent,
+	},
 		func(ctx context.Context) context.Context { return ctx })
 	followed := make(chan struct{})
 	go func() {
@@ -184,7 +189,8 @@ func (s *Service) admit(ctx context.Context, agentID string, create bool) error 
 	var full error
 	_, err = client.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
 		resp, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-			AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, RequestId: "mcp-create-" + id.Derived("", agentID),
+			AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, RequestId: "mcp-create-" +
+				id.Derived("", agentID),
 		})
 		if errors.Is(err, fault.QuotaExceeded) || errors.Is(err, fault.StorageFull) {
 			full, err = err, nil
@@ -242,7 +248,8 @@ func (a *agentServer) lock(ctx context.Context) (unlock func(), err error) {
 // are made as that client.
 func (s *Service) server(o serverOptions, as func(context.Context) context.Context) *agentServer {
 	a := &agentServer{
-		Service: s, serverOptions: o, as: as, shown: map[string]bool{}, sync: make(chan struct{}, 1), admitted: make(chan struct{}),
+		Service: s, serverOptions: o, as: as, shown: map[string]bool{}, sync: make(chan struct{}, 1),
+		admitted:      make(chan struct{}),
 		subscriptions: newSubscriptions(),
 	}
 	absent := ""
@@ -262,7 +269,10 @@ func (s *Service) server(o serverOptions, as func(context.Context) context.Conte
 	if o.stdio { // the handlers also add the capability
 		opts.SubscribeHandler, opts.UnsubscribeHandler = a.subscribe, a.unsubscribe
 	}
-	a.srv = sdk.NewServer(&sdk.Implementation{Name: "quartet", Title: "Quartet: durable memory for agents", Version: s.cfg.Version}, opts)
+	a.srv = sdk.NewServer(&sdk.Implementation{
+		Name: "quartet", Title: "Quartet: durable memory for agents",
+		Version: s.cfg.Version,
+	}, opts)
 	a.templates()
 	a.srv.AddReceivingMiddleware(a.live)
 	a.srv.AddSendingMiddleware(a.acknowledged)

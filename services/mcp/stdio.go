@@ -87,7 +87,8 @@ func (r lineReader) next() (message []byte, head envelope) {
 	text, id, err := r.readLine()
 	r.readErr = err
 	if id != nil {
-		r.refuse(id, jsonrpc.CodeInvalidRequest, fmt.Sprintf("the message is larger than %d bytes; send less at once", r.max))
+		r.refuse(id, jsonrpc.CodeInvalidRequest, fmt.Sprintf("the message is larger than %d bytes; send less at once",
+			r.max))
 		return nil, envelope{}
 	}
 	body := bytes.TrimSpace(text)
@@ -161,7 +162,9 @@ func idOf(head, tail []byte) json.RawMessage {
 
 // refuse answers a message that is not passed to the SDK.
 func (l *line) refuse(id json.RawMessage, code int, message string) {
-	answer, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "error": map[string]any{"code": code, "message": message}})
+	answer, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "error": map[string]any{
+		"code": code, "message": message,
+	}})
 	if err == nil {
 		_, _ = l.write(append(answer, '\n')) // the client may have closed its end
 	}

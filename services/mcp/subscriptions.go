@@ -30,7 +30,10 @@ type subscriptions struct {
 
 // newSubscriptions returns an empty set.
 func newSubscriptions() subscriptions {
-	return subscriptions{mu: &sync.Mutex{}, active: map[string]string{}, pending: map[string]string{}, changed: make(chan struct{}, 1)}
+	return subscriptions{
+		mu: &sync.Mutex{}, active: map[string]string{}, pending: map[string]string{},
+		changed: make(chan struct{}, 1),
+	}
 }
 
 // start compares the pending subscriptions from now on.
@@ -93,7 +96,8 @@ func (a *agentServer) subscribe(ctx context.Context, req *sdk.SubscribeRequest) 
 	_, pending := s.pending[uri]
 	if !active && !pending && len(s.active)+len(s.pending) >= MaxSubscriptions {
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf(
-			"LIMIT_EXCEEDED: the session is subscribed to %d resources, which is the limit; unsubscribe from one before you subscribe to %s", MaxSubscriptions, uri)}
+			"LIMIT_EXCEEDED: the session is subscribed to %d resources, which is the limit; unsubscribe from one "+
+				"before you subscribe to %s", MaxSubscriptions, uri)}
 	}
 	if !active {
 		s.pending[uri] = version
@@ -145,10 +149,14 @@ func (a *agentServer) versionOf(ctx context.Context, uri string) (string, error)
 	// the change would be notified twice.
 	for again := false; ; again = true {
 		got, err := persist(ctx, a, func(ctx context.Context) (*workv1.GetWorkItemResponse, error) {
-			return a.work.GetWorkItem(a.as(ctx), &workv1.GetWorkItemRequest{AgentId: a.agentID, WorkItemId: wi, OmitTodoList: true})
+			return a.work.GetWorkItem(a.as(ctx), &workv1.GetWorkItemRequest{
+				AgentId: a.agentID, WorkItemId: wi,
+				OmitTodoList: true,
+			})
 		})
 		switch {
-		case errors.Is(err, fault.NotFound), errors.Is(err, fault.PermissionDenied), errors.Is(err, fault.InvalidArgument):
+		case errors.Is(err, fault.NotFound), errors.Is(err, fault.PermissionDenied),
+			errors.Is(err, fault.InvalidArgument):
 			return "", sdk.ResourceNotFoundError(uri)
 		case err != nil:
 			return "", a.protocolError(err)

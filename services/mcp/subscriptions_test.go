@@ -26,13 +26,17 @@ func uriOf(agentID, item string) string {
 }
 
 func (r *rig) newItem(agentID, objective string) *workv1.WorkItem {
-	made, err := r.Work.CreateWorkItem(dev.Within(r.t), &workv1.CreateWorkItemRequest{AgentId: agentID, Objective: objective, Plan: "1. begin\n"})
+	made, err := r.Work.CreateWorkItem(dev.Within(r.t), &workv1.CreateWorkItemRequest{
+		AgentId: agentID, Objective: objective, Plan: "1. begin\n",
+	})
 	require.NoError(r.t, err)
 	return made.GetWorkItem()
 }
 
 func (r *rig) spawn(agentID string) {
-	_, err := r.Agents.SpawnAgent(dev.Within(r.t), &agentv1.SpawnAgentRequest{AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := r.Agents.SpawnAgent(dev.Within(r.t), &agentv1.SpawnAgentRequest{
+		AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(r.t, err)
 }
 
@@ -51,7 +55,9 @@ func TestC5_Subscriptions(t *testing.T) {
 			require.NotContains(t, h.request("resources/subscribe", `{"uri":"`+plan+`"}`), "error")
 			require.NotContains(t, h.request("resources/subscribe", `{"uri":"`+briefs+`"}`), "error")
 			write := func(id, text string) {
-				_, err := r.Home.WriteFile(dev.Within(t), &workv1.WriteFileRequest{AgentId: "keeper", Path: "work-items/" + id + "/plan.md", Text: text})
+				_, err := r.Home.WriteFile(dev.Within(t), &workv1.WriteFileRequest{
+					AgentId: "keeper", Path: "work-items/" + id + "/plan.md", Text: text,
+				})
 				require.NoError(t, err)
 			}
 			write(other.GetWorkItemId(), "not subscribed "+name)
@@ -66,15 +72,19 @@ func TestC5_Subscriptions(t *testing.T) {
 			}
 
 			reported := r.newItem("keeper", "To be reported "+name)
-			require.Contains(t, h.request("tools/call", `{"name":"PickWorkItem","arguments":{"work_item_id":"`+reported.GetWorkItemId()+`"}}`), "success")
-			require.Contains(t, h.request("tools/call", `{"name":"CompleteWorkItem","arguments":{"work_item_id":"`+reported.GetWorkItemId()+`","report":"Done."}}`), "success")
+			require.Contains(t, h.request("tools/call", `{"name":"PickWorkItem","arguments":{"work_item_id":"`+
+				reported.GetWorkItemId()+`"}}`), "success")
+			require.Contains(t, h.request("tools/call", `{"name":"CompleteWorkItem","arguments":{"work_item_id":"`+
+				reported.GetWorkItemId()+`","report":"Done."}}`), "success")
 			require.Contains(t, h.notified("notifications/resources/updated"), briefs)
 
 			require.NotContains(t, h.request("resources/unsubscribe", `{"uri":"`+plan+`"}`), "error")
 			write(item.GetWorkItemId(), "4. no longer subscribed "+name)
 			again := r.newItem("keeper", "To be reported again "+name)
-			require.Contains(t, h.request("tools/call", `{"name":"PickWorkItem","arguments":{"work_item_id":"`+again.GetWorkItemId()+`"}}`), "success")
-			require.Contains(t, h.request("tools/call", `{"name":"CompleteWorkItem","arguments":{"work_item_id":"`+again.GetWorkItemId()+`","report":"Done."}}`), "success")
+			require.Contains(t, h.request("tools/call", `{"name":"PickWorkItem","arguments":{"work_item_id":"`+
+				again.GetWorkItemId()+`"}}`), "success")
+			require.Contains(t, h.request("tools/call", `{"name":"CompleteWorkItem","arguments":{"work_item_id":"`+
+				again.GetWorkItemId()+`","report":"Done."}}`), "success")
 			require.Contains(t, h.notified("notifications/resources/updated"), briefs, "and not the plan")
 		})
 	}
@@ -86,7 +96,8 @@ func TestC5_SubscriptionsOfAListeningClient(t *testing.T) {
 	r.spawn("keeper")
 	item := r.newItem("keeper", "Ship it")
 	h := &heard{}
-	s := r.serve(dev.Within(t), mcp.Config{Version: "test", Poll: 10 * time.Millisecond}, mcp.Options{AgentID: "keeper"}, r.conn, h)
+	s := r.serve(dev.Within(t), mcp.Config{Version: "test", Poll: 10 * time.Millisecond},
+		mcp.Options{AgentID: "keeper"}, r.conn, h)
 	require.NoError(t, s.Subscribe(dev.Within(t), &sdk.SubscribeParams{URI: uriOf("keeper", item.GetWorkItemId())}))
 	edits := 0
 	require.Eventually(t, func() bool { // the client's Subscribe may return before the server has acknowledged it
@@ -108,7 +119,10 @@ func TestC5_SubscriptionsAtBelowAndAboveTheLimit(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	h := r.hand(t, mcp.Config{Version: "test"}, mcp.Options{AgentID: "keeper"}, r.conn)
-	for _, uri := range []string{"file:///etc/passwd", uriOf("other", ""), uriOf("keeper", "wi_01m7xc9djrj3khnachkj8gd2n0"), uriOf("keeper", "nothing"), ""} {
+	for _, uri := range []string{
+		"file:///etc/passwd", uriOf("other", ""),
+		uriOf("keeper", "wi_01m7xc9djrj3khnachkj8gd2n0"), uriOf("keeper", "nothing"), "",
+	} {
 		require.Contains(t, h.request("resources/subscribe", `{"uri":"`+uri+`"}`), `"error"`, uri)
 	}
 	uris := []string{uriOf("keeper", "")}
@@ -122,7 +136,8 @@ func TestC5_SubscriptionsAtBelowAndAboveTheLimit(t *testing.T) {
 	refused := h.request("resources/subscribe", `{"uri":"`+last+`"}`)
 	require.Contains(t, refused, "LIMIT_EXCEEDED")
 	require.Contains(t, refused, "unsubscribe")
-	require.NotContains(t, h.request("resources/subscribe", `{"uri":"`+uris[5]+`"}`), `"error"`, "again is no further one")
+	require.NotContains(t, h.request("resources/subscribe", `{"uri":"`+uris[5]+`"}`), `"error"`,
+		"again is no further one")
 	require.NotContains(t, h.request("resources/unsubscribe", `{"uri":"`+uris[5]+`"}`), `"error"`)
 	require.NotContains(t, h.request("resources/subscribe", `{"uri":"`+last+`"}`), `"error"`)
 }
@@ -135,16 +150,20 @@ func TestC5_NoSubscriptionsOverHTTP(t *testing.T) {
 	answer := p.ask(hello)
 	require.Contains(t, answer, `"resources":{"listChanged":true}`)
 	require.NotContains(t, answer, `"subscribe"`)
-	require.Contains(t, p.ask(`{"jsonrpc":"2.0","id":7,"method":"resources/subscribe","params":{"uri":"`+uriOf("keeper", "")+`"}}`), `"error"`)
+	require.Contains(t, p.ask(`{"jsonrpc":"2.0","id":7,"method":"resources/subscribe","params":{"uri":"`+
+		uriOf("keeper", "")+`"}}`), `"error"`)
 }
 
 // SPEC C5.6: an empty plan is a text that is empty, not contents without a text.
 func TestC5_AnEmptyPlan(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	made, err := r.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "Without a plan"})
+	made, err := r.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
+		AgentId: "keeper", Objective: "Without a plan",
+	})
 	require.NoError(t, err)
-	read := `{"jsonrpc":"2.0","id":7,"method":"resources/read","params":{"uri":"` + uriOf("keeper", made.GetWorkItem().GetWorkItemId()) + `"}}`
+	read := `{"jsonrpc":"2.0","id":7,"method":"resources/read","params":{"uri":"` +
+		uriOf("keeper", made.GetWorkItem().GetWorkItemId()) + `"}}`
 	for _, answer := range []string{r.handOnStdio(t, "keeper").ask(read), r.handOnHTTP(t, "keeper").ask(read)} {
 		require.Contains(t, answer, `"text":""`)
 		require.Contains(t, answer, `"mimeType":"text/markdown"`)
@@ -153,7 +172,9 @@ func TestC5_AnEmptyPlan(t *testing.T) {
 	s, err := r.overHTTP(context.WithoutCancel(dev.Within(t)), "/mcp/keeper", &heard{})
 	require.NoError(t, err)
 	defer s.Close()
-	got, err := s.ReadResource(dev.Within(t), &sdk.ReadResourceParams{URI: uriOf("keeper", made.GetWorkItem().GetWorkItemId())})
+	got, err := s.ReadResource(dev.Within(t), &sdk.ReadResourceParams{
+		URI: uriOf("keeper", made.GetWorkItem().GetWorkItemId()),
+	})
 	require.NoError(t, err)
 	require.Len(t, got.Contents, 1)
 	require.Empty(t, got.Contents[0].Text)

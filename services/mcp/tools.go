@@ -44,7 +44,8 @@ var creative = map[string]bool{
 var outward = map[string]bool{"ExecCommand": true, "TaskInput": true}
 
 // outsideTurns rewords what descriptions say of turns: a session over MCP has none.
-var outsideTurns = strings.NewReplacer("the one of this turn", "the one in focus", "the work item of this turn", "the work item in focus", ", and end this turn", "")
+var outsideTurns = strings.NewReplacer("the one of this turn", "the one in focus", "the work item of this turn",
+	"the work item in focus", ", and end this turn", "")
 
 // syncTools fills the list of tools, the first time that it is called. An agent's profile
 // never changes, and every addition would be announced as a change.
@@ -83,10 +84,12 @@ func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 	schema := t.GetInputSchema().AsMap()
 	about := outsideTurns.Replace(t.GetDescription())
 	if t.GetName() == toolComplete {
-		about = "Complete a work item, by default the one in focus. Give the report for the operator as report: it becomes the item's one report. Complete one item at a time."
+		about = "Complete a work item, by default the one in focus. Give the report for the operator as report: it " +
+			"becomes the item's one report. Complete one item at a time."
 		if properties, ok := schema["properties"].(map[string]any); ok {
 			properties[report] = map[string]any{
-				"type": "string", "description": "What was done, for the operator: results, decisions, what is left. At most 256 KiB.",
+				"type": "string", "description": "What was done, for the operator: results, decisions, what is left. " +
+					"At most 256 KiB.",
 			}
 		}
 	}
@@ -118,12 +121,14 @@ func (a *agentServer) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.
 		return refused(call.GetName(), err, a.remedy(err)), nil
 	}
 	if a.tools == MemoryTools && call.GetName() != "" && !isMemoryTool(call.GetName()) {
-		return refused(call.GetName(), a.notInMemory(ctx, call.GetName()), "Use one of the tools that this session lists. A session without the option tools=memory has more."), nil
+		return refused(call.GetName(), a.notInMemory(ctx, call.GetName()),
+			"Use one of the tools that this session lists. A session without the option tools=memory has more."), nil
 	}
 	var args map[string]any
 	if raw := req.Params.Arguments; len(raw) > 0 {
 		if err := json.Unmarshal(raw, &args); err != nil {
-			return refused(call.GetName(), fault.MalformedJSON.Newf("the arguments are not a JSON object: %v", err), ""), nil
+			return refused(call.GetName(), fault.MalformedJSON.Newf("the arguments are not a JSON object: %v", err),
+				""), nil
 		}
 	}
 	if given, ok := args[report]; ok && call.GetName() == toolComplete {
@@ -185,7 +190,8 @@ func (a *agentServer) progress(ctx context.Context, req *sdk.CallToolRequest) (s
 			case now := <-tick.C:
 				seconds := now.Sub(started).Seconds()
 				err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
-					ProgressToken: token, Progress: seconds, Message: fmt.Sprintf("%s runs for %.0f s", req.Params.Name, seconds),
+					ProgressToken: token, Progress: seconds, Message: fmt.Sprintf("%s runs for %.0f s", req.Params.Name,
+						seconds),
 				})
 				if err != nil {
 					return // the client is gone
@@ -224,7 +230,9 @@ func resultOf(got *agentv1.CallToolResponse, messages any) (*sdk.CallToolResult,
 	if err := e.Encode(envelope); err != nil {
 		return nil, err
 	}
-	out := &sdk.CallToolResult{StructuredContent: envelope, Content: []sdk.Content{&sdk.TextContent{Text: strings.TrimSuffix(text.String(), "\n")}}}
+	out := &sdk.CallToolResult{StructuredContent: envelope, Content: []sdk.Content{
+		&sdk.TextContent{Text: strings.TrimSuffix(text.String(), "\n")},
+	}}
 	if e := r.GetError(); e != nil {
 		out.IsError = true
 		out.Content = []sdk.Content{&sdk.TextContent{Text: errorText(e)}}
@@ -256,7 +264,10 @@ func (a *agentServer) remedy(err error) string {
 // fix it; empty: as the code of the error implies.
 func refused(name string, err error, remedy string) *sdk.CallToolResult {
 	f := fault.From(err)
-	e := &agentv1.ToolError{Kind: strings.ToLower(string(f.Reason())), Message: f.Message(), Retryable: client.Passing(err)}
+	e := &agentv1.ToolError{
+		Kind: strings.ToLower(string(f.Reason())), Message: f.Message(),
+		Retryable: client.Passing(err),
+	}
 	envelope := map[string]any{"kind": e.GetKind(), "message": e.GetMessage(), "retryable": e.GetRetryable()}
 	if remedy == "" && f.Code() == codes.InvalidArgument {
 		remedy = "Correct the call by the tool's schema and send it again."

@@ -101,7 +101,8 @@ func TestANamespaceHasNoMoreThanItsLimit(t *testing.T) {
 	}
 	err := p.spawnAgent("acme")
 	require.ErrorIs(t, err, fault.QuotaExceeded)
-	require.ErrorContains(t, err, "namespace acme has 3 of its 3 agents; delete an agent, or have an admin raise the quota")
+	require.ErrorContains(t, err,
+		"namespace acme has 3 of its 3 agents; delete an agent, or have an admin raise the quota")
 	require.Equal(t, retryFull, fault.From(err).RetryAfter())
 	families, gatherErr := p.metrics.Gather()
 	require.NoError(t, gatherErr)
@@ -140,24 +141,28 @@ func TestJournalsAreCountedAtTheStart(t *testing.T) {
 func TestRefusedRequestsTakeNoRoom(t *testing.T) {
 	p := open(t, map[string]string{"acme.open-items": "2"})
 	for range 10 {
-		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) {
-			return nil, fault.InvalidArgument.New("no objective")
-		})
+		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
+			func(context.Context, any) (any, error) {
+				return nil, fault.InvalidArgument.New("no objective")
+			})
 		require.ErrorIs(t, err, fault.InvalidArgument)
 	}
 	item := created()
 	for range 2 {
-		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) {
-			item = created()
-			of(p.work, "acme", item)
-			return "created", nil
-		})
+		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
+			func(context.Context, any) (any, error) {
+				item = created()
+				of(p.work, "acme", item)
+				return "created", nil
+			})
 		require.NoError(t, err)
 	}
 	_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, nil)
 	require.ErrorIs(t, err, fault.QuotaExceeded)
 	of(p.work, "acme", completed(item))
-	_, err = p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) { return "created", nil })
+	_, err = p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) {
+		return "created", nil
+	})
 	require.NoError(t, err)
 }
 
@@ -171,12 +176,13 @@ func TestConcurrentRequestsShareTheRoom(t *testing.T) {
 	decided := make(chan struct{}, len(results))
 	for i := range results {
 		all.Go(func() {
-			_, results[i] = p.gate.Unary(as("acme"), spawn, &agentv1.SpawnAgentRequest{}, func(context.Context, any) (any, error) {
-				decided <- struct{}{}
-				<-release
-				of(p.agent, "acme", spawned())
-				return "spawned", nil
-			})
+			_, results[i] = p.gate.Unary(as("acme"), spawn, &agentv1.SpawnAgentRequest{},
+				func(context.Context, any) (any, error) {
+					decided <- struct{}{}
+					<-release
+					of(p.agent, "acme", spawned())
+					return "spawned", nil
+				})
 			if results[i] != nil {
 				decided <- struct{}{}
 			}
@@ -235,7 +241,12 @@ func TestANamespaceThatHasWrittenItsLimitMayOnlyEndThings(t *testing.T) {
 	p := open(t, map[string]string{"acme.mib": "1"})
 	ok := func(context.Context, any) (any, error) { return "ok", nil }
 	write := func(bytes int) {
-		of(p.work, "acme", &journal.Event{Payload: &workv1.WorkItemCreated{WorkItem: &workv1.WorkItemRecord{Objective: fmt.Sprintf("%*d", bytes, 1)}}})
+		of(p.work, "acme",
+			&journal.Event{
+				Payload: &workv1.WorkItemCreated{
+					WorkItem: &workv1.WorkItemRecord{Objective: fmt.Sprintf("%*d", bytes, 1)},
+				},
+			})
 		require.NoError(t, p.gate.counts.catchUp(t.Context(), MiB))
 	}
 	write(900 << 10)
@@ -246,8 +257,12 @@ func TestANamespaceThatHasWrittenItsLimitMayOnlyEndThings(t *testing.T) {
 		_, err = p.gate.Unary(as("acme"), method, nil, ok)
 		require.ErrorIs(t, err, fault.QuotaExceeded, method)
 	}
-	require.ErrorContains(t, err, "namespace acme has 1 of its 1 mib; journals keep everything that history-days and erase-after do not remove, so an admin has to raise the quota")
-	for _, method := range []string{finish, "/quartet.agent.v1.AgentService/DeleteAgent", "/quartet.agent.v1.AgentService/FinishTurn", "/quartet.agent.v1.AgentService/ListAgents"} {
+	require.ErrorContains(t, err, "namespace acme has 1 of its 1 mib; journals keep everything that history-days and "+
+		"erase-after do not remove, so an admin has to raise the quota")
+	for _, method := range []string{
+		finish, "/quartet.agent.v1.AgentService/DeleteAgent",
+		"/quartet.agent.v1.AgentService/FinishTurn", "/quartet.agent.v1.AgentService/ListAgents",
+	} {
 		_, err = p.gate.Unary(as("acme"), method, nil, ok)
 		require.NoError(t, err, method)
 	}
@@ -260,7 +275,9 @@ func TestANamespaceThatHasWrittenItsLimitMayOnlyEndThings(t *testing.T) {
 func TestAJournalThatCannotBeRead(t *testing.T) {
 	l, err := Parse(nil, map[string]string{"acme.agents": "1"})
 	require.NoError(t, err)
-	g := NewGate(Config{Limits: l, Serves: func(string) bool { return true }, Sources: func(string) ([]journal.Source, error) {
+	g := NewGate(Config{Limits: l, Serves: func(string) bool { return true }, Sources: func(string) ([]journal.Source,
+		error,
+	) {
 		return nil, errors.New("no broker")
 	}})
 	require.ErrorContains(t, g.Start(t.Context()), "no broker")
@@ -282,7 +299,8 @@ func TestTheRateOfRequestsRecovers(t *testing.T) {
 	again := fault.From(err).RetryAfter()
 	require.Greater(t, again, time.Duration(0))
 	require.LessOrEqual(t, again, time.Second)
-	require.Eventually(t, func() bool { return g.Request("acme") == nil }, time.Minute, again, "after the time that the refusal names")
+	require.Eventually(t, func() bool { return g.Request("acme") == nil }, time.Minute, again,
+		"after the time that the refusal names")
 }
 
 // TestI13_ItemsOfDeletedAgentsDoNotCount: an agent that is deleted leaves its open items behind, which are
@@ -291,7 +309,8 @@ func TestI13_ItemsOfDeletedAgentsDoNotCount(t *testing.T) {
 	p := open(t, map[string]string{"acme.open-items": "2"})
 	item := func(agent string, ev *journal.Event) *journal.Event { ev.AgentID = agent; return ev }
 	add := func() error {
-		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) { return "made", nil })
+		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
+			func(context.Context, any) (any, error) { return "made", nil })
 		return err
 	}
 	one, two := item("one", created()), item("two", created())
@@ -330,13 +349,21 @@ func TestI14_LittleMemory(t *testing.T) {
 	of(p.work, "other", created())
 	require.NoError(t, p.gate.counts.catchUp(t.Context(), MiB))
 	call := func(namespace, method string) error {
-		_, err := p.gate.Unary(as(namespace), method, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) { return "ok", nil })
+		_, err := p.gate.Unary(as(namespace), method, &workv1.CreateWorkItemRequest{},
+			func(context.Context, any) (any, error) { return "ok", nil })
 		return err
 	}
 	for _, c := range []struct {
 		live        uint64
 		acme, other bool
-	}{{449, true, true}, {450, false, true}, {549, false, true}, {550, false, false}, {1000, false, false}, {0, true, true}} {
+	}{
+		{449, true, true},
+		{450, false, true},
+		{549, false, true},
+		{550, false, false},
+		{1000, false, false},
+		{0, true, true},
+	} {
 		p.gate.Observe(c.live)
 		for namespace, ok := range map[string]bool{"acme": c.acme, "other": c.other} {
 			require.NoError(t, call(namespace, finish))

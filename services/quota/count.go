@@ -60,8 +60,12 @@ type owner struct{ namespace, agent string }
 
 // newCounts returns counts that follow nothing yet; see start.
 func newCounts(logger *zap.Logger, archived Archived) *counts {
-	c := &counts{held: map[string]map[string]int64{}, items: map[owner]map[uint64]struct{}{}, deleted: map[owner]bool{}, sources: map[string][]journal.Source{}}
-	c.bytes, c.through, c.names = map[journal.Source]map[string]int64{}, map[journal.Source]uint64{}, map[journal.Source]map[uint64]string{}
+	c := &counts{
+		held: map[string]map[string]int64{}, items: map[owner]map[uint64]struct{}{}, deleted: map[owner]bool{},
+		sources: map[string][]journal.Source{},
+	}
+	c.bytes, c.through, c.names = map[journal.Source]map[string]int64{}, map[journal.Source]uint64{},
+		map[journal.Source]map[uint64]string{}
 	c.archived, c.logger = archived, logger.Named("quota")
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.journals = follower.NewSet(c.logger, c.frame)
@@ -70,7 +74,9 @@ func newCounts(logger *zap.Logger, archived Archived) *counts {
 
 // start begins to follow the journals from which kinds of quota are counted (see planes), except those that are
 // followed already, and waits until they are counted up to their current ends.
-func (c *counts) start(ctx context.Context, sources func(plane string) ([]journal.Source, error), kinds []string) error {
+func (c *counts) start(ctx context.Context, sources func(plane string) ([]journal.Source, error),
+	kinds []string,
+) error {
 	if err := c.follow(ctx, sources, kinds); err != nil {
 		return err
 	}
@@ -83,7 +89,9 @@ func (c *counts) start(ctx context.Context, sources func(plane string) ([]journa
 }
 
 // follow begins to follow the journals of kinds.
-func (c *counts) follow(ctx context.Context, sources func(plane string) ([]journal.Source, error), kinds []string) error {
+func (c *counts) follow(ctx context.Context, sources func(plane string) ([]journal.Source, error),
+	kinds []string,
+) error {
 	c.following.Lock()
 	defer c.following.Unlock()
 	for _, kind := range kinds {
@@ -213,7 +221,10 @@ func (c *counts) all() []*identityv1.NamespaceUse {
 	defer c.mu.Unlock()
 	out := make([]*identityv1.NamespaceUse, 0, len(c.held))
 	for namespace, of := range c.held {
-		out = append(out, &identityv1.NamespaceUse{Namespace: namespace, Agents: of[Agents], OpenItems: of[OpenItems], Bytes: of[MiB]})
+		out = append(out, &identityv1.NamespaceUse{
+			Namespace: namespace, Agents: of[Agents], OpenItems: of[OpenItems],
+			Bytes: of[MiB],
+		})
 	}
 	return out
 }

@@ -56,7 +56,9 @@ func (g *Gate) Delivery(namespace, triggerID string, bytes int) error {
 
 // delivery checks the memory and the bytes of the namespace, and then calls use with each rate that limits a
 // delivery, its key and the amount. It returns an error for the first for which use returns a time to wait.
-func (g *Gate) delivery(namespace, triggerID string, bytes int, use func(r *admission.Rates[string], key string, n int) time.Duration) error {
+func (g *Gate) delivery(namespace, triggerID string, bytes int, use func(r *admission.Rates[string], key string,
+	n int) time.Duration,
+) error {
 	if g == nil {
 		return nil
 	}
@@ -89,6 +91,7 @@ func (g *Gate) delivery(namespace, triggerID string, bytes int, use func(r *admi
 func (g *Gate) tooFast(namespace, kind string, limit int64, wait time.Duration, who string) error {
 	g.refusals.WithLabelValues(kind).Inc()
 	what := map[string]string{Deliveries: "deliveries", DeliveryKiB: "KiB of deliveries"}[kind]
-	return fault.RateLimited.New(fmt.Sprintf("%s receives more than %d %s a second; send this one again in %s", who, limit, what, wait.Round(time.Millisecond)),
+	return fault.RateLimited.New(fmt.Sprintf("%s receives more than %d %s a second; send this one again in %s", who,
+		limit, what, wait.Round(time.Millisecond)),
 		"quota", kind, "limit", strconv.FormatInt(limit, 10), "namespace", namespace).WithRetryAfter(wait)
 }

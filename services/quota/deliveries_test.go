@@ -17,7 +17,10 @@ import (
 // worth; one trigger may use half; a refused delivery consumes nothing, and its error has a time to retry.
 func TestG9_RatesOfDeliveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, err := Parse(map[string]int{Deliveries: 4, DeliveryKiB: 1000}, map[string]string{"free.deliveries": "0", "free.delivery-kib": "0"})
+		l, err := Parse(map[string]int{Deliveries: 4, DeliveryKiB: 1000}, map[string]string{
+			"free.deliveries":   "0",
+			"free.delivery-kib": "0",
+		})
 		require.NoError(t, err)
 		g := NewGate(Config{Limits: l})
 		for range 20 { // half of ten seconds
@@ -56,7 +59,12 @@ func TestG9_DeliveriesAreStoredWithinTheQuota(t *testing.T) {
 	p := open(t, map[string]string{"acme.mib": "1"})
 	require.NoError(t, p.gate.Delivery("acme", "trg_1", 100))
 	for range 3 {
-		of(p.work, "acme", &journal.Event{Payload: &workv1.WorkItemCreated{WorkItem: &workv1.WorkItemRecord{Objective: fmt.Sprintf("%*d", 400<<10, 1)}}})
+		of(p.work, "acme",
+			&journal.Event{
+				Payload: &workv1.WorkItemCreated{
+					WorkItem: &workv1.WorkItemRecord{Objective: fmt.Sprintf("%*d", 400<<10, 1)},
+				},
+			})
 	}
 	require.NoError(t, p.gate.counts.catchUp(t.Context(), MiB))
 	require.ErrorIs(t, p.gate.CheckDelivery("acme", "trg_1", 100), fault.QuotaExceeded)

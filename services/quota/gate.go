@@ -32,14 +32,17 @@ var makes = map[string]string{
 // limit, or when memory is short. Methods that end, complete or delete something are not among
 // them, nor those of a turn that has started.
 var writes = map[string]bool{
-	"/quartet.agent.v1.AgentService/SpawnAgent": true, "/quartet.agent.v1.AgentService/EnqueueMessage": true, "/quartet.agent.v1.AgentService/AcquireTurn": true,
+	"/quartet.agent.v1.AgentService/SpawnAgent": true, "/quartet.agent.v1.AgentService/EnqueueMessage": true,
+	"/quartet.agent.v1.AgentService/AcquireTurn":  true,
 	"/quartet.work.v1.WorkService/CreateWorkItem": true, "/quartet.work.v1.WorkService/UpdateWorkItem": true,
 	"/quartet.work.v1.HomeService/WriteFile": true, "/quartet.work.v1.HomeService/EditFile": true,
 	"/quartet.task.v1.TaskService/ExecCommand":      true,
 	"/quartet.waiting.v1.WaitingService/CreateWait": true, "/quartet.waiting.v1.WaitingService/CreateTimer": true,
 	"/quartet.waiting.v1.WaitingService/CreateExternalTrigger": true,
-	"/quartet.board.v1.BoardService/CreateBoard":               true, "/quartet.board.v1.BoardService/UpdateBoard": true,
-	"/quartet.board.v1.BoardService/DispatchWorker": true, "/quartet.board.v1.BoardService/OpenStandingDispatch": true,
+	"/quartet.board.v1.BoardService/CreateBoard":               true,
+	"/quartet.board.v1.BoardService/UpdateBoard":               true,
+	"/quartet.board.v1.BoardService/DispatchWorker":            true,
+	"/quartet.board.v1.BoardService/OpenStandingDispatch":      true,
 }
 
 // repeats has the methods among makes and writes that store their request id. Their repetitions
@@ -47,8 +50,9 @@ var writes = map[string]bool{
 var repeats = map[string]bool{
 	"/quartet.agent.v1.AgentService/SpawnAgent": true, "/quartet.agent.v1.AgentService/EnqueueMessage": true,
 	"/quartet.work.v1.WorkService/CreateWorkItem": true, "/quartet.work.v1.WorkService/UpdateWorkItem": true,
-	"/quartet.task.v1.TaskService/ExecCommand":       true,
-	"/quartet.waiting.v1.WaitingService/CreateTimer": true, "/quartet.waiting.v1.WaitingService/CreateExternalTrigger": true,
+	"/quartet.task.v1.TaskService/ExecCommand":                 true,
+	"/quartet.waiting.v1.WaitingService/CreateTimer":           true,
+	"/quartet.waiting.v1.WaitingService/CreateExternalTrigger": true,
 }
 
 const (
@@ -110,11 +114,14 @@ func NewGate(cfg Config) *Gate {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	refusals := meter.Counter(cfg.Metrics, "quartet_quota_refusals_total", "Requests refused because of a quota of their namespace.", "quota")
+	refusals := meter.Counter(cfg.Metrics, "quartet_quota_refusals_total",
+		"Requests refused because of a quota of their namespace.", "quota")
 	return &Gate{
-		cfg: cfg, refusals: refusals, counts: newCounts(cfg.Logger, cfg.Archived), tallies: map[tallyKey]*tally{}, streams: admission.NewHeld(streamsTotal),
-		turns: admission.NewTurns(delayTarget), rates: map[string]*rate.Limiter{},
-		turnLimit: meter.Gauge(cfg.Metrics, "quartet_turn_limit", "Calls of a namespace that run at a time, because the process is short of processor time; 0: no limit.").WithLabelValues(),
+		cfg: cfg, refusals: refusals, counts: newCounts(cfg.Logger, cfg.Archived), tallies: map[tallyKey]*tally{},
+		streams: admission.NewHeld(streamsTotal),
+		turns:   admission.NewTurns(delayTarget), rates: map[string]*rate.Limiter{},
+		turnLimit: meter.Gauge(cfg.Metrics, "quartet_turn_limit", "Calls of a namespace that run at a time, because "+
+			"the process is short of processor time; 0: no limit.").WithLabelValues(),
 	}
 }
 
@@ -207,7 +214,8 @@ func (g *Gate) Request(namespace string) error {
 	r.Cancel()
 	g.refusals.WithLabelValues(Requests).Inc()
 	n := strconv.FormatInt(limit, 10)
-	return fault.RateLimited.New("namespace "+namespace+" sends more than its "+n+" requests a second; repeat this one in "+wait.Round(time.Millisecond).String()+", with the same request_id",
+	return fault.RateLimited.New("namespace "+namespace+" sends more than its "+n+
+		" requests a second; repeat this one in "+wait.Round(time.Millisecond).String()+", with the same request_id",
 		"quota", Requests, "limit", n, "namespace", namespace).WithRetryAfter(wait)
 }
 
@@ -241,7 +249,8 @@ func (g *Gate) memory(namespace string) error {
 		return nil
 	}
 	g.refusals.WithLabelValues("memory").Inc()
-	return fault.Overloaded.New("the server has little memory left and takes nothing new now; delete or complete something, or repeat the request later", "bound", "memory").WithRetryAfter(memoryAfter)
+	return fault.Overloaded.New("the server has little memory left and takes nothing new now; delete or complete "+
+		"something, or repeat the request later", "bound", "memory").WithRetryAfter(memoryAfter)
 }
 
 // stored returns OVERLOADED if memory is short (see memory), QUOTA_EXCEEDED if the journals hold as many bytes of the
@@ -256,7 +265,8 @@ func (g *Gate) stored(namespace string) error {
 	}
 	if bytes := g.counts.get(namespace, MiB); bytes >= limit<<20 {
 		g.refusals.WithLabelValues(MiB).Inc()
-		return full(namespace, MiB, limit, bytes>>20, "journals keep everything that history-days and erase-after do not remove, so an admin has to raise the quota").With("bytes", strconv.FormatInt(bytes, 10))
+		return full(namespace, MiB, limit, bytes>>20, "journals keep everything that history-days and erase-after do "+
+			"not remove, so an admin has to raise the quota").With("bytes", strconv.FormatInt(bytes, 10))
 	}
 	return nil
 }
@@ -286,7 +296,8 @@ func (g *Gate) room(ctx context.Context, namespace, kind string) (done func(), e
 		ctx, cancel := context.WithTimeout(ctx, catchUpTerm)
 		defer cancel()
 		if err := g.counts.catchUp(ctx, kind); err != nil {
-			return nil, fault.NotReady.New("how many " + kind + " the namespace has cannot be counted now; repeat the request in a moment").WithCause(err)
+			return nil, fault.NotReady.New("how many " + kind + " the namespace has cannot be counted now; repeat " +
+				"the request in a moment").WithCause(err)
 		}
 		t.base, t.since = g.counts.get(namespace, kind), t.running
 	}
@@ -307,6 +318,8 @@ func (g *Gate) room(ctx context.Context, namespace, kind string) (done func(), e
 // full returns QUOTA_EXCEEDED for a namespace that holds value of a kind, of which it may hold limit.
 // remedy tells the caller how to make room.
 func full(namespace, kind string, limit, value int64, remedy string) *fault.Error {
-	return fault.QuotaExceeded.New(fmt.Sprintf("namespace %s has %d of its %d %s; %s", namespace, value, limit, kind, remedy),
-		"quota", kind, "limit", strconv.FormatInt(limit, 10), "value", strconv.FormatInt(value, 10), "namespace", namespace).WithRetryAfter(retryFull)
+	return fault.QuotaExceeded.New(fmt.Sprintf("namespace %s has %d of its %d %s; %s", namespace, value, limit, kind,
+		remedy),
+		"quota", kind, "limit", strconv.FormatInt(limit, 10), "value", strconv.FormatInt(value, 10), "namespace",
+		namespace).WithRetryAfter(retryFull)
 }

@@ -25,7 +25,10 @@ func TestTheMethodsExist(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	l, err := Parse(map[string]int{Agents: 5}, map[string]string{"acme.agents": "7", "free.agents": "0", "acme.mib": "1"})
+	l, err := Parse(map[string]int{Agents: 5}, map[string]string{
+		"acme.agents": "7", "free.agents": "0",
+		"acme.mib": "1",
+	})
 	require.NoError(t, err)
 	for namespace, want := range map[string]int64{"acme": 7, "free": 0, "other": 5} {
 		require.Equal(t, want, l.limit(namespace, Agents), namespace)

@@ -69,7 +69,8 @@ func Parse(def map[string]int, single map[string]string) (*Limits, error) {
 		n, err := strconv.Atoi(text)
 		switch {
 		case fault.Name("namespace", namespace) != nil || !slices.Contains(Kinds, kind):
-			return nil, fmt.Errorf("namespace-quotas: %q must be a namespace, a dot and one of %s", name, strings.Join(Kinds, ", "))
+			return nil, fmt.Errorf("namespace-quotas: %q must be a namespace, a dot and one of %s", name,
+				strings.Join(Kinds, ", "))
 		case err != nil || n < 0:
 			return nil, fmt.Errorf("namespace-quotas: %s is %q; it must be a number, 0 for no limit", name, text)
 		}

@@ -35,7 +35,8 @@ func (c *counts) lookAgain(ctx context.Context) {
 			return
 		}
 		if err := c.recount(ctx); err != nil && ctx.Err() == nil {
-			c.logger.Warn("what namespaces hold is not counted again after events were removed; it is tried again", zap.Error(err))
+			c.logger.Warn("what namespaces hold is not counted again after events were removed; it is tried again",
+				zap.Error(err))
 		}
 	}
 }

@@ -24,7 +24,9 @@ type shortened struct {
 	gone *atomic.Uint64
 }
 
-func (s shortened) Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) error {
+func (s shortened) Follow(ctx context.Context, after framelog.End,
+	fn func(at framelog.End, lines []journal.Line) error,
+) error {
 	gone := s.gone.Load()
 	return s.Source.Follow(ctx, after, func(at framelog.End, lines []journal.Line) error {
 		var left []journal.Line
@@ -37,7 +39,8 @@ func (s shortened) Follow(ctx context.Context, after framelog.End, fn func(at fr
 	})
 }
 
-// TestWhatWasRemovedCountsNoMore: once a segment was stored anew the bytes of its journal are counted again, beside what is written meanwhile.
+// TestWhatWasRemovedCountsNoMore: once a segment was stored anew the bytes of its journal are counted again, beside
+// what is written meanwhile.
 func TestWhatWasRemovedCountsNoMore(t *testing.T) {
 	journals := planetest.NewJournals()
 	work := journals.NewWriter(t, "work", workv1.File_quartet_work_v1_work_event_proto)
@@ -66,7 +69,9 @@ func TestWhatWasRemovedCountsNoMore(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, g.Stop(context.Background())) })
 	create := func(namespace, text string) {
 		work.WriteAs(journal.Actor{Namespace: namespace, Principal: "test", Role: rpc.RoleService},
-			&journal.Event{AgentID: "a", WorkItemID: "wi_" + text[:1], Payload: &workv1.WorkItemCreated{WorkItem: &workv1.WorkItemRecord{Objective: text}}})
+			&journal.Event{AgentID: "a", WorkItemID: "wi_" + text[:1], Payload: &workv1.WorkItemCreated{
+				WorkItem: &workv1.WorkItemRecord{Objective: text},
+			}})
 	}
 	for range 3 {
 		create("acme", strings.Repeat("x", 400_000))

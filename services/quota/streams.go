@@ -33,7 +33,10 @@ func (g *Gate) Stream(a rpc.Actor) (release func(), err error) {
 		return nil, err
 	}
 	limit := g.cfg.Limits.limit(a.Namespace, Streams)
-	uses := []admission.Use{{Kind: "namespace", Name: a.Namespace, Limit: limit}, {Kind: "credential", Name: credential(a), Limit: (limit + 1) / 2}}
+	uses := []admission.Use{
+		{Kind: "namespace", Name: a.Namespace, Limit: limit},
+		{Kind: "credential", Name: credential(a), Limit: (limit + 1) / 2},
+	}
 	release, above, ok := g.streams.Take(1, uses...)
 	if ok {
 		return release, nil

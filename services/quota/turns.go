@@ -30,7 +30,9 @@ func (g *Gate) Enter(ctx context.Context, a rpc.Actor) (*admission.Turn, error) 
 	turn, err := g.turns.Enter(ctx, a.Namespace)
 	if errors.Is(err, admission.ErrTooManyWait) {
 		g.refusals.WithLabelValues("turns").Inc()
-		err = fault.Overloaded.New("the server is busy, and too many calls of namespace "+a.Namespace+" wait for it already; send fewer at a time", "bound", "turns", "namespace", a.Namespace).WithRetryAfter(turnAfter)
+		err = fault.Overloaded.New("the server is busy, and too many calls of namespace "+a.Namespace+
+			" wait for it already; send fewer at a time", "bound", "turns", "namespace", a.Namespace).
+			WithRetryAfter(turnAfter)
 	}
 	return turn, err
 }

@@ -44,7 +44,8 @@ func (g *Gate) count(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, usageTerm)
 	defer cancel()
 	if err := g.counts.start(ctx, g.cfg.Sources, counted); err != nil {
-		return fault.NotReady.New("the journals are being read to count what namespaces hold; repeat the call in a moment").WithCause(err)
+		return fault.NotReady.New(
+			"the journals are being read to count what namespaces hold; repeat the call in a moment").WithCause(err)
 	}
 	return nil
 }

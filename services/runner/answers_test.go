@@ -42,43 +42,52 @@ var answers = map[string]struct {
 	says  string  // what people read of it
 	pause float64 // seconds that the provider asks for
 }{
-	"anthropic-400-credit":              {class: unpaid, says: "credit balance is too low"},
-	"anthropic-400-invalid":             {class: refused, says: "400 Bad Request: invalid_request_error: max_tokens: 9999999 > 64000 (request req_0000000000000000000000a1)"},
+	"anthropic-400-credit": {class: unpaid, says: "credit balance is too low"},
+	"anthropic-400-invalid": {class: refused, says: "400 Bad Request: invalid_request_error: max_tokens: " +
+		"9999999 > 64000 (request req_0000000000000000000000a1)"},
 	"anthropic-400-too-long":            {class: overBound, says: "203284 tokens > 200000"},
 	"anthropic-400-too-long-with-reply": {class: overBound, says: "exceed context limit"},
 	"anthropic-400-usage-limit":         {class: unpaid, says: "usage limits"},
-	"anthropic-401-key":                 {class: denied, says: "401 Unauthorized: authentication_error: invalid x-api-key"},
-	"anthropic-402-billing":             {class: unpaid, says: "402 Payment Required: billing_error"},
-	"anthropic-403-permission":          {class: denied, says: "may not use this model"},
-	"anthropic-404-model":               {class: misconfigured, says: "not_found_error: model: test-model"},
-	"anthropic-413-too-large":           {class: overBound, says: "exceeds the maximum size"},
-	"anthropic-429-rate-limit":          {says: "429 Too Many Requests: rate_limit_error", pause: 1},
-	"anthropic-429-spend-limit":         {class: unpaid, says: "monthly spend limit"},
-	"anthropic-500-api-error":           {says: "500 Internal Server Error: api_error"},
-	"anthropic-529-overloaded":          {says: "529: overloaded_error: Overloaded (request req_0000000000000000000000a1)"},
-	"anthropic-502-web-page":            {says: "502 Bad Gateway: the answer is a web page"},
-	"anthropic-200-web-page":            {says: "the answer is a web page instead of the API's JSON"},
+	"anthropic-401-key": {class: denied, says: "401 Unauthorized: authentication_error: invalid " +
+		"x-api-key"},
+	"anthropic-402-billing":     {class: unpaid, says: "402 Payment Required: billing_error"},
+	"anthropic-403-permission":  {class: denied, says: "may not use this model"},
+	"anthropic-404-model":       {class: misconfigured, says: "not_found_error: model: test-model"},
+	"anthropic-413-too-large":   {class: overBound, says: "exceeds the maximum size"},
+	"anthropic-429-rate-limit":  {says: "429 Too Many Requests: rate_limit_error", pause: 1},
+	"anthropic-429-spend-limit": {class: unpaid, says: "monthly spend limit"},
+	"anthropic-500-api-error":   {says: "500 Internal Server Error: api_error"},
+	"anthropic-529-overloaded": {says: "529: overloaded_error: Overloaded (request " +
+		"req_0000000000000000000000a1)"},
+	"anthropic-502-web-page": {says: "502 Bad Gateway: the answer is a web page"},
+	"anthropic-200-web-page": {says: "the answer is a web page instead of the API's JSON"},
 	"anthropic-200-overloaded-in-stream": {
 		says: "overloaded_error: Overloaded (request req_0000000000000000000000a1)",
 	},
-	"anthropic-200-cut":             {says: "stream ended before the reply did"},
-	"anthropic-200-cut-in-a-call":   {says: "stream ended before the reply did"},
-	"anthropic-200-malformed":       {says: "no complete reply was received: invalid character"},
-	"openai-400-invalid":            {class: refused, says: "Invalid value for 'max_completion_tokens'"},
-	"openai-400-llamacpp-too-long":  {class: overBound, says: "exceed_context_size_error: the request exceeds the available context size"},
-	"openai-200-llamacpp-too-long":  {class: overBound, says: "the request exceeds the available context size"},
-	"openai-400-too-long":           {class: overBound, says: "130000 tokens"},
-	"openai-400-vllm-too-long":      {class: overBound, says: "400 Bad Request: This model's maximum context length is 4096 tokens"},
-	"openai-401-key":                {class: denied, says: "Incorrect API key provided"},
-	"openai-403-country":            {class: denied, says: "territory not supported"},
-	"openai-403-moderation":         {class: refused, says: "declined to forward the message: 403 Forbidden: The chosen model requires moderation"},
-	"openai-404-model":              {class: misconfigured, says: "does not exist"},
-	"openai-404-no-api":             {class: misconfigured, says: "404 Not Found: 404 page not found; check --model and --base-url"},
-	"openai-404-ollama-model":       {class: misconfigured, says: "404 Not Found: model 'test-model' not found, try pulling it first; check --model"},
-	"openai-429-quota":              {class: unpaid, says: "exceeded your current quota"},
-	"openai-429-rate-limit":         {says: "requests per min (RPM)", pause: 0.12},
-	"openai-429-too-large":          {class: overBound, says: "Requested 36278"},
-	"openai-500-server-error":       {says: "server_error: The server had an error while processing your request (request req_00000000000000b2)"},
+	"anthropic-200-cut":           {says: "stream ended before the reply did"},
+	"anthropic-200-cut-in-a-call": {says: "stream ended before the reply did"},
+	"anthropic-200-malformed":     {says: "no complete reply was received: invalid character"},
+	"openai-400-invalid":          {class: refused, says: "Invalid value for 'max_completion_tokens'"},
+	"openai-400-llamacpp-too-long": {class: overBound, says: "exceed_context_size_error: the request exceeds the " +
+		"available context size"},
+	"openai-200-llamacpp-too-long": {class: overBound, says: "the request exceeds the available context size"},
+	"openai-400-too-long":          {class: overBound, says: "130000 tokens"},
+	"openai-400-vllm-too-long": {class: overBound, says: "400 Bad Request: This model's maximum context length " +
+		"is 4096 tokens"},
+	"openai-401-key":     {class: denied, says: "Incorrect API key provided"},
+	"openai-403-country": {class: denied, says: "territory not supported"},
+	"openai-403-moderation": {class: refused, says: "declined to forward the message: 403 Forbidden: The " +
+		"chosen model requires moderation"},
+	"openai-404-model": {class: misconfigured, says: "does not exist"},
+	"openai-404-no-api": {class: misconfigured, says: "404 Not Found: 404 page not found; check --model " +
+		"and --base-url"},
+	"openai-404-ollama-model": {class: misconfigured, says: "404 Not Found: model 'test-model' not found, try " +
+		"pulling it first; check --model"},
+	"openai-429-quota":      {class: unpaid, says: "exceeded your current quota"},
+	"openai-429-rate-limit": {says: "requests per min (RPM)", pause: 0.12},
+	"openai-429-too-large":  {class: overBound, says: "Requested 36278"},
+	"openai-500-server-error": {says: "server_error: The server had an error while processing your request " +
+		"(request req_00000000000000b2)"},
 	"openai-502-web-page":           {says: "502 Bad Gateway: the answer is a web page"},
 	"openai-503-overloaded":         {says: "503 Service Unavailable: server_error: The engine"},
 	"openai-200-cut":                {says: "stream ended before the reply did"},
@@ -99,7 +108,8 @@ func replay(t *testing.T, w http.ResponseWriter, r *http.Request, recorded []byt
 	}
 	head, body, _ := bytes.Cut(recorded, []byte("\n\n"))
 	// The client may be gone already, which is its right.
-	_, _ = fmt.Fprintf(conn, "%s\r\nConnection: close\r\n\r\n%s", bytes.ReplaceAll(head, []byte("\n"), []byte("\r\n")), body)
+	_, _ = fmt.Fprintf(conn, "%s\r\nConnection: close\r\n\r\n%s", bytes.ReplaceAll(head, []byte("\n"), []byte("\r\n")),
+		body)
 	_ = conn.Close()
 }
 
@@ -165,7 +175,8 @@ func TestC6_RecordedAnswers(t *testing.T) {
 				}
 				require.EqualValues(t, 1, asked, "asking again would cost nothing and bring nothing")
 				require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_RELEASED, turn.GetEndReason())
-				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, c.message(id), "the message is not to blame")
+				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, c.message(id),
+					"the message is not to blame")
 				for range 4 { // however often it is started before somebody mends it
 					_, err = c.run(1000, attempts)
 					require.ErrorContains(t, err, want.says)
@@ -173,7 +184,8 @@ func TestC6_RecordedAnswers(t *testing.T) {
 				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, c.message(id))
 			case overBound:
 				require.NoError(t, err)
-				require.EqualValues(t, 1, asked, "there is nothing to drop yet, and the same again would not fit either")
+				require.EqualValues(t, 1, asked,
+					"there is nothing to drop yet, and the same again would not fit either")
 				require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_BASELINE_OVER_BUDGET, turn.GetEndReason())
 				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, c.message(id))
 			case refused:
@@ -214,12 +226,18 @@ type recordedCase struct {
 }
 
 func (c *recordedCase) spawn() {
-	_, err := c.Agents.SpawnAgent(dev.Within(c.t), &agentv1.SpawnAgentRequest{AgentId: c.agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := c.Agents.SpawnAgent(dev.Within(c.t), &agentv1.SpawnAgentRequest{
+		AgentId: c.agentID,
+		Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(c.t, err)
 }
 
 func (c *recordedCase) say(text string) string {
-	resp, err := c.Agents.EnqueueMessage(dev.Within(c.t), &agentv1.EnqueueMessageRequest{AgentId: c.agentID, Text: text})
+	resp, err := c.Agents.EnqueueMessage(dev.Within(c.t), &agentv1.EnqueueMessageRequest{
+		AgentId: c.agentID,
+		Text:    text,
+	})
 	require.NoError(c.t, err)
 	return resp.GetMessageId()
 }
@@ -238,7 +256,10 @@ func (c *recordedCase) lastTurn() *agentv1.Turn {
 }
 
 func (c *recordedCase) failure() string {
-	resp, err := c.Agents.ListBriefs(dev.Within(c.t), &agentv1.ListBriefsRequest{AgentId: c.agentID, Kind: agentv1.BriefKind_BRIEF_KIND_FAILURE})
+	resp, err := c.Agents.ListBriefs(dev.Within(c.t), &agentv1.ListBriefsRequest{
+		AgentId: c.agentID,
+		Kind:    agentv1.BriefKind_BRIEF_KIND_FAILURE,
+	})
 	require.NoError(c.t, err)
 	require.Len(c.t, resp.GetBriefs(), 1)
 	return resp.GetBriefs()[0].GetText()
@@ -249,7 +270,8 @@ func (c *recordedCase) failure() string {
 func (c *recordedCase) run(times int64, attempts int) (int64, error) {
 	p, asked := fallible(c.t, c.kind, c.recorded, times)
 	run, err := runner.New(runner.Config{
-		AgentIDs: []string{c.agentID}, Provider: c.kind, Model: "test-model", BaseURL: p.base(), Key: "sk-secret-key", MaxTurns: 1, Attempts: attempts,
+		AgentIDs: []string{c.agentID}, Provider: c.kind, Model: "test-model", BaseURL: p.base(), Key: "sk-secret-key",
+		MaxTurns: 1, Attempts: attempts,
 		Backoff: time.Millisecond, MaxBackoff: 2 * time.Millisecond, Out: &c.out, JSON: true, Transport: c.transport,
 	}, c.Client)
 	require.NoError(c.t, err)
@@ -268,7 +290,8 @@ func TestC6_AnAbortDoesNotWaitForTheProvidersPause(t *testing.T) {
 		id := r.say("try", agentv1.Priority_PRIORITY_NORMAL)
 		done := make(chan error, 1)
 		go func() { done <- r.run(p, nil) }()
-		require.Eventually(t, func() bool { return strings.Contains(r.out.String(), `"event":"retry"`) }, time.Minute, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(r.out.String(), `"event":"retry"`) }, time.Minute,
+			5*time.Millisecond)
 		require.GreaterOrEqual(t, r.events("retry")[0]["seconds"], 86400.0)
 		_, err := r.Agents.AbortRun(context.Background(), &agentv1.AbortRunRequest{AgentId: "keeper"})
 		require.NoError(t, err)
@@ -354,7 +377,8 @@ func TestC6_RecordedReplies(t *testing.T) {
 				return
 			}
 			require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_FINISHED, c.lastTurn().GetEndReason())
-			got, err := c.Agents.GetTurn(dev.Within(t), &agentv1.GetTurnRequest{AgentId: name, TurnId: c.lastTurn().GetTurnId()})
+			got, err := c.Agents.GetTurn(dev.Within(t), &agentv1.GetTurnRequest{AgentId: name, TurnId: c.lastTurn().
+				GetTurnId()})
 			require.NoError(t, err)
 			first := got.GetRounds()[0]
 			require.Equal(t, want.text, first.GetText())

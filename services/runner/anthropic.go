@@ -65,8 +65,10 @@ func (m *claude) Reply(ctx context.Context, req Request, onText func(string)) (*
 	// A reply that reaches the end of the context window is treated like one that reaches
 	// the limit of tokens; the next request then does not fit.
 	out := &Answer{
-		InputTokens:  message.Usage.InputTokens + message.Usage.CacheReadInputTokens + message.Usage.CacheCreationInputTokens,
-		OutputTokens: message.Usage.OutputTokens, CutOff: message.StopReason == anthropic.StopReasonMaxTokens || message.StopReason == anthropic.StopReasonModelContextWindowExceeded,
+		InputTokens: message.Usage.InputTokens + message.Usage.CacheReadInputTokens +
+			message.Usage.CacheCreationInputTokens,
+		OutputTokens: message.Usage.OutputTokens, CutOff: message.StopReason == anthropic.StopReasonMaxTokens ||
+			message.StopReason == anthropic.StopReasonModelContextWindowExceeded,
 	}
 	for _, b := range message.Content {
 		switch b.Type {

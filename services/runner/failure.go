@@ -55,13 +55,15 @@ func classify(err error) failure {
 	case errors.As(err, &r):
 	case inStream:
 		r.body = event
-	case !errors.Is(err, errCut) && !errors.Is(err, errDeclined) && !errors.Is(err, errForeignHost): // a lost connection, or a stream that is not JSON
+	// a lost connection, or a stream that is not JSON
+	case !errors.Is(err, errCut) && !errors.Is(err, errDeclined) && !errors.Is(err, errForeignHost):
 		r.body = "no complete reply was received: " + r.body
 	}
 	f := failure{text: r.text(), after: retryAfter(r.header)}
 	text := strings.ToLower(r.body)
 	switch status := r.status; {
-	case errors.Is(err, errForeignHost), strings.Contains(err.Error(), "must match the configured base URL"): // the check of an SDK
+	// the check of an SDK
+	case errors.Is(err, errForeignHost), strings.Contains(err.Error(), "must match the configured base URL"):
 		f.class = refused
 	case errors.Is(err, errDeclined):
 		f.class = declined
@@ -75,7 +77,8 @@ func classify(err error) failure {
 		f.class = misconfigured
 	case status == http.StatusRequestEntityTooLarge, contains(text, tooLongPhrases):
 		f.class = tooLong
-	case status == 0, status == http.StatusRequestTimeout, status == http.StatusConflict, status == http.StatusTooManyRequests,
+	case status == 0, status == http.StatusRequestTimeout, status == http.StatusConflict,
+		status == http.StatusTooManyRequests,
 		status == overloadedStatus, status >= http.StatusInternalServerError:
 		f.class = temporary
 	default:

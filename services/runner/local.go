@@ -33,7 +33,8 @@ type workspace struct{ root *os.Root }
 // localTools are the descriptions of the local tools.
 var localTools = []Tool{
 	{
-		Name: "WorkspaceRead", Description: "Read a text file of the workspace. Lines are numbered from 1; offset and limit count lines.",
+		Name: "WorkspaceRead", Description: "Read a text file of the workspace. Lines are numbered from 1; offset " +
+			"and limit count lines.",
 		Schema: schema([]string{"path"}, map[string]any{
 			"path":   property("string", "Relative to the workspace."),
 			"offset": property("integer", "First line; default 1."),
@@ -41,14 +42,16 @@ var localTools = []Tool{
 		}),
 	},
 	{
-		Name: "WorkspaceWrite", Description: "Write a whole text file of the workspace. Directories are made. To change a part of a file use WorkspaceEdit.",
+		Name: "WorkspaceWrite", Description: "Write a whole text file of the workspace. Directories are made. To " +
+			"change a part of a file use WorkspaceEdit.",
 		Schema: schema([]string{"path", "text"}, map[string]any{
 			"path": property("string", "Relative to the workspace."),
 			"text": property("string", "All of its text."),
 		}),
 	},
 	{
-		Name: "WorkspaceEdit", Description: "Replace an exact piece of text in a file of the workspace. It must stand there once, unless replace_all is set.",
+		Name: "WorkspaceEdit", Description: "Replace an exact piece of text in a file of the workspace. It must " +
+			"stand there once, unless replace_all is set.",
 		Schema: schema([]string{"path", "old_text", "new_text"}, map[string]any{
 			"path":        property("string", "Relative to the workspace."),
 			"old_text":    property("string", "What stands there, exactly."),
@@ -85,7 +88,8 @@ func abridged(args map[string]any) *structpb.Struct {
 		case string:
 			value = strings.ToValidUTF8(value, "\uFFFD")
 			if len(value) > argumentMax {
-				value = fmt.Sprintf("%s… [%d bytes, sha256 %.8x]", utf8cut.Bytes(value, argumentMax), len(value), sha256.Sum256([]byte(value)))
+				value = fmt.Sprintf("%s… [%d bytes, sha256 %.8x]", utf8cut.Bytes(value, argumentMax), len(value),
+					sha256.Sum256([]byte(value)))
 			}
 			out.Fields[name] = structpb.NewStringValue(value)
 		case float64:
@@ -132,7 +136,8 @@ func (w *workspace) run(c Call) *agentv1.ToolResult {
 	d := json.NewDecoder(strings.NewReader(string(c.Arguments)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&args); err != nil {
-		return failedLocal(c, &localError{"invalid_argument", fmt.Sprintf("the arguments do not fit the schema of %s: %v", c.Name, err)})
+		return failedLocal(c,
+			&localError{"invalid_argument", fmt.Sprintf("the arguments do not fit the schema of %s: %v", c.Name, err)})
 	}
 	var out map[string]any
 	name, err := clean(args.Path)
@@ -153,7 +158,10 @@ func (w *workspace) run(c Call) *agentv1.ToolResult {
 	if err != nil {
 		return failedLocal(c, err)
 	}
-	return &agentv1.ToolResult{CallId: c.ID, ToolName: c.Name, Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, SummaryText: c.Name + " succeeded: " + name, Result: result}
+	return &agentv1.ToolResult{
+		CallId: c.ID, ToolName: c.Name, Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS,
+		SummaryText: c.Name + " succeeded: " + name, Result: result,
+	}
 }
 
 // failedLocal returns the result of a call that failed.
@@ -165,11 +173,15 @@ func failedLocal(c Call, err error) *agentv1.ToolResult {
 	case errors.As(err, &own):
 		e.Kind = own.kind
 	case errors.Is(err, fs.ErrNotExist):
-		e.Kind, e.RecoveryHint = "not_found", "list the directory with ExecCommand, and give the path relative to the workspace"
+		e.Kind, e.RecoveryHint = "not_found", "list the directory with ExecCommand, and give the path relative to "+
+			"the workspace"
 	case errors.Is(err, fs.ErrPermission), errors.As(err, &p) && strings.Contains(p.Err.Error(), "escapes"):
 		e.Kind, e.RecoveryHint = "permission_denied", "only files below the workspace can be read and written"
 	}
-	return &agentv1.ToolResult{CallId: c.ID, ToolName: c.Name, Status: agentv1.ToolStatus_TOOL_STATUS_ERROR, SummaryText: e.GetMessage(), Error: e}
+	return &agentv1.ToolResult{
+		CallId: c.ID, ToolName: c.Name, Status: agentv1.ToolStatus_TOOL_STATUS_ERROR,
+		SummaryText: e.GetMessage(), Error: e,
+	}
 }
 
 // clean normalises a path as models write it, and refuses empty and absolute ones. It does not
@@ -179,7 +191,8 @@ func clean(name string) (string, error) {
 		return "", &localError{"invalid_argument", "path is empty; give one relative to the workspace"}
 	}
 	if filepath.IsAbs(name) {
-		return "", &localError{"permission_denied", fmt.Sprintf("path %q is absolute; give one relative to the workspace", name)}
+		return "", &localError{"permission_denied", fmt.Sprintf("path %q is absolute; give one relative to the "+
+			"workspace", name)}
 	}
 	return path.Clean(filepath.ToSlash(name)), nil
 }
@@ -197,7 +210,8 @@ func (w *workspace) load(name string) (string, error) {
 	}
 	b, err := io.ReadAll(io.LimitReader(f, writeMax+1))
 	if len(b) > writeMax {
-		return "", &localError{"limit_exceeded", fmt.Sprintf("%q is larger than %d bytes; read a part of it with ExecCommand", name, writeMax)}
+		return "", &localError{"limit_exceeded", fmt.Sprintf("%q is larger than %d bytes; read a part of it with "+
+			"ExecCommand", name, writeMax)}
 	}
 	return string(b), err
 }
@@ -224,7 +238,8 @@ func (w *workspace) read(name string, args fileArguments) (map[string]any, error
 		line := strings.ToValidUTF8(lines[next-1], "\uFFFD")
 		if room -= jsonLen(line); room < 0 {
 			if next == first { // a single line is too long
-				line, out["line_cut"] = prefix(line, readMax-jsonLen(name)), "the line continues; read it with ExecCommand"
+				line, out["line_cut"] = prefix(line, readMax-jsonLen(name)),
+					"the line continues; read it with ExecCommand"
 				b.WriteString(line)
 				next++
 			}
@@ -256,7 +271,8 @@ func prefix(text string, room int) string {
 // write executes WorkspaceWrite: it writes the file name as a whole and makes its directories.
 func (w *workspace) write(name string, args fileArguments) (map[string]any, error) {
 	if len(args.Text) > writeMax {
-		return nil, &localError{"limit_exceeded", fmt.Sprintf("text has %d bytes; %d is the most", len(args.Text), writeMax)}
+		return nil, &localError{"limit_exceeded", fmt.Sprintf("text has %d bytes; %d is the most", len(args.Text),
+			writeMax)}
 	}
 	if dir := path.Dir(name); dir != "." {
 		if err := w.root.MkdirAll(dir, 0o755); err != nil {
@@ -281,9 +297,11 @@ func (w *workspace) edit(name string, args fileArguments) (map[string]any, error
 	case args.OldText == "":
 		return nil, &localError{"invalid_argument", "old_text is empty; WorkspaceWrite writes whole files"}
 	case n == 0:
-		return nil, &localError{"text_not_found", fmt.Sprintf("%q does not contain old_text exactly as given; read the file again", name)}
+		return nil, &localError{"text_not_found", fmt.Sprintf("%q does not contain old_text exactly as given; read "+
+			"the file again", name)}
 	case n > 1 && !args.ReplaceAll:
-		return nil, &localError{"text_not_unique", fmt.Sprintf("%q contains old_text %d times; give more of the surrounding text, or set replace_all", name, n)}
+		return nil, &localError{"text_not_unique", fmt.Sprintf("%q contains old_text %d times; give more of the "+
+			"surrounding text, or set replace_all", name, n)}
 	}
 	if err := w.save(name, strings.ReplaceAll(text, args.OldText, args.NewText)); err != nil {
 		return nil, err

@@ -38,7 +38,10 @@ func TestWorkspaceFiles(t *testing.T) {
 	require.Empty(t, kind)
 	got, kind := w.call(t, "WorkspaceRead", map[string]any{"path": "a/b.txt", "offset": 2, "limit": 2})
 	require.Empty(t, kind)
-	require.Equal(t, map[string]any{"path": "a/b.txt", "text": "two\ntwo\n", "first_line": 2.0, "total_lines": 4.0, "next_offset": 4.0}, got)
+	require.Equal(t, map[string]any{
+		"path": "a/b.txt", "text": "two\ntwo\n", "first_line": 2.0, "total_lines": 4.0,
+		"next_offset": 4.0,
+	}, got)
 
 	_, kind = w.call(t, "WorkspaceEdit", map[string]any{"path": "a/b.txt", "old_text": "three", "new_text": "3"})
 	require.Equal(t, "text_not_found", kind)
@@ -47,7 +50,10 @@ func TestWorkspaceFiles(t *testing.T) {
 	_, kind = w.call(t, "WorkspaceEdit", map[string]any{"path": "a/b.txt", "old_text": "", "new_text": "2"})
 	require.Equal(t, "invalid_argument", kind)
 	require.NoError(t, os.Chmod(filepath.Join(dir, "a", "b.txt"), 0o750))
-	got, kind = w.call(t, "WorkspaceEdit", map[string]any{"path": "a/b.txt", "old_text": "two", "new_text": "2", "replace_all": true})
+	got, kind = w.call(t, "WorkspaceEdit", map[string]any{
+		"path": "a/b.txt", "old_text": "two", "new_text": "2",
+		"replace_all": true,
+	})
 	require.Empty(t, kind)
 	require.InDelta(t, 2, got["replaced"], 0)
 	b, err := os.ReadFile(filepath.Join(dir, "a", "b.txt"))
@@ -90,7 +96,8 @@ func TestC6_AFileIsReadWithoutAGap(t *testing.T) {
 	require.Less(t, calls, 20)
 
 	// A line that is longer than all that can be shown is cut, and says so.
-	_, kind = w.call(t, "WorkspaceWrite", map[string]any{"path": "minified", "text": strings.Repeat("\"x\",", 100_000) + "\nlast\n"})
+	_, kind = w.call(t, "WorkspaceWrite", map[string]any{"path": "minified", "text": strings.Repeat("\"x\",", 100_000) +
+		"\nlast\n"})
 	require.Empty(t, kind)
 	got, _ := w.call(t, "WorkspaceRead", map[string]any{"path": "minified"})
 	require.Contains(t, got["line_cut"], "ExecCommand")
@@ -152,7 +159,9 @@ func TestWorkspaceRefusals(t *testing.T) {
 // do not look the same.
 func TestC6_LongArgumentsAreAbridged(t *testing.T) {
 	text := func(n int, end string) string {
-		args := abridged(map[string]any{"path": "x", "text": strings.Repeat("ä", n/2) + end, "deep": map[string]any{"a": 1}, "limit": 3.0, "replace_all": true})
+		args := abridged(map[string]any{"path": "x", "text": strings.Repeat("ä", n/2) + end, "deep": map[string]any{
+			"a": 1,
+		}, "limit": 3.0, "replace_all": true})
 		require.Len(t, args.GetFields(), 4, "no tool takes an object")
 		return args.AsMap()["text"].(string)
 	}

@@ -12,7 +12,8 @@ import (
 
 // newModel fails: there are no providers in this build.
 func newModel(Config, *http.Client) (Model, error) {
-	return nil, errors.New("this quartet was built without model providers (-tags nomodels): quartet run needs a binary with them, such as that of make build")
+	return nil, errors.New("this quartet was built without model providers (-tags nomodels): quartet run needs a " +
+		"binary with them, such as that of make build")
 }
 
 // streamError reports false: there are no streams in this build.

@@ -117,7 +117,9 @@ func (m *gpt) params(req Request) openai.ChatCompletionNewParams {
 		for _, c := range e.Calls {
 			message.ToolCalls = append(message.ToolCalls, openai.ChatCompletionMessageToolCallUnionParam{
 				OfFunction: &openai.ChatCompletionMessageFunctionToolCallParam{
-					ID: c.ID, Function: openai.ChatCompletionMessageFunctionToolCallFunctionParam{Name: c.Name, Arguments: string(object(c.Arguments))},
+					ID: c.ID, Function: openai.ChatCompletionMessageFunctionToolCallFunctionParam{
+						Name: c.Name, Arguments: string(object(c.Arguments)),
+					},
 				},
 			})
 		}

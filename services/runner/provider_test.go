@@ -199,13 +199,16 @@ func quoted(s string) string {
 // anthropic streams as the Messages API does.
 func (p *provider) anthropic(w http.ResponseWriter, r *http.Request, said answer) {
 	event := func(name, data string) { send(w, "event: %s\ndata: %s\n\n", name, data) }
-	event("message_start", `{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"test-model","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":20,"cache_read_input_tokens":5,"output_tokens":1}}}`)
+	event("message_start",
+		`{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"test-model","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":20,"cache_read_input_tokens":5,"output_tokens":1}}}`)
 	event("ping", `{"type":"ping"}`)
 	index := 0
 	if said.text != "" {
-		event("content_block_start", `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`)
+		event("content_block_start",
+			`{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`)
 		for _, part := range halves(said.text) {
-			event("content_block_delta", `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":`+quoted(part)+`}}`)
+			event("content_block_delta", `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":`+
+				quoted(part)+`}}`)
 		}
 		if said.hold != nil {
 			close(said.hold)
@@ -218,9 +221,14 @@ func (p *provider) anthropic(w http.ResponseWriter, r *http.Request, said answer
 	stop := "end_turn"
 	for i, c := range said.calls {
 		stop = "tool_use"
-		event("content_block_start", fmt.Sprintf(`{"type":"content_block_start","index":%d,"content_block":{"type":"tool_use","id":"toolu_%d_%d","name":%s,"input":{}}}`, index, len(p.all()), i, quoted(c.name)))
+		event("content_block_start",
+			fmt.Sprintf(
+				`{"type":"content_block_start","index":%d,"content_block":{"type":"tool_use","id":"toolu_%d_%d","name":%s,"input":{}}}`, index, len(p.all()), i, quoted(c.name)))
 		for _, part := range halves(c.json()) {
-			event("content_block_delta", fmt.Sprintf(`{"type":"content_block_delta","index":%d,"delta":{"type":"input_json_delta","partial_json":%s}}`, index, quoted(part)))
+			event("content_block_delta",
+				fmt.Sprintf(
+					`{"type":"content_block_delta","index":%d,"delta":{"type":"input_json_delta","partial_json":%s}}`,
+					index, quoted(part)))
 		}
 		event("content_block_stop", fmt.Sprintf(`{"type":"content_block_stop","index":%d}`, index))
 		index++
@@ -228,14 +236,16 @@ func (p *provider) anthropic(w http.ResponseWriter, r *http.Request, said answer
 	if said.length {
 		stop = "max_tokens"
 	}
-	event("message_delta", `{"type":"message_delta","delta":{"stop_reason":"`+stop+`","stop_sequence":null},"usage":{"output_tokens":15}}`)
+	event("message_delta", `{"type":"message_delta","delta":{"stop_reason":"`+stop+
+		`","stop_sequence":null},"usage":{"output_tokens":15}}`)
 	event("message_stop", `{"type":"message_stop"}`)
 }
 
 // openai streams as the Chat Completions API does.
 func (p *provider) openai(w http.ResponseWriter, r *http.Request, said answer) {
 	chunk := func(delta, finish string) {
-		send(w, "data: %s\n\n", `{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"test-model","choices":[{"index":0,"delta":`+delta+`,"finish_reason":`+finish+`}]}`)
+		send(w, "data: %s\n\n",
+			`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"test-model","choices":[{"index":0,"delta":`+delta+`,"finish_reason":`+finish+`}]}`)
 	}
 	chunk(`{"role":"assistant","content":""}`, "null")
 	if said.text != "" {
@@ -251,7 +261,9 @@ func (p *provider) openai(w http.ResponseWriter, r *http.Request, said answer) {
 	stop := "stop"
 	for i, c := range said.calls {
 		stop = "tool_calls"
-		chunk(fmt.Sprintf(`{"tool_calls":[{"index":%d,"id":"call_%d_%d","type":"function","function":{"name":%s,"arguments":""}}]}`, i, len(p.all()), i, quoted(c.name)), "null")
+		chunk(fmt.Sprintf(
+			`{"tool_calls":[{"index":%d,"id":"call_%d_%d","type":"function","function":{"name":%s,"arguments":""}}]}`,
+			i, len(p.all()), i, quoted(c.name)), "null")
 		for _, part := range halves(c.json()) {
 			chunk(fmt.Sprintf(`{"tool_calls":[{"index":%d,"function":{"arguments":%s}}]}`, i, quoted(part)), "null")
 		}
@@ -260,7 +272,8 @@ func (p *provider) openai(w http.ResponseWriter, r *http.Request, said answer) {
 		stop = "length"
 	}
 	chunk(`{}`, `"`+stop+`"`)
-	send(w, "data: %s\n\n", `{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"test-model","choices":[],"usage":{"prompt_tokens":25,"completion_tokens":15,"total_tokens":40}}`)
+	send(w, "data: %s\n\n",
+		`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"test-model","choices":[],"usage":{"prompt_tokens":25,"completion_tokens":15,"total_tokens":40}}`)
 	send(w, "data: [DONE]\n\n")
 }
 

@@ -139,7 +139,10 @@ func New(cfg Config, api *client.Client) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{cfg: cfg, api: api, show: &show{out: cfg.Out, json: cfg.JSON, colour: cfg.Colour, names: cfg.Concurrency > 1 || len(cfg.AgentIDs) != 1}}
+	r := &Runner{cfg: cfg, api: api, show: &show{
+		out: cfg.Out, json: cfg.JSON, colour: cfg.Colour,
+		names: cfg.Concurrency > 1 || len(cfg.AgentIDs) != 1,
+	}}
 	r.model, err = newModel(cfg, hc)
 	return r, err
 }
@@ -165,7 +168,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	err = r.api.RunTurns(ctx, client.RunnerOptions{
-		Name: "quartet run " + r.cfg.Provider, AgentIDs: r.cfg.AgentIDs, Concurrency: r.cfg.Concurrency, MaxTurns: r.cfg.MaxTurns,
+		Name: "quartet run " + r.cfg.Provider, AgentIDs: r.cfg.AgentIDs, Concurrency: r.cfg.Concurrency,
+		MaxTurns: r.cfg.MaxTurns,
 		Announce: func(t *client.Turn, ms []*agentv1.Message) {
 			for _, m := range ms {
 				r.show.event(turnEvent(t, "announced", m.GetText()))
@@ -235,7 +239,8 @@ func (r *Runner) toolsOf(ctx context.Context, t *client.Turn, files bool) ([]Too
 	var tools []Tool
 	for _, s := range listed.GetTools() {
 		if allowed[s.GetName()] {
-			tools = append(tools, Tool{Name: s.GetName(), Description: s.GetDescription(), Schema: s.GetInputSchema().AsMap()})
+			tools = append(tools, Tool{Name: s.GetName(), Description: s.GetDescription(), Schema: s.GetInputSchema().
+				AsMap()})
 		}
 	}
 	if files {

@@ -66,7 +66,9 @@ func newRig(t *testing.T) *rig {
 }
 
 func (r *rig) say(text string, p agentv1.Priority) string {
-	resp, err := r.Agents.EnqueueMessage(context.Background(), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: text, Priority: p})
+	resp, err := r.Agents.EnqueueMessage(context.Background(), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: text, Priority: p,
+	})
 	require.NoError(r.t, err)
 	return resp.GetMessageId()
 }
@@ -88,8 +90,9 @@ func (r *rig) lastTurn() *agentv1.Turn {
 // run drives the agent for one turn.
 func (r *rig) run(p *provider, change func(*runner.Config)) error {
 	cfg := runner.Config{
-		AgentIDs: []string{"keeper"}, Provider: p.kind, Model: "test-model", BaseURL: p.base(), Key: "sk-secret-key", MaxTurns: 1,
-		Backoff: time.Millisecond, MaxBackoff: 2 * time.Millisecond, Out: &r.out, JSON: true, Transport: r.transport,
+		AgentIDs: []string{"keeper"}, Provider: p.kind, Model: "test-model", BaseURL: p.base(), Key: "sk-secret-key",
+		MaxTurns: 1,
+		Backoff:  time.Millisecond, MaxBackoff: 2 * time.Millisecond, Out: &r.out, JSON: true, Transport: r.transport,
 	}
 	if change != nil {
 		change(&cfg)
@@ -128,16 +131,32 @@ func TestC6_AWholeTurn(t *testing.T) {
 			item := itemID.FindString(strings.Join(a.results, " "))
 			switch n {
 			case 0:
-				return answer{text: "I make an item.", calls: []toolCall{{name: "CreateWorkItem", args: map[string]any{"objective": "Greet the world", "plan_status": "ready"}}}}
+				return answer{
+					text: "I make an item.",
+					calls: []toolCall{
+						{name: "CreateWorkItem", args: map[string]any{
+							"objective":   "Greet the world",
+							"plan_status": "ready",
+						}},
+					},
+				}
 			case 1:
 				return answer{calls: []toolCall{
 					{name: "PickWorkItem", args: map[string]any{"work_item_id": item}},
 					{name: "WorkspaceWrite", args: map[string]any{"path": "greet/hello.txt", "text": "hello, wörld\n"}},
 				}}
 			case 2:
-				return answer{calls: []toolCall{{name: "ExecCommand", args: map[string]any{"cmd": "cat greet/hello.txt; exit 3"}}, {name: "Fly"}}}
+				return answer{
+					calls: []toolCall{
+						{name: "ExecCommand", args: map[string]any{"cmd": "cat greet/hello.txt; exit 3"}},
+						{name: "Fly"},
+					},
+				}
 			}
-			return answer{text: "Greeted: hello, wörld.", calls: []toolCall{{name: "CompleteWorkItem", args: map[string]any{"work_item_id": item}}}}
+			return answer{
+				text:  "Greeted: hello, wörld.",
+				calls: []toolCall{{name: "CompleteWorkItem", args: map[string]any{"work_item_id": item}}},
+			}
 		})
 		r.say("greet the world", agentv1.Priority_PRIORITY_NORMAL)
 		require.NoError(t, r.run(p, nil))
@@ -148,14 +167,19 @@ func TestC6_AWholeTurn(t *testing.T) {
 		require.Contains(t, asks[0].texts[0], "greet the world")
 		require.Contains(t, asks[0].texts[0], "operator_instruction")
 		require.Contains(t, asks[0].system, "greet the world", "the projection's text")
-		require.Subset(t, asks[0].tools, []string{"CreateWorkItem", "ExecCommand", "WaitFor", "WorkspaceRead", "WorkspaceWrite", "WorkspaceEdit"})
+		require.Subset(t, asks[0].tools, []string{
+			"CreateWorkItem", "ExecCommand", "WaitFor", "WorkspaceRead",
+			"WorkspaceWrite", "WorkspaceEdit",
+		})
 		require.Len(t, asks[3].results, 5)
 		require.Contains(t, asks[3].results[3], "hello, wörld", "the command saw the file")
 		require.Contains(t, asks[3].results[4], "tool_not_available")
 
 		turn := r.lastTurn()
 		require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_COMPLETION_PROMOTED, turn.GetEndReason())
-		got, err := r.Agents.GetTurn(context.Background(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: turn.GetTurnId()})
+		got, err := r.Agents.GetTurn(context.Background(), &agentv1.GetTurnRequest{
+			AgentId: "keeper", TurnId: turn.GetTurnId(),
+		})
 		require.NoError(t, err)
 		require.Len(t, got.GetRounds(), 4)
 		require.EqualValues(t, 25, got.GetRounds()[0].GetUsage().GetInputTokens())
@@ -164,13 +188,15 @@ func TestC6_AWholeTurn(t *testing.T) {
 		recorded := got.GetRounds()[1].GetLocalToolCalls()
 		require.Len(t, recorded, 1)
 		require.Equal(t, got.GetRounds()[1].GetLocalToolResults()[0].GetCallId(), recorded[0].GetCallId())
-		require.Equal(t, map[string]any{"path": "greet/hello.txt", "text": "hello, wörld\n"}, recorded[0].GetArguments().AsMap())
+		require.Equal(t, map[string]any{"path": "greet/hello.txt", "text": "hello, wörld\n"},
+			recorded[0].GetArguments().AsMap())
 		items, err := r.Work.ListWorkItems(context.Background(), &workv1.ListWorkItemsRequest{AgentId: "keeper"})
 		require.NoError(t, err)
 		require.Equal(t, "Greeted: hello, wörld.", items.GetWorkItems()[0].GetResultSummary())
 
 		require.Len(t, r.events("tool"), 6)
-		require.Contains(t, r.events("tool")[3]["text"], "failed: exit code 3", "the call went well, the command did not")
+		require.Contains(t, r.events("tool")[3]["text"], "failed: exit code 3",
+			"the call went well, the command did not")
 		require.Equal(t, "error", r.events("tool")[4]["status"])
 		require.EqualValues(t, 100, r.events("turn_ended")[0]["input_tokens"])
 		require.NotContains(t, r.out.String(), "sk-secret-key")
@@ -193,7 +219,11 @@ func TestC6_ALongTurnIsShrunkOnce(t *testing.T) {
 		p := newProvider(t, kind, func(n int, _ asked) answer {
 			switch n {
 			case 0, 1, 2:
-				return answer{calls: []toolCall{{name: "ExecCommand", args: map[string]any{"cmd": "seq 1 " + strings.Repeat("9", 3)}}}}
+				return answer{
+					calls: []toolCall{
+						{name: "ExecCommand", args: map[string]any{"cmd": "seq 1 " + strings.Repeat("9", 3)}},
+					},
+				}
 			case 3:
 				return answer{status: 400, body: long}
 			}
@@ -222,7 +252,11 @@ func TestC6_ALongTurnIsShrunkAgainAndAgain(t *testing.T) {
 		p := newProvider(t, kind, func(n int, a asked) answer {
 			switch {
 			case n < 4:
-				return answer{calls: []toolCall{{name: "ExecCommand", args: map[string]any{"cmd": "seq 1 " + strings.Repeat("9", 3)}}}}
+				return answer{
+					calls: []toolCall{
+						{name: "ExecCommand", args: map[string]any{"cmd": "seq 1 " + strings.Repeat("9", 3)}},
+					},
+				}
 			case len(full) < 4 && len(a.results) == 4:
 				kept := 0
 				for _, text := range a.results {
@@ -292,7 +326,10 @@ func TestC6_OddReplies(t *testing.T) {
 				if kind == runner.Anthropic { // its SDK refuses such a stream, as a cut one
 					return answer{calls: []toolCall{{name: "WorkspaceRead", args: map[string]any{"path": "../secret"}}}}
 				}
-				return answer{calls: []toolCall{{name: "ListWorkItems", raw: `{"filter": "op`}, {name: "WorkspaceRead", args: map[string]any{"path": "../secret"}}}}
+				return answer{calls: []toolCall{
+					{name: "ListWorkItems", raw: `{"filter": "op`},
+					{name: "WorkspaceRead", args: map[string]any{"path": "../secret"}},
+				}}
 			}
 			return answer{text: "Well."}
 		})
@@ -334,14 +371,16 @@ func TestC6_StopHandsBack(t *testing.T) {
 	p := newProvider(t, runner.Anthropic, func(int, asked) answer { return answer{text: "I think", hold: speaking} })
 	id := r.say("try", agentv1.Priority_PRIORITY_NORMAL)
 	run, err := runner.New(runner.Config{
-		AgentIDs: []string{"keeper"}, Provider: p.kind, Model: "test-model", BaseURL: p.base(), Key: "k", Out: &r.out, Transport: r.transport,
+		AgentIDs: []string{"keeper"}, Provider: p.kind, Model: "test-model", BaseURL: p.base(), Key: "k", Out: &r.out,
+		Transport: r.transport,
 	}, r.Client)
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(dev.Within(t))
 	done := make(chan error, 1)
 	go func() { done <- run.Run(ctx) }()
 	<-speaking
-	require.Eventually(t, func() bool { return strings.Contains(r.out.String(), "I think") }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(r.out.String(), "I think") }, time.Minute,
+		5*time.Millisecond)
 	stop()
 	require.NoError(t, <-done)
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message(id).GetState())
@@ -360,7 +399,13 @@ func TestC6_AReplyThatIsNotTaken(t *testing.T) {
 		p := newProvider(t, kind, func(n int, _ asked) answer {
 			switch n {
 			case 0:
-				return answer{text: "nul: \x00.", calls: []toolCall{{name: "CreateWorkItem", args: map[string]any{"objective": "never"}}, {name: strings.Repeat("Tool", 50)}}}
+				return answer{
+					text: "nul: \x00.",
+					calls: []toolCall{
+						{name: "CreateWorkItem", args: map[string]any{"objective": "never"}},
+						{name: strings.Repeat("Tool", 50)},
+					},
+				}
 			case 1:
 				return answer{calls: []toolCall{{name: "CreateWorkItem", args: deep}}}
 			case 2:
@@ -390,14 +435,16 @@ func TestC6_AReplyThatReadsTooMuch(t *testing.T) {
 	}
 	both(t, func(t *testing.T, kind string) {
 		r := newRig(t)
-		require.NoError(t, os.WriteFile(filepath.Join(r.workspace, "large"), []byte(strings.Repeat("\x1b[31m< & >\x1b[0m\n", 100_000)), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(r.workspace, "large"),
+			[]byte(strings.Repeat("\x1b[31m< & >\x1b[0m\n", 100_000)), 0o600))
 		p := newProvider(t, kind, func(n int, _ asked) answer {
 			if n > 0 {
 				return answer{text: "Read."}
 			}
 			var calls []toolCall
 			for i := range 60 {
-				calls = append(calls, toolCall{name: "WorkspaceRead", args: map[string]any{"path": "large", "offset": 1 + i}})
+				calls = append(calls,
+					toolCall{name: "WorkspaceRead", args: map[string]any{"path": "large", "offset": 1 + i}})
 			}
 			return answer{text: "I read all of it.", calls: calls}
 		})
@@ -409,7 +456,8 @@ func TestC6_AReplyThatReadsTooMuch(t *testing.T) {
 		require.Len(t, results, 60)
 		require.Contains(t, results[0], "next_offset")
 		require.Contains(t, results[59], "limit_exceeded")
-		got, err := r.Agents.GetTurn(dev.Within(t), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: r.lastTurn().GetTurnId()})
+		got, err := r.Agents.GetTurn(dev.Within(t), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: r.lastTurn().
+			GetTurnId()})
 		require.NoError(t, err)
 		require.Len(t, got.GetRounds()[0].GetLocalToolResults(), 60)
 	})
@@ -417,7 +465,10 @@ func TestC6_AReplyThatReadsTooMuch(t *testing.T) {
 
 // SPEC X5: what is wrong with the settings is said before a turn is taken.
 func TestC6_Settings(t *testing.T) {
-	good := runner.Config{AgentIDs: []string{"keeper"}, Provider: runner.OpenAI, Model: "m", BaseURL: "http://127.0.0.1:1/v1"}
+	good := runner.Config{
+		AgentIDs: []string{"keeper"}, Provider: runner.OpenAI, Model: "m",
+		BaseURL: "http://127.0.0.1:1/v1",
+	}
 	c, err := client.Dial("127.0.0.1:1")
 	require.NoError(t, err)
 	defer c.Close()

@@ -16,8 +16,10 @@ import (
 
 // event is one step of the runner's progress, as programs read it.
 type event struct {
-	Time         string  `json:"time"`
-	Event        string  `json:"event"` // ready, turn_started, text, tool, usage, notice, announced, interjection, shrunk, summary, retry, trouble, turn_ended
+	Time string `json:"time"`
+	// ready, turn_started, text, tool, usage, notice, announced, interjection, shrunk, summary, retry, trouble,
+	// turn_ended
+	Event        string  `json:"event"`
 	AgentID      string  `json:"agent_id,omitempty"`
 	TurnID       string  `json:"turn_id,omitempty"`
 	Text         string  `json:"text,omitempty"`
@@ -55,7 +57,11 @@ func (s *show) paint(colour, text string) string {
 
 // event writes an event as a line.
 func (s *show) event(e event) {
-	colours := map[string]string{"retry": terminal.Yellow, "trouble": terminal.Yellow, "shrunk": terminal.Yellow, "announced": terminal.Cyan, "interjection": terminal.Cyan, "notice": terminal.Dim, "summary": terminal.Dim, "ready": terminal.Dim}
+	colours := map[string]string{
+		"retry": terminal.Yellow, "trouble": terminal.Yellow, "shrunk": terminal.Yellow,
+		"announced": terminal.Cyan, "interjection": terminal.Cyan, "notice": terminal.Dim, "summary": terminal.Dim,
+		"ready": terminal.Dim,
+	}
 	s.line(e, s.paint(colours[e.Event], strings.ReplaceAll(e.Event, "_", " ")+": "+terminal.Printable(e.Text)))
 }
 
@@ -116,7 +122,8 @@ func (s *show) started(t *client.Turn) {
 	m := t.Message
 	e := turnEvent(t, "turn_started", m.GetText())
 	kind := lower(m.GetKind().String(), "MESSAGE_KIND_")
-	s.line(e, s.paint(terminal.Bold, "── "+kind)+" "+terminal.Printable(brief(m.GetText()))+" "+s.paint(terminal.Dim, t.Record.GetTurnId()))
+	s.line(e, s.paint(terminal.Bold, "── "+kind)+" "+terminal.Printable(brief(m.GetText()))+" "+
+		s.paint(terminal.Dim, t.Record.GetTurnId()))
 }
 
 // statusName returns the name of a status in lower case: success or error.
@@ -141,7 +148,8 @@ func (s *show) tool(t *client.Turn, c Call, r *agentv1.ToolResult, took time.Dur
 	if len(arguments) > 100 {
 		arguments = utf8cut.Bytes(arguments, 100) + "…"
 	}
-	text := s.paint(colour, mark+" "+terminal.Printable(c.Name)) + " " + s.paint(terminal.Dim, terminal.Printable(arguments)) + " " + terminal.Printable(brief(summary))
+	text := s.paint(colour, mark+" "+terminal.Printable(c.Name)) + " " +
+		s.paint(terminal.Dim, terminal.Printable(arguments)) + " " + terminal.Printable(brief(summary))
 	if took >= time.Millisecond {
 		text += s.paint(terminal.Dim, fmt.Sprintf(" (%s)", took.Round(time.Millisecond)))
 	}
@@ -169,7 +177,8 @@ func (s *show) usage(t *client.Turn, a *Answer) {
 func (s *show) retry(t *client.Turn, reason string, pause time.Duration) {
 	e := turnEvent(t, "retry", reason)
 	e.Seconds = pause.Seconds()
-	s.line(e, s.paint(terminal.Yellow, fmt.Sprintf("again in %s: %s", pause.Round(10*time.Millisecond), terminal.Printable(reason))))
+	s.line(e, s.paint(terminal.Yellow, fmt.Sprintf("again in %s: %s", pause.Round(10*time.Millisecond),
+		terminal.Printable(reason))))
 }
 
 // ended writes how a turn ended.
@@ -189,7 +198,9 @@ func (s *show) ended(t *client.Turn, err error) {
 	if err != nil {
 		colour = terminal.Red
 	}
-	text := s.paint(colour, "── "+outcome) + s.paint(terminal.Dim, fmt.Sprintf(", %s, %d tokens in, %d out", terminal.Count(t.Rounds(), "round", "rounds"), sum[0], sum[1]))
+	text := s.paint(colour, "── "+outcome) +
+		s.paint(terminal.Dim, fmt.Sprintf(", %s, %d tokens in, %d out", terminal.Count(t.Rounds(), "round", "rounds"),
+			sum[0], sum[1]))
 	if err != nil {
 		text += "\n   " + terminal.Printable(err.Error())
 	}

@@ -37,7 +37,8 @@ func (c *conversation) addSummary(ctx context.Context, reply *client.Reply) {
 	if err == nil {
 		var answer *Answer
 		spanCtx, span := c.span(ctx)
-		answer, err = c.r.model.Reply(spanCtx, Request{System: summaryTask, Entries: []Entry{{Text: text}}}, func(string) {})
+		answer, err = c.r.model.Reply(spanCtx, Request{System: summaryTask, Entries: []Entry{{Text: text}}},
+			func(string) {})
 		endSpan(span, answer, err)
 		if err == nil {
 			reply.Usage.InputTokens += answer.InputTokens
@@ -63,7 +64,8 @@ func (c *conversation) wordsToSumUp(ctx context.Context) (string, error) {
 	var b strings.Builder
 	for _, s := range c.t.Context.GetSections() {
 		if s.GetName() == "conversation" {
-			fmt.Fprintf(&b, "What the agent is shown of it now, with the summary before if there is one:\n%s\n", s.GetText())
+			fmt.Fprintf(&b, "What the agent is shown of it now, with the summary before if there is one:\n%s\n",
+				s.GetText())
 		}
 	}
 	current := map[string]bool{c.t.Message.GetMessageId(): true}
@@ -84,7 +86,8 @@ func (c *conversation) wordsToSumUp(ctx context.Context) (string, error) {
 			if elsewhere || u.GetMessageId() != "" && current[u.GetMessageId()] {
 				continue
 			}
-			line := fmt.Sprintf("[%s, %s]\n%s\n", lower(u.GetSpeaker().String(), "SPEAKER_"), u.GetCreatedAt().AsTime().Format("2006-01-02 15:04"), limit(u.GetText(), wordMax))
+			line := fmt.Sprintf("[%s, %s]\n%s\n", lower(u.GetSpeaker().String(), "SPEAKER_"), u.GetCreatedAt().AsTime().
+				Format("2006-01-02 15:04"), limit(u.GetText(), wordMax))
 			if taken += len(line); taken > wordsMax {
 				break
 			}

@@ -17,8 +17,11 @@ import (
 // talk makes a conversation that is too long for a context.
 func (r *rig) talk(kind string) {
 	for i := range 16 {
-		r.say(fmt.Sprintf("My locker has the code %d. %s", 7000+i, strings.Repeat("You may forget this part. ", 15)), agentv1.Priority_PRIORITY_NORMAL)
-		require.NoError(r.t, r.run(newProvider(r.t, kind, func(int, asked) answer { return answer{text: fmt.Sprintf("Noted %d.", i)} }), nil))
+		r.say(fmt.Sprintf("My locker has the code %d. %s", 7000+i, strings.Repeat("You may forget this part. ", 15)),
+			agentv1.Priority_PRIORITY_NORMAL)
+		require.NoError(r.t,
+			r.run(newProvider(r.t, kind, func(int, asked) answer { return answer{text: fmt.Sprintf("Noted %d.", i)} }),
+				nil))
 	}
 }
 
@@ -51,11 +54,14 @@ func TestC7_TheModelSumsUp(t *testing.T) {
 		require.True(t, asksForSummary(asks[1]))
 		require.Empty(t, asks[1].tools)
 		require.Contains(t, asks[1].texts[0], "My locker has the code 7000.")
-		require.Less(t, strings.Index(asks[1].texts[0], "code 7000"), strings.LastIndex(asks[1].texts[0], "code 7015"), "oldest first")
+		require.Less(t, strings.Index(asks[1].texts[0], "code 7000"), strings.LastIndex(asks[1].texts[0], "code 7015"),
+			"oldest first")
 		require.NotContains(t, asks[1].texts[0], "Do you remember?")
 		require.Len(t, r.events("summary"), 1)
 
-		got, err := r.Agents.GetTurn(context.Background(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: r.lastTurn().GetTurnId()})
+		got, err := r.Agents.GetTurn(context.Background(), &agentv1.GetTurnRequest{
+			AgentId: "keeper", TurnId: r.lastTurn().GetTurnId(),
+		})
 		require.NoError(t, err)
 		require.EqualValues(t, 50, got.GetRounds()[0].GetUsage().GetInputTokens(), "what it took is part of the round")
 		require.LessOrEqual(t, len(got.GetRounds()[0].GetConversationSummary().GetText()), 2048)

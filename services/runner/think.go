@@ -73,7 +73,8 @@ func (r *Runner) think(ctx context.Context, t *client.Turn) error {
 			return nil
 		}
 	}
-	r.show.event(turnEvent(t, "notice", fmt.Sprintf("the turn is completed after %s, the most that are allowed", terminal.Count(r.cfg.MaxRounds, "round", "rounds"))))
+	r.show.event(turnEvent(t, "notice", fmt.Sprintf("the turn is completed after %s, the most that are allowed",
+		terminal.Count(r.cfg.MaxRounds, "round", "rounds"))))
 	return nil
 }
 
@@ -85,7 +86,8 @@ func opening(t *client.Turn) string {
 	if text == "" {
 		text = "(no text)"
 	}
-	text = fmt.Sprintf("[%s, %s]\n%s", lower(m.GetKind().String(), "MESSAGE_KIND_"), lower(m.GetAuthority().String(), "AUTHORITY_"), text)
+	text = fmt.Sprintf("[%s, %s]\n%s", lower(m.GetKind().String(), "MESSAGE_KIND_"),
+		lower(m.GetAuthority().String(), "AUTHORITY_"), text)
 	if interjections := interjected(t.Interjections); interjections != "" {
 		text += "\n\n" + interjections
 	}
@@ -112,7 +114,8 @@ func (c *conversation) round(ctx context.Context) (more bool, err error) {
 	}
 	c.nameCalls(answer)
 	reply := client.Reply{
-		Text: limit(strings.ReplaceAll(answer.Text, "\x00", "\uFFFD"), fault.MaxRoundTextBytes), Usage: &agentv1.TokenUsage{InputTokens: answer.InputTokens, OutputTokens: answer.OutputTokens},
+		Text:  limit(strings.ReplaceAll(answer.Text, "\x00", "\uFFFD"), fault.MaxRoundTextBytes),
+		Usage: &agentv1.TokenUsage{InputTokens: answer.InputTokens, OutputTokens: answer.OutputTokens},
 	}
 	c.addSummary(ctx, &reply)
 	reply.LocalCalls = c.localCalls(answer.Calls)
@@ -129,7 +132,8 @@ func (c *conversation) round(ctx context.Context) (more bool, err error) {
 		if r != nil {
 			if taken += len(jsonOf(r.GetResult())); taken > localMax {
 				taken -= len(jsonOf(r.GetResult()))
-				r = failedLocal(call, &localError{"limit_exceeded", fmt.Sprintf("the local results of this reply take more than %d bytes, so this one is left out; what was written is written; read less in one reply", localMax)})
+				r = failedLocal(call, &localError{"limit_exceeded", fmt.Sprintf("the local results of this reply "+
+					"take more than %d bytes, so this one is left out; what was written is written; read less in one reply", localMax)})
 			}
 			local[call.ID] = r
 			reply.Local = append(reply.Local, r)
@@ -148,7 +152,9 @@ func (c *conversation) round(ctx context.Context) (more bool, err error) {
 		// The server refused the reply, so nothing of it was stored or run. The model
 		// gets the refusal as the result of each call and can correct them.
 		for _, call := range reply.Calls {
-			r := failedLocal(Call{ID: call.GetCallId(), Name: call.GetName()}, &localError{"invalid_argument", "the reply was refused, and none of its calls was run: " + fault.From(err).Message()})
+			r := failedLocal(Call{ID: call.GetCallId(), Name: call.GetName()},
+				&localError{"invalid_argument", "the reply was refused, and none of its calls was run: " +
+					fault.From(err).Message()})
 			local[call.GetCallId()] = r
 			r.ToolName = limit(r.GetToolName(), fault.MaxNameChars)
 			reply.Local = append(reply.Local, r)
@@ -170,7 +176,10 @@ func (c *conversation) round(ctx context.Context) (more bool, err error) {
 			r, took = local[call.ID], 0
 		}
 		c.r.show.tool(c.t, call, r, took)
-		next.Results = append(next.Results, Result{CallID: call.ID, Text: resultText(r), Failed: r.GetStatus() == agentv1.ToolStatus_TOOL_STATUS_ERROR})
+		next.Results = append(next.Results, Result{
+			CallID: call.ID, Text: resultText(r),
+			Failed: r.GetStatus() == agentv1.ToolStatus_TOOL_STATUS_ERROR,
+		})
 	}
 	c.r.show.usage(c.t, answer)
 	var notes []string
@@ -227,18 +236,24 @@ func (c *conversation) localCalls(calls []Call) []*agentv1.ToolCall {
 // startLocal records those of the local calls that change files, before they are executed. If
 // the server refuses the record, none of them may be executed, and refused has the refusal as
 // the result of each, by call id.
-func (c *conversation) startLocal(ctx context.Context, calls []*agentv1.ToolCall) (refused map[string]*agentv1.ToolResult, err error) {
-	calls = slices.DeleteFunc(slices.Clone(calls), func(call *agentv1.ToolCall) bool { return !changesFiles(call.GetName()) })
+func (c *conversation) startLocal(ctx context.Context, calls []*agentv1.ToolCall) (
+	refused map[string]*agentv1.ToolResult, err error,
+) {
+	calls = slices.DeleteFunc(slices.Clone(calls), func(call *agentv1.ToolCall) bool {
+		return !changesFiles(call.GetName())
+	})
 	if len(calls) == 0 || ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	err = c.t.StartLocal(ctx, calls)
-	if !errors.Is(err, fault.InvalidArgument) && !errors.Is(err, fault.LimitExceeded) && !errors.Is(err, fault.TooLarge) {
+	if !errors.Is(err, fault.InvalidArgument) && !errors.Is(err, fault.LimitExceeded) &&
+		!errors.Is(err, fault.TooLarge) {
 		return nil, err
 	}
 	refused = map[string]*agentv1.ToolResult{}
 	for _, call := range calls {
-		refused[call.GetCallId()] = failedLocal(Call{ID: call.GetCallId(), Name: call.GetName()}, &localError{"invalid_argument", "the call was not run: " + fault.From(err).Message()})
+		refused[call.GetCallId()] = failedLocal(Call{ID: call.GetCallId(), Name: call.GetName()},
+			&localError{"invalid_argument", "the call was not run: " + fault.From(err).Message()})
 	}
 	return refused, nil
 }
@@ -255,7 +270,8 @@ func (c *conversation) runLocal(ctx context.Context, call Call) *agentv1.ToolRes
 	}
 	switch err := json.Unmarshal(raw, &args); {
 	case err != nil:
-		return failedLocal(call, &localError{"malformed_json", fmt.Sprintf("the arguments of %s are not a JSON object: %v", call.Name, err)})
+		return failedLocal(call, &localError{"malformed_json", fmt.Sprintf("the arguments of %s are not a JSON "+
+			"object: %v", call.Name, err)})
 	case call.Name == "":
 		return failedLocal(call, &localError{"invalid_argument", "the call names no tool"})
 	case !isLocal(call.Name) || c.files == nil:
@@ -288,12 +304,15 @@ func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 		switch f.class {
 		case denied:
 			// The key is invalid, so every other turn would fail too.
-			return nil, client.Released(&endError{fmt.Sprintf("the provider refuses the credential in $%s: %s; check the key and what it may do; the message is back in the lane", KeyVariable(c.r.cfg.Provider), f.text)})
+			return nil, client.Released(&endError{fmt.Sprintf("the provider refuses the credential in $%s: %s; check "+
+				"the key and what it may do; the message is back in the lane", KeyVariable(c.r.cfg.Provider), f.text)})
 		case misconfigured:
-			return nil, client.Released(&endError{fmt.Sprintf("the provider does not know this model or API: %s; check --model and --base-url; the message is back in the lane", f.text)})
+			return nil, client.Released(&endError{fmt.Sprintf("the provider does not know this model or API: %s; "+
+				"check --model and --base-url; the message is back in the lane", f.text)})
 		case unpaid:
 			// The failure is not caused by the message, so it is released for a later turn.
-			return nil, client.Released(&endError{fmt.Sprintf("the provider's account has no credit left, or is at its spending limit: %s; the message is back in the lane", f.text)})
+			return nil, client.Released(&endError{fmt.Sprintf("the provider's account has no credit left, or is at "+
+				"its spending limit: %s; the message is back in the lane", f.text)})
 		case refused:
 			return nil, client.Fatal(fmt.Errorf("the provider refuses the request: %s", f.text))
 		case declined:
@@ -305,7 +324,8 @@ func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 			if !c.shrink() {
 				if c.results() > 0 {
 					// What was done is kept; another turn begins with a context of its own.
-					return nil, client.Retryable(fmt.Errorf("the context of this turn does not fit the model any more: %s", f.text))
+					return nil, client.Retryable(fmt.Errorf("the context of this turn does not fit the model any "+
+						"more: %s", f.text))
 				}
 				return nil, client.OverBudget(fmt.Errorf("the context does not fit the model: %s", f.text))
 			}

@@ -23,7 +23,9 @@ func TestSight_TheModelIsPartOfTheTurn(t *testing.T) {
 	r := newRig(t)
 	p := newProvider(t, runner.Anthropic, func(n int, _ asked) answer {
 		if n == 0 {
-			return answer{calls: []toolCall{{name: "CreateWorkItem", args: map[string]any{"objective": "the swordfish"}}}}
+			return answer{
+				calls: []toolCall{{name: "CreateWorkItem", args: map[string]any{"objective": "the swordfish"}}},
+			}
 		}
 		return answer{text: "at midnight"}
 	})

@@ -61,7 +61,9 @@ func TestD1_WhatWasSeenAheadAndLost(t *testing.T) {
 	s.agentLog.Inject(faultlog.HeldRefused)
 	errs := make(chan error, 1)
 	go func() {
-		_, err := s.agents.EnqueueMessage(s.as(rpc.RoleOperator), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "hello"})
+		_, err := s.agents.EnqueueMessage(s.as(rpc.RoleOperator), &agentv1.EnqueueMessageRequest{
+			AgentId: "keeper", Text: "hello",
+		})
 		errs <- err
 	}()
 	<-s.agentLog.Held()

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
@@ -16,8 +18,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/pkg/staletick"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // shownDecisions is how many recorded decisions Explain returns; ListDecisions has the
@@ -42,7 +42,10 @@ func (s *Service) Explain(ctx context.Context, req *schedulerv1.ExplainRequest) 
 	if err != nil {
 		return nil, err
 	}
-	recorded, err := s.deps.Agents.ListDecisions(ctx, &agentv1.ListDecisionsRequest{AgentId: req.GetAgentId(), PageSize: shownDecisions})
+	recorded, err := s.deps.Agents.ListDecisions(ctx, &agentv1.ListDecisionsRequest{
+		AgentId:  req.GetAgentId(),
+		PageSize: shownDecisions,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -100,23 +103,29 @@ func sentence(v Verdict, f Facts) string {
 	case "current_runnable":
 		return "continue_current: the item in focus is runnable: " + named(v.ItemID, f)
 	case "triggered_blocked":
-		return "review_triggered: something came for an item that waits, which the agent must look at: " + named(v.ItemID, f)
+		return "review_triggered: something came for an item that waits, which the agent must look at: " +
+			named(v.ItemID, f)
 	case "agent_triggered":
-		return fmt.Sprintf("wake_hint: the agent itself was woken by %s %s", f.Agent.GetWakeHintSource(), since(f.Agent.GetWokenAt().AsTime(), f.Now))
+		return fmt.Sprintf("wake_hint: the agent itself was woken by %s %s", f.Agent.GetWakeHintSource(),
+			since(f.Agent.GetWokenAt().AsTime(), f.Now))
 	case "queued_runnable":
 		focus := "nothing runnable is in focus"
 		if cur := f.Queue.GetCurrent(); cur.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE {
 			focus = "turns about the item in focus made no progress"
 		}
 		return fmt.Sprintf("pick_queued: %s; of %s the first is %s%s", focus,
-			plural(f.Queue.GetCounts().GetQueuedRunnable(), "runnable item", "runnable items"), named(v.ItemID, f), resumed(v.ItemID, f))
+			plural(f.Queue.GetCounts().GetQueuedRunnable(), "runnable item", "runnable items"), named(v.ItemID, f),
+			resumed(v.ItemID, f))
 	case "recheck_due":
 		return "recheck: the reminder is due for " + named(v.ItemID, f)
 	case "no_progress":
 		if n := f.Agent.GetFailedTicks(); n >= maxFailedTicks {
-			return fmt.Sprintf("idle: no_progress after %d ticks in a row whose turns failed, although there is work: %s; fix the runner and send a message to go on", n, stillThere(v, f))
+			return fmt.Sprintf("idle: no_progress after %d ticks in a row whose turns failed, although there is "+
+				"work: %s; fix the runner and send a message to go on", n, stillThere(v, f))
 		}
-		return fmt.Sprintf("idle: no_progress after %d turns in a row that changed nothing and had no new effect, although there is work: %s; send a message or change the item to go on", max(a.GetIdleTurns(), stalledTurns(v.ItemID, f)), stillThere(v, f))
+		return fmt.Sprintf("idle: no_progress after %d turns in a row that changed nothing and had no new effect, "+
+			"although there is work: %s; send a message or change the item to go on",
+			max(a.GetIdleTurns(), stalledTurns(v.ItemID, f)), stillThere(v, f))
 	case "no_work_items":
 		return "idle: there are no work items and no messages"
 	case "all_completed":
@@ -176,7 +185,8 @@ func openRun(f Facts) string {
 	if runner == "" {
 		runner = "of " + t.GetAcquiredBy()
 	}
-	text := fmt.Sprintf("running turn %s %s, round %d, runner %s", t.GetTurnId(), since(t.GetStartedAt().AsTime(), f.Now), t.GetRounds(), runner)
+	text := fmt.Sprintf("running turn %s %s, round %d, runner %s", t.GetTurnId(),
+		since(t.GetStartedAt().AsTime(), f.Now), t.GetRounds(), runner)
 	if t.GetLeaseExpiresAt() == nil {
 		return text
 	}
@@ -190,7 +200,8 @@ func openRun(f Facts) string {
 // inLine returns what is queued, and what it waits for: a runner, or other agents that come
 // first.
 func inLine(f Facts) string {
-	what := plural(f.Agent.GetQueued(), "message is", "messages are") + " queued, the first " + since(f.Agent.GetHeadQueuedAt().AsTime(), f.Now)
+	what := plural(f.Agent.GetQueued(), "message is", "messages are") + " queued, the first " +
+		since(f.Agent.GetHeadQueuedAt().AsTime(), f.Now)
 	if f.Agent.GetTickPending() && f.Agent.GetQueuedInput() == 0 {
 		// No input is queued, only the scheduler's own tick.
 		what = "a tick is queued " + since(f.Agent.GetHeadQueuedAt().AsTime(), f.Now)
@@ -227,7 +238,8 @@ func allWait(f Facts) string {
 	case n <= 1:
 		return "the only open item " + waitsFor(open[0], f)
 	}
-	return fmt.Sprintf("none of %d open items is runnable; %s %s", n, named(open[0].GetWorkItemId(), f), waitsFor(open[0], f))
+	return fmt.Sprintf("none of %d open items is runnable; %s %s", n, named(open[0].GetWorkItemId(), f),
+		waitsFor(open[0], f))
 }
 
 // waitsFor returns what an item that is not runnable waits for, as a clause; for a wait also
@@ -281,12 +293,14 @@ func candidates(v Verdict, f Facts) []*schedulerv1.Candidate {
 	}
 	for _, it := range all {
 		c := &schedulerv1.Candidate{
-			WorkItemId: it.GetWorkItemId(), Objective: it.GetObjective(), Revision: it.GetRevision(), ReasonCode: it.GetReasonCode(),
+			WorkItemId: it.GetWorkItemId(), Objective: it.GetObjective(), Revision: it.GetRevision(),
+			ReasonCode:      it.GetReasonCode(),
 			CandidateClass:  strings.ToLower(strings.TrimPrefix(it.GetCandidateClass().String(), "CANDIDATE_CLASS_")),
 			SchedulingState: strings.ToLower(strings.TrimPrefix(it.GetSchedulingState().String(), "SCHEDULING_STATE_")),
 			Chosen:          v.ItemID == it.GetWorkItemId() && v.Action == ActionTick,
 		}
-		if it.GetReadiness() != workv1.Readiness_READINESS_COMPLETED && it.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE {
+		if it.GetReadiness() != workv1.Readiness_READINESS_COMPLETED &&
+			it.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE {
 			c.WaitingFor = waitsFor(it, f)
 		}
 		c.Why = verdictOn(it, c, v, f)
@@ -317,7 +331,8 @@ func verdictOn(it *workv1.WorkItem, c *schedulerv1.Candidate, v Verdict, f Facts
 	case c.GetChosen():
 		return "chosen: " + v.Reason
 	case staletick.Stalled(it, f.Agent.GetStalledItems()):
-		return fmt.Sprintf("not chosen: %d turns in a row about it made no progress; a message or a change of it lets it go on", stalledTurns(it.GetWorkItemId(), f))
+		return fmt.Sprintf("not chosen: %d turns in a row about it made no progress; a message or a change of it "+
+			"lets it go on", stalledTurns(it.GetWorkItemId(), f))
 	case it.GetReadiness() == workv1.Readiness_READINESS_COMPLETED:
 		return "not chosen: it is completed"
 	case c.GetWaitingFor() == "" && why != "":
@@ -374,7 +389,10 @@ func items(q *workv1.GetWorkQueueResponse) []*workv1.WorkItem {
 	if q.GetCurrent() != nil {
 		all = append(all, q.GetCurrent())
 	}
-	for _, class := range [][]*workv1.WorkItem{q.GetTriggeredBlocked(), q.GetQueuedRunnable(), q.GetPassedOver(), q.GetWaitingForOperator(), q.GetBlocked(), q.GetCompletedRecent()} {
+	for _, class := range [][]*workv1.WorkItem{
+		q.GetTriggeredBlocked(), q.GetQueuedRunnable(), q.GetPassedOver(),
+		q.GetWaitingForOperator(), q.GetBlocked(), q.GetCompletedRecent(),
+	} {
 		all = append(all, class...)
 	}
 	return all
@@ -384,7 +402,8 @@ func items(q *workv1.GetWorkQueueResponse) []*workv1.WorkItem {
 func waitingItems(q *workv1.GetWorkQueueResponse) []*workv1.WorkItem {
 	var open []*workv1.WorkItem
 	for _, it := range items(q) {
-		if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN && it.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE {
+		if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN &&
+			it.GetReadiness() != workv1.Readiness_READINESS_RUNNABLE {
 			open = append(open, it)
 		}
 	}

@@ -14,7 +14,8 @@ import (
 // TestD6_AChosenReminderIsACandidate has more blocked items than a queue shows, of which one
 // that it does not show is chosen for its reminder.
 func TestD6_AChosenReminderIsACandidate(t *testing.T) {
-	f := facts(isBlocked(item("shown", blocked)), recheckIn(item("due", blocked), -time.Second), recheckIn(item("later", blocked), time.Hour))
+	f := facts(isBlocked(item("shown", blocked)), recheckIn(item("due", blocked), -time.Second),
+		recheckIn(item("later", blocked), time.Hour))
 	chosen := map[string]bool{}
 	for _, c := range candidates(Plan(f), f) {
 		chosen[c.GetWorkItemId()] = c.GetChosen()
@@ -43,7 +44,9 @@ func TestA14_ExplainNamesTheChain(t *testing.T) {
 	require.Equal(t, "; the agent itself "+chain, alsoWaits(own, parent))
 
 	child := waits(waitingv1.WaitKind_WAIT_KIND_OPERATOR, "", "Which colour?")
-	require.Contains(t, sentence(Plan(child), child), "waits for an operator's message, since an unknown time: Which colour?")
+	require.Contains(t, sentence(Plan(child), child),
+		"waits for an operator's message, since an unknown time: Which colour?")
 	child.Agent.Agent.SupervisorAgentId = "keeper"
-	require.Contains(t, sentence(Plan(child), child), "waits for its supervisor keeper, since an unknown time: Which colour?")
+	require.Contains(t, sentence(Plan(child), child),
+		"waits for its supervisor keeper, since an unknown time: Which colour?")
 }

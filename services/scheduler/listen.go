@@ -15,7 +15,8 @@ import (
 var interest = map[string]func(*journal.Event) bool{
 	"agent": func(ev *journal.Event) bool {
 		switch ev.Type {
-		case "local_calls_started", "round_submitted", "tool_result_recorded", "round_settled", "decision_recorded", "message_dequeued", "turn_started",
+		case "local_calls_started", "round_submitted", "tool_result_recorded", "round_settled", "decision_recorded",
+			"message_dequeued", "turn_started",
 			"message_queued", "message_requeued":
 			// A queued message gives the agent a turn in any case, without a decision.
 			// The next decision is due when that turn has ended.

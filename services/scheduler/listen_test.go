@@ -179,13 +179,16 @@ func TestP7_UnderLoad(t *testing.T) {
 func TestD1_WhatIsHeard(t *testing.T) {
 	for plane, events := range map[string]map[string]bool{
 		"agent": {
-			"agent_spawned": true, "agent_woken": true, "turn_completed": true, "turn_failed": true, "turn_interrupted": true, "turn_aborted": true,
+			"agent_spawned": true, "agent_woken": true, "turn_completed": true, "turn_failed": true,
+			"turn_interrupted": true, "turn_aborted": true,
 			"message_dropped": true, "message_quarantined": true, "message_processed": true,
-			"round_submitted": false, "tool_result_recorded": false, "round_settled": false, "decision_recorded": false, "message_dequeued": false, "turn_started": false,
+			"round_submitted": false, "tool_result_recorded": false, "round_settled": false, "decision_recorded": false,
+			"message_dequeued": false, "turn_started": false,
 		},
 		"work": {
-			"work_item_picked": true, "focus_released": true, "wait_attached": true, "wait_detached": true, "work_item_updated": true,
-			"report_promoted": false, "recheck_consumed": false,
+			"work_item_picked": true, "focus_released": true, "wait_attached": true, "wait_detached": true,
+			"work_item_updated": true,
+			"report_promoted":   false, "recheck_consumed": false,
 		},
 	} {
 		for name, heard := range events {

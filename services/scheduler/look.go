@@ -76,8 +76,10 @@ func (s *Service) span(ctx context.Context, k plane.Key, causes []string) (conte
 	if !s.deps.Tracer.On() || len(causes) == 0 {
 		return s.deps.Tracer.Start(ctx, "")
 	}
-	return s.deps.Tracer.Under(ctx, causes[0], "schedule", trace.WithSpanKind(trace.SpanKindConsumer), tracing.LinkTo(causes[1:]...),
-		trace.WithAttributes(attribute.String("quartet.namespace", k.Namespace), attribute.String("quartet.agent_id", k.ID)))
+	return s.deps.Tracer.Under(ctx, causes[0], "schedule", trace.WithSpanKind(trace.SpanKindConsumer),
+		tracing.LinkTo(causes[1:]...),
+		trace.WithAttributes(attribute.String("quartet.namespace", k.Namespace),
+			attribute.String("quartet.agent_id", k.ID)))
 }
 
 // note records a verdict in the span of its evaluation.
@@ -86,9 +88,12 @@ func note(ctx context.Context, v Verdict) {
 	if !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(attribute.String("quartet.decision", actionName(v.Action)), attribute.String("quartet.reason", v.Reason))
+	span.SetAttributes(attribute.String("quartet.decision", actionName(v.Action)),
+		attribute.String("quartet.reason", v.Reason))
 	if v.Action == ActionTick {
-		span.SetAttributes(attribute.String("quartet.tick", strings.ToLower(strings.TrimPrefix(v.Tick.String(), "TICK_REASON_"))), attribute.String("quartet.work_item_id", v.ItemID))
+		span.SetAttributes(
+			attribute.String("quartet.tick", strings.ToLower(strings.TrimPrefix(v.Tick.String(), "TICK_REASON_"))),
+			attribute.String("quartet.work_item_id", v.ItemID))
 	}
 }
 

@@ -110,14 +110,20 @@ func newSite(t *testing.T) *site {
 		require.NoError(t, err)
 		return c
 	}
-	s.agents, s.works, s.waits = agentv1.NewAgentServiceClient(conn("agent")), workv1.NewWorkServiceClient(conn("work")), waitingv1.NewWaitingServiceClient(conn("waiting"))
+	s.agents, s.works, s.waits = agentv1.NewAgentServiceClient(conn("agent")),
+		workv1.NewWorkServiceClient(conn("work")), waitingv1.NewWaitingServiceClient(conn("waiting"))
 	a, err := agent.New(agent.Config{}, agent.Deps{
-		Deps: deps, Work: s.works, Waiting: s.waits, Conn: s.net.Conn, MintRun: func(string, string, string) string { return "token" },
+		Deps: deps, Work: s.works, Waiting: s.waits, Conn: s.net.Conn, MintRun: func(string, string, string) string {
+			return "token"
+		},
 	})
 	require.NoError(t, err)
 	wk, err := work.New(work.Config{Home: t.TempDir()}, work.Deps{Deps: deps, Tasks: quiet{}, Agents: quiet{}})
 	require.NoError(t, err)
-	wt, err := waiting.New(waiting.Config{}, waiting.Deps{Deps: deps, Work: s.works, Tasks: quiet{}, Agents: quiet{}, Keys: keyfile.Fixed(keyfile.Of([]byte("key")))})
+	wt, err := waiting.New(waiting.Config{}, waiting.Deps{
+		Deps: deps, Work: s.works, Tasks: quiet{}, Agents: quiet{},
+		Keys: keyfile.Fixed(keyfile.Of([]byte("key"))),
+	})
 	require.NoError(t, err)
 	for _, p := range []interface {
 		Name() string
@@ -141,7 +147,9 @@ type flaky struct {
 	site *site
 }
 
-func (f flaky) GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error) {
+func (f flaky) GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (
+	*workv1.GetWorkQueueResponse, error,
+) {
 	if f.site.workDown.Load() {
 		f.site.refused.Add(1)
 		return nil, fault.NotReady.New("starting")
@@ -154,7 +162,9 @@ func (f flaky) GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest,
 	return f.WorkServiceClient.GetWorkQueue(ctx, in, opts...)
 }
 
-func (f flaky) ListPendingAgents(ctx context.Context, in *workv1.ListPendingAgentsRequest, opts ...grpc.CallOption) (*workv1.ListPendingAgentsResponse, error) {
+func (f flaky) ListPendingAgents(ctx context.Context, in *workv1.ListPendingAgentsRequest, opts ...grpc.CallOption) (
+	*workv1.ListPendingAgentsResponse, error,
+) {
 	if f.site.listDown.Load() {
 		return nil, fault.Storage.New("the journal is damaged")
 	}
@@ -167,7 +177,9 @@ type counted struct {
 	site *site
 }
 
-func (c counted) GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts ...grpc.CallOption) (*agentv1.GetFactsResponse, error) {
+func (c counted) GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts ...grpc.CallOption) (
+	*agentv1.GetFactsResponse, error,
+) {
 	if in.GetAgentId() == "" && in.GetPageToken() == "" {
 		c.site.sweeps.Add(1)
 	}
@@ -187,7 +199,10 @@ func (c counted) GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts
 
 func (s *site) schedule() *scheduler.Service {
 	s.t.Helper()
-	sc, err := scheduler.New(scheduler.Config{}, scheduler.Deps{Sources: s.sources, Agents: counted{s.agents, s}, Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk})
+	sc, err := scheduler.New(scheduler.Config{}, scheduler.Deps{
+		Sources: s.sources, Agents: counted{s.agents, s},
+		Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk,
+	})
 	require.NoError(s.t, err)
 	require.NoError(s.t, sc.Start(context.Background()))
 	s.t.Cleanup(func() {
@@ -207,20 +222,27 @@ func (s *site) as(role string) context.Context { return planetest.As(s.t.Context
 
 func (s *site) spawn(agentID string) {
 	s.t.Helper()
-	_, err := s.agents.SpawnAgent(s.as(rpc.RoleOperator), &agentv1.SpawnAgentRequest{AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := s.agents.SpawnAgent(s.as(rpc.RoleOperator), &agentv1.SpawnAgentRequest{
+		AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(s.t, err)
 }
 
 func (s *site) create(agentID, objective string) string {
 	s.t.Helper()
-	resp, err := s.works.CreateWorkItem(planetest.AsAgent(s.t.Context(), agentID), &workv1.CreateWorkItemRequest{AgentId: agentID, Objective: objective})
+	resp, err := s.works.CreateWorkItem(planetest.AsAgent(s.t.Context(), agentID), &workv1.CreateWorkItemRequest{
+		AgentId: agentID, Objective: objective,
+	})
 	require.NoError(s.t, err)
 	return resp.GetWorkItem().GetWorkItemId()
 }
 
 func (s *site) take(agentID string) *agentv1.AcquireTurnResponse {
 	s.t.Helper()
-	resp, err := s.agents.AcquireTurn(s.as(rpc.RoleRunner), &agentv1.AcquireTurnRequest{AgentIds: []string{agentID}, Wait: durationpb.New(10 * time.Second)})
+	resp, err := s.agents.AcquireTurn(s.as(rpc.RoleRunner), &agentv1.AcquireTurnRequest{
+		AgentIds: []string{agentID},
+		Wait:     durationpb.New(10 * time.Second),
+	})
 	require.NoError(s.t, err)
 	require.NotNil(s.t, resp.GetTurn(), "no turn of %s", agentID)
 	return resp
@@ -228,7 +250,10 @@ func (s *site) take(agentID string) *agentv1.AcquireTurnResponse {
 
 func (s *site) finish(a *agentv1.AcquireTurnResponse) {
 	s.t.Helper()
-	_, err := s.agents.FinishTurn(s.as(rpc.RoleRunner), &agentv1.FinishTurnRequest{AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId()})
+	_, err := s.agents.FinishTurn(s.as(rpc.RoleRunner), &agentv1.FinishTurnRequest{
+		AgentId: a.GetTurn().GetAgentId(),
+		TurnId:  a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
+	})
 	require.NoError(s.t, err)
 }
 
@@ -242,8 +267,10 @@ func (s *site) facts(agentID string) *agentv1.AgentFacts {
 // ticks counts the ticks that were ever queued for an agent, by reason.
 func (s *site) ticks(agentID string) map[agentv1.TickReason]int {
 	n := map[agentv1.TickReason]int{}
-	for _, ev := range s.journals.Events(s.t, "agent", journal.NewRegistry(agentv1.File_quartet_agent_v1_agent_event_proto)) {
-		if p, ok := ev.Payload.(*agentv1.MessageQueued); ok && ev.AgentID == agentID && p.GetMessage().GetTick() != nil {
+	for _, ev := range s.journals.Events(s.t, "agent",
+		journal.NewRegistry(agentv1.File_quartet_agent_v1_agent_event_proto)) {
+		if p, ok := ev.Payload.(*agentv1.MessageQueued); ok && ev.AgentID == agentID &&
+			p.GetMessage().GetTick() != nil {
 			n[p.GetMessage().GetTick().GetReason()]++
 		}
 	}
@@ -301,8 +328,9 @@ func (s *site) looked(agentID string) int {
 	return int(n.(*atomic.Int32).Load()) //nolint:forcetypeassert // see counted
 }
 
-// A sweep evaluates the agents that have something pending, and reads no other: not at the start, and not later. Reminders ahead are timers. Where the
-// work plane cannot say whose work is pending, all agents are evaluated (SPEC D1).
+// A sweep evaluates the agents that have something pending, and reads no other: not at the start, and not later.
+// Reminders ahead are timers. Where the work plane cannot say whose work is pending, all agents are evaluated (SPEC
+// D1).
 func TestD1_ASweepReadsWhoHasSomethingPending(t *testing.T) {
 	s := newSite(t)
 	settled := func(agentID, reason string) {
@@ -315,10 +343,15 @@ func TestD1_ASweepReadsWhoHasSomethingPending(t *testing.T) {
 		settled(agentID, "no_work_items")
 	}
 	reminded, why := s.create("reminded", "ship"), "no key"
-	_, err := s.works.UpdateWorkItem(planetest.AsAgent(t.Context(), "reminded"), &workv1.UpdateWorkItemRequest{AgentId: "reminded", WorkItemId: reminded, BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(time.Hour))})
+	_, err := s.works.UpdateWorkItem(planetest.AsAgent(t.Context(), "reminded"), &workv1.UpdateWorkItemRequest{
+		AgentId: "reminded", WorkItemId: reminded, BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(time.Hour)),
+	})
 	require.NoError(t, err)
 	// It was runnable for a moment, and may have a tick, which is dropped.
-	if a, err := s.agents.AcquireTurn(s.as(rpc.RoleRunner), &agentv1.AcquireTurnRequest{AgentIds: []string{"reminded"}, Wait: durationpb.New(time.Millisecond)}); err == nil && a.GetTurn() != nil {
+	if a, err := s.agents.AcquireTurn(s.as(rpc.RoleRunner), &agentv1.AcquireTurnRequest{
+		AgentIds: []string{"reminded"},
+		Wait:     durationpb.New(time.Millisecond),
+	}); err == nil && a.GetTurn() != nil {
 		s.finish(a)
 	}
 	settled("reminded", "all_waiting")
@@ -378,7 +411,9 @@ func TestD4_NoProgressEndsTheLoop(t *testing.T) {
 	require.Len(t, e.GetCandidates(), 1)
 	require.NotEmpty(t, e.GetRecent())
 
-	_, err = s.agents.EnqueueMessage(s.as(rpc.RoleOperator), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "try this"})
+	_, err = s.agents.EnqueueMessage(s.as(rpc.RoleOperator), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: "try this",
+	})
 	require.NoError(t, err)
 	s.finish(s.take("keeper"))
 	require.Equal(t, pickQueued, s.take("keeper").GetMessage().GetTick().GetReason(), "input wakes it")
@@ -391,10 +426,15 @@ func TestP2_ATriggerIsReviewedOnce(t *testing.T) {
 	s.spawn("keeper")
 	own := planetest.AsAgent(t.Context(), "keeper")
 	itemID := s.create("keeper", "ship")
-	trg, err := s.waits.CreateExternalTrigger(own, &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", WorkItemId: itemID})
+	trg, err := s.waits.CreateExternalTrigger(own, &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", WorkItemId: itemID,
+	})
 	require.NoError(t, err)
 	wait := func(request string) {
-		_, err := s.waits.WaitFor(own, &waitingv1.WaitForRequest{AgentId: "keeper", WorkItemId: itemID, RequestId: request, Reason: "a reply", Wake: waitingv1.Wake_WAKE_EXTERNAL})
+		_, err := s.waits.WaitFor(own, &waitingv1.WaitForRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+			RequestId: request, Reason: "a reply", Wake: waitingv1.Wake_WAKE_EXTERNAL,
+		})
 		require.NoError(t, err)
 	}
 	wait("w0")
@@ -426,7 +466,10 @@ func TestP5_AReminderIsGivenOnce(t *testing.T) {
 	s.spawn("keeper")
 	own := planetest.AsAgent(t.Context(), "keeper")
 	itemID, why := s.create("keeper", "ship"), "no key"
-	_, err := s.works.UpdateWorkItem(own, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(time.Hour))})
+	_, err := s.works.UpdateWorkItem(own, &workv1.UpdateWorkItemRequest{
+		AgentId: "keeper", WorkItemId: itemID,
+		BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(time.Hour)),
+	})
 	require.NoError(t, err)
 	s.schedule()
 	s.eventually(func() bool {
@@ -454,10 +497,16 @@ func TestD5_ABlockedItemStarvesNoOther(t *testing.T) {
 	own := planetest.AsAgent(t.Context(), "keeper")
 	itemID, why := s.create("keeper", "stuck"), "no key"
 	pick := func(id string) {
-		_, err := s.works.PickWorkItem(own, &workv1.PickWorkItemRequest{AgentId: "keeper", WorkItemId: id, Reason: "look"})
+		_, err := s.works.PickWorkItem(own, &workv1.PickWorkItemRequest{
+			AgentId: "keeper", WorkItemId: id,
+			Reason: "look",
+		})
 		require.NoError(t, err)
 	}
-	_, err := s.works.UpdateWorkItem(own, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why})
+	_, err := s.works.UpdateWorkItem(own, &workv1.UpdateWorkItemRequest{
+		AgentId: "keeper", WorkItemId: itemID,
+		BlockedBy: &why,
+	})
 	require.NoError(t, err)
 	pick(itemID)
 	s.schedule()
@@ -525,12 +574,15 @@ func TestD6_ExplainNamesTheAgentsOwnWait(t *testing.T) {
 	said, facts := explain()
 	require.Equal(t, "idle: there are no work items and no messages", said)
 	require.Equal(t, "0", facts["own_waits"])
-	_, err := s.waits.WaitFor(s.as(rpc.RoleOperator), &waitingv1.WaitForRequest{AgentId: "keeper", Wake: waitingv1.Wake_WAKE_EXTERNAL, Reason: "the bank's answer"})
+	_, err := s.waits.WaitFor(s.as(rpc.RoleOperator), &waitingv1.WaitForRequest{
+		AgentId: "keeper", Wake: waitingv1.Wake_WAKE_EXTERNAL, Reason: "the bank's answer",
+	})
 	require.NoError(t, err)
 	// A registered interest stops nothing, so it is no reason to sit still.
 	_, err = s.waits.CreateWait(s.as(rpc.RoleOperator), &waitingv1.CreateWaitRequest{AgentId: "keeper", Source: "post"})
 	require.NoError(t, err)
 	said, facts = explain()
-	require.Equal(t, "idle: there are no work items and no messages; the agent itself waits for any trigger of its own, since just now: the bank's answer", said)
+	require.Equal(t, "idle: there are no work items and no messages; the agent itself waits for any trigger of its "+
+		"own, since just now: the bank's answer", said)
 	require.Equal(t, "1", facts["own_waits"])
 }

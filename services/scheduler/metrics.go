@@ -19,10 +19,15 @@ type metrics struct {
 // newMetrics registers the metrics with reg, which may be nil.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	return &metrics{
-		decisions: meter.Counter(reg, "quartet_scheduler_decisions_total", "Decisions about agents, by action, the rule behind it, and the tick that was offered.", "action", "reason", "tick"),
-		failures:  meter.Counter(reg, "quartet_scheduler_failures_total", "Evaluations of agents that failed and are repeated."),
-		took:      meter.Histogram(reg, "quartet_scheduler_look_seconds", "Duration of one evaluation of an agent.", meter.Calls).WithLabelValues(),
-		marked:    meter.Gauge(reg, "quartet_scheduler_marked_agents", "Agents that wait for an evaluation, by what marked them: an event or a sweep.", "cause"),
+		decisions: meter.Counter(reg, "quartet_scheduler_decisions_total",
+			"Decisions about agents, by action, the rule behind it, and the tick that was offered.", "action", "reason",
+			"tick"),
+		failures: meter.Counter(reg, "quartet_scheduler_failures_total",
+			"Evaluations of agents that failed and are repeated."),
+		took: meter.Histogram(reg, "quartet_scheduler_look_seconds", "Duration of one evaluation of an agent.",
+			meter.Calls).WithLabelValues(),
+		marked: meter.Gauge(reg, "quartet_scheduler_marked_agents",
+			"Agents that wait for an evaluation, by what marked them: an event or a sweep.", "cause"),
 	}
 }
 

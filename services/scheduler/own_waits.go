@@ -14,7 +14,8 @@ import (
 // Waiting is the part of the waiting plane that the scheduler reads, only to explain: a
 // wait of the agent itself stops nothing, and counts when it wakes the agent.
 type Waiting interface {
-	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
+	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (
+		*waitingv1.ListWaitsResponse, error)
 }
 
 // waitsLookedAt bounds how many waits are read to explain a decision, as many as a turn reads.
@@ -76,7 +77,8 @@ func waited(w waitRecord, f Facts) string {
 	case waitingv1.WaitKind_WAIT_KIND_TASK:
 		for _, d := range f.Agent.GetAskingChildren() {
 			if d.GetTaskId() == w.GetResource() {
-				return fmt.Sprintf("task %s, whose child %s asks: %s (%s: %s)", d.GetTaskId(), d.GetChildAgentId(), d.GetQuestions()[0].GetText(), since, w.GetReason())
+				return fmt.Sprintf("task %s, whose child %s asks: %s (%s: %s)", d.GetTaskId(), d.GetChildAgentId(),
+					d.GetQuestions()[0].GetText(), since, w.GetReason())
 			}
 		}
 	default:

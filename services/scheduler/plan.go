@@ -99,7 +99,8 @@ func Plan(f Facts) Verdict {
 // the agent's ticks in a row failed or changed nothing.
 func tickOrIdle(f Facts) Verdict {
 	q := f.Queue
-	if cur := q.GetCurrent(); cur.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE && !staletick.Stalled(cur, f.Agent.GetStalledItems()) {
+	if cur := q.GetCurrent(); cur.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE &&
+		!staletick.Stalled(cur, f.Agent.GetStalledItems()) {
 		return tick(agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT, "current_runnable", cur)
 	}
 	if v, ok := arrived(f, time.Time{}); ok {
@@ -112,10 +113,16 @@ func tickOrIdle(f Facts) Verdict {
 		return v
 	}
 	if it := q.GetCurrent(); it.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE { // and stalled
-		return Verdict{Action: ActionIdle, Reason: "no_progress", ItemID: it.GetWorkItemId(), Revision: it.GetRevision()}
+		return Verdict{
+			Action: ActionIdle, Reason: "no_progress", ItemID: it.GetWorkItemId(),
+			Revision: it.GetRevision(),
+		}
 	}
 	if stuck := q.GetPassedOver(); len(stuck) > 0 {
-		return Verdict{Action: ActionIdle, Reason: "no_progress", ItemID: stuck[0].GetWorkItemId(), Revision: stuck[0].GetRevision()}
+		return Verdict{
+			Action: ActionIdle, Reason: "no_progress", ItemID: stuck[0].GetWorkItemId(),
+			Revision: stuck[0].GetRevision(),
+		}
 	}
 	return idle(q)
 }
@@ -136,7 +143,8 @@ func arrived(f Facts, since time.Time) (v Verdict, ok bool) {
 		return tick(agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED, "triggered_blocked", t), true
 	}
 	if f.Agent.GetWakeHint() && (since.IsZero() || f.Agent.GetWokenAt().AsTime().After(since)) {
-		return Verdict{Action: ActionTick, Tick: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"}, true
+		return Verdict{Action: ActionTick, Tick: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered"},
+			true
 	}
 	return Verdict{}, false
 }
@@ -180,7 +188,8 @@ func unseen(it *workv1.WorkItem, a *agentv1.AgentFacts, since time.Time) bool {
 		}
 		seen := w.GetConsumedCount()
 		for _, sw := range a.GetShownWaits() {
-			if sw.GetWaitId() == w.GetWaitId() || w.GetReplacesWaitId() != "" && sw.GetWaitId() == w.GetReplacesWaitId() {
+			if sw.GetWaitId() == w.GetWaitId() || w.GetReplacesWaitId() != "" &&
+				sw.GetWaitId() == w.GetReplacesWaitId() {
 				seen = max(seen, sw.GetTriggerCount())
 			}
 		}
@@ -193,7 +202,10 @@ func unseen(it *workv1.WorkItem, a *agentv1.AgentFacts, since time.Time) bool {
 
 // tick returns the verdict of a tick about an item.
 func tick(why agentv1.TickReason, reason string, it *workv1.WorkItem) Verdict {
-	return Verdict{Action: ActionTick, Tick: why, Reason: reason, ItemID: it.GetWorkItemId(), Revision: it.GetRevision()}
+	return Verdict{
+		Action: ActionTick, Tick: why, Reason: reason, ItemID: it.GetWorkItemId(),
+		Revision: it.GetRevision(),
+	}
 }
 
 // idle returns the verdict to do nothing because no item of a queue can be worked on.

@@ -25,16 +25,22 @@ import (
 
 // Agents is the part of the agent plane that the scheduler uses.
 type Agents interface {
-	GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts ...grpc.CallOption) (*agentv1.GetFactsResponse, error)
-	OfferDecision(ctx context.Context, in *agentv1.OfferDecisionRequest, opts ...grpc.CallOption) (*agentv1.OfferDecisionResponse, error)
-	ListDecisions(ctx context.Context, in *agentv1.ListDecisionsRequest, opts ...grpc.CallOption) (*agentv1.ListDecisionsResponse, error)
+	GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts ...grpc.CallOption) (*agentv1.GetFactsResponse,
+		error)
+	OfferDecision(ctx context.Context, in *agentv1.OfferDecisionRequest, opts ...grpc.CallOption) (
+		*agentv1.OfferDecisionResponse, error)
+	ListDecisions(ctx context.Context, in *agentv1.ListDecisionsRequest, opts ...grpc.CallOption) (
+		*agentv1.ListDecisionsResponse, error)
 }
 
 // Work is the part of the work plane that the scheduler uses.
 type Work interface {
-	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error)
-	ListPendingAgents(ctx context.Context, in *workv1.ListPendingAgentsRequest, opts ...grpc.CallOption) (*workv1.ListPendingAgentsResponse, error)
-	ConsumeRecheck(ctx context.Context, in *workv1.ConsumeRecheckRequest, opts ...grpc.CallOption) (*workv1.ConsumeRecheckResponse, error)
+	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (
+		*workv1.GetWorkQueueResponse, error)
+	ListPendingAgents(ctx context.Context, in *workv1.ListPendingAgentsRequest, opts ...grpc.CallOption) (
+		*workv1.ListPendingAgentsResponse, error)
+	ConsumeRecheck(ctx context.Context, in *workv1.ConsumeRecheckRequest, opts ...grpc.CallOption) (
+		*workv1.ConsumeRecheckResponse, error)
 }
 
 // Config is what an operator sets.
@@ -100,7 +106,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Logger == nil {
 		deps.Logger = zap.NewNop()
 	}
-	return &Service{cfg: cfg, deps: deps, dirty: newDirty(), fails: map[plane.Key]int{}, metrics: newMetrics(deps.Metrics)}, nil
+	return &Service{
+		cfg: cfg, deps: deps, dirty: newDirty(), fails: map[plane.Key]int{},
+		metrics: newMetrics(deps.Metrics),
+	}, nil
 }
 
 // Name returns the module's name.
@@ -232,13 +241,15 @@ func (s *Service) decide(ctx context.Context, k plane.Key, ahead bool) (busy boo
 // would then record nothing, so it need not be called. Ticks are different: one that was dropped may be offered again.
 func recorded(a *agentv1.AgentFacts, v Verdict) bool {
 	last := a.GetLastDecision()
-	return last.GetAction() == v.Action && last.GetReason() == v.Reason && sameTick(last, v) && last.GetLastTurnId() == a.GetAgent().GetLastTurnId()
+	return last.GetAction() == v.Action && last.GetReason() == v.Reason && sameTick(last, v) &&
+		last.GetLastTurnId() == a.GetAgent().GetLastTurnId()
 }
 
 // sameTick reports whether the last recorded decision has the tick, the item and the revision
 // of a verdict.
 func sameTick(last *agentv1.Decision, v Verdict) bool {
-	return last.GetTickReason() == v.Tick && last.GetWorkItemId() == v.ItemID && last.GetWorkItemRevision() == v.Revision
+	return last.GetTickReason() == v.Tick && last.GetWorkItemId() == v.ItemID &&
+		last.GetWorkItemRevision() == v.Revision
 }
 
 // consumeRecheck marks the reminder of a recheck verdict as given.
@@ -276,7 +287,10 @@ func (s *Service) facts(ctx context.Context, k plane.Key, ahead bool) (Facts, er
 func passedOver(f *agentv1.AgentFacts) []*workv1.PassedOver {
 	var all []*workv1.PassedOver
 	for _, s := range f.GetStalledItems() {
-		all = append(all, &workv1.PassedOver{WorkItemId: s.GetWorkItemId(), UnlessWrittenAfter: s.GetSince(), UnlessRevisionAfter: s.GetRevision()})
+		all = append(all, &workv1.PassedOver{
+			WorkItemId: s.GetWorkItemId(), UnlessWrittenAfter: s.GetSince(),
+			UnlessRevisionAfter: s.GetRevision(),
+		})
 	}
 	return all
 }

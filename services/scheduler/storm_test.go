@@ -42,7 +42,10 @@ func TestD5_HungAgentsDelayNoOther(t *testing.T) {
 		s.hung.Store(fmt.Sprint("hung-", i), true)
 		s.spawn(fmt.Sprint("hung-", i))
 	}
-	sc, err := scheduler.New(scheduler.Config{Lookers: 2}, scheduler.Deps{Sources: s.sources, Agents: s.agents, Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk})
+	sc, err := scheduler.New(scheduler.Config{Lookers: 2}, scheduler.Deps{
+		Sources: s.sources, Agents: s.agents,
+		Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk,
+	})
 	require.NoError(t, err)
 	require.NoError(t, sc.Start(context.Background()))
 	t.Cleanup(func() { require.NoError(t, sc.Stop(context.Background())) })
@@ -69,7 +72,9 @@ func TestD4_FailingTurnsComeToAnEnd(t *testing.T) {
 	own := planetest.AsAgent(t.Context(), "keeper")
 	itemID := s.create("keeper", "ship")
 	create := func(item string) *waitingv1.CreateExternalTriggerResponse {
-		trg, err := s.waits.CreateExternalTrigger(own, &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", WorkItemId: item})
+		trg, err := s.waits.CreateExternalTrigger(own, &waitingv1.CreateExternalTriggerRequest{
+			AgentId: "keeper", WorkItemId: item,
+		})
 		require.NoError(t, err)
 		return trg
 	}
@@ -80,7 +85,10 @@ func TestD4_FailingTurnsComeToAnEnd(t *testing.T) {
 		require.NoError(t, err)
 		s.clk.Advance(time.Second)
 	}
-	_, err := s.waits.WaitFor(own, &waitingv1.WaitForRequest{AgentId: "keeper", WorkItemId: itemID, Reason: "a reply", Wake: waitingv1.Wake_WAKE_EXTERNAL, Resource: ofItem.GetTrigger().GetTriggerId()})
+	_, err := s.waits.WaitFor(own, &waitingv1.WaitForRequest{
+		AgentId: "keeper", WorkItemId: itemID, Reason: "a reply",
+		Wake: waitingv1.Wake_WAKE_EXTERNAL, Resource: ofItem.GetTrigger().GetTriggerId(),
+	})
 	require.NoError(t, err)
 	s.schedule()
 	s.decided("keeper", "all_waiting")
@@ -97,10 +105,13 @@ func TestD4_FailingTurnsComeToAnEnd(t *testing.T) {
 	require.Equal(t, map[agentv1.TickReason]int{reviewTriggered: 3, wakeHint: 1}, s.ticks("keeper"))
 	require.True(t, s.facts("keeper").GetWakeHint(), "nobody was told yet")
 
-	_, err = s.agents.EnqueueMessage(s.as(rpc.RoleOperator), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "mended"})
+	_, err = s.agents.EnqueueMessage(s.as(rpc.RoleOperator), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: "mended",
+	})
 	require.NoError(t, err)
 	a := s.take("keeper")
-	require.Len(t, a.GetContext().GetShownWaits(), 2, "the turn shows what was not told: for the item, and for the agent")
+	require.Len(t, a.GetContext().GetShownWaits(), 2,
+		"the turn shows what was not told: for the item, and for the agent")
 	s.finish(a)
 	s.decided("keeper", "all_waiting")
 	require.False(t, s.facts("keeper").GetWakeHint())
@@ -118,14 +129,24 @@ func TestD4_AQuietSystemIsSilent(t *testing.T) {
 		s.spawn(agentID)
 	}
 	own := func(agentID string) context.Context { return planetest.AsAgent(t.Context(), agentID) }
-	_, err := s.waits.WaitFor(own("waits"), &waitingv1.WaitForRequest{AgentId: "waits", WorkItemId: s.create("waits", "x"), Reason: "a reply", Wake: waitingv1.Wake_WAKE_EXTERNAL})
+	_, err := s.waits.WaitFor(own("waits"), &waitingv1.WaitForRequest{
+		AgentId: "waits", WorkItemId: s.create("waits", "x"), Reason: "a reply", Wake: waitingv1.Wake_WAKE_EXTERNAL,
+	})
 	require.NoError(t, err)
 	why, asks := "no key", workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT
-	_, err = s.works.UpdateWorkItem(own("blocked"), &workv1.UpdateWorkItemRequest{AgentId: "blocked", WorkItemId: s.create("blocked", "x"), BlockedBy: &why})
+	_, err = s.works.UpdateWorkItem(own("blocked"), &workv1.UpdateWorkItemRequest{
+		AgentId:    "blocked",
+		WorkItemId: s.create("blocked", "x"), BlockedBy: &why,
+	})
 	require.NoError(t, err)
-	_, err = s.works.UpdateWorkItem(own("reminded"), &workv1.UpdateWorkItemRequest{AgentId: "reminded", WorkItemId: s.create("reminded", "x"), BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(100 * time.Hour))})
+	_, err = s.works.UpdateWorkItem(own("reminded"), &workv1.UpdateWorkItemRequest{
+		AgentId:    "reminded",
+		WorkItemId: s.create("reminded", "x"), BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(100 * time.Hour)),
+	})
 	require.NoError(t, err)
-	_, err = s.works.UpdateWorkItem(own("asks"), &workv1.UpdateWorkItemRequest{AgentId: "asks", WorkItemId: s.create("asks", "x"), PlanStatus: asks})
+	_, err = s.works.UpdateWorkItem(own("asks"), &workv1.UpdateWorkItemRequest{
+		AgentId: "asks", WorkItemId: s.create("asks", "x"), PlanStatus: asks,
+	})
 	require.NoError(t, err)
 	s.create("no-progress", "x")
 	s.create("queued", "x") // its tick waits for a runner all the time
@@ -135,7 +156,10 @@ func TestD4_AQuietSystemIsSilent(t *testing.T) {
 	}
 	s.decided("no-progress", "no_progress")
 	s.eventually(func() bool { return s.facts("queued").GetTickPending() })
-	for agentID, reason := range map[string]string{"idle": "no_work_items", "waits": "all_waiting", "blocked": "all_waiting", "asks": "waiting_for_operator", "reminded": "all_waiting", "runs": "no_work_items"} {
+	for agentID, reason := range map[string]string{
+		"idle": "no_work_items", "waits": "all_waiting",
+		"blocked": "all_waiting", "asks": "waiting_for_operator", "reminded": "all_waiting", "runs": "no_work_items",
+	} {
 		s.decided(agentID, reason)
 	}
 	require.NoError(t, sc.Ready())

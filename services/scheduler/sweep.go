@@ -63,7 +63,8 @@ func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			s.deps.Logger.Warn("the agents with pending work cannot be listed; all agents are evaluated", zap.Int("partition", n), zap.Error(err))
+			s.deps.Logger.Warn("the agents with pending work cannot be listed; all agents are evaluated",
+				zap.Int("partition", n), zap.Error(err))
 			listed = false
 		}
 	}
@@ -99,7 +100,8 @@ func (s *Service) sweepWork(ctx context.Context, partition int, pace time.Durati
 			k := plane.KeyOf(a.GetNamespace(), a.GetAgentId())
 			if at := a.GetRecheckAt(); at != nil && at.AsTime().After(s.deps.Clock.Now()) {
 				key := alarmKey("recheck", k)
-				if set, has := s.rechecks.At(key); !has || at.AsTime().Before(set) { // an evaluation may have set an earlier one meanwhile
+				// an evaluation may have set an earlier one meanwhile
+				if set, has := s.rechecks.At(key); !has || at.AsTime().Before(set) {
 					s.rechecks.Set(key, at.AsTime())
 				}
 				continue
@@ -127,7 +129,9 @@ func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (
 }
 
 // listPending calls ListPendingAgents within listTerm.
-func (s *Service) listPending(ctx context.Context, req *workv1.ListPendingAgentsRequest) (*workv1.ListPendingAgentsResponse, error) {
+func (s *Service) listPending(ctx context.Context, req *workv1.ListPendingAgentsRequest) (
+	*workv1.ListPendingAgentsResponse, error,
+) {
 	ctx, cancel := context.WithTimeout(ctx, listTerm)
 	defer cancel()
 	return s.deps.Work.ListPendingAgents(ctx, req)

@@ -34,7 +34,11 @@ import (
 //
 // In values a dot stands for a blank.
 func TestPlanTranscripts(t *testing.T) {
-	planetest.Transcripts(t, "testdata/plan-*.txt", func(*testing.T) planetest.Stage { s := &stage{}; s.forget(); return s })
+	planetest.Transcripts(t, "testdata/plan-*.txt", func(*testing.T) planetest.Stage {
+		s := &stage{}
+		s.forget()
+		return s
+	})
 }
 
 type stage struct{ f Facts }
@@ -53,7 +57,8 @@ func (s *stage) Do(t *testing.T, l planetest.Line, _ *planetest.Names) string {
 		s.f.Agent.Agent.CurrentRunId = "run_1"
 		if o.text("turn") != "" {
 			s.f.Agent.OpenTurn = &agentv1.Turn{
-				TurnId: o.text("turn"), RunId: "run_1", StartedAt: o.ago("since"), Rounds: o.number("round"), RunnerId: o.text("runner"),
+				TurnId: o.text("turn"), RunId: "run_1", StartedAt: o.ago("since"), Rounds: o.number("round"),
+				RunnerId:   o.text("runner"),
 				AcquiredBy: o.text("by"), LeaseExpiresAt: o.ahead("lease"),
 			}
 		}
@@ -64,14 +69,23 @@ func (s *stage) Do(t *testing.T, l planetest.Line, _ *planetest.Names) string {
 		if tick := o.from["tick"]; tick != "" {
 			s.f.Agent.QueuedInput--
 			s.f.Agent.TickPending = true
-			s.f.Agent.LastDecision = &agentv1.Decision{Action: ActionTick, TickReason: agentv1.TickReason(agentv1.TickReason_value["TICK_REASON_"+strings.ToUpper(tick)])}
+			s.f.Agent.LastDecision = &agentv1.Decision{
+				Action:     ActionTick,
+				TickReason: agentv1.TickReason(agentv1.TickReason_value["TICK_REASON_"+strings.ToUpper(tick)]),
+			}
 		}
 	case "woken":
 		s.f.Agent.WakeHint, s.f.Agent.WakeHintSource, s.f.Agent.WokenAt = true, o.text("by"), o.ago("since")
 	case "shown":
-		s.f.Agent.ShownWaits = append(s.f.Agent.ShownWaits, &agentv1.ShownWait{WaitId: o.text("wait"), TriggerCount: int64(o.number("count"))})
+		s.f.Agent.ShownWaits = append(s.f.Agent.ShownWaits, &agentv1.ShownWait{
+			WaitId:       o.text("wait"),
+			TriggerCount: int64(o.number("count")),
+		})
 	case "stalled":
-		s.f.Agent.StalledItems = append(s.f.Agent.StalledItems, &agentv1.StalledItem{WorkItemId: o.text("id"), Turns: o.number("turns"), Since: o.ago("since")})
+		s.f.Agent.StalledItems = append(s.f.Agent.StalledItems, &agentv1.StalledItem{
+			WorkItemId: o.text("id"),
+			Turns:      o.number("turns"), Since: o.ago("since"),
+		})
 	case "changed":
 		s.f.Queue.ChangedAt = o.ago("since")
 	case "item":
@@ -110,7 +124,10 @@ var readiness = map[string]workv1.Readiness{
 	"runnable": runnable, "blocked": blocked, "asking": asking, "completed": workv1.Readiness_READINESS_COMPLETED,
 }
 
-var usual = map[string]string{"current": "runnable", "triggered": "blocked", "queued": "runnable", "passed": "runnable", "operator": "asking", "blocked": "blocked", "completed": "completed"}
+var usual = map[string]string{
+	"current": "runnable", "triggered": "blocked", "queued": "runnable", "passed": "runnable",
+	"operator": "asking", "blocked": "blocked", "completed": "completed",
+}
 
 func (s *stage) item(t *testing.T, o options) {
 	class := o.text("class")
@@ -128,8 +145,10 @@ func (s *stage) item(t *testing.T, o options) {
 	}
 	if kind := o.text("wait"); kind != "" {
 		w := &workv1.AttachedWait{
-			WaitId: "wt_" + it.GetWorkItemId(), Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Reason: "the reply", Resource: o.text("on"), CreatedAt: o.ago("since"),
-			Kind: waitingv1.WaitKind(waitingv1.WaitKind_value["WAIT_KIND_"+strings.ToUpper(kind)]), TriggerCount: int64(o.number("triggers")), ConsumedCount: int64(o.number("seen")),
+			WaitId: "wt_" + it.GetWorkItemId(), Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Reason: "the reply",
+			Resource: o.text("on"), CreatedAt: o.ago("since"),
+			Kind:         waitingv1.WaitKind(waitingv1.WaitKind_value["WAIT_KIND_"+strings.ToUpper(kind)]),
+			TriggerCount: int64(o.number("triggers")), ConsumedCount: int64(o.number("seen")),
 			LastTriggeredAt: o.ago("at"),
 		}
 		it.Waits, it.HasTriggeredWaits = append(it.Waits, w), w.GetTriggerCount() > w.GetConsumedCount()

@@ -33,7 +33,10 @@ type Children interface {
 // of children begin, get another worktree and end, and the deletion of agents.
 func follows() []plane.Followed {
 	return []plane.Followed{{
-		Plane: "agent", Types: []string{"delegation_opened", "delegation_updated", "delegation_completed", "agent_deleting"},
+		Plane: "agent", Types: []string{
+			"delegation_opened", "delegation_updated", "delegation_completed",
+			"agent_deleting",
+		},
 		Registry: journal.NewRegistry(agentv1.File_quartet_agent_v1_agent_event_proto),
 		Matters: func(ev *journal.Event) bool {
 			p, updated := ev.Payload.(*agentv1.DelegationUpdated)
@@ -46,7 +49,9 @@ func follows() []plane.Followed {
 // and one to a child that does not run. Otherwise the agent plane decides whether the
 // child accepts it, so that no message is accepted and then lost. A refusal, also one for
 // the reasons that FollowUp states, is a response and not an error.
-func (s *Service) inputToChild(ctx context.Context, t *taskv1.Task, principal string, req *taskv1.SendTaskInputRequest) (*taskv1.SendTaskInputResponse, error) {
+func (s *Service) inputToChild(ctx context.Context, t *taskv1.Task, principal string,
+	req *taskv1.SendTaskInputRequest,
+) (*taskv1.SendTaskInputResponse, error) {
 	refused := func(reason string) (*taskv1.SendTaskInputResponse, error) {
 		return &taskv1.SendTaskInputResponse{InputTarget: rules.ChildFollowUp, Reason: reason}, nil
 	}
@@ -63,7 +68,10 @@ func (s *Service) inputToChild(ctx context.Context, t *taskv1.Task, principal st
 	err := s.deps.Children.FollowUp(ctx, t.GetChildAgentId(), requestID, req.GetWaitId(), req.GetText())
 	switch f := fault.From(err); {
 	case err == nil:
-		return &taskv1.SendTaskInputResponse{AcceptedInput: true, InputTarget: rules.ChildFollowUp, BytesWritten: int64(len(req.GetText()))}, nil
+		return &taskv1.SendTaskInputResponse{
+			AcceptedInput: true, InputTarget: rules.ChildFollowUp,
+			BytesWritten: int64(len(req.GetText())),
+		}, nil
 	case f.Reason() == fault.AgentDeleted:
 		return refused(rules.RefusedNotRunning)
 	case f.Reason() == fault.Overloaded:

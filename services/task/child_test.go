@@ -101,13 +101,16 @@ func (s *childSite) await(want taskv1.TaskState) *taskv1.Task {
 }
 
 func (s *childSite) types() []string {
-	return planetest.Types(s.journals.Events(s.t, Plane, journal.NewRegistry(taskv1.File_quartet_task_v1_task_event_proto)))
+	return planetest.Types(
+		s.journals.Events(s.t, Plane, journal.NewRegistry(taskv1.File_quartet_task_v1_task_event_proto)))
 }
 
 func delegated(outcome, result string) *agentv1.Delegation {
 	return &agentv1.Delegation{
-		DelegationId: "dlg_1", ParentAgentId: "keeper", ParentWorkItemId: "wi_a", ChildAgentId: "agt_1", TaskId: "tsk_1",
-		Label: "check", Outcome: agentv1.DelegationOutcome(agentv1.DelegationOutcome_value["DELEGATION_OUTCOME_"+strings.ToUpper(outcome)]), ResultSummary: result,
+		DelegationId: "dlg_1", ParentAgentId: "keeper", ParentWorkItemId: "wi_a", ChildAgentId: "agt_1",
+		TaskId: "tsk_1",
+		Label:  "check", Outcome: agentv1.DelegationOutcome(agentv1.DelegationOutcome_value["DELEGATION_OUTCOME_"+
+			strings.ToUpper(outcome)]), ResultSummary: result,
 	}
 }
 
@@ -115,7 +118,8 @@ func delegated(outcome, result string) *agentv1.Delegation {
 // across restarts and repeated words.
 func TestT8_AHandleLivesWithItsDelegation(t *testing.T) {
 	for outcome, want := range map[string]taskv1.TaskState{
-		"completed": taskv1.TaskState_TASK_STATE_COMPLETED, "failed": taskv1.TaskState_TASK_STATE_FAILED, "cancelled": taskv1.TaskState_TASK_STATE_CANCELLED,
+		"completed": taskv1.TaskState_TASK_STATE_COMPLETED, "failed": taskv1.TaskState_TASK_STATE_FAILED,
+		"cancelled": taskv1.TaskState_TASK_STATE_CANCELLED,
 	} {
 		t.Run(outcome, func(t *testing.T) {
 			s := newChildSite(t)
@@ -128,7 +132,9 @@ func TestT8_AHandleLivesWithItsDelegation(t *testing.T) {
 			require.True(t, running.GetAcceptsInputNow())
 			s.restart()
 			s.say(open)
-			out, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: "tsk_1", Offset: 7})
+			out, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
+				AgentId: "keeper", TaskId: "tsk_1", Offset: 7,
+			})
 			require.NoError(t, err)
 			require.Equal(t, retrievalNotReady, out.GetRetrievalStatus())
 			require.Equal(t, "idle: nothing\n", out.GetText())
@@ -137,7 +143,9 @@ func TestT8_AHandleLivesWithItsDelegation(t *testing.T) {
 			s.nursery.result = "all ä good"
 			blocked := make(chan *taskv1.GetTaskOutputResponse, 1)
 			go func() {
-				out, _ := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: "tsk_1", Block: true, Timeout: durationpb.New(MaxBlock)})
+				out, _ := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
+					AgentId: "keeper", TaskId: "tsk_1", Block: true, Timeout: durationpb.New(MaxBlock),
+				})
 				blocked <- out
 			}()
 			s.say(&agentv1.DelegationCompleted{Delegation: delegated(outcome, "all ä good")})
@@ -148,13 +156,16 @@ func TestT8_AHandleLivesWithItsDelegation(t *testing.T) {
 			s.restart()
 			s.say(&agentv1.DelegationCompleted{Delegation: delegated("failed", "another word")}, open)
 			s.say(&agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}})
-			require.Eventually(t, func() bool { return slices.Contains(s.types(), "owner_deleted") }, time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool { return slices.Contains(s.types(), "owner_deleted") }, time.Minute,
+				time.Millisecond)
 			require.Equal(t, []string{"task_queued", "task_started", "task_" + outcome, "owner_deleted"}, s.types())
 
 			// Piece by piece, also in the middle of a character.
 			text := ""
 			for at := int64(0); ; {
-				out, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: "tsk_1", Offset: at, MaxBytes: 5})
+				out, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
+					AgentId: "keeper", TaskId: "tsk_1", Offset: at, MaxBytes: 5,
+				})
 				require.NoError(t, err)
 				if out.GetText() == "" {
 					break
@@ -162,7 +173,9 @@ func TestT8_AHandleLivesWithItsDelegation(t *testing.T) {
 				text, at = text+out.GetText(), out.GetNextOffset()
 			}
 			require.Equal(t, "all ä good", text)
-			tail, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: "tsk_1", Offset: output.FromEnd(4)})
+			tail, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
+				AgentId: "keeper", TaskId: "tsk_1", Offset: output.FromEnd(4),
+			})
 			require.NoError(t, err)
 			require.Equal(t, "good", tail.GetText())
 		})
@@ -175,7 +188,10 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 	s.say(&agentv1.DelegationOpened{Delegation: delegated("", "")})
 	s.await(taskv1.TaskState_TASK_STATE_RUNNING)
 	input := func(requestID, text string) *taskv1.SendTaskInputResponse {
-		r, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: "tsk_1", RequestId: requestID, Text: text, EndOfInput: text == ""})
+		r, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
+			AgentId: "keeper", TaskId: "tsk_1",
+			RequestId: requestID, Text: text, EndOfInput: text == "",
+		})
 		require.NoError(t, err)
 		return r
 	}
@@ -188,7 +204,8 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 	require.Equal(t, []string{"agt_1", "also the readme"}, []string{s.nursery.said[0], s.nursery.said[2]})
 	require.Equal(t, rules.RefusedNoInput, input("", "").GetReason())
 	for reason, refusal := range map[string]error{
-		rules.RefusedNotRunning: fault.AgentDeleted.New("x"), rules.RefusedBacklog: fault.Overloaded.New("x"), rules.RefusedUnreachable: fault.NotFound.New("x"),
+		rules.RefusedNotRunning: fault.AgentDeleted.New("x"), rules.RefusedBacklog: fault.Overloaded.New("x"),
+		rules.RefusedUnreachable: fault.NotFound.New("x"),
 	} {
 		s.nursery.refuse = refusal
 		require.Equal(t, reason, input("", "x").GetReason())
@@ -196,16 +213,25 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 	const waitID = "wt_01h455vb4pex5vsknk084sn02q"
 	s.nursery.refuse = fault.Invalid("wait_id", waitID, "must be an open question of the child")
 	answer := func(waitID string) error {
-		_, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: "tsk_1", Text: "red", WaitId: waitID})
+		_, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
+			AgentId: "keeper", TaskId: "tsk_1",
+			Text: "red", WaitId: waitID,
+		})
 		return err
 	}
-	require.ErrorContains(t, answer(waitID), "must be an open question of the child", "that is no response either: another text would not help")
+	require.ErrorContains(t, answer(waitID), "must be an open question of the child",
+		"that is no response either: another text would not help")
 	require.Equal(t, waitID, s.nursery.answered)
 	require.ErrorIs(t, answer("wi_01h455vb4pex5vsknk084sn02q"), fault.InvalidArgument)
 	s.nursery.refuse = fault.NotReady.New("x")
-	_, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: "tsk_1", Text: "x"})
+	_, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
+		AgentId: "keeper", TaskId: "tsk_1",
+		Text: "x",
+	})
 	require.ErrorIs(t, err, fault.NotReady, "that is no refusal")
-	_, err = s.service.SendTaskInput(planetest.AsAgent(t.Context(), "other"), &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: "tsk_1", Text: "x"})
+	_, err = s.service.SendTaskInput(planetest.AsAgent(t.Context(), "other"), &taskv1.SendTaskInputRequest{
+		AgentId: "keeper", TaskId: "tsk_1", Text: "x",
+	})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	// Stopping is asked for once; then it takes no more words.
 	for range 2 {
@@ -221,7 +247,10 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 func TestT3_OnlyAChildAsks(t *testing.T) {
 	s := newSite(t)
 	id := s.queue("cat").GetTaskId()
-	_, err := s.client().SendTaskInput(s.ctx, &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: id, Text: "red", WaitId: "wt_01h455vb4pex5vsknk084sn02q"})
+	_, err := s.client().SendTaskInput(s.ctx, &taskv1.SendTaskInputRequest{
+		AgentId: "keeper", TaskId: id, Text: "red",
+		WaitId: "wt_01h455vb4pex5vsknk084sn02q",
+	})
 	require.ErrorIs(t, err, fault.InvalidArgument)
 	require.ErrorContains(t, err, "only a child asks questions")
 }
@@ -260,14 +289,17 @@ func TestT8_FollowingAChild(t *testing.T) {
 func TestA8_CommandsOfADeletedAgent(t *testing.T) {
 	s := newChildSite(t)
 	exec := func() (*taskv1.ExecCommandResponse, error) {
-		return s.service.ExecCommand(s.parent(), &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "sleep 9"}, YieldTime: durationpb.New(0)})
+		return s.service.ExecCommand(s.parent(), &taskv1.ExecCommandRequest{
+			AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "sleep 9"}, YieldTime: durationpb.New(0),
+		})
 	}
 	queued, err := exec()
 	require.NoError(t, err)
 	deleting := &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}}
 	s.say(deleting, deleting)
 	require.Eventually(t, func() bool {
-		r, err := s.service.GetTask(s.parent(), &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: queued.GetTask().GetTaskId()})
+		r, err := s.service.GetTask(s.parent(), &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: queued.GetTask().
+			GetTaskId()})
 		return err == nil && r.GetTask().GetState() == taskv1.TaskState_TASK_STATE_CANCELLED
 	}, time.Minute, time.Millisecond)
 	for range 2 {
@@ -276,7 +308,13 @@ func TestA8_CommandsOfADeletedAgent(t *testing.T) {
 		s.restart()
 	}
 	require.Equal(t, []string{"task_queued", "owner_deleted", "task_cancelled"}, s.types())
-	_, err = s.service.ExecCommand(rpc.WithActor(t.Context(), rpc.Actor{Namespace: "other", Principal: "op", Role: rpc.RoleOperator}),
-		&taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"}, YieldTime: durationpb.New(0)})
+	_, err = s.service.ExecCommand(rpc.WithActor(t.Context(), rpc.Actor{
+		Namespace: "other", Principal: "op",
+		Role: rpc.RoleOperator,
+	}),
+		&taskv1.ExecCommandRequest{
+			AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"},
+			YieldTime: durationpb.New(0),
+		})
 	require.NoError(t, err, "another namespace's agent of that name lives")
 }

@@ -18,7 +18,9 @@ import (
 // stops (SPEC T1). A repeated request finds the task of the first one, waits for it again, and
 // returns it as it is then. A request with the duplicate policy REUSE_RUNNING that finds the same
 // command, queued or running, returns its task without waiting.
-func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
+func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse,
+	error,
+) {
 	actor, err := s.agentActor(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
@@ -64,11 +66,14 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 
 // await waits for the end of a command that was stored, at most the yield time of the request, and returns the
 // response. For a command that was running already it returns the response at once.
-func (s *Service) await(ctx context.Context, ns string, stored *taskv1.ExecCommandResponse, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
+func (s *Service) await(ctx context.Context, ns string, stored *taskv1.ExecCommandResponse,
+	req *taskv1.ExecCommandRequest,
+) (*taskv1.ExecCommandResponse, error) {
 	if stored.GetOutcome() == taskv1.ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING {
 		return s.execResponse(ctx, ns, stored.GetTask(), stored.GetOutcome(), req)
 	}
-	yield, _ := rules.DurationIn("yield_time", req.GetYieldTime(), rules.DefaultYield, 0, rules.MaxYield) // CheckExec has checked it
+	// CheckExec has checked it
+	yield, _ := rules.DurationIn("yield_time", req.GetYieldTime(), rules.DefaultYield, 0, rules.MaxYield)
 	t, err := s.awaitEnd(ctx, ns, stored.GetTask(), s.clk.Now().Add(yield))
 	if err != nil {
 		return nil, err
@@ -82,7 +87,9 @@ func (s *Service) await(ctx context.Context, ns string, stored *taskv1.ExecComma
 
 // execResponse returns the response of ExecCommand with an outcome, the task t and the end of
 // its output.
-func (s *Service) execResponse(ctx context.Context, ns string, t *taskv1.Task, outcome taskv1.ExecOutcome, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
+func (s *Service) execResponse(ctx context.Context, ns string, t *taskv1.Task, outcome taskv1.ExecOutcome,
+	req *taskv1.ExecCommandRequest,
+) (*taskv1.ExecCommandResponse, error) {
 	limit := int(req.GetMaxOutput())
 	if limit == 0 {
 		limit = rules.DefaultMaxOutput

@@ -13,7 +13,9 @@ import (
 // FollowTaskOutput streams output from an offset until the task ended; the last message
 // has the task (SPEC T3). Chunks have the raw bytes. Where output was dropped, there
 // is a gap between their offsets.
-func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, stream grpc.ServerStreamingServer[taskv1.FollowTaskOutputResponse]) error {
+func (s *Service) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest,
+	stream grpc.ServerStreamingServer[taskv1.FollowTaskOutputResponse],
+) error {
 	ctx := stream.Context()
 	actor, err := s.admitRead(ctx, req)
 	if err != nil {

@@ -25,9 +25,11 @@ func (s *Service) admitRead(ctx context.Context, req aboutTask) (journal.Actor, 
 func (s *Service) admitWrite(ctx context.Context, req interface {
 	aboutTask
 	GetRequestId() string
-}) (journal.Actor, error) {
+},
+) (journal.Actor, error) {
 	actor, err := s.agentActor(ctx, req.GetAgentId())
-	return actor, fault.First(err, fault.Name("agent_id", req.GetAgentId()), fault.Name("task_id", req.GetTaskId()), fault.RequestID(req.GetRequestId()))
+	return actor, fault.First(err, fault.Name("agent_id", req.GetAgentId()), fault.Name("task_id", req.GetTaskId()),
+		fault.RequestID(req.GetRequestId()))
 }
 
 // GetTask reads a task without its output (SPEC T3).
@@ -77,7 +79,8 @@ func (s *Service) presentAll(ns string, tasks []*taskv1.Task) []*taskv1.Task {
 			if running == nil {
 				slots, running = s.workers.Slots(), s.workers.CountRunning()
 			}
-			c.QueueReason, c.QueueMessage = model.ExplainQueued(model.PlacementOf(ns, t), slots, func(w model.WorkerKey) int { return running[w] })
+			c.QueueReason, c.QueueMessage = model.ExplainQueued(model.PlacementOf(ns, t), slots,
+				func(w model.WorkerKey) int { return running[w] })
 		}
 		out[i] = c
 	}

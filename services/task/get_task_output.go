@@ -33,7 +33,9 @@ const (
 // until there is output behind the offset or the task has ended, and for a child until it has
 // ended (SPEC T3). A character that is not complete yet is left for the next part, so that the
 // joined parts are the text.
-func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRequest) (*taskv1.GetTaskOutputResponse, error) {
+func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRequest) (*taskv1.GetTaskOutputResponse,
+	error,
+) {
 	actor, err := s.admitRead(ctx, req)
 	if err != nil {
 		return nil, err
@@ -102,7 +104,9 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 // pieceOf returns at most limit bytes of the output of a task from an offset on, which counts
 // from the end if it is negative. A child has no output: while it runs, the piece is a
 // description of its state, whatever the offset, and after that a part of its result.
-func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset int64, limit int) (output.Piece, error) {
+func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset int64, limit int) (output.Piece,
+	error,
+) {
 	if !model.IsChild(t) {
 		p, err := s.output.Read(ctx, ns, t.GetTaskId(), offset, limit)
 		if err == nil && p.End == 0 && t.GetOutputBytes() > 0 && model.Terminal(t.GetState()) {
@@ -124,17 +128,21 @@ func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset
 	rest := text[from:min(int64(len(text)), from+int64(limit))]
 	p := output.Piece{Start: from, End: int64(len(text))}
 	if rest != "" {
-		p.Chunks = []*taskv1.OutputChunk{{Stream: taskv1.OutputStream_OUTPUT_STREAM_STDOUT, Offset: from, Data: []byte(rest)}}
+		p.Chunks = []*taskv1.OutputChunk{{
+			Stream: taskv1.OutputStream_OUTPUT_STREAM_STDOUT, Offset: from,
+			Data: []byte(rest),
+		}}
 	}
 	return p, nil
 }
 
-// gone returns OUTPUT_REMOVED for an ended command all of whose output was removed, because of its age or because its agent was deleted. It
-// returns nil for output that is missing for another reason, which is damage of the stream.
+// gone returns OUTPUT_REMOVED for an ended command all of whose output was removed, because of its age or because its
+// agent was deleted. It returns nil for output that is missing for another reason, which is damage of the stream.
 func (s *Service) gone(ctx context.Context, ns string, t *taskv1.Task) error {
 	why := "its agent was deleted"
 	// The output may all have been written when the command began.
-	if s.cfg.KeepOutput > 0 && t.GetStartedAt() != nil && s.clk.Now().Sub(t.GetStartedAt().AsTime()) > s.cfg.KeepOutput {
+	if s.cfg.KeepOutput > 0 && t.GetStartedAt() != nil && s.clk.Now().Sub(t.GetStartedAt().AsTime()) >
+		s.cfg.KeepOutput {
 		why = fmt.Sprintf("output is kept for %d days after it was written", s.cfg.KeepOutput/(24*time.Hour))
 	} else {
 		deleted, _, err := plane.View(ctx, s.engine, t.GetAgentId(), func(st *model.State) (bool, error) {
@@ -145,7 +153,8 @@ func (s *Service) gone(ctx context.Context, ns string, t *taskv1.Task) error {
 			return err
 		}
 	}
-	return fault.OutputRemoved.Newf("the output of task %q was removed: %s; GetTask shows how the command ended", t.GetTaskId(), why).With("task_id", t.GetTaskId())
+	return fault.OutputRemoved.Newf("the output of task %q was removed: %s; GetTask shows how the command ended",
+		t.GetTaskId(), why).With("task_id", t.GetTaskId())
 }
 
 // outputResponse returns the response with a piece of the output of t, without its status.

@@ -71,7 +71,8 @@ func pageStart(token string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(at[0], 10, 64)
 	if err != nil || n < 1 {
-		return 0, fault.CursorInvalid.New("page_token does not hold a position of ListTasks; leave it empty to begin with the newest task").
+		return 0, fault.CursorInvalid.New("page_token does not hold a position of ListTasks; leave it empty to begin "+
+			"with the newest task").
 			WithField("page_token", "must be a next_page_token of ListTasks")
 	}
 	return n, nil

@@ -32,16 +32,25 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return nil
 	}
 	return &metrics{
-		queued:    meter.Counter(reg, "quartet_tasks_queued_total", "Tasks created, by kind.", "kind"),
-		ended:     meter.Counter(reg, "quartet_tasks_ended_total", "Tasks that ended, by kind, state and reason.", "kind", "state", "reason"),
-		expired:   meter.Counter(reg, "quartet_command_leases_expired_total", "Leases of commands that expired: their worker sent no heartbeat, or came back without them."),
-		restarted: meter.Counter(reg, "quartet_commands_restarted_total", "Commands that were started again because their worker was lost or stopped."),
-		waited:    meter.Histogram(reg, "quartet_command_wait_seconds", "Time from a command's queueing to its lease.", meter.Work),
-		took:      meter.Histogram(reg, "quartet_command_seconds", "Time from a command's lease to its end.", meter.Work, "state"),
-		waiting:   meter.Gauge(reg, "quartet_commands_queued", "Commands that wait for a worker, by pool.", "partition", "pool"),
-		running:   meter.Gauge(reg, "quartet_commands_running", "Commands that workers hold, by pool.", "partition", "pool"),
-		workers:   meter.Gauge(reg, "quartet_workers_connected", "Workers for commands that are connected, by pool; one that serves several counts in each.", "pool"),
-		places:    meter.Gauge(reg, "quartet_worker_places", "Commands that connected workers can run at once, by pool.", "pool"),
+		queued: meter.Counter(reg, "quartet_tasks_queued_total", "Tasks created, by kind.", "kind"),
+		ended: meter.Counter(reg, "quartet_tasks_ended_total", "Tasks that ended, by kind, state and reason.",
+			"kind", "state", "reason"),
+		expired: meter.Counter(reg, "quartet_command_leases_expired_total",
+			"Leases of commands that expired: their worker sent no heartbeat, or came back without them."),
+		restarted: meter.Counter(reg, "quartet_commands_restarted_total",
+			"Commands that were started again because their worker was lost or stopped."),
+		waited: meter.Histogram(reg, "quartet_command_wait_seconds", "Time from a command's queueing to its lease.",
+			meter.Work),
+		took: meter.Histogram(reg, "quartet_command_seconds", "Time from a command's lease to its end.",
+			meter.Work, "state"),
+		waiting: meter.Gauge(reg, "quartet_commands_queued", "Commands that wait for a worker, by pool.", "partition",
+			"pool"),
+		running: meter.Gauge(reg, "quartet_commands_running", "Commands that workers hold, by pool.", "partition",
+			"pool"),
+		workers: meter.Gauge(reg, "quartet_workers_connected", "Workers for commands that are connected, by pool; "+
+			"one that serves several counts in each.", "pool"),
+		places: meter.Gauge(reg, "quartet_worker_places",
+			"Commands that connected workers can run at once, by pool.", "pool"),
 	}
 }
 

@@ -39,8 +39,16 @@ func TestPoolsAreBounded(t *testing.T) {
 func TestExpiredLeasesAreOfLostWorkers(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := newMetrics(reg)
-	for _, reason := range []taskv1.TaskEndReason{rules.ReasonWorkerLost, rules.ReasonWorkerStopped, rules.ReasonWorkerLost} {
-		m.count(&journal.Event{Payload: &taskv1.TaskRestarting{Task: &taskv1.Task{Kind: taskv1.TaskKind_TASK_KIND_COMMAND_TASK}, Reason: reason}})
+	for _, reason := range []taskv1.TaskEndReason{
+		rules.ReasonWorkerLost, rules.ReasonWorkerStopped,
+		rules.ReasonWorkerLost,
+	} {
+		m.count(&journal.Event{
+			Payload: &taskv1.TaskRestarting{
+				Task:   &taskv1.Task{Kind: taskv1.TaskKind_TASK_KIND_COMMAND_TASK},
+				Reason: reason,
+			},
+		})
 	}
 	families, err := reg.Gather()
 	require.NoError(t, err)

@@ -46,7 +46,9 @@ func TestT4_CapacityCountsOverPartitions(t *testing.T) {
 	for i := range n {
 		agent := fmt.Sprintf("a%d", i%8)
 		used[svc.engine.For("acme", agent)] = true
-		_, err := s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{AgentId: agent, Command: &taskv1.CommandSpec{Cmd: "x"}, YieldTime: durationpb.New(0)})
+		_, err := s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{AgentId: agent, Command: &taskv1.CommandSpec{
+			Cmd: "x",
+		}, YieldTime: durationpb.New(0)})
 		require.NoError(t, err)
 	}
 	require.Greater(t, len(used), 1)

@@ -87,7 +87,8 @@ func TestX2_ARepeatedCommandOfADeletedAgent(t *testing.T) {
 	s.service.deps.Workspace = func(context.Context, string) (Workspace, error) { return Workspace{}, err }
 	exec := func(requestID string) (*taskv1.ExecCommandResponse, error) {
 		return s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
-			AgentId: "keeper", RequestId: requestID, Command: &taskv1.CommandSpec{Cmd: "true"}, YieldTime: durationpb.New(0),
+			AgentId: "keeper", RequestId: requestID, Command: &taskv1.CommandSpec{Cmd: "true"},
+			YieldTime: durationpb.New(0),
 		})
 	}
 	first, e := exec("r1")
@@ -174,7 +175,8 @@ func (s *site) connect(worker, boot string, capacity int32, running ...string) *
 func (s *site) tryConnect(ctx context.Context, worker, boot string, capacity int32, running ...string) (*hand, error) {
 	conn, err := s.network.Dial("task")
 	require.NoError(s.t, err)
-	ctx, cancel := context.WithCancel(rpc.WithActor(ctx, rpc.Actor{Namespace: "acme", Principal: worker, Role: rpc.RoleWorker}))
+	ctx, cancel := context.WithCancel(
+		rpc.WithActor(ctx, rpc.Actor{Namespace: "acme", Principal: worker, Role: rpc.RoleWorker}))
 	s.t.Cleanup(cancel)
 	stream, err := taskv1.NewWorkerServiceClient(conn).Connect(ctx)
 	require.NoError(s.t, err)
@@ -206,7 +208,9 @@ func (h *hand) hear() *taskv1.ConnectResponse {
 
 func (h *hand) output(id string, offset int64, text string) {
 	h.say(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Output{Output: &taskv1.CommandOutput{
-		TaskId: id, LeaseGeneration: 1, Chunk: &taskv1.OutputChunk{Offset: offset, Stream: taskv1.OutputStream_OUTPUT_STREAM_STDOUT, Data: []byte(text)},
+		TaskId: id, LeaseGeneration: 1, Chunk: &taskv1.OutputChunk{
+			Offset: offset, Stream: taskv1.OutputStream_OUTPUT_STREAM_STDOUT, Data: []byte(text),
+		},
 	}}})
 }
 
@@ -217,7 +221,9 @@ func (h *hand) ended(id string, exit int32) {
 }
 
 func (h *hand) beat(ids ...string) {
-	h.say(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Heartbeat{Heartbeat: &taskv1.WorkerHeartbeat{RunningTaskIds: ids}}})
+	h.say(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Heartbeat{
+		Heartbeat: &taskv1.WorkerHeartbeat{RunningTaskIds: ids},
+	}})
 }
 
 func TestT5_EndIsAcknowledgedOnce(t *testing.T) {
@@ -240,7 +246,8 @@ func TestT5_EndIsAcknowledgedOnce(t *testing.T) {
 	ack := h.hear().GetAck()
 	require.True(t, ack.GetEnded())
 	require.False(t, ack.GetStale())
-	require.Equal(t, taskv1.TaskState_TASK_STATE_COMPLETED, s.get(task.GetTaskId()).GetState(), "acknowledged means durable")
+	require.Equal(t, taskv1.TaskState_TASK_STATE_COMPLETED, s.get(task.GetTaskId()).GetState(),
+		"acknowledged means durable")
 	require.EqualValues(t, 11, s.get(task.GetTaskId()).GetOutputBytes())
 
 	// The acknowledgement may have been lost: the same end again.
@@ -249,7 +256,9 @@ func TestT5_EndIsAcknowledgedOnce(t *testing.T) {
 	h.output(task.GetTaskId(), 11, "late")
 	require.True(t, h.hear().GetAck().GetStale())
 	require.Equal(t, []string{"task_queued", "task_started", "task_completed"}, s.types(task.GetTaskId()))
-	out, err := s.client().GetTaskOutput(s.ctx, &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: task.GetTaskId()})
+	out, err := s.client().GetTaskOutput(s.ctx, &taskv1.GetTaskOutputRequest{
+		AgentId: "keeper", TaskId: task.GetTaskId(),
+	})
 	require.NoError(t, err)
 	require.Equal(t, "hello world", out.GetText())
 }
@@ -279,7 +288,8 @@ func TestX12_SilentWorkerIsLost(t *testing.T) {
 	h.cancel()
 	s.clk.Advance(20 * time.Second)
 	s.awaitState(a, taskv1.TaskState_TASK_STATE_INTERRUPTED)
-	require.Equal(t, []string{"task_queued", "task_started", "task_interrupted"}, s.types(a), "heartbeats write no line")
+	require.Equal(t, []string{"task_queued", "task_started", "task_interrupted"}, s.types(a),
+		"heartbeats write no line")
 }
 
 func TestX12_RestartGivesAFullTerm(t *testing.T) {
@@ -399,7 +409,9 @@ func TestT3_StopWaitsForItsWorker(t *testing.T) {
 // awaitGone waits until a worker's stream has ended.
 func (s *site) awaitGone(w model.WorkerKey) {
 	require.Eventually(s.t, func() bool {
-		return !slices.ContainsFunc(s.service.workers.Slots(), func(slot model.WorkerSlot) bool { return slot.Worker == w })
+		return !slices.ContainsFunc(s.service.workers.Slots(), func(slot model.WorkerSlot) bool {
+			return slot.Worker == w
+		})
 	}, time.Minute, time.Millisecond)
 }
 
@@ -409,7 +421,10 @@ func TestT3_InputReachesItsWorkerOnce(t *testing.T) {
 	id := s.queue("cat").GetTaskId()
 	require.NotNil(t, h.hear().GetLease())
 	send := func(text string) *taskv1.SendTaskInputResponse {
-		resp, err := s.client().SendTaskInput(s.ctx, &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: id, Text: text, RequestId: "in-" + text})
+		resp, err := s.client().SendTaskInput(s.ctx, &taskv1.SendTaskInputRequest{
+			AgentId: "keeper", TaskId: id,
+			Text: text, RequestId: "in-" + text,
+		})
 		require.NoError(t, err)
 		return resp
 	}
@@ -421,7 +436,9 @@ func TestT3_InputReachesItsWorkerOnce(t *testing.T) {
 		require.Equal(t, want, string(in.GetData()))
 		require.EqualValues(t, i+1, in.GetInputSeq())
 	}
-	h.say(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_InputTaken{InputTaken: &taskv1.CommandInputTaken{TaskId: id, LeaseGeneration: 1, InputSeq: 1}}})
+	h.say(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_InputTaken{
+		InputTaken: &taskv1.CommandInputTaken{TaskId: id, LeaseGeneration: 1, InputSeq: 1},
+	}})
 	h.output(id, 0, "x") // handled after it
 	require.NotNil(t, h.hear().GetAck())
 	h.beat(id)
@@ -441,7 +458,9 @@ func TestT1_YieldEndsOnTime(t *testing.T) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		resp, err := s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "x"}})
+		resp, err := s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
+			AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "x"},
+		})
 		done <- result{resp, err}
 	}()
 	s.clk.AwaitTimers(1)
@@ -460,7 +479,10 @@ func TestT3_BlockedReadTimesOut(t *testing.T) {
 	require.Equal(t, retrievalNotReady, got.GetRetrievalStatus())
 	done := make(chan *taskv1.GetTaskOutputResponse, 1)
 	go func() {
-		got, err := s.client().GetTaskOutput(s.ctx, &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: id, Block: true})
+		got, err := s.client().GetTaskOutput(s.ctx, &taskv1.GetTaskOutputRequest{
+			AgentId: "keeper", TaskId: id,
+			Block: true,
+		})
 		if err == nil {
 			done <- got
 		}
@@ -482,13 +504,18 @@ func TestX15_WhoMay(t *testing.T) {
 		return err
 	}
 	exec := func(ctx context.Context) error {
-		_, err := s.client().ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "x"}, YieldTime: durationpb.New(0)})
+		_, err := s.client().ExecCommand(ctx, &taskv1.ExecCommandRequest{
+			AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "x"}, YieldTime: durationpb.New(0),
+		})
 		return err
 	}
 	require.NoError(t, get(as(rpc.RoleAgent, "keeper")))
 	require.NoError(t, exec(as(rpc.RoleAgent, "keeper")))
 	require.NoError(t, get(as(rpc.RoleRunner, "")))
-	for _, ctx := range []context.Context{as(rpc.RoleAgent, "other"), as(rpc.RoleWorker, ""), as(rpc.RoleIntegration, "")} {
+	for _, ctx := range []context.Context{
+		as(rpc.RoleAgent, "other"), as(rpc.RoleWorker, ""),
+		as(rpc.RoleIntegration, ""),
+	} {
 		require.ErrorIs(t, get(ctx), fault.PermissionDenied)
 		require.ErrorIs(t, exec(ctx), fault.PermissionDenied)
 	}
@@ -502,7 +529,15 @@ func TestX15_WhoMay(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.ErrorIs(t, err, fault.PermissionDenied)
-	for _, h := range []*taskv1.WorkerHello{nil, {}, {WorkerId: "W!", BootId: "b"}, {WorkerId: "w"}, {WorkerId: "w", BootId: "b", Capacity: -1}, {WorkerId: "w", BootId: "b", Capacity: workerstream.MaxCapacity + 1}} {
+	for _, h := range []*taskv1.WorkerHello{
+		nil,
+		{},
+		{WorkerId: "W!", BootId: "b"},
+		{WorkerId: "w"},
+		{WorkerId: "w", BootId: "b", Capacity: -1},
+		{WorkerId: "w", BootId: "b", Capacity: workerstream.MaxCapacity +
+			1},
+	} {
 		stream, err := taskv1.NewWorkerServiceClient(conn).Connect(as(rpc.RoleWorker, ""))
 		require.NoError(t, err)
 		m := &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Hello{Hello: h}}
@@ -519,7 +554,10 @@ func TestX2_RequestIDReused(t *testing.T) {
 	s := newSite(t)
 	var header metadata.MD
 	exec := func(line string) (*taskv1.ExecCommandResponse, error) {
-		return s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", RequestId: "r", Command: &taskv1.CommandSpec{Cmd: line}, YieldTime: durationpb.New(0)}, grpc.Header(&header))
+		return s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
+			AgentId: "keeper", RequestId: "r",
+			Command: &taskv1.CommandSpec{Cmd: line}, YieldTime: durationpb.New(0),
+		}, grpc.Header(&header))
 	}
 	first, err := exec("a")
 	require.NoError(t, err)

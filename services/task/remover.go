@@ -34,8 +34,13 @@ type remover struct {
 	running sync.WaitGroup
 }
 
-func newRemover(store output.Store, logger *zap.Logger, left func(ctx context.Context, o model.Owner) ([]string, error)) *remover {
-	r := &remover{store: store, logger: logger, left: left, deleted: map[model.Owner]bool{}, signal: make(chan struct{}, 1)}
+func newRemover(store output.Store, logger *zap.Logger, left func(ctx context.Context, o model.Owner) ([]string,
+	error),
+) *remover {
+	r := &remover{
+		store: store, logger: logger, left: left, deleted: map[model.Owner]bool{},
+		signal: make(chan struct{}, 1),
+	}
 	r.idle = sync.NewCond(&r.mu)
 	return r
 }
@@ -159,7 +164,8 @@ func (r *remover) remove(ctx context.Context, o model.Owner) error {
 func (s *Service) leftOf(ctx context.Context, o model.Owner) ([]string, error) {
 	ids, _, err := plane.View(ctx, s.engine, o.ID, func(st *model.State) (ids []string, err error) {
 		for r := range st.TasksOf(o) {
-			if t := r.Task; model.Terminal(t.GetState()) && !model.IsChild(t) && t.GetOutputBytes() > 0 && !s.removed(t) {
+			if t := r.Task; model.Terminal(t.GetState()) && !model.IsChild(t) && t.GetOutputBytes() > 0 &&
+				!s.removed(t) {
 				ids = append(ids, t.GetTaskId())
 			}
 		}

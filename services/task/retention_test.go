@@ -56,8 +56,8 @@ func (f *failing) Remove(ctx context.Context, namespace, taskID string) error {
 	return f.Store.Remove(ctx, namespace, taskID)
 }
 
-// TestT6_OutputOfADeletedAgent: the output of a deleted agent is removed once its commands have ended, also after a removal that failed, and
-// after a process that was killed before it.
+// TestT6_OutputOfADeletedAgent: the output of a deleted agent is removed once its commands have ended, also after a
+// removal that failed, and after a process that was killed before it.
 func TestT6_OutputOfADeletedAgent(t *testing.T) {
 	s := newSite(t)
 	store := &failing{Store: s.output}
@@ -78,7 +78,10 @@ func TestT6_OutputOfADeletedAgent(t *testing.T) {
 	require.EqualValues(t, 8, s.stored(before), "nobody was deleted")
 
 	store.times.Store(1)
-	planetest.React(t, s.service.engine, &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}}}, rules.React)
+	planetest.React(t, s.service.engine, &journal.Event{
+		Namespace: "acme", AgentID: "keeper",
+		Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}},
+	}, rules.React)
 	require.NoError(t, s.service.Quiesce(t.Context()))
 	require.Zero(t, s.stored(before))
 	require.EqualValues(t, 7, s.stored(running), "it may still write")
@@ -97,7 +100,8 @@ func TestT6_OutputOfADeletedAgent(t *testing.T) {
 	require.NoError(t, s.service.Quiesce(t.Context()))
 	require.Zero(t, s.stored(running))
 
-	_, err = s.output.Append(t.Context(), "acme", before, &taskv1.OutputChunk{Data: []byte("a secret")}) // as if it had not been removed
+	// as if it had not been removed
+	_, err = s.output.Append(t.Context(), "acme", before, &taskv1.OutputChunk{Data: []byte("a secret")})
 	require.NoError(t, err)
 	s.stop()
 	s.up()
@@ -105,14 +109,18 @@ func TestT6_OutputOfADeletedAgent(t *testing.T) {
 	require.Zero(t, s.stored(before))
 }
 
-// TestT6_OutputOfAPrivateChild: a private child is deleted as soon as it is done. What its commands wrote can be read after it.
+// TestT6_OutputOfAPrivateChild: a private child is deleted as soon as it is done. What its commands wrote can be read
+// after it.
 func TestT6_OutputOfAPrivateChild(t *testing.T) {
 	s := newSite(t)
 	h := s.connect("w1", "b1", 1)
 	id := s.ran(h, "what it did")
-	planetest.React(t, s.service.engine, &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{
-		Agent: &agentv1.Agent{AgentId: "keeper", Visibility: agentv1.Visibility_VISIBILITY_PRIVATE},
-	}}, rules.React)
+	planetest.React(t, s.service.engine, &journal.Event{
+		Namespace: "acme", AgentID: "keeper",
+		Payload: &agentv1.AgentDeleting{
+			Agent: &agentv1.Agent{AgentId: "keeper", Visibility: agentv1.Visibility_VISIBILITY_PRIVATE},
+		},
+	}, rules.React)
 	for range 2 {
 		require.NoError(t, s.service.Quiesce(t.Context()))
 		got, err := s.outputOf(id)
@@ -123,7 +131,8 @@ func TestT6_OutputOfAPrivateChild(t *testing.T) {
 	}
 }
 
-// TestT6_OutputThatIsTooOld: output that was dropped because of its age is named as removed, and output that is missing for another reason is not.
+// TestT6_OutputThatIsTooOld: output that was dropped because of its age is named as removed, and output that is missing
+// for another reason is not.
 func TestT6_OutputThatIsTooOld(t *testing.T) {
 	s := newSite(t)
 	const days = 24 * time.Hour
@@ -138,7 +147,8 @@ func TestT6_OutputThatIsTooOld(t *testing.T) {
 	s.clk.Advance(time.Second)
 	_, err = s.outputOf(id)
 	require.ErrorIs(t, err, fault.OutputRemoved)
-	require.ErrorContains(t, err, `the output of task "`+id+`" was removed: output is kept for 30 days after it was written; GetTask shows how the command ended`)
+	require.ErrorContains(t, err, `the output of task "`+id+
+		`" was removed: output is kept for 30 days after it was written; GetTask shows how the command ended`)
 	follow, err := s.client().FollowTaskOutput(s.ctx, &taskv1.FollowTaskOutputRequest{AgentId: "keeper", TaskId: id})
 	require.NoError(t, err)
 	_, err = follow.Recv()

@@ -13,7 +13,9 @@ import (
 
 // SendTaskInput writes to the input of a running command, or sends a message to a
 // child (SPEC T3).
-func (s *Service) SendTaskInput(ctx context.Context, req *taskv1.SendTaskInputRequest) (*taskv1.SendTaskInputResponse, error) {
+func (s *Service) SendTaskInput(ctx context.Context, req *taskv1.SendTaskInputRequest) (*taskv1.SendTaskInputResponse,
+	error,
+) {
 	actor, err := s.admitWrite(ctx, req)
 	if err != nil {
 		return nil, err
@@ -37,7 +39,8 @@ func (s *Service) SendTaskInput(ctx context.Context, req *taskv1.SendTaskInputRe
 		return s.inputToChild(ctx, t, actor.Principal, req)
 	}
 	if req.GetWaitId() != "" {
-		return nil, fault.Invalid("wait_id", req.GetWaitId(), "must be empty: the task is a command, and only a child asks questions")
+		return nil, fault.Invalid("wait_id", req.GetWaitId(), "must be empty: the task is a command, and only a "+
+			"child asks questions")
 	}
 	reach := s.workers.Reach(req.GetTaskId())
 	return plane.Do(ctx, s.engine, plane.Command[*model.State, *taskv1.SendTaskInputResponse]{

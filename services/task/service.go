@@ -92,7 +92,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s := &Service{cfg: cfg, deps: deps, clk: deps.Clock, output: deps.Output, metrics: newMetrics(deps.Metrics)}
 	s.remover = newRemover(deps.Output, deps.Logger, s.leftOf)
 	s.workers = workers.New(workers.Config{
-		Clock: deps.Clock, IDs: deps.IDs, Logger: deps.Logger, Output: deps.Output, LeaseTerm: cfg.LeaseTerm, Watches: &s.watches,
+		Clock: deps.Clock, IDs: deps.IDs, Logger: deps.Logger, Output: deps.Output, LeaseTerm: cfg.LeaseTerm,
+		Watches: &s.watches,
 	})
 	return s, nil
 }

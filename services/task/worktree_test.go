@@ -20,7 +20,10 @@ func TestT9_TheHandleShowsItsWorktree(t *testing.T) {
 	s := newChildSite(t)
 	d := func(state taskv1.WorktreeState, outcome string) *agentv1.Delegation {
 		d := delegated(outcome, "done")
-		d.Worktree = &taskv1.Worktree{State: state, WorkerId: "w1", Path: "/srv/.quartet-worktrees/tsk_1", Branch: "quartet/tsk_1"}
+		d.Worktree = &taskv1.Worktree{
+			State: state, WorkerId: "w1", Path: "/srv/.quartet-worktrees/tsk_1",
+			Branch: "quartet/tsk_1",
+		}
 		return d
 	}
 	s.say(&agentv1.DelegationOpened{Delegation: d(taskv1.WorktreeState_WORKTREE_STATE_PREPARING, "")})
@@ -29,7 +32,8 @@ func TestT9_TheHandleShowsItsWorktree(t *testing.T) {
 	for range 2 {
 		s.say(&agentv1.DelegationUpdated{Delegation: ready})
 	}
-	require.Eventually(t, func() bool { return proto.Equal(s.task().GetWorktree(), ready.GetWorktree()) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return proto.Equal(s.task().GetWorktree(), ready.GetWorktree()) }, time.Minute,
+		time.Millisecond)
 	kept := d(taskv1.WorktreeState_WORKTREE_STATE_KEPT, "completed")
 	for range 2 {
 		s.say(&agentv1.DelegationCompleted{Delegation: kept})
@@ -46,7 +50,8 @@ func TestX2_WaitingLessIsNoOtherRequest(t *testing.T) {
 	s := newSite(t)
 	exec := func(yield time.Duration) string {
 		resp, err := s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
-			AgentId: "keeper", RequestId: "run/0/1", Command: &taskv1.CommandSpec{Cmd: "make"}, YieldTime: durationpb.New(yield),
+			AgentId: "keeper", RequestId: "run/0/1", Command: &taskv1.CommandSpec{Cmd: "make"},
+			YieldTime: durationpb.New(yield),
 		})
 		require.NoError(t, err)
 		return resp.GetTask().GetTaskId()
@@ -66,7 +71,9 @@ func TestX2_WaitingLessIsNoOtherRequest(t *testing.T) {
 func TestX2_RecallOfACommand(t *testing.T) {
 	s := newSite(t)
 	req := func() *taskv1.ExecCommandRequest {
-		return &taskv1.ExecCommandRequest{AgentId: "keeper", RequestId: "run/0/1", Command: &taskv1.CommandSpec{Cmd: "make"}, YieldTime: durationpb.New(0)}
+		return &taskv1.ExecCommandRequest{AgentId: "keeper", RequestId: "run/0/1", Command: &taskv1.CommandSpec{
+			Cmd: "make",
+		}, YieldTime: durationpb.New(0)}
 	}
 	_, err := s.client().ExecCommand(rpc.Recall(s.ctx), req())
 	require.ErrorIs(t, fault.From(err), fault.NotFound)

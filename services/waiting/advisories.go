@@ -5,10 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-
-	"google.golang.org/protobuf/proto"
 )
 
 // Short names for why a wait is weak (SPEC P8).
@@ -20,8 +20,10 @@ const (
 
 // weakText is what a warning says of a weak reason.
 var weakText = map[waitingv1.WeakReason]string{
-	weakNoTrigger:   "nothing can end this wait: its owner has no live trigger; make one with CreateExternalTrigger, or give recheck_after",
-	weakTriggerDead: "nothing can end this wait: its trigger was cancelled or has expired; make a new one and wait for that, or give recheck_after",
+	weakNoTrigger: "nothing can end this wait: its owner has no live trigger; make one with CreateExternalTrigger, " +
+		"or give recheck_after",
+	weakTriggerDead: "nothing can end this wait: its trigger was cancelled or has expired; make a new one and wait " +
+		"for that, or give recheck_after",
 }
 
 // weak returns why nothing can end an active wait or remind of it, and notWeak where something
@@ -61,9 +63,13 @@ func (s *Service) reminded(ctx context.Context, agentID, itemID string) bool {
 	if itemID == "" {
 		return false
 	}
-	r, err := s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: agentID, WorkItemId: itemID, OmitTodoList: true})
+	r, err := s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{
+		AgentId: agentID, WorkItemId: itemID,
+		OmitTodoList: true,
+	})
 	it := r.GetWorkItem()
-	return err == nil && it.GetRecheckAt() != nil && it.GetRecheckConsumedAt() == nil && it.GetRecheckAt().AsTime().After(s.deps.Clock.Now())
+	return err == nil && it.GetRecheckAt() != nil && it.GetRecheckConsumedAt() == nil && it.GetRecheckAt().AsTime().
+		After(s.deps.Clock.Now())
 }
 
 // strengthen sets the weak reason to notWeak for waits whose owner will be reminded of their item.
@@ -90,7 +96,8 @@ func (s *Service) strengthen(ctx context.Context, waits ...*waitingv1.Wait) {
 // stay as they are.
 func (s *Service) addSupervision(ctx context.Context, agentID string, waits ...*waitingv1.Wait) {
 	concerned := func(w *waitingv1.Wait) bool {
-		return active(w) && (w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR || w.GetKind() == waitingv1.WaitKind_WAIT_KIND_TASK)
+		return active(w) && (w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR ||
+			w.GetKind() == waitingv1.WaitKind_WAIT_KIND_TASK)
 	}
 	if !slices.ContainsFunc(waits, concerned) {
 		return
@@ -143,7 +150,10 @@ func warnings(weakReason waitingv1.WeakReason) []*waitingv1.WaitWarning {
 	if weakReason == notWeak {
 		return nil
 	}
-	return []*waitingv1.WaitWarning{{Kind: waitingv1.WaitWarningKind_WAIT_WARNING_KIND_WEAK_WAIT, Message: weakText[weakReason]}}
+	return []*waitingv1.WaitWarning{{
+		Kind:    waitingv1.WaitWarningKind_WAIT_WARNING_KIND_WEAK_WAIT,
+		Message: weakText[weakReason],
+	}}
 }
 
 // shown returns a copy of a wait as readers see it: with what is derived from the triggers and

@@ -16,7 +16,9 @@ import (
 // (SPEC P8).
 func TestP8_WeakWaits(t *testing.T) {
 	cancel := func(r *rig, id string) {
-		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: id})
+		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+			AgentId: "keeper", TriggerId: id,
+		})
 		require.NoError(r.t, err)
 	}
 	for name, c := range map[string]struct {
@@ -28,11 +30,26 @@ func TestP8_WeakWaits(t *testing.T) {
 		"a task ends by itself":        {nil, &waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX}, notWeak},
 		"a time comes":                 {nil, &waitingv1.WaitForRequest{Wake: timer, After: seconds(9)}, notWeak},
 		"no trigger at all":            {nil, &waitingv1.WaitForRequest{Wake: external}, weakNoTrigger},
-		"a recheck":                    {nil, &waitingv1.WaitForRequest{Wake: external, RecheckAfter: seconds(9)}, notWeak},
-		"its item's trigger":           {func(r *rig) string { r.trigger(itemA, wakeHint); return "" }, &waitingv1.WaitForRequest{Wake: external}, notWeak},
-		"the agent's trigger":          {func(r *rig) string { r.trigger("", wakeHint); return "" }, &waitingv1.WaitForRequest{Wake: external}, notWeak},
-		"another item's trigger":       {func(r *rig) string { r.trigger(itemB, wakeHint); return "" }, &waitingv1.WaitForRequest{Wake: external}, weakNoTrigger},
-		"the trigger":                  {func(r *rig) string { return r.trigger(itemB, wakeHint).GetTrigger().GetTriggerId() }, &waitingv1.WaitForRequest{Wake: external}, notWeak},
+		"a recheck": {
+			nil, &waitingv1.WaitForRequest{Wake: external, RecheckAfter: seconds(9)},
+			notWeak,
+		},
+		"its item's trigger": {
+			func(r *rig) string { r.trigger(itemA, wakeHint); return "" },
+			&waitingv1.WaitForRequest{Wake: external}, notWeak,
+		},
+		"the agent's trigger": {
+			func(r *rig) string { r.trigger("", wakeHint); return "" },
+			&waitingv1.WaitForRequest{Wake: external}, notWeak,
+		},
+		"another item's trigger": {
+			func(r *rig) string { r.trigger(itemB, wakeHint); return "" },
+			&waitingv1.WaitForRequest{Wake: external}, weakNoTrigger,
+		},
+		"the trigger": {
+			func(r *rig) string { return r.trigger(itemB, wakeHint).GetTrigger().GetTriggerId() },
+			&waitingv1.WaitForRequest{Wake: external}, notWeak,
+		},
 		"a revoked trigger": {func(r *rig) string {
 			id := r.trigger(itemA, wakeHint).GetTrigger().GetTriggerId()
 			cancel(r, id)
@@ -72,18 +89,22 @@ func TestP8_WeaknessIsDerived(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, weakNoTrigger, intent.GetWait().GetWeakReason())
 	require.Len(t, intent.GetWarnings(), 1)
-	reminded := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, RecheckAfter: seconds(60)}).GetWait().GetWaitId()
+	reminded := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, RecheckAfter: seconds(60)}).
+		GetWait().GetWaitId()
 	ids := []string{intent.GetWait().GetWaitId(), reminded}
 	weak := func() []waitingv1.WeakReason {
 		return []waitingv1.WeakReason{r.wait(ids[0]).GetWeakReason(), r.wait(ids[1]).GetWeakReason()}
 	}
 	require.Equal(t, []waitingv1.WeakReason{weakNoTrigger, notWeak}, weak())
 
-	one, two := r.trigger(itemA, wakeHint).GetTrigger().GetTriggerId(), r.trigger("", wakeHint).GetTrigger().GetTriggerId()
+	one, two := r.trigger(itemA, wakeHint).GetTrigger().GetTriggerId(), r.trigger("", wakeHint).GetTrigger().
+		GetTriggerId()
 	r.clk.Advance(time.Minute)
 	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak}, weak())
 	end := func(id string) []string {
-		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: id})
+		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+			AgentId: "keeper", TriggerId: id,
+		})
 		require.NoError(t, err)
 		events := r.events()
 		return events[len(events)-1].Payload.(*waitingv1.ExternalTriggerCancelled).GetWeakenedWaitIds()
@@ -92,11 +113,14 @@ func TestP8_WeaknessIsDerived(t *testing.T) {
 	require.Equal(t, ids, end(two))
 	require.Equal(t, []waitingv1.WeakReason{weakNoTrigger, weakNoTrigger}, weak())
 
-	_, err = r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", ExpiresAt: timestamppb.New(r.clk.Now().Add(time.Second))})
+	_, err = r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", ExpiresAt: timestamppb.New(r.clk.Now().Add(time.Second)),
+	})
 	require.NoError(t, err)
 	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak}, weak())
 	r.clk.Advance(time.Second)
-	require.Equal(t, []waitingv1.WeakReason{weakNoTrigger, weakNoTrigger}, weak(), "at its time, whether or not its end was written")
+	require.Equal(t, []waitingv1.WeakReason{weakNoTrigger, weakNoTrigger}, weak(),
+		"at its time, whether or not its end was written")
 }
 
 // A namespace's default recheck goes with every wait that does not say.
@@ -110,14 +134,21 @@ func TestP8_DefaultRecheck(t *testing.T) {
 	require.Empty(t, w.GetWarnings(), "it is no weak wait then")
 	told := r.others.attaches()
 	require.Equal(t, epoch.Add(time.Hour), told[len(told)-1].GetWait().GetRecheckAt().AsTime())
-	require.Equal(t, epoch.Add(time.Second), r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, RecheckAfter: seconds(1)}).GetWait().GetRecheckAt().AsTime())
+	require.Equal(t, epoch.Add(time.Second),
+		r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, RecheckAfter: seconds(1)}).GetWait().
+			GetRecheckAt().AsTime())
 
 	r.down()
 	r.cfg.NamespaceRechecks = map[string]time.Duration{"acme": 2 * time.Hour, "other": 0}
 	r.up()
-	require.Equal(t, epoch.Add(2*time.Hour), r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB}).GetWait().GetRecheckAt().AsTime())
+	require.Equal(t, epoch.Add(2*time.Hour),
+		r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB}).GetWait().GetRecheckAt().AsTime())
 	require.Nil(t, r.service.recheck("other", &waitingv1.WaitForRequest{}))
-	for _, bad := range []Config{{DefaultRecheck: -1}, {DefaultRecheck: fault.Horizon + 1}, {NamespaceRechecks: map[string]time.Duration{"a": -1}}} {
+	for _, bad := range []Config{
+		{DefaultRecheck: -1},
+		{DefaultRecheck: fault.Horizon + 1},
+		{NamespaceRechecks: map[string]time.Duration{"a": -1}},
+	} {
 		_, err := New(bad, r.service.deps)
 		require.ErrorContains(t, err, "default recheck")
 	}
@@ -147,7 +178,10 @@ func TestP5_AnAgentIsRemindedOfItsOwnWait(t *testing.T) {
 	require.Equal(t, []string{own}, reminders())
 	require.Equal(t, stands, r.wait(own).GetStatus())
 	require.Equal(t, r.clk.Now(), r.wait(own).GetRecheckConsumedAt().AsTime())
-	r.service.fire([]string{dueKey(dueRecheck, "acme", "keeper", own), dueKey(dueRecheck, "acme", "keeper", "wt_unknown")})
+	r.service.fire([]string{
+		dueKey(dueRecheck, "acme", "keeper", own),
+		dueKey(dueRecheck, "acme", "keeper", "wt_unknown"),
+	})
 	r.restart()
 	r.clk.Advance(time.Hour)
 	require.Len(t, reminders(), 1, "once")
@@ -184,7 +218,9 @@ func TestP8_AnItemsReminderIsAWayOut(t *testing.T) {
 		}
 		return all
 	}
-	reminded, forgotten := []waitingv1.WeakReason{notWeak, notWeak, weakNoTrigger}, []waitingv1.WeakReason{weakNoTrigger, weakNoTrigger, weakNoTrigger}
+	reminded, forgotten := []waitingv1.WeakReason{notWeak, notWeak, weakNoTrigger}, []waitingv1.WeakReason{
+		weakNoTrigger, weakNoTrigger, weakNoTrigger,
+	}
 	require.Equal(t, reminded, weak())
 	remind(&workv1.WorkItem{RecheckAt: at, RecheckConsumedAt: at})
 	require.Equal(t, forgotten, weak(), "it was given")
@@ -200,8 +236,10 @@ func TestP8_AnItemsReminderIsAWayOut(t *testing.T) {
 // everybody while the agent plane cannot be called, is not told (SPEC A14.3).
 func TestA14_AWaitThatNeedsAnAnswerIsListedAsWeak(t *testing.T) {
 	r := newRig(t)
-	operator := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, RecheckAfter: seconds(60)}).GetWait().GetWaitId()
-	task := r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemB}).GetWait().GetWaitId()
+	operator := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, RecheckAfter: seconds(60)}).
+		GetWait().GetWaitId()
+	task := r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemB}).GetWait().
+		GetWaitId()
 	weak := func(req *waitingv1.ListWaitsRequest) []waitingv1.WeakReason {
 		req.AgentId = "keeper"
 		l, err := r.service.ListWaits(r.agent(), req)
@@ -211,11 +249,15 @@ func TestA14_AWaitThatNeedsAnAnswerIsListedAsWeak(t *testing.T) {
 	}
 	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak}, weak(&waitingv1.ListWaitsRequest{}))
 	r.others.set(func() { r.others.supervisor, r.others.askedBy = "lead", []string{taskX} })
-	both := []waitingv1.WeakReason{waitingv1.WeakReason_WEAK_REASON_SUPERVISOR_MUST_ANSWER, waitingv1.WeakReason_WEAK_REASON_CHILD_ASKS}
+	both := []waitingv1.WeakReason{
+		waitingv1.WeakReason_WEAK_REASON_SUPERVISOR_MUST_ANSWER,
+		waitingv1.WeakReason_WEAK_REASON_CHILD_ASKS,
+	}
 	require.Equal(t, both, weak(&waitingv1.ListWaitsRequest{}))
 	require.Equal(t, both[0], r.wait(operator).GetWeakReason())
 	require.Equal(t, both[1], r.wait(task).GetWeakReason())
-	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak}, weak(&waitingv1.ListWaitsRequest{WaitIds: []string{operator, task}}))
+	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak},
+		weak(&waitingv1.ListWaitsRequest{WaitIds: []string{operator, task}}))
 	r.others.set(func() { r.others.down = true })
 	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak}, weak(&waitingv1.ListWaitsRequest{}))
 	r.others.set(func() { r.others.down, r.others.supervisor, r.others.askedBy = false, "", []string{taskY} })

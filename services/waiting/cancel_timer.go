@@ -3,19 +3,21 @@ package waiting
 import (
 	"context"
 
+	"google.golang.org/protobuf/proto"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/waiting/records"
-
-	"google.golang.org/protobuf/proto"
 )
 
 // CancelTimer cancels a timer. A timer that has ended is returned unchanged. One that ended so
 // long ago that it was dropped from memory (records.KeptEnded) is NOT_FOUND.
-func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerRequest) (*waitingv1.CancelTimerResponse, error) {
+func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerRequest) (*waitingv1.CancelTimerResponse,
+	error,
+) {
 	if err := fault.First(admitWrite(ctx, req), fault.ID("timer_id", req.GetTimerId(), "tmr_")); err != nil {
 		return nil, err
 	}
@@ -57,7 +59,9 @@ func (s *Service) GetTimer(ctx context.Context, req *waitingv1.GetTimerRequest) 
 
 // ListTimers returns an agent's timers in order of creation: the active ones, or with
 // include_ended also those that ended and are still in memory.
-func (s *Service) ListTimers(ctx context.Context, req *waitingv1.ListTimersRequest) (*waitingv1.ListTimersResponse, error) {
+func (s *Service) ListTimers(ctx context.Context, req *waitingv1.ListTimersRequest) (*waitingv1.ListTimersResponse,
+	error,
+) {
 	ts, next, _, err := listed(ctx, s, "timers", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
 		func(a *agentWaits) *records.Set[*waitingv1.Timer] { return &a.timers },
 		req.GetIncludeEnded(), func(t *waitingv1.Timer) bool { return req.GetIncludeEnded() || ticking(t) },

@@ -11,7 +11,9 @@ import (
 
 // CheckDelivery says whether a delivery would be accepted now, before its body is read (SPEC G9). It
 // changes nothing and counts nothing: DeliverTrigger decides.
-func (s *Service) CheckDelivery(ctx context.Context, req *waitingv1.CheckDeliveryRequest) (*waitingv1.CheckDeliveryResponse, error) {
+func (s *Service) CheckDelivery(ctx context.Context, req *waitingv1.CheckDeliveryRequest) (
+	*waitingv1.CheckDeliveryResponse, error,
+) {
 	to, err := s.find(ctx, req.GetToken())
 	if err != nil {
 		return nil, err
@@ -24,7 +26,8 @@ func (s *Service) CheckDelivery(ctx context.Context, req *waitingv1.CheckDeliver
 		return nil, err
 	}
 	if s.deps.Quota != nil {
-		if err := s.deps.Quota.CheckDelivery(to.agent.Namespace, to.triggerID, int(min(max(req.GetBodyBytes(), 0), maxBody))); err != nil {
+		if err := s.deps.Quota.CheckDelivery(to.agent.Namespace, to.triggerID,
+			int(min(max(req.GetBodyBytes(), 0), maxBody))); err != nil {
 			return nil, err
 		}
 	}
@@ -42,7 +45,10 @@ func (s *Service) room(ctx context.Context, to target, bytes int) error {
 	if !to.contentful || bytes == 0 {
 		return nil
 	}
-	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: to.agent.Namespace, Principal: "trigger/" + to.triggerID, Role: rpc.RoleIntegration})
+	ctx = rpc.WithActor(ctx, rpc.Actor{
+		Namespace: to.agent.Namespace, Principal: "trigger/" + to.triggerID,
+		Role: rpc.RoleIntegration,
+	})
 	if err := s.deps.Agents.LaneRoom(ctx, to.agent.ID); errors.Is(err, fault.Overloaded) {
 		return err
 	}

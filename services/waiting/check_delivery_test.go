@@ -46,9 +46,13 @@ func TestG9_ADeliveryIsCheckedBeforeItsBody(t *testing.T) {
 	_, err := check("guess")
 	require.ErrorIs(t, err, fault.NotFound)
 	live, revoked := r.trigger("", wakeHint), r.trigger("", wakeHint)
-	expiring, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Minute))})
+	expiring, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Minute)),
+	})
 	require.NoError(t, err)
-	_, err = r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: revoked.GetTrigger().GetTriggerId()})
+	_, err = r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+		AgentId: "keeper", TriggerId: revoked.GetTrigger().GetTriggerId(),
+	})
 	require.NoError(t, err)
 	// The expiry itself is recorded in the background.
 	written := func() []*journal.Event {
@@ -71,7 +75,10 @@ func TestG9_ADeliveryIsCheckedBeforeItsBody(t *testing.T) {
 	require.Len(t, written(), before)
 
 	deliver := func(requestID string) (*waitingv1.DeliverTriggerResponse, error) {
-		return r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{Token: live.GetToken(), RequestId: requestID, Body: []byte("four")})
+		return r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{
+			Token:     live.GetToken(),
+			RequestId: requestID, Body: []byte("four"),
+		})
 	}
 	first, err := deliver("one")
 	require.NoError(t, err)
@@ -98,7 +105,9 @@ func TestG9_AFullLaneTakesNoContent(t *testing.T) {
 	r := newRig(t)
 	hint, content := r.trigger("", wakeHint).GetToken(), r.trigger("", contentful).GetToken()
 	deliver := func(token, body string) error {
-		_, err := r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{Token: token, Body: []byte(body)})
+		_, err := r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{
+			Token: token, Body: []byte(body),
+		})
 		return err
 	}
 	r.others.lane = fault.Overloaded.New("full").WithRetryAfter(time.Second)

@@ -23,7 +23,10 @@ func follows() []plane.Followed {
 		{
 			// Each event of the agent plane that carries the agent says by its
 			// control whether it is stopped, and by its lifecycle whether it lives.
-			Plane: "agent", Types: []string{"message_queued", "turn_completed", "agent_stopped", "agent_started", "agent_deleting"},
+			Plane: "agent", Types: []string{
+				"message_queued", "turn_completed", "agent_stopped", "agent_started",
+				"agent_deleting",
+			},
 			Registry: journal.NewRegistry(agentv1.File_quartet_agent_v1_agent_event_proto), Matters: matters,
 		},
 	}
@@ -50,7 +53,8 @@ func matters(ev *journal.Event) bool {
 func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 	events := reaction(s, env, ev)
 	switch ev.Payload.(type) {
-	case *taskv1.TaskCompleted, *taskv1.TaskFailed, *taskv1.TaskCancelled, *taskv1.TaskInterrupted, *agentv1.TurnCompleted:
+	case *taskv1.TaskCompleted, *taskv1.TaskFailed, *taskv1.TaskCancelled, *taskv1.TaskInterrupted,
+		*agentv1.TurnCompleted:
 		return events, nil
 	}
 	return plane.OnBehalf(ev, events), nil
@@ -99,7 +103,9 @@ func (a *agentWaits) controlChanged(env journal.Env, k plane.Key, agent *agentv1
 	if a == nil && !stopped || a != nil && a.stopped == stopped {
 		return nil
 	}
-	return []*journal.Event{{Namespace: k.Namespace, AgentID: k.ID, Payload: &waitingv1.AgentNoted{AgentId: k.ID, Stopped: stopped}}}
+	return []*journal.Event{
+		{Namespace: k.Namespace, AgentID: k.ID, Payload: &waitingv1.AgentNoted{AgentId: k.ID, Stopped: stopped}},
+	}
 }
 
 // ownerDeleted returns the events that record that an agent is deleted, and end its waits, triggers and timers; if
@@ -110,7 +116,8 @@ func (a *agentWaits) ownerDeleted(env journal.Env, k plane.Key) []*journal.Event
 		return nil
 	}
 	events := []*journal.Event{{
-		Namespace: k.Namespace, AgentID: k.ID, Payload: &waitingv1.AgentNoted{AgentId: k.ID, Stopped: a != nil && a.stopped, Deleted: true},
+		Namespace: k.Namespace, AgentID: k.ID, Payload: &waitingv1.AgentNoted{AgentId: k.ID, Stopped: a != nil &&
+			a.stopped, Deleted: true},
 	}}
 	return append(events, a.endOwned(env, k, "")...)
 }
@@ -123,7 +130,10 @@ func (a *agentWaits) taskEnded(env journal.Env, k plane.Key, t *taskv1.Task) []*
 	}
 	events := []*journal.Event{{
 		Namespace: k.Namespace, AgentID: k.ID, TaskID: t.GetTaskId(), WorkItemID: t.GetWorkItemId(),
-		Payload: &waitingv1.TaskNoted{TaskId: t.GetTaskId(), AgentId: k.ID, Revision: t.GetRevision(), Terminal: true, State: t.GetState().String()},
+		Payload: &waitingv1.TaskNoted{
+			TaskId: t.GetTaskId(), AgentId: k.ID, Revision: t.GetRevision(), Terminal: true,
+			State: t.GetState().String(),
+		},
 	}}
 	return append(events, a.arrive(env, k, input{
 		arrival: arrival{causeTask, t.GetTaskId()}, itemID: t.GetWorkItemId(),
@@ -160,7 +170,9 @@ func (a *agentWaits) itemCompleted(env journal.Env, k plane.Key, itemID string) 
 
 // cancel cancels a wait for a reason. It returns no events if the agent has no such active
 // wait.
-func (a *agentWaits) cancel(env journal.Env, k plane.Key, waitID string, reason waitingv1.WaitEndReason) []*journal.Event {
+func (a *agentWaits) cancel(env journal.Env, k plane.Key, waitID string,
+	reason waitingv1.WaitEndReason,
+) []*journal.Event {
 	if a == nil || waitID == "" {
 		return nil
 	}
@@ -175,7 +187,8 @@ func (a *agentWaits) cancel(env journal.Env, k plane.Key, waitID string, reason 
 // messages to the child (SPEC A2).
 func isInstruction(m *agentv1.Message) bool {
 	return m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT ||
-		m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP && m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
+		m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP &&
+			m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
 }
 
 // operatorMessage resolves the operator wait that an instruction answers: the active one whose id
@@ -191,7 +204,10 @@ func (a *agentWaits) operatorMessage(env journal.Env, k plane.Key, m *agentv1.Me
 			(m.GetWorkItemId() == "" || w.GetWorkItemId() == m.GetWorkItemId()) &&
 			(m.GetAnsweredWaitId() == "" || w.GetWaitId() == m.GetAnsweredWaitId())
 	})
-	in := input{arrival: arrival{causeOperator, m.GetMessageId()}, itemID: m.GetWorkItemId(), everywhere: m.GetWorkItemId() == ""}
+	in := input{
+		arrival: arrival{causeOperator, m.GetMessageId()}, itemID: m.GetWorkItemId(),
+		everywhere: m.GetWorkItemId() == "",
+	}
 	in.matches = func(w *waitingv1.Wait) bool { return len(waits) == 1 && waits[0] == w }
 	if m.GetAnsweredWaitId() != "" { // it is not meant for the others
 		in.itemID, in.everywhere = a.waits.Get(m.GetAnsweredWaitId()).GetWorkItemId(), false

@@ -20,7 +20,12 @@ import (
 func TestP6_TheContinuationMatrix(t *testing.T) {
 	prompt := func(item string) func(r *rig) {
 		return func(r *rig) {
-			r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{MessageId: "msg_1", Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, WorkItemId: item}})
+			r.hear("", &agentv1.MessageQueued{
+				Message: &agentv1.Message{
+					MessageId: "msg_1", Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT,
+					WorkItemId: item,
+				},
+			})
 		}
 	}
 	ends := func(task string) func(r *rig) {
@@ -36,33 +41,44 @@ func TestP6_TheContinuationMatrix(t *testing.T) {
 			return r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA}).GetWait().GetWaitId()
 		},
 		"task": func(r *rig) string {
-			return r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemA}).GetWait().GetWaitId()
+			return r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemA}).GetWait().
+				GetWaitId()
 		},
 		"timer": func(r *rig) string {
-			return r.waitFor(&waitingv1.WaitForRequest{Wake: timer, After: seconds(600), WorkItemId: itemA}).GetWait().GetWaitId()
+			return r.waitFor(&waitingv1.WaitForRequest{Wake: timer, After: seconds(600), WorkItemId: itemA}).GetWait().
+				GetWaitId()
 		},
 		"external": func(r *rig) string {
 			return r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA}).GetWait().GetWaitId()
 		},
 		"external, contentful": func(r *rig) string {
-			return r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, DeliveryMode: contentful}).GetWait().GetWaitId()
+			return r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, DeliveryMode: contentful}).
+				GetWait().GetWaitId()
 		},
 		"external, another trigger": func(r *rig) string {
 			other := r.trigger(itemA, wakeHint).GetTrigger().GetTriggerId()
-			return r.waitFor(&waitingv1.WaitForRequest{Wake: external, Resource: other, WorkItemId: itemA}).GetWait().GetWaitId()
+			return r.waitFor(&waitingv1.WaitForRequest{Wake: external, Resource: other, WorkItemId: itemA}).GetWait().
+				GetWaitId()
 		},
 	}
 	const none, resolves, triggers = "", "resolves", "triggers"
 	const override, liveness = "resume_override", "liveness_only"
-	columns := []string{"operator", "operator, another item", "task", "another task", "its own time", "a timer", "contentful", "wake hint", "another item's trigger"}
+	columns := []string{
+		"operator", "operator, another item", "task", "another task", "its own time", "a timer",
+		"contentful", "wake hint", "another item's trigger",
+	}
 	causes := map[string]func(r *rig){
-		"operator": prompt(itemA), "operator, another item": prompt(itemB), "task": ends(taskX), "another task": ends(taskY),
+		"operator": prompt(itemA), "operator, another item": prompt(itemB), "task": ends(taskX),
+		"another task": ends(taskY),
 		"its own time": func(r *rig) { r.clk.Advance(10 * time.Minute) },
 		"a timer": func(r *rig) {
-			_, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{AgentId: "keeper", WorkItemId: itemA, After: seconds(0)})
+			_, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
+				AgentId: "keeper", WorkItemId: itemA, After: seconds(0),
+			})
 			require.NoError(r.t, err)
 		},
-		"contentful": delivers(itemA, contentful), "wake hint": delivers(itemA, wakeHint), "another item's trigger": delivers(itemB, wakeHint),
+		"contentful": delivers(itemA, contentful), "wake hint": delivers(itemA, wakeHint),
+		"another item's trigger": delivers(itemB, wakeHint),
 	}
 	for wait, row := range map[string][]string{
 		"operator":                  {resolves, none, liveness, liveness, none, liveness, liveness, liveness, none},
@@ -112,7 +128,8 @@ func TestP6_TheContinuationMatrix(t *testing.T) {
 // and nothing for what only counts.
 func TestP6_MismatchesDoNotDrownTheJournal(t *testing.T) {
 	r := newRig(t)
-	id := r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemA}).GetWait().GetWaitId()
+	id := r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemA}).GetWait().
+		GetWaitId()
 	token := r.trigger(itemA, contentful).GetToken()
 	mismatches := func() (n int) {
 		for _, typ := range r.since(0) {
@@ -130,12 +147,16 @@ func TestP6_MismatchesDoNotDrownTheJournal(t *testing.T) {
 	r.deliver(token, "x")
 	require.Equal(t, 1, mismatches(), "also after a restart")
 	for i := range 30 {
-		r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{MessageId: "msg_" + string(rune('a'+i)), Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT}})
+		r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{
+			MessageId: "msg_" + string(rune('a'+i)),
+			Kind:      agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT,
+		}})
 	}
 	require.Equal(t, maxMismatches, mismatches())
 	r.hear("", &taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: taskX}})
 	require.Equal(t, came, r.wait(id).GetStatus())
-	require.Empty(t, r.service.state().agents.Get(plane.KeyOf("acme", "keeper")).mismatched, "what ended needs no memory")
+	require.Empty(t, r.service.state().agents.Get(plane.KeyOf("acme", "keeper")).mismatched,
+		"what ended needs no memory")
 }
 
 // An operator who may mean either of two waits resolves none, and both say so.
@@ -145,6 +166,8 @@ func TestP6_AnAmbiguousMessageIsRecorded(t *testing.T) {
 		r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: item})
 	}
 	before := len(r.events())
-	r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{MessageId: "msg_1", Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT}})
+	r.hear("", &agentv1.MessageQueued{
+		Message: &agentv1.Message{MessageId: "msg_1", Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT},
+	})
 	require.Equal(t, []string{"wait_mismatched", "wait_mismatched"}, r.since(before))
 }

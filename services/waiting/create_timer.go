@@ -5,20 +5,22 @@ import (
 	"strconv"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
 	"quartet/services/waiting/times"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // CreateTimer creates a timer that fires once or repeatedly (SPEC P4).
-func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerRequest) (*waitingv1.CreateTimerResponse, error) {
+func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerRequest) (*waitingv1.CreateTimerResponse,
+	error,
+) {
 	if err := fault.First(
 		admitWrite(ctx, req),
 		validItemID(req.GetWorkItemId()),
@@ -32,12 +34,14 @@ func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerReq
 	target, refused := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateTimerResponse]{
 		Method: "CreateTimer", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
-		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateTimerResponse], error) {
-			if a := st.agents.Get(plane.KeyOf(env.Actor.Namespace, req.GetAgentId())); a != nil && target != "" && a.items.Has(target) {
-				return journal.Decision[*waitingv1.CreateTimerResponse]{}, itemCompleted(target)
-			}
-			return decideCreateTimer(env, req, target)
-		}),
+		Decide: forAgent(req.GetAgentId(), refused,
+			func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateTimerResponse], error) {
+				if a := st.agents.Get(plane.KeyOf(env.Actor.Namespace, req.GetAgentId())); a != nil && target != "" &&
+					a.items.Has(target) {
+					return journal.Decision[*waitingv1.CreateTimerResponse]{}, itemCompleted(target)
+				}
+				return decideCreateTimer(env, req, target)
+			}),
 		Answer: journal.AnswerOf(func(p *waitingv1.TimerCreated) *waitingv1.CreateTimerResponse {
 			return &waitingv1.CreateTimerResponse{Timer: p.GetTimer()}
 		}),
@@ -57,7 +61,9 @@ func validCount(req *waitingv1.CreateTimerRequest) error {
 
 // decideCreateTimer is the rule of CreateTimer. target is the item of the timer, empty for the
 // agent.
-func decideCreateTimer(env journal.Env, req *waitingv1.CreateTimerRequest, target string) (journal.Decision[*waitingv1.CreateTimerResponse], error) {
+func decideCreateTimer(env journal.Env, req *waitingv1.CreateTimerRequest, target string) (
+	journal.Decision[*waitingv1.CreateTimerResponse], error,
+) {
 	var d journal.Decision[*waitingv1.CreateTimerResponse]
 	if err := times.Within("at", env.Now, req.GetAt(), req.GetEvery() != nil); err != nil {
 		return d, err
@@ -86,7 +92,10 @@ func decideCreateTimer(env journal.Env, req *waitingv1.CreateTimerRequest, targe
 
 // timerEvent returns the event of a payload about a timer.
 func timerEvent(namespace string, t *waitingv1.Timer, payload proto.Message) *journal.Event {
-	return &journal.Event{Namespace: namespace, AgentID: t.GetAgentId(), WorkItemID: t.GetWorkItemId(), Payload: payload}
+	return &journal.Event{
+		Namespace: namespace, AgentID: t.GetAgentId(), WorkItemID: t.GetWorkItemId(),
+		Payload: payload,
+	}
 }
 
 // fired returns a copy of a timer after it fired at now. Its next time follows from the first

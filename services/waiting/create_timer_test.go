@@ -33,31 +33,86 @@ func TestP4_TheHorizonIsOne(t *testing.T) {
 		want fault.Reason // "": taken
 		says string
 	}{
-		"after, below":        {&waitingv1.CreateTimerRequest{After: durationpb.New(fault.Horizon - time.Second)}, "", ""},
-		"after, at":           {&waitingv1.CreateTimerRequest{After: durationpb.New(fault.Horizon)}, "", ""},
-		"after, above":        {&waitingv1.CreateTimerRequest{After: durationpb.New(fault.Horizon + time.Second)}, fault.LimitExceeded, "876000h0m1s"},
-		"after, 300 years":    {&waitingv1.CreateTimerRequest{After: &durationpb.Duration{Seconds: 9467280000}}, fault.LimitExceeded, "9467280000s"},
-		"after, 20 000":       {&waitingv1.CreateTimerRequest{After: &durationpb.Duration{Seconds: 1 << 40}}, fault.LimitExceeded, "1099511627776s; it must be 0s to 100 years"},
-		"after, 10 000":       {&waitingv1.CreateTimerRequest{After: &durationpb.Duration{Seconds: 999999999999999}}, fault.LimitExceeded, "999999999999999s; it must be 0s to 100 years"},
-		"after, two signs":    {&waitingv1.CreateTimerRequest{After: &durationpb.Duration{Seconds: 1, Nanos: -1}}, fault.InvalidArgument, "of one sign"},
-		"after, nanoseconds":  {&waitingv1.CreateTimerRequest{After: &durationpb.Duration{Seconds: 1, Nanos: 1e9}}, fault.InvalidArgument, "less than 1e9"},
-		"at, below":           {&waitingv1.CreateTimerRequest{At: timestamppb.New(end.Add(-time.Second))}, "", ""},
-		"at, at":              {&waitingv1.CreateTimerRequest{At: timestamppb.New(end)}, "", ""},
-		"at, above":           {&waitingv1.CreateTimerRequest{At: timestamppb.New(end.Add(time.Second))}, fault.LimitExceeded, end.Add(time.Second).Format(time.RFC3339)},
-		"at, 9999":            {&waitingv1.CreateTimerRequest{At: timestamppb.New(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))}, fault.LimitExceeded, "9999-12-31"},
-		"at, long ago":        {&waitingv1.CreateTimerRequest{At: timestamppb.New(epoch.Add(-2 * fault.Horizon))}, "", ""},
-		"every, below":        {&waitingv1.CreateTimerRequest{Every: durationpb.New(times.Shortest - 1)}, fault.LimitExceeded, "999.999999ms"},
-		"every, at":           {&waitingv1.CreateTimerRequest{Every: durationpb.New(times.Shortest)}, "", ""},
-		"every, longest":      {&waitingv1.CreateTimerRequest{Every: durationpb.New(fault.Horizon)}, "", ""},
-		"every, above":        {&waitingv1.CreateTimerRequest{Every: durationpb.New(fault.Horizon + 1)}, fault.LimitExceeded, "every"},
-		"every, none":         {&waitingv1.CreateTimerRequest{Every: durationpb.New(0), After: seconds(1)}, fault.LimitExceeded, "every is 0s"},
-		"every, negative":     {&waitingv1.CreateTimerRequest{Every: seconds(-1)}, fault.LimitExceeded, "-1s"},
-		"every, from then":    {&waitingv1.CreateTimerRequest{Every: seconds(60), At: timestamppb.New(epoch.Add(-fault.Horizon))}, "", ""},
-		"every, too long ago": {&waitingv1.CreateTimerRequest{Every: seconds(60), At: timestamppb.New(epoch.Add(-fault.Horizon - time.Second))}, fault.LimitExceeded, "100 years ago"},
-		"count, no period":    {&waitingv1.CreateTimerRequest{After: seconds(1), Count: 2}, fault.InvalidArgument, `count "2"`},
-		"count, negative":     {&waitingv1.CreateTimerRequest{Every: seconds(1), Count: -1}, fault.InvalidArgument, `count "-1"`},
-		"nothing":             {&waitingv1.CreateTimerRequest{}, fault.InvalidArgument, "no time is given"},
-		"both":                {&waitingv1.CreateTimerRequest{After: seconds(1), At: timestamppb.New(epoch)}, fault.InvalidArgument, "both given"},
+		"after, below": {
+			&waitingv1.CreateTimerRequest{After: durationpb.New(fault.Horizon - time.Second)}, "",
+			"",
+		},
+		"after, at": {&waitingv1.CreateTimerRequest{After: durationpb.New(fault.Horizon)}, "", ""},
+		"after, above": {
+			&waitingv1.CreateTimerRequest{After: durationpb.New(fault.Horizon + time.Second)},
+			fault.LimitExceeded, "876000h0m1s",
+		},
+		"after, 300 years": {
+			&waitingv1.CreateTimerRequest{After: &durationpb.Duration{Seconds: 9467280000}},
+			fault.LimitExceeded, "9467280000s",
+		},
+		"after, 20 000": {
+			&waitingv1.CreateTimerRequest{After: &durationpb.Duration{Seconds: 1 << 40}},
+			fault.LimitExceeded, "1099511627776s; it must be 0s to 100 years",
+		},
+		"after, 10 000": {
+			&waitingv1.CreateTimerRequest{After: &durationpb.Duration{Seconds: 999999999999999}},
+			fault.LimitExceeded, "999999999999999s; it must be 0s to 100 years",
+		},
+		"after, two signs": {
+			&waitingv1.CreateTimerRequest{After: &durationpb.Duration{Seconds: 1, Nanos: -1}},
+			fault.InvalidArgument, "of one sign",
+		},
+		"after, nanoseconds": {
+			&waitingv1.CreateTimerRequest{After: &durationpb.Duration{Seconds: 1, Nanos: 1e9}},
+			fault.InvalidArgument, "less than 1e9",
+		},
+		"at, below": {&waitingv1.CreateTimerRequest{At: timestamppb.New(end.Add(-time.Second))}, "", ""},
+		"at, at":    {&waitingv1.CreateTimerRequest{At: timestamppb.New(end)}, "", ""},
+		"at, above": {
+			&waitingv1.CreateTimerRequest{At: timestamppb.New(end.Add(time.Second))},
+			fault.LimitExceeded, end.Add(time.Second).Format(time.RFC3339),
+		},
+		"at, 9999": {
+			&waitingv1.CreateTimerRequest{At: timestamppb.New(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))},
+			fault.LimitExceeded, "9999-12-31",
+		},
+		"at, long ago": {
+			&waitingv1.CreateTimerRequest{At: timestamppb.New(epoch.Add(-2 * fault.Horizon))}, "",
+			"",
+		},
+		"every, below": {
+			&waitingv1.CreateTimerRequest{Every: durationpb.New(times.Shortest - 1)},
+			fault.LimitExceeded, "999.999999ms",
+		},
+		"every, at":      {&waitingv1.CreateTimerRequest{Every: durationpb.New(times.Shortest)}, "", ""},
+		"every, longest": {&waitingv1.CreateTimerRequest{Every: durationpb.New(fault.Horizon)}, "", ""},
+		"every, above": {
+			&waitingv1.CreateTimerRequest{Every: durationpb.New(fault.Horizon + 1)},
+			fault.LimitExceeded, "every",
+		},
+		"every, none": {
+			&waitingv1.CreateTimerRequest{Every: durationpb.New(0), After: seconds(1)},
+			fault.LimitExceeded, "every is 0s",
+		},
+		"every, negative": {&waitingv1.CreateTimerRequest{Every: seconds(-1)}, fault.LimitExceeded, "-1s"},
+		"every, from then": {
+			&waitingv1.CreateTimerRequest{Every: seconds(60), At: timestamppb.New(epoch.Add(-fault.Horizon))}, "", "",
+		},
+		"every, too long ago": {
+			&waitingv1.CreateTimerRequest{
+				Every: seconds(60),
+				At:    timestamppb.New(epoch.Add(-fault.Horizon - time.Second)),
+			}, fault.LimitExceeded, "100 years ago",
+		},
+		"count, no period": {
+			&waitingv1.CreateTimerRequest{After: seconds(1), Count: 2}, fault.InvalidArgument,
+			`count "2"`,
+		},
+		"count, negative": {
+			&waitingv1.CreateTimerRequest{Every: seconds(1), Count: -1}, fault.InvalidArgument,
+			`count "-1"`,
+		},
+		"nothing": {&waitingv1.CreateTimerRequest{}, fault.InvalidArgument, "no time is given"},
+		"both": {
+			&waitingv1.CreateTimerRequest{After: seconds(1), At: timestamppb.New(epoch)},
+			fault.InvalidArgument, "both given",
+		},
 	} {
 		before := len(r.events())
 		c.req.AgentId = "keeper"
@@ -126,7 +181,8 @@ func TestP4_RepeatsDoNotDrift(t *testing.T) {
 func TestP4_ARepeatingTimerEndsWithItsCount(t *testing.T) {
 	r := newRig(t)
 	tm := r.timer(&waitingv1.CreateTimerRequest{Every: seconds(10), Count: 3})
-	require.Equal(t, epoch.Add(10*time.Second), tm.GetNextFireAt().AsTime(), "without a time the first is one period away")
+	require.Equal(t, epoch.Add(10*time.Second), tm.GetNextFireAt().AsTime(),
+		"without a time the first is one period away")
 	once := r.timer(&waitingv1.CreateTimerRequest{Every: seconds(10), Count: 1})
 	for range 10 {
 		r.clk.Advance(10 * time.Second)
@@ -141,7 +197,9 @@ func TestP4_ARepeatingTimerEndsWithItsCount(t *testing.T) {
 	forever := r.timer(&waitingv1.CreateTimerRequest{Every: seconds(10)})
 	r.clk.Advance(10 * time.Second)
 	r.idle()
-	_, err := r.service.CancelTimer(r.agent(), &waitingv1.CancelTimerRequest{AgentId: "keeper", TimerId: forever.GetTimerId()})
+	_, err := r.service.CancelTimer(r.agent(), &waitingv1.CancelTimerRequest{
+		AgentId: "keeper", TimerId: forever.GetTimerId(),
+	})
 	require.NoError(t, err)
 	r.clk.Advance(time.Hour)
 	r.idle()
@@ -152,7 +210,10 @@ func TestP4_ARepeatingTimerEndsWithItsCount(t *testing.T) {
 // A timer whose first time has passed fires at once, and then at its own slots.
 func TestP4_ARepeatingTimerFromThePast(t *testing.T) {
 	r := newRig(t)
-	tm := r.timer(&waitingv1.CreateTimerRequest{Every: seconds(3600), At: timestamppb.New(epoch.Add(-150 * time.Minute))})
+	tm := r.timer(&waitingv1.CreateTimerRequest{
+		Every: seconds(3600),
+		At:    timestamppb.New(epoch.Add(-150 * time.Minute)),
+	})
 	r.idle()
 	fires := r.fired(tm.GetTimerId())
 	require.Len(t, fires, 1)
@@ -169,7 +230,9 @@ func TestA8_AStoppedAgent(t *testing.T) {
 	again := r.timer(&waitingv1.CreateTimerRequest{Every: seconds(60)})
 	w := r.waitFor(&waitingv1.WaitForRequest{Wake: timer, After: seconds(60), WorkItemId: itemA}).GetWait().GetWaitId()
 	control := func(c agentv1.Control) {
-		r.hear("", &agentv1.AgentSpawned{Agent: &agentv1.Agent{AgentId: "keeper", Control: c, Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE}})
+		r.hear("", &agentv1.AgentSpawned{
+			Agent: &agentv1.Agent{AgentId: "keeper", Control: c, Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE},
+		})
 	}
 	deliver := func() error { return r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: token}) }
 	control(agentv1.Control_CONTROL_PAUSED)
@@ -209,19 +272,30 @@ func TestA8_ADeletedAgent(t *testing.T) {
 	r.deliver(made.GetToken(), "")
 	r.timer(&waitingv1.CreateTimerRequest{Every: seconds(60)})
 	r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA})
-	gone := &agentv1.AgentSpawned{Agent: &agentv1.Agent{AgentId: "keeper", Lifecycle: agentv1.Lifecycle_LIFECYCLE_DELETED}}
+	gone := &agentv1.AgentSpawned{
+		Agent: &agentv1.Agent{AgentId: "keeper", Lifecycle: agentv1.Lifecycle_LIFECYCLE_DELETED},
+	}
 	before := len(r.events())
 	r.hear("", gone)
-	require.ElementsMatch(t, []string{"agent_noted", "wait_cancelled", "external_trigger_cancelled", "wait_cancelled", "timer_cancelled"}, r.since(before))
+	require.ElementsMatch(t, []string{
+		"agent_noted", "wait_cancelled", "external_trigger_cancelled", "wait_cancelled",
+		"timer_cancelled",
+	}, r.since(before))
 	r.hear("", gone)
 	for range 2 { // nothing is made for it any more, also after a restart
 		_, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{AgentId: "keeper", After: seconds(60)})
 		require.ErrorIs(t, err, fault.AgentDeleted)
 		_, err = r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper"})
 		require.ErrorIs(t, err, fault.AgentDeleted)
-		_, err = r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", Source: "github", Condition: "merged"})
+		_, err = r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+			AgentId: "keeper", Source: "github",
+			Condition: "merged",
+		})
 		require.ErrorIs(t, err, fault.AgentDeleted)
-		_, err = r.service.WaitFor(r.agent(), &waitingv1.WaitForRequest{AgentId: "keeper", Wake: operatorInput, Reason: "x"})
+		_, err = r.service.WaitFor(r.agent(), &waitingv1.WaitForRequest{
+			AgentId: "keeper", Wake: operatorInput,
+			Reason: "x",
+		})
 		require.ErrorIs(t, err, fault.AgentDeleted)
 		r.restart()
 	}
@@ -235,8 +309,11 @@ func TestA8_ADeletedAgent(t *testing.T) {
 // of ours or gives a timer that is due within the fault.Horizon and goes forward.
 func FuzzTimes(f *testing.F) {
 	f.Add(int64(1), int32(0), int64(0), int32(0), int64(60), int32(0), int64(0), uint8(7))
-	f.Add(int64(1<<62), int32(-1), int64(-1<<62), int32(1<<30), int64(315576000000), int32(999999999), int64(-1), uint8(7))
-	f.Fuzz(func(t *testing.T, afterS int64, afterN int32, atS int64, atN int32, everyS int64, everyN int32, count int64, which uint8) {
+	f.Add(int64(1<<62), int32(-1), int64(-1<<62), int32(1<<30), int64(315576000000), int32(999999999), int64(-1),
+		uint8(7))
+	f.Fuzz(func(t *testing.T, afterS int64, afterN int32, atS int64, atN int32, everyS int64, everyN int32, count int64,
+		which uint8,
+	) {
 		req := &waitingv1.CreateTimerRequest{Count: count}
 		if which&1 != 0 {
 			req.After = &durationpb.Duration{Seconds: afterS, Nanos: afterN}
@@ -247,7 +324,8 @@ func FuzzTimes(f *testing.F) {
 		if which&4 != 0 {
 			req.Every = &durationpb.Duration{Seconds: everyS, Nanos: everyN}
 		}
-		err := fault.First(times.ValidTime(req.GetAfter(), req.GetAt(), req.GetEvery() != nil), times.ValidSpan("every", req.GetEvery(), times.Shortest), validCount(req))
+		err := fault.First(times.ValidTime(req.GetAfter(), req.GetAt(), req.GetEvery() != nil),
+			times.ValidSpan("every", req.GetEvery(), times.Shortest), validCount(req))
 		if err != nil {
 			require.NotEqual(t, fault.InternalError, fault.From(err).Reason())
 			return

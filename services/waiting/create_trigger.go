@@ -5,6 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
@@ -14,16 +17,15 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/waiting/secrets"
 	"quartet/services/waiting/times"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // CreateExternalTrigger creates a trigger, whose secret address accepts deliveries of an
 // outside system (SPEC P3). The secret is derived from the trigger's id and the
 // installation's key, so a repeated request returns the same one although only its hash is
 // stored.
-func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.CreateExternalTriggerRequest) (*waitingv1.CreateExternalTriggerResponse, error) {
+func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.CreateExternalTriggerRequest) (
+	*waitingv1.CreateExternalTriggerResponse, error,
+) {
 	if err := fault.First(
 		admitWrite(ctx, req),
 		validItemID(req.GetWorkItemId()),
@@ -39,12 +41,18 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 		return nil, fault.Invalid("expires_at", at.String(), "must be a time between the years 1 and 9999")
 	}
 	target, refused := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
-	args, equivalent := secrets.Arguments(s.deps.Keys.Ring(), req, func(m *waitingv1.CreateExternalTriggerRequest, digest string) { m.SigningSecret = digest })
+	args, equivalent := secrets.Arguments(s.deps.Keys.Ring(), req, func(m *waitingv1.CreateExternalTriggerRequest,
+		digest string,
+	) {
+		m.SigningSecret = digest
+	})
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateExternalTriggerResponse]{
-		Method: "CreateExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: args, Equivalent: equivalent,
-		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
-			return decideCreateTrigger(env, req, target, secrets.Active(s.deps.Keys.Ring()))
-		}),
+		Method: "CreateExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: args,
+		Equivalent: equivalent,
+		Decide: forAgent(req.GetAgentId(), refused,
+			func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
+				return decideCreateTrigger(env, req, target, secrets.Active(s.deps.Keys.Ring()))
+			}),
 		Answer: journal.AnswerOf(func(p *waitingv1.ExternalTriggerCreated) *waitingv1.CreateExternalTriggerResponse {
 			return &waitingv1.CreateExternalTriggerResponse{Trigger: p.GetTrigger()}
 		}),
@@ -56,7 +64,10 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 	if err != nil {
 		return nil, err
 	}
-	return &waitingv1.CreateExternalTriggerResponse{Trigger: publicTrigger(resp.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: signing}, nil
+	return &waitingv1.CreateExternalTriggerResponse{
+		Trigger: publicTrigger(resp.GetTrigger()), Token: token,
+		Url: s.address(token), SigningSecret: signing,
+	}, nil
 }
 
 // shown returns the secrets that the response to the creation or the rotation of a trigger shows:
@@ -66,7 +77,8 @@ func (s *Service) shown(t *waitingv1.Trigger) (token, signing string, err error)
 	if err != nil {
 		return "", "", err
 	}
-	if t.GetSignatureScheme() != waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED && len(t.GetSealedSigningSecret()) == 0 {
+	if t.GetSignatureScheme() != waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED &&
+		len(t.GetSealedSigningSecret()) == 0 {
 		signing = of.Signing(t)
 	}
 	return of.Token(t), signing, nil
@@ -81,14 +93,17 @@ func (s *Service) address(token string) string {
 // rounds of an agent are stored with the arguments of its calls.
 func mayGiveSecret(actor rpc.Actor, secret string) error {
 	if secret != "" && !actor.HasAny(rpc.RoleAdmin, rpc.RoleOperator) {
-		return fault.PermissionDenied.New("signing_secret may be given by operators only, because the calls of agents are recorded; leave it out, and one is generated")
+		return fault.PermissionDenied.New("signing_secret may be given by operators only, because the calls of " +
+			"agents are recorded; leave it out, and one is generated")
 	}
 	return nil
 }
 
 // decideCreateTrigger is the rule of CreateExternalTrigger. target is the trigger's item, empty if it has none. The
 // token is derived, and a given signing secret sealed, with of. The response is made later, from the event.
-func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRequest, target string, of secrets.Secrets) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
+func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRequest, target string,
+	of secrets.Secrets,
+) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
 	var d journal.Decision[*waitingv1.CreateExternalTriggerResponse]
 	if at := req.GetExpiresAt(); at != nil && !at.AsTime().After(env.Now) {
 		return d, fault.Invalid("expires_at", at.AsTime().Format(time.RFC3339), "must lie in the future")
@@ -99,7 +114,8 @@ func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRe
 	t := &waitingv1.Trigger{
 		TriggerId: env.NewID("trg_"), AgentId: req.GetAgentId(), WorkItemId: target, Description: req.GetDescription(),
 		DeliveryMode: orWakeHint(req.GetDeliveryMode()), Status: waitingv1.TriggerStatus_TRIGGER_STATUS_ACTIVE,
-		Revision: 1, CreatedAt: timestamppb.New(env.Now), SignatureScheme: req.GetSignatureScheme(), InstallationKeyId: of.KeyID(),
+		Revision: 1, CreatedAt: timestamppb.New(env.Now), SignatureScheme: req.GetSignatureScheme(),
+		InstallationKeyId: of.KeyID(),
 	}
 	if at := req.GetExpiresAt(); at != nil {
 		t.ExpiresAt = pbjson.Timestamp(at.AsTime())
@@ -137,5 +153,8 @@ func expired(t *waitingv1.Trigger, now time.Time) bool {
 
 // triggerEvent returns the event of a payload about a trigger.
 func triggerEvent(namespace string, t *waitingv1.Trigger, payload proto.Message) *journal.Event {
-	return &journal.Event{Namespace: namespace, AgentID: t.GetAgentId(), WorkItemID: t.GetWorkItemId(), Payload: payload}
+	return &journal.Event{
+		Namespace: namespace, AgentID: t.GetAgentId(), WorkItemID: t.GetWorkItemId(),
+		Payload: payload,
+	}
 }

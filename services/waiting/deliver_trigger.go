@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
@@ -14,8 +16,6 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/waiting/secrets"
 	"quartet/services/waiting/signature"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 const (
@@ -32,7 +32,9 @@ const (
 // decides whether a delivery repeats an earlier one (see signature.SignedID); the request's id is not used. Without
 // a scheme the request id decides that. A delivery that has neither a scheme nor a request id is written in a batch,
 // and a repetition of it counts as another delivery.
-func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
+func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTriggerRequest) (
+	*waitingv1.DeliverTriggerResponse, error,
+) {
 	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
 		header("content_type", req.GetContentType(), 255),
@@ -44,7 +46,8 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 		return nil, err
 	}
 	if n := len(req.GetBody()); n > maxBody {
-		return nil, fault.TooLarge.Newf("the body has %d bytes; a trigger takes at most %d", n, maxBody).With("limit", strconv.Itoa(maxBody)).With("value", strconv.Itoa(n))
+		return nil, fault.TooLarge.Newf("the body has %d bytes; a trigger takes at most %d", n, maxBody).
+			With("limit", strconv.Itoa(maxBody)).With("value", strconv.Itoa(n))
 	}
 	found, err := s.find(ctx, req.GetToken())
 	if err != nil {
@@ -62,9 +65,13 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 	}
 	// A repeated delivery has the same content type and body. The token must not be
 	// stored, and senders sign every attempt anew.
-	same := &waitingv1.DeliverTriggerRequest{RequestId: req.GetRequestId(), ContentType: req.GetContentType(), Body: req.GetBody()}
+	same := &waitingv1.DeliverTriggerRequest{
+		RequestId: req.GetRequestId(), ContentType: req.GetContentType(),
+		Body: req.GetBody(),
+	}
 	if signed := signature.SignedID(t.GetSignatureScheme(), req); signed != "" {
-		same = &waitingv1.DeliverTriggerRequest{RequestId: signed, Body: req.GetBody()} // the content type is not signed
+		// the content type is not signed
+		same = &waitingv1.DeliverTriggerRequest{RequestId: signed, Body: req.GetBody()}
 	}
 	if err := s.room(ctx, found, len(req.GetBody())); err != nil {
 		if same.GetRequestId() == "" {
@@ -85,7 +92,9 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 
 // deliverOnce writes the delivery req, unless it repeats an earlier one. same has the request id to recognise that
 // by, and of req only the fields that are the same in a repetition.
-func (s *Service) deliverOnce(ctx context.Context, to address, req, same *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
+func (s *Service) deliverOnce(ctx context.Context, to address, req, same *waitingv1.DeliverTriggerRequest) (
+	*waitingv1.DeliverTriggerResponse, error,
+) {
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.DeliverTriggerResponse]{
 		Method: "DeliverTrigger", AgentID: to.agent.ID, RequestID: same.GetRequestId(), Args: same, Actor: outside(to),
 		Decide: func(st *State, env journal.Env) (d journal.Decision[*waitingv1.DeliverTriggerResponse], err error) {
@@ -126,7 +135,10 @@ func (s *Service) find(ctx context.Context, token string) (target, error) {
 				to.status = waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED
 			}
 			to.contentful = bringsContent(to.trigger, nil) ||
-				len(a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(to.trigger, w) && bringsContent(to.trigger, w) })) > 0
+				len(a.activeWaits(func(w *waitingv1.Wait) bool {
+					return reaches(to.trigger, w) &&
+						bringsContent(to.trigger, w)
+				})) > 0
 			return struct{}{}, nil
 		})
 		if p.Damage() != nil {
@@ -148,14 +160,18 @@ func (s *Service) find(ctx context.Context, token string) (target, error) {
 
 // outside returns the actor of a delivery to a trigger.
 func outside(to address) *journal.Actor {
-	return &journal.Actor{Namespace: to.agent.Namespace, Principal: "trigger/" + to.triggerID, Role: rpc.RoleIntegration}
+	return &journal.Actor{
+		Namespace: to.agent.Namespace, Principal: "trigger/" + to.triggerID,
+		Role: rpc.RoleIntegration,
+	}
 }
 
 // header checks that the value of an HTTP header, which may be stored in a message or an
 // event, is printable ASCII (or tabs) of at most most bytes.
 func header(field, value string, most int) error {
 	if len(value) > most {
-		return fault.LimitExceeded.Newf("%s has %d bytes, the limit is %d", field, len(value), most).With("field", field).WithField(field, "at most "+strconv.Itoa(most)+" bytes")
+		return fault.LimitExceeded.Newf("%s has %d bytes, the limit is %d", field, len(value), most).
+			With("field", field).WithField(field, "at most "+strconv.Itoa(most)+" bytes")
 	}
 	for i := range len(value) {
 		if c := value[i]; (c < ' ' && c != '\t') || c > '~' {
@@ -172,7 +188,9 @@ func header(field, value string, most int) error {
 // reaches no wait yet, or if a wait that it reaches has no other delivery that a turn has not
 // seen. Others are only counted. Deliveries for a completed item that reach no wait are
 // ignored, which is counted too. hash is that of the token.
-func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*waitingv1.DeliverTriggerRequest) ([]*journal.Event, error) {
+func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*waitingv1.DeliverTriggerRequest) (
+	[]*journal.Event, error,
+) {
 	a := s.agents.Get(to.agent)
 	t := a.triggers.Get(to.triggerID)
 	status := s.tokens[hash].status // the trigger may have been rotated since find
@@ -185,7 +203,10 @@ func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*w
 	if a.stopped {
 		return nil, fault.AgentStopped.New("the agent is stopped and accepts no deliveries until an operator starts it")
 	}
-	d := &delivery{a: a, k: to.agent, env: env, trigger: t, reached: a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(t, w) })}
+	d := &delivery{
+		a: a, k: to.agent, env: env, trigger: t,
+		reached: a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(t, w) }),
+	}
 	contentful, first := false, len(d.reached) == 0
 	for _, w := range d.reached {
 		contentful = contentful || bringsContent(t, w)
@@ -229,8 +250,9 @@ func (d *delivery) publish(req *waitingv1.DeliverTriggerRequest, contentful bool
 	at := timestamppb.New(d.env.Now)
 	d.trigger = delivered(d.trigger, waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED, 1, at)
 	del := &waitingv1.TriggerDelivered{
-		Trigger: d.trigger, DeliveryId: d.env.NewID("dlv_"), ContentType: req.GetContentType(), BodyBytes: int64(len(req.GetBody())),
-		Outcome: waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED, Contentful: contentful,
+		Trigger: d.trigger, DeliveryId: d.env.NewID("dlv_"), ContentType: req.GetContentType(),
+		BodyBytes: int64(len(req.GetBody())),
+		Outcome:   waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED, Contentful: contentful,
 	}
 	if contentful {
 		del.Body = req.GetBody()
@@ -278,9 +300,11 @@ func (d *delivery) register() {
 	w := &waitingv1.Wait{
 		WaitId: d.env.NewID("wt_"), AgentId: d.trigger.GetAgentId(), WorkItemId: d.trigger.GetWorkItemId(),
 		Mode: waitingv1.WaitMode_WAIT_MODE_INTENT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-		Source: sourceTrigger, Resource: d.trigger.GetTriggerId(), Condition: d.trigger.GetDescription(), ResourceDescription: d.trigger.GetDescription(),
-		DeliveryMode: waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
-		Revision: 1, CreatedAt: timestamppb.New(d.env.Now),
+		Source: sourceTrigger, Resource: d.trigger.GetTriggerId(), Condition: d.trigger.GetDescription(),
+		ResourceDescription: d.trigger.GetDescription(),
+		DeliveryMode:        waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT,
+		Status:              waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+		Revision:            1, CreatedAt: timestamppb.New(d.env.Now),
 	}
 	d.reached = []*waitingv1.Wait{w}
 	d.events = append(d.events, waitEvent(d.k.Namespace, w, &waitingv1.WaitRegistered{Wait: w}))
@@ -293,7 +317,9 @@ func ownInterest(w *waitingv1.Wait) bool {
 
 // delivered returns a copy of a trigger, with the next revision, that counts further
 // deliveries of one outcome, the last of them at the time at.
-func delivered(t *waitingv1.Trigger, outcome waitingv1.DeliveryOutcome, count int64, at *timestamppb.Timestamp) *waitingv1.Trigger {
+func delivered(t *waitingv1.Trigger, outcome waitingv1.DeliveryOutcome, count int64,
+	at *timestamppb.Timestamp,
+) *waitingv1.Trigger {
 	n := nextTrigger(t)
 	n.DeliveryCount += count
 	n.LastDeliveredAt = at
@@ -338,10 +364,16 @@ func outcomes(events []*journal.Event) []*waitingv1.DeliverTriggerResponse {
 	for _, ev := range events {
 		switch p := ev.Payload.(type) {
 		case *waitingv1.TriggerDelivered:
-			all = append(all, &waitingv1.DeliverTriggerResponse{Outcome: p.GetOutcome(), Reason: p.GetOutcomeReason(), DeliveryId: p.GetDeliveryId()})
+			all = append(all, &waitingv1.DeliverTriggerResponse{
+				Outcome: p.GetOutcome(), Reason: p.GetOutcomeReason(),
+				DeliveryId: p.GetDeliveryId(),
+			})
 		case *waitingv1.DeliveriesCounted:
 			for range p.GetCount() {
-				all = append(all, &waitingv1.DeliverTriggerResponse{Outcome: p.GetOutcome(), Reason: p.GetOutcomeReason(), DeliveryId: p.GetDeliveryId()})
+				all = append(all, &waitingv1.DeliverTriggerResponse{
+					Outcome: p.GetOutcome(),
+					Reason:  p.GetOutcomeReason(), DeliveryId: p.GetDeliveryId(),
+				})
 			}
 		}
 	}

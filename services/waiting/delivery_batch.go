@@ -57,7 +57,9 @@ type pendingDelivery struct {
 
 // deliver adds a delivery to the next batch and waits until that is on disk. When ctx ends
 // first the outcome is unknown: the delivery may still be counted.
-func (b *batcher) deliver(ctx context.Context, s *Service, to address, req *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
+func (b *batcher) deliver(ctx context.Context, s *Service, to address, req *waitingv1.DeliverTriggerRequest) (
+	*waitingv1.DeliverTriggerResponse, error,
+) {
 	p := &pendingDelivery{req: req, done: make(chan struct{})}
 	if s.deps.Tracer.On() {
 		p.traceparent = tracing.Carried(ctx)
@@ -81,7 +83,8 @@ func (b *batcher) deliver(ctx context.Context, s *Service, to address, req *wait
 	case <-p.done:
 		return p.resp, p.err
 	case <-ctx.Done():
-		return nil, fault.Storage.New("the deadline passed while the delivery was being written to the journal; it may have been counted", "outcome", "unknown").WithCause(ctx.Err())
+		return nil, fault.Storage.New("the deadline passed while the delivery was being written to the journal; it "+
+			"may have been counted", "outcome", "unknown").WithCause(ctx.Err())
 	}
 }
 
@@ -131,7 +134,9 @@ func (q *deliveryQueue) next() []*pendingDelivery {
 
 // deliverBatch decides and writes a batch as one command and returns a response for each
 // delivery, in order.
-func (s *Service) deliverBatch(to address, hash string, batch []*pendingDelivery) ([]*waitingv1.DeliverTriggerResponse, error) {
+func (s *Service) deliverBatch(to address, hash string, batch []*pendingDelivery) ([]*waitingv1.DeliverTriggerResponse,
+	error,
+) {
 	ctx, cancel := context.WithTimeout(context.Background(), batchTerm)
 	defer cancel()
 	reqs := make([]*waitingv1.DeliverTriggerRequest, len(batch))
@@ -144,7 +149,8 @@ func (s *Service) deliverBatch(to address, hash string, batch []*pendingDelivery
 	}
 	if len(traces) > 0 { // the span is a child of the first trace and links to the others
 		var span trace.Span
-		ctx, span = s.deps.Tracer.Under(ctx, traces[0], "deliver together", tracing.LinkTo(traces[1:min(len(traces), maxLinks)]...))
+		ctx, span = s.deps.Tracer.Under(ctx, traces[0], "deliver together",
+			tracing.LinkTo(traces[1:min(len(traces), maxLinks)]...))
 		defer span.End()
 	}
 	responses, err := plane.Do(ctx, s.engine, plane.Command[*State, []*waitingv1.DeliverTriggerResponse]{

@@ -3,11 +3,11 @@ package waiting
 import (
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
-
-	"google.golang.org/protobuf/proto"
 )
 
 // endBytes bounds the records that one command ends because their owner ended. An agent or an

@@ -23,13 +23,21 @@ func (r *rig) much(item string, n int) (token string) {
 	r.t.Helper()
 	long := strings.Repeat("x", 16<<10)
 	for range n {
-		_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: item, Condition: long})
+		_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+			AgentId: "keeper", WorkItemId: item,
+			Condition: long,
+		})
 		require.NoError(r.t, err)
-		_, err = r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{AgentId: "keeper", WorkItemId: item, Every: seconds(60), Description: long})
+		_, err = r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
+			AgentId: "keeper", WorkItemId: item,
+			Every: seconds(60), Description: long,
+		})
 		require.NoError(r.t, err)
 	}
 	for range n / 5 {
-		resp, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", WorkItemId: item, Description: long})
+		resp, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+			AgentId: "keeper", WorkItemId: item, Description: long,
+		})
 		require.NoError(r.t, err)
 		token = resp.GetToken()
 	}
@@ -65,7 +73,9 @@ func TestA8_ADeletedAgentHadMuch(t *testing.T) {
 	token := r.much("", tooMuch)
 	r.service.due.Stop() // what the first command leaves stays until the restart
 	before := len(r.events())
-	r.hear("", &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper", Lifecycle: agentv1.Lifecycle_LIFECYCLE_DELETING}})
+	r.hear("", &agentv1.AgentDeleting{
+		Agent: &agentv1.Agent{AgentId: "keeper", Lifecycle: agentv1.Lifecycle_LIFECYCLE_DELETING},
+	})
 	require.Greater(t, len(r.events()), before+1)
 	left := r.living()
 	require.Less(t, left[0], 250)
@@ -116,9 +126,13 @@ func TestP3_ATriggerOfACompletedItemStaysSo(t *testing.T) {
 		r.idle()
 	}
 	require.Equal(t, 258, r.remembered())
-	_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: hint.GetTrigger().GetTriggerId()})
+	_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+		AgentId: "keeper", TriggerId: hint.GetTrigger().GetTriggerId(),
+	})
 	require.NoError(t, err)
-	_, err = r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: content.GetTrigger().GetTriggerId()})
+	_, err = r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+		AgentId: "keeper", TriggerId: content.GetTrigger().GetTriggerId(),
+	})
 	require.NoError(t, err)
 	complete("wi_0000000000000000000000000z")
 	require.Equal(t, 257, r.remembered(), "itemB has triggers, itemA has none any more")

@@ -13,12 +13,15 @@ import (
 )
 
 // CancelExternalTrigger revokes a trigger. A trigger that has ended is returned unchanged.
-func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.CancelExternalTriggerRequest) (*waitingv1.CancelExternalTriggerResponse, error) {
+func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.CancelExternalTriggerRequest) (
+	*waitingv1.CancelExternalTriggerResponse, error,
+) {
 	if err := fault.First(admitWrite(ctx, req), fault.ID("trigger_id", req.GetTriggerId(), "trg_")); err != nil {
 		return nil, err
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CancelExternalTriggerResponse]{
-		Frees: true, Method: "CancelExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Frees: true, Method: "CancelExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(),
+		Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CancelExternalTriggerResponse], error) {
 			var d journal.Decision[*waitingv1.CancelExternalTriggerResponse]
 			t, err := st.trigger(env.Actor.Namespace, req.GetAgentId(), req.GetTriggerId())
@@ -43,15 +46,23 @@ func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.Canc
 // endTrigger returns the events that end a trigger, as revoked or expired, and cancel the intent that its deliveries
 // registered. Other waits for it stay active. The first event names weakened: those of them that no other live
 // trigger reaches and of which no reminder is ahead (SPEC P8).
-func (a *agentWaits) endTrigger(k plane.Key, t *waitingv1.Trigger, env journal.Env, status waitingv1.TriggerStatus, weakened []string) []*journal.Event {
+func (a *agentWaits) endTrigger(k plane.Key, t *waitingv1.Trigger, env journal.Env, status waitingv1.TriggerStatus,
+	weakened []string,
+) []*journal.Event {
 	n := nextTrigger(t)
 	n.Status = status
-	ev, reason := triggerEvent(k.Namespace, n, &waitingv1.ExternalTriggerCancelled{Trigger: n, WeakenedWaitIds: weakened}), waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_CANCELLED
+	ev, reason := triggerEvent(k.Namespace, n, &waitingv1.ExternalTriggerCancelled{
+		Trigger: n, WeakenedWaitIds: weakened,
+	}), waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_CANCELLED
 	if status == waitingv1.TriggerStatus_TRIGGER_STATUS_EXPIRED {
-		ev, reason = triggerEvent(k.Namespace, n, &waitingv1.TriggerExpired{Trigger: n, WeakenedWaitIds: weakened}), waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_EXPIRED
+		ev, reason = triggerEvent(k.Namespace, n, &waitingv1.TriggerExpired{Trigger: n, WeakenedWaitIds: weakened}),
+			waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_EXPIRED
 	}
 	events := []*journal.Event{ev}
-	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return ownInterest(w) && w.GetResource() == t.GetTriggerId() }) {
+	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool {
+		return ownInterest(w) &&
+			w.GetResource() == t.GetTriggerId()
+	}) {
 		events = append(events, cancelled(k.Namespace, w, env, reason))
 	}
 	return events
@@ -71,9 +82,12 @@ func checkAddress(status waitingv1.TriggerStatus, t *waitingv1.Trigger, now time
 }
 
 // GetExternalTrigger returns one trigger, without its secret (SPEC P3.4).
-func (s *Service) GetExternalTrigger(ctx context.Context, req *waitingv1.GetExternalTriggerRequest) (*waitingv1.GetExternalTriggerResponse, error) {
+func (s *Service) GetExternalTrigger(ctx context.Context, req *waitingv1.GetExternalTriggerRequest) (
+	*waitingv1.GetExternalTriggerResponse, error,
+) {
 	actor := rpc.ActorFrom(ctx)
-	if err := fault.First(admit(actor, req.GetAgentId()), fault.ID("trigger_id", req.GetTriggerId(), "trg_")); err != nil {
+	if err := fault.First(admit(actor, req.GetAgentId()), fault.ID("trigger_id", req.GetTriggerId(), "trg_")); err !=
+		nil {
 		return nil, err
 	}
 	t, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*waitingv1.Trigger, error) {
@@ -88,7 +102,9 @@ func (s *Service) GetExternalTrigger(ctx context.Context, req *waitingv1.GetExte
 // ListExternalTriggers returns an agent's triggers in order of creation, without their
 // secrets: the active ones, or with include_revoked also those that ended and are still in
 // memory.
-func (s *Service) ListExternalTriggers(ctx context.Context, req *waitingv1.ListExternalTriggersRequest) (*waitingv1.ListExternalTriggersResponse, error) {
+func (s *Service) ListExternalTriggers(ctx context.Context, req *waitingv1.ListExternalTriggersRequest) (
+	*waitingv1.ListExternalTriggersResponse, error,
+) {
 	ts, next, _, err := listed(ctx, s, "triggers", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
 		func(a *agentWaits) *records.Set[*waitingv1.Trigger] { return &a.triggers },
 		req.GetIncludeRevoked(), func(t *waitingv1.Trigger) bool { return req.GetIncludeRevoked() || lives(t) },

@@ -9,12 +9,11 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Kinds of due times, which are the first part of a dueKey.
@@ -235,7 +234,9 @@ func (s *Service) fireOne(kind string, k plane.Key, id string) error {
 // decideDue is the rule for what may be due. It returns its events, and when it is due again, or
 // zero: with events if there may be more to end, without if the clock was set back since it
 // became due. Of a deleted agent nothing is due but the end of what it has.
-func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.Env) (events []*journal.Event, again time.Time) {
+func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.Env) (events []*journal.Event,
+	again time.Time,
+) {
 	if kind == dueRest && (id == "" && a.deleted || a.items.Has(id)) {
 		if events = a.endOwned(env, k, id); len(events) > 0 {
 			again = env.Now
@@ -270,7 +271,9 @@ func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.
 		t := a.timers.Get(id)
 		if ticking(t) && !a.stopped && notBefore(t.GetNextFireAt()) {
 			n := fired(t, env.Now)
-			events = []*journal.Event{timerEvent(k.Namespace, n, &waitingv1.TimerFired{Timer: n, DueAt: t.GetNextFireAt()})}
+			events = []*journal.Event{
+				timerEvent(k.Namespace, n, &waitingv1.TimerFired{Timer: n, DueAt: t.GetNextFireAt()}),
+			}
 			events = append(events, a.mismatches(k, input{
 				arrival: arrival{causeTimer, id}, itemID: t.GetWorkItemId(),
 				matches: func(*waitingv1.Wait) bool { return false }, // a timer wait has its own time
@@ -290,6 +293,7 @@ func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.
 func (a *agentWaits) publishCount(k plane.Key, w *waitingv1.Wait) *journal.Event {
 	n, last := nextWait(w), a.published[w.GetWaitId()]
 	return waitEvent(k.Namespace, n, &waitingv1.WaitTriggered{
-		Wait: n, TriggerId: last.triggerID, DeliveryId: last.deliveryID, WakeAgent: w.GetWorkItemId() == "" && unseen(w),
+		Wait: n, TriggerId: last.triggerID, DeliveryId: last.deliveryID, WakeAgent: w.GetWorkItemId() == "" &&
+			unseen(w),
 	})
 }

@@ -17,7 +17,8 @@ func TestP10_NoOldEventIsNeeded(t *testing.T) {
 	wait := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput}).GetWait()
 	events := r.events()
 	require.NotEmpty(t, events)
-	require.Len(t, planetest.Forget(t, r.journals, Plane, registry, NewState(), r.clk.Now().Add(time.Hour)), len(events))
+	require.Len(t, planetest.Forget(t, r.journals, Plane, registry, NewState(), r.clk.Now().Add(time.Hour)),
+		len(events))
 	require.Equal(t, wait.GetRevision(), r.wait(wait.GetWaitId()).GetRevision())
 	r.deliver(trigger.GetToken(), "hello")
 	list, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})

@@ -16,15 +16,20 @@ func TestX5_ListsOfUnknownAgents(t *testing.T) {
 	r := newRig(t)
 	for name, list := range map[string]func(agentID string) error{
 		"waits": func(agentID string) error {
-			_, err := r.service.ListWaits(planetest.As(t.Context(), rpc.RoleOperator), &waitingv1.ListWaitsRequest{AgentId: agentID})
+			_, err := r.service.ListWaits(planetest.As(t.Context(), rpc.RoleOperator), &waitingv1.ListWaitsRequest{
+				AgentId: agentID,
+			})
 			return err
 		},
 		"timers": func(agentID string) error {
-			_, err := r.service.ListTimers(planetest.As(t.Context(), rpc.RoleOperator), &waitingv1.ListTimersRequest{AgentId: agentID})
+			_, err := r.service.ListTimers(planetest.As(t.Context(), rpc.RoleOperator), &waitingv1.ListTimersRequest{
+				AgentId: agentID,
+			})
 			return err
 		},
 		"triggers": func(agentID string) error {
-			_, err := r.service.ListExternalTriggers(planetest.As(t.Context(), rpc.RoleOperator), &waitingv1.ListExternalTriggersRequest{AgentId: agentID})
+			_, err := r.service.ListExternalTriggers(planetest.As(t.Context(), rpc.RoleOperator),
+				&waitingv1.ListExternalTriggersRequest{AgentId: agentID})
 			return err
 		},
 	} {

@@ -26,11 +26,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	return &metrics{
 		registered: meter.Counter(reg, "quartet_waits_registered_total", "Waits and intents created, by kind.", "kind"),
-		ended:      meter.Counter(reg, "quartet_waits_ended_total", "Waits and intents that ended, by kind and outcome.", "kind", "outcome"),
-		deliveries: meter.Counter(reg, "quartet_trigger_deliveries_total", "Deliveries to triggers, by outcome.", "outcome"),
-		fired:      meter.Counter(reg, "quartet_timers_fired_total", "Timers that fired."),
-		late:       meter.Histogram(reg, "quartet_timer_lag_seconds", "How much later than due timers fired.", meter.Work),
-		open:       meter.Gauge(reg, "quartet_waits_open", "Active waits and intents, by kind.", "partition", "kind"),
+		ended: meter.Counter(reg, "quartet_waits_ended_total",
+			"Waits and intents that ended, by kind and outcome.", "kind", "outcome"),
+		deliveries: meter.Counter(reg, "quartet_trigger_deliveries_total", "Deliveries to triggers, by outcome.",
+			"outcome"),
+		fired: meter.Counter(reg, "quartet_timers_fired_total", "Timers that fired."),
+		late: meter.Histogram(reg, "quartet_timer_lag_seconds", "How much later than due timers fired.",
+			meter.Work),
+		open: meter.Gauge(reg, "quartet_waits_open", "Active waits and intents, by kind.", "partition", "kind"),
 	}
 }
 

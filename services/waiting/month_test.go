@@ -37,7 +37,8 @@ func TestX14_AMonthOfTenThousandAgents(t *testing.T) {
 	const agents, days = 10_000, 30
 	m := &month{
 		r: newRig(t), rand: rand.New(rand.NewPCG(7, 11)),
-		timers: map[string]*waitingv1.Timer{}, waits: map[string]time.Time{}, remind: map[string]time.Time{}, expire: map[string]time.Time{},
+		timers: map[string]*waitingv1.Timer{}, waits: map[string]time.Time{}, remind: map[string]time.Time{},
+		expire: map[string]time.Time{},
 	}
 	m.ask(agents, days*24*time.Hour)
 	// What falls due in a step fires in that step, unless the process was down.
@@ -100,15 +101,23 @@ func (m *month) ask(agents int, within time.Duration) {
 					x.timer = resp.GetTimer()
 					switch i % 4 {
 					case 0:
-						w, err := m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{AgentId: agent, Reason: "later", Wake: timer, After: durationpb.New(some(i, 3))})
+						w, err := m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{
+							AgentId: agent, Reason: "later",
+							Wake: timer, After: durationpb.New(some(i, 3)),
+						})
 						must(err)
 						x.wait = w.GetWait()
 					case 1:
-						w, err := m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{AgentId: agent, Reason: "you", Wake: operatorInput, RecheckAfter: durationpb.New(some(i, 4))})
+						w, err := m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{
+							AgentId: agent, Reason: "you",
+							Wake: operatorInput, RecheckAfter: durationpb.New(some(i, 4)),
+						})
 						must(err)
 						x.remind = w.GetWait()
 					case 2:
-						t, err := m.r.service.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{AgentId: agent, ExpiresAt: timestamppb.New(epoch.Add(time.Second + some(i, 5)))})
+						t, err := m.r.service.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{
+							AgentId: agent, ExpiresAt: timestamppb.New(epoch.Add(time.Second + some(i, 5))),
+						})
 						must(err)
 						x.expiry = t.GetTrigger()
 					}

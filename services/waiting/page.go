@@ -6,13 +6,13 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/pages"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 var _ journal.Paged = (*State)(nil)
@@ -76,7 +76,10 @@ func (a *agentWaits) publishedPage() []*waitingv1.PublishedCount {
 	out := make([]*waitingv1.PublishedCount, 0, len(a.published))
 	for _, id := range slices.Sorted(maps.Keys(a.published)) {
 		p := a.published[id]
-		out = append(out, &waitingv1.PublishedCount{WaitId: id, Count: p.count, TriggerId: p.triggerID, DeliveryId: p.deliveryID})
+		out = append(out, &waitingv1.PublishedCount{
+			WaitId: id, Count: p.count, TriggerId: p.triggerID,
+			DeliveryId: p.deliveryID,
+		})
 	}
 	return out
 }
@@ -90,7 +93,8 @@ func (a *agentWaits) mismatchedPage() []*waitingv1.RecordedMismatch {
 		}
 	}
 	slices.SortFunc(out, func(x, y *waitingv1.RecordedMismatch) int {
-		return cmp.Or(cmp.Compare(x.GetWaitId(), y.GetWaitId()), cmp.Compare(x.GetCause(), y.GetCause()), cmp.Compare(x.GetCauseId(), y.GetCauseId()))
+		return cmp.Or(cmp.Compare(x.GetWaitId(), y.GetWaitId()), cmp.Compare(x.GetCause(), y.GetCause()),
+			cmp.Compare(x.GetCauseId(), y.GetCauseId()))
 	})
 	return out
 }

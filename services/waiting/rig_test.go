@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/clock"
@@ -21,8 +22,6 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
-
-	"google.golang.org/protobuf/proto"
 )
 
 var (
@@ -66,7 +65,9 @@ type others struct {
 	lane error
 }
 
-func (o *others) GetWorkQueue(context.Context, *workv1.GetWorkQueueRequest, ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error) {
+func (o *others) GetWorkQueue(context.Context, *workv1.GetWorkQueueRequest, ...grpc.CallOption) (
+	*workv1.GetWorkQueueResponse, error,
+) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.current == "" {
@@ -75,7 +76,9 @@ func (o *others) GetWorkQueue(context.Context, *workv1.GetWorkQueueRequest, ...g
 	return &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: o.current}}, nil
 }
 
-func (o *others) GetWorkItem(_ context.Context, req *workv1.GetWorkItemRequest, _ ...grpc.CallOption) (*workv1.GetWorkItemResponse, error) {
+func (o *others) GetWorkItem(_ context.Context, req *workv1.GetWorkItemRequest, _ ...grpc.CallOption) (
+	*workv1.GetWorkItemResponse, error,
+) {
 	switch req.GetWorkItemId() {
 	case itemA, itemB:
 		o.mu.Lock()
@@ -85,12 +88,16 @@ func (o *others) GetWorkItem(_ context.Context, req *workv1.GetWorkItemRequest, 
 			RecheckAt: o.recheck.GetRecheckAt(), RecheckConsumedAt: o.recheck.GetRecheckConsumedAt(),
 		}}, nil
 	case gone:
-		return &workv1.GetWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: gone, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED}}, nil
+		return &workv1.GetWorkItemResponse{
+			WorkItem: &workv1.WorkItem{WorkItemId: gone, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED},
+		}, nil
 	}
 	return nil, fault.NotFound.New("no such item")
 }
 
-func (o *others) AttachWait(_ context.Context, req *workv1.AttachWaitRequest, _ ...grpc.CallOption) (*workv1.AttachWaitResponse, error) {
+func (o *others) AttachWait(_ context.Context, req *workv1.AttachWaitRequest, _ ...grpc.CallOption) (
+	*workv1.AttachWaitResponse, error,
+) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.down {
@@ -100,7 +107,9 @@ func (o *others) AttachWait(_ context.Context, req *workv1.AttachWaitRequest, _ 
 	return &workv1.AttachWaitResponse{Refused: o.refuse}, nil
 }
 
-func (o *others) GetTask(_ context.Context, req *taskv1.GetTaskRequest, _ ...grpc.CallOption) (*taskv1.GetTaskResponse, error) {
+func (o *others) GetTask(_ context.Context, req *taskv1.GetTaskRequest, _ ...grpc.CallOption) (*taskv1.GetTaskResponse,
+	error,
+) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if id := req.GetTaskId(); id != taskX && id != taskY {
@@ -144,7 +153,11 @@ func (o *others) attaches() []*workv1.AttachWaitRequest {
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), keys: keyfile.Fixed(keyfile.Of([]byte("the installation's key"))), others: &others{ended: map[string]bool{}}, cfg: Config{PublicURL: "https://q.example/"}}
+	r := &rig{
+		t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(),
+		keys: keyfile.Fixed(keyfile.Of([]byte("the installation's key"))), others: &others{ended: map[string]bool{}},
+		cfg: Config{PublicURL: "https://q.example/"},
+	}
 	r.up()
 	t.Cleanup(func() {
 		r.down()
@@ -199,14 +212,18 @@ func (r *rig) wait(waitID string) *waitingv1.Wait {
 
 func (r *rig) trigger(item string, mode waitingv1.DeliveryMode) *waitingv1.CreateExternalTriggerResponse {
 	r.t.Helper()
-	resp, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", WorkItemId: item, DeliveryMode: mode})
+	resp, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", WorkItemId: item, DeliveryMode: mode,
+	})
 	require.NoError(r.t, err)
 	return resp
 }
 
 func (r *rig) deliver(token, body string) *waitingv1.DeliverTriggerResponse {
 	r.t.Helper()
-	resp, err := r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{Token: token, Body: []byte(body), ContentType: "text/plain"})
+	resp, err := r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{
+		Token: token, Body: []byte(body), ContentType: "text/plain",
+	})
 	require.NoError(r.t, err)
 	return resp
 }
@@ -245,7 +262,9 @@ const (
 
 // state returns the live state; the caller must not race with commands.
 func (s *Service) state() *State {
-	st, _, err := journal.View(context.Background(), s.engine.All()[0], func(st *State) (*State, error) { return st, nil })
+	st, _, err := journal.View(context.Background(), s.engine.All()[0], func(st *State) (*State, error) {
+		return st, nil
+	})
 	if err != nil {
 		panic(err)
 	}

@@ -3,6 +3,8 @@ package waiting
 import (
 	"context"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
@@ -11,14 +13,14 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/waiting/secrets"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // RotateExternalTrigger replaces a trigger's secret, for example after a leak (SPEC P3). The
 // old address is refused as revoked and not as unknown, because its user had the secret and
 // should learn why it fails.
-func (s *Service) RotateExternalTrigger(ctx context.Context, req *waitingv1.RotateExternalTriggerRequest) (*waitingv1.RotateExternalTriggerResponse, error) {
+func (s *Service) RotateExternalTrigger(ctx context.Context, req *waitingv1.RotateExternalTriggerRequest) (
+	*waitingv1.RotateExternalTriggerResponse, error,
+) {
 	if err := fault.First(
 		admitWrite(ctx, req),
 		fault.ID("trigger_id", req.GetTriggerId(), "trg_"),
@@ -27,9 +29,12 @@ func (s *Service) RotateExternalTrigger(ctx context.Context, req *waitingv1.Rota
 		return nil, err
 	}
 	ring := s.deps.Keys.Ring()
-	args, equivalent := secrets.Arguments(ring, req, func(m *waitingv1.RotateExternalTriggerRequest, digest string) { m.SigningSecret = digest })
+	args, equivalent := secrets.Arguments(ring, req, func(m *waitingv1.RotateExternalTriggerRequest, digest string) {
+		m.SigningSecret = digest
+	})
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.RotateExternalTriggerResponse]{
-		Method: "RotateExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: args, Equivalent: equivalent,
+		Method: "RotateExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: args,
+		Equivalent: equivalent,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.RotateExternalTriggerResponse], error) {
 			return decideRotate(st, env, req, ring)
 		},
@@ -44,18 +49,24 @@ func (s *Service) RotateExternalTrigger(ctx context.Context, req *waitingv1.Rota
 	if err != nil {
 		return nil, err
 	}
-	return &waitingv1.RotateExternalTriggerResponse{Trigger: publicTrigger(resp.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: signing}, nil
+	return &waitingv1.RotateExternalTriggerResponse{
+		Trigger: publicTrigger(resp.GetTrigger()), Token: token,
+		Url: s.address(token), SigningSecret: signing,
+	}, nil
 }
 
 // decideRotate is the rule of RotateExternalTrigger. A trigger that has ended cannot be rotated. The
 // new secrets are of the active key, and a caller's signing secret that stays is encrypted anew.
-func decideRotate(s *State, env journal.Env, req *waitingv1.RotateExternalTriggerRequest, ring keyfile.Ring) (journal.Decision[*waitingv1.RotateExternalTriggerResponse], error) {
+func decideRotate(s *State, env journal.Env, req *waitingv1.RotateExternalTriggerRequest, ring keyfile.Ring) (
+	journal.Decision[*waitingv1.RotateExternalTriggerResponse], error,
+) {
 	var d journal.Decision[*waitingv1.RotateExternalTriggerResponse]
 	t, err := s.trigger(env.Actor.Namespace, req.GetAgentId(), req.GetTriggerId())
 	if err != nil {
 		return d, err
 	}
-	if err := fault.First(checkAddress(t.GetStatus(), t, env.Now), secrets.ValidSigning(t.GetSignatureScheme(), req.GetSigningSecret())); err != nil {
+	if err := fault.First(checkAddress(t.GetStatus(), t, env.Now), secrets.ValidSigning(t.GetSignatureScheme(),
+		req.GetSigningSecret())); err != nil {
 		return d, err
 	}
 	n := nextTrigger(t)

@@ -25,7 +25,9 @@ func (r *rig) tryDeliver(req *waitingv1.DeliverTriggerRequest) error {
 
 func (r *rig) rotate(triggerID, requestID string) *waitingv1.RotateExternalTriggerResponse {
 	r.t.Helper()
-	resp, err := r.service.RotateExternalTrigger(r.agent(), &waitingv1.RotateExternalTriggerRequest{AgentId: "keeper", TriggerId: triggerID, RequestId: requestID})
+	resp, err := r.service.RotateExternalTrigger(r.agent(), &waitingv1.RotateExternalTriggerRequest{
+		AgentId: "keeper", TriggerId: triggerID, RequestId: requestID,
+	})
 	require.NoError(r.t, err)
 	return resp
 }
@@ -42,7 +44,8 @@ func TestP3_Rotation(t *testing.T) {
 	require.Equal(t, second.GetToken(), r.rotate(id, "r1").GetToken(), "a repeated request answers with the same one")
 	require.Empty(t, second.GetTrigger().GetTokenHash())
 
-	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: first.GetToken()}), fault.TriggerRevoked, "it was one, and is none any more")
+	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: first.GetToken()}), fault.TriggerRevoked,
+		"it was one, and is none any more")
 	require.Equal(t, coalesced, r.deliver(second.GetToken(), "").GetOutcome(), "waits and counts stay")
 	require.EqualValues(t, 2, r.wait(w).GetTriggerCount())
 	third := r.rotate(id, "r2")
@@ -53,16 +56,21 @@ func TestP3_Rotation(t *testing.T) {
 	r.deliver(third.GetToken(), "")
 	require.EqualValues(t, 2, r.listTriggers()[0].GetGeneration())
 
-	_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: id})
+	_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+		AgentId: "keeper", TriggerId: id,
+	})
 	require.NoError(t, err)
 	for _, c := range []struct {
 		agent, id string
 		want      fault.Reason
 	}{
-		{"keeper", id, fault.TriggerRevoked}, {"keeper", "trg_00000000000000000000000zzz", fault.NotFound}, {"keeper", itemA, fault.InvalidArgument},
+		{"keeper", id, fault.TriggerRevoked},
+		{"keeper", "trg_00000000000000000000000zzz", fault.NotFound},
+		{"keeper", itemA, fault.InvalidArgument},
 		{"other", id, fault.NotFound}, // another agent's looks like none
 	} {
-		_, err := r.service.RotateExternalTrigger(planetest.AsAgent(t.Context(), c.agent), &waitingv1.RotateExternalTriggerRequest{AgentId: c.agent, TriggerId: c.id})
+		_, err := r.service.RotateExternalTrigger(planetest.AsAgent(t.Context(), c.agent),
+			&waitingv1.RotateExternalTriggerRequest{AgentId: c.agent, TriggerId: c.id})
 		require.ErrorIs(t, err, c.want, c)
 	}
 }
@@ -73,7 +81,9 @@ func TestP3_Expiry(t *testing.T) {
 	for name, away := range map[string]bool{"while it runs": false, "while it is down": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Hour))})
+			made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+				AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Hour)),
+			})
 			require.NoError(t, err)
 			id := made.GetTrigger().GetTriggerId()
 			r.deliver(made.GetToken(), "") // registers an interest
@@ -88,11 +98,16 @@ func TestP3_Expiry(t *testing.T) {
 				require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: made.GetToken()}))
 				r.clk.Advance(1)
 			}
-			r.eventually(func() bool { return r.listTriggers()[0].GetStatus() == waitingv1.TriggerStatus_TRIGGER_STATUS_EXPIRED })
-			require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: made.GetToken()}), fault.TriggerExpired)
+			r.eventually(
+				func() bool {
+					return r.listTriggers()[0].GetStatus() == waitingv1.TriggerStatus_TRIGGER_STATUS_EXPIRED
+				})
+			require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: made.GetToken()}),
+				fault.TriggerExpired)
 			r.service.fire([]string{dueKey(dueExpiry, "acme", "keeper", id)})
 			r.restart()
-			require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: made.GetToken()}), fault.TriggerExpired)
+			require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: made.GetToken()}),
+				fault.TriggerExpired)
 			var ends []*waitingv1.TriggerExpired
 			for _, ev := range r.events() {
 				if p, ok := ev.Payload.(*waitingv1.TriggerExpired); ok {
@@ -109,7 +124,9 @@ func TestP3_Expiry(t *testing.T) {
 	}
 	r := newRig(t)
 	for _, at := range []time.Time{epoch, epoch.Add(-time.Hour), epoch.Add(fault.Horizon + time.Second)} {
-		_, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", ExpiresAt: timestamppb.New(at)})
+		_, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+			AgentId: "keeper", ExpiresAt: timestamppb.New(at),
+		})
 		require.Error(t, err, at)
 	}
 	require.Empty(t, r.events())
@@ -124,7 +141,9 @@ func TestX8_EndedTriggersAreForgottenAndRefused(t *testing.T) {
 		if i > 0 {
 			made = r.trigger("", wakeHint)
 		}
-		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId()})
+		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+			AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId(),
+		})
 		require.NoError(t, err)
 	}
 	require.Equal(t, records.KeptEnded, r.service.state().agents.Get(plane.KeyOf("acme", "keeper")).triggers.Len())
@@ -136,39 +155,68 @@ func TestX8_EndedTriggersAreForgottenAndRefused(t *testing.T) {
 func TestP3_SigningSecretsAreInNoEvent(t *testing.T) {
 	r := newRig(t)
 	const own = "the-outside-systems-own-secret"
-	made, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, SigningSecret: own, RequestId: "r1"})
+	made, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own, RequestId: "r1",
+	})
 	require.NoError(t, err)
 	require.Empty(t, made.GetSigningSecret(), "its owner knows it")
-	again, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, SigningSecret: own, RequestId: "r1"})
+	again, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own, RequestId: "r1",
+	})
 	require.NoError(t, err)
 	require.Equal(t, made.GetToken(), again.GetToken())
-	_, err = r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, SigningSecret: own + "2", RequestId: "r1"})
+	_, err = r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own + "2", RequestId: "r1",
+	})
 	require.ErrorIs(t, err, fault.RequestIDReused, "another secret is another request")
-	minted, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub})
+	minted, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", SignatureScheme: hub,
+	})
 	require.NoError(t, err)
 	require.Greater(t, len(minted.GetSigningSecret()), 40)
 
 	id := made.GetTrigger().GetTriggerId()
 	body := []byte("x")
-	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: made.GetToken(), Body: body, HubSignature_256: signHub(own, body)}))
+	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
+		Token: made.GetToken(), Body: body,
+		HubSignature_256: signHub(own, body),
+	}))
 	const newer = "another-secret-of-the-same"
-	rotated, err := r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{AgentId: "keeper", TriggerId: id, SigningSecret: newer})
+	rotated, err := r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{
+		AgentId: "keeper", TriggerId: id, SigningSecret: newer,
+	})
 	require.NoError(t, err)
 	r.restart()
-	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: rotated.GetToken(), Body: body, HubSignature_256: signHub(newer, body)}))
-	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: rotated.GetToken(), Body: body, HubSignature_256: signHub(own, body)}), fault.SignatureInvalid)
+	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
+		Token: rotated.GetToken(), Body: body,
+		HubSignature_256: signHub(newer, body),
+	}))
+	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
+		Token: rotated.GetToken(), Body: body,
+		HubSignature_256: signHub(own, body),
+	}), fault.SignatureInvalid)
 	kept := r.rotate(id, "")
-	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: kept.GetToken(), Body: body, HubSignature_256: signHub(newer, body)}), "a secret of the caller's stays")
+	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
+		Token: kept.GetToken(), Body: body,
+		HubSignature_256: signHub(newer, body),
+	}), "a secret of the caller's stays")
 	fresh := r.rotate(minted.GetTrigger().GetTriggerId(), "")
 	require.NotEqual(t, minted.GetSigningSecret(), fresh.GetSigningSecret(), "one that was made here is replaced")
-	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: fresh.GetToken(), HubSignature_256: signHub(fresh.GetSigningSecret(), nil)}))
+	require.NoError(t,
+		r.tryDeliver(&waitingv1.DeliverTriggerRequest{
+			Token:            fresh.GetToken(),
+			HubSignature_256: signHub(fresh.GetSigningSecret(), nil),
+		}))
 
 	for _, tr := range r.listTriggers() {
 		require.Empty(t, tr.GetSealedSigningSecret())
 		require.Equal(t, hub, tr.GetSignatureScheme())
 	}
 	raw := r.rawLog()
-	for _, s := range []string{own, newer, minted.GetSigningSecret(), fresh.GetSigningSecret(), made.GetToken(), kept.GetToken()} {
+	for _, s := range []string{
+		own, newer, minted.GetSigningSecret(), fresh.GetSigningSecret(), made.GetToken(),
+		kept.GetToken(),
+	} {
 		require.NotContains(t, raw, s)
 	}
 }
@@ -182,16 +230,24 @@ func TestP3_SigningSecretRefusals(t *testing.T) {
 	}{
 		"15": {hub, strings.Repeat("s", 15), false}, "16": {hub, strings.Repeat("s", 16), true},
 		"256": {hub, strings.Repeat("s", 256), true}, "257": {hub, strings.Repeat("s", 257), false},
-		"no scheme": {0, strings.Repeat("s", 20), false}, "a blank": {hub, "aaaaaaaaaaaaaaaa b", false}, "not ASCII": {hub, "äöüäöüäöüäöü", false},
-		"not whsec_": {standard, strings.Repeat("s", 20), false}, "not base64": {standard, "whsec_!!!!!!!!!!!!!!", false},
+		"no scheme": {0, strings.Repeat("s", 20), false}, "a blank": {hub, "aaaaaaaaaaaaaaaa b", false},
+		"not ASCII":  {hub, "äöüäöüäöüäöü", false},
+		"not whsec_": {standard, strings.Repeat("s", 20), false}, "not base64": {
+			standard, "whsec_!!!!!!!!!!!!!!",
+			false,
+		},
 		"whsec_": {standard, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", true}, "an unknown scheme": {99, "", false},
 	} {
-		_, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: c.scheme, SigningSecret: c.secret})
+		_, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+			AgentId: "keeper", SignatureScheme: c.scheme, SigningSecret: c.secret,
+		})
 		require.Equal(t, c.ok, err == nil, "%s: %v", name, err)
 		if err != nil && c.secret != "" {
 			require.NotContains(t, err.Error(), c.secret, name)
 		}
 	}
-	_, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, SigningSecret: strings.Repeat("s", 16)})
+	_, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", SignatureScheme: hub, SigningSecret: strings.Repeat("s", 16),
+	})
 	require.ErrorIs(t, err, fault.PermissionDenied, "what an agent says is written down")
 }

@@ -37,7 +37,10 @@ func TestI20_TriggersSurviveARotation(t *testing.T) {
 	const own = "the-outside-systems-own-secret"
 	r := newRig(t)
 	generated := &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, RequestId: "r1"}
-	given := &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, SigningSecret: own, RequestId: "r2"}
+	given := &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own,
+		RequestId: "r2",
+	}
 	create := func(req *waitingv1.CreateExternalTriggerRequest) *waitingv1.CreateExternalTriggerResponse {
 		t.Helper()
 		resp, err := r.service.CreateExternalTrigger(r.operator(), req)
@@ -47,40 +50,61 @@ func TestI20_TriggersSurviveARotation(t *testing.T) {
 	}
 	first, second := create(generated), create(given)
 	deliver := func(made *waitingv1.CreateExternalTriggerResponse, secret, body string) error {
-		return r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: made.GetToken(), Body: []byte(body), HubSignature_256: signHub(secret, []byte(body))})
+		return r.tryDeliver(&waitingv1.DeliverTriggerRequest{
+			Token: made.GetToken(), Body: []byte(body),
+			HubSignature_256: signHub(secret, []byte(body)),
+		})
 	}
 	var old string
-	for _, step := range []func(){func() {}, func() { old = r.rotateKey() }, func() { r.restart() }, func() { r.rotateKey() }} {
+	for _, step := range []func(){
+		func() {}, func() { old = r.rotateKey() }, func() { r.restart() },
+		func() { r.rotateKey() },
+	} {
 		step()
 		require.NoError(t, deliver(first, first.GetSigningSecret(), "one"))
 		require.NoError(t, deliver(second, own, "one"))
 		require.ErrorIs(t, deliver(second, own+"x", "one"), fault.SignatureInvalid)
 		again := create(generated)
-		require.Equal(t, []string{first.GetToken(), first.GetSigningSecret()}, []string{again.GetToken(), again.GetSigningSecret()})
+		require.Equal(t, []string{first.GetToken(), first.GetSigningSecret()},
+			[]string{again.GetToken(), again.GetSigningSecret()})
 		require.Equal(t, second.GetToken(), create(given).GetToken())
-		_, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, SigningSecret: own + "x", RequestId: "r2"})
+		_, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+			AgentId: "keeper", SignatureScheme: hub, SigningSecret: own + "x", RequestId: "r2",
+		})
 		require.ErrorIs(t, err, fault.RequestIDReused)
 	}
 
 	// A rotated trigger is of the active key, and so is the signing secret that its caller gave.
-	rotated, err := r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{AgentId: "keeper", TriggerId: second.GetTrigger().GetTriggerId()})
+	rotated, err := r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{
+		AgentId: "keeper", TriggerId: second.GetTrigger().GetTriggerId(),
+	})
 	require.NoError(t, err)
 	r.retireKey(old)
 	body := []byte("two")
-	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: rotated.GetToken(), Body: body, HubSignature_256: signHub(own, body)}))
+	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
+		Token: rotated.GetToken(), Body: body,
+		HubSignature_256: signHub(own, body),
+	}))
 	require.ErrorIs(t, deliver(first, first.GetSigningSecret(), "two"), fault.InstallationKeyRetired)
 	_, err = r.service.CreateExternalTrigger(r.operator(), generated)
 	require.ErrorIs(t, err, fault.InstallationKeyRetired)
-	renewed, err := r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{AgentId: "keeper", TriggerId: first.GetTrigger().GetTriggerId()})
+	renewed, err := r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{
+		AgentId: "keeper", TriggerId: first.GetTrigger().GetTriggerId(),
+	})
 	require.NoError(t, err)
-	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: renewed.GetToken(), Body: body, HubSignature_256: signHub(renewed.GetSigningSecret(), body)}))
+	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
+		Token: renewed.GetToken(), Body: body,
+		HubSignature_256: signHub(renewed.GetSigningSecret(), body),
+	}))
 }
 
 // A signing secret that cannot be decrypted any more must be given again.
 func TestI20_ASealedSecretOfARetiredKey(t *testing.T) {
 	const own = "the-outside-systems-own-secret"
 	r := newRig(t)
-	made, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, SigningSecret: own})
+	made, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own,
+	})
 	require.NoError(t, err)
 	r.retireKey(r.rotateKey())
 	rotate := &waitingv1.RotateExternalTriggerRequest{AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId()}
@@ -91,5 +115,8 @@ func TestI20_ASealedSecretOfARetiredKey(t *testing.T) {
 	again, err := r.service.RotateExternalTrigger(r.operator(), rotate)
 	require.NoError(t, err)
 	body := []byte("one")
-	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: again.GetToken(), Body: body, HubSignature_256: signHub(own, body)}))
+	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
+		Token: again.GetToken(), Body: body,
+		HubSignature_256: signHub(own, body),
+	}))
 }

@@ -26,9 +26,12 @@ const Plane = "waiting"
 // Work is the part of the work plane that this plane calls: to find the item of a wait and
 // to attach the wait to it.
 type Work interface {
-	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error)
-	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (*workv1.GetWorkItemResponse, error)
-	AttachWait(ctx context.Context, in *workv1.AttachWaitRequest, opts ...grpc.CallOption) (*workv1.AttachWaitResponse, error)
+	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (
+		*workv1.GetWorkQueueResponse, error)
+	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (
+		*workv1.GetWorkItemResponse, error)
+	AttachWait(ctx context.Context, in *workv1.AttachWaitRequest, opts ...grpc.CallOption) (*workv1.AttachWaitResponse,
+		error)
 }
 
 // Tasks is the part of the task plane that this plane calls: to find out whether a task of

@@ -41,17 +41,23 @@ func TestP3_HubSignature(t *testing.T) {
 	const secret, body = "It's a Secret to Everybody", "Hello, World!"
 	const right = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
 	verifyHub := func(header, body string) error {
-		return signature.Verify(hub, secret, epoch, &waitingv1.DeliverTriggerRequest{HubSignature_256: header, Body: []byte(body)})
+		return signature.Verify(hub, secret, epoch, &waitingv1.DeliverTriggerRequest{
+			HubSignature_256: header,
+			Body:             []byte(body),
+		})
 	}
 	require.NoError(t, verifyHub(right, body))
 	for name, c := range map[string]struct{ header, body string }{
-		"missing": {"", body}, "another body": {right, body + "!"}, "sha1": {"sha1=757107ea0eb2509fc211221cce984b8a37570b6d", body},
-		"no scheme": {right[7:], body}, "short": {right[:len(right)-2], body}, "no hex": {"sha256=zz", body}, "empty": {"sha256=", body},
+		"missing": {"", body}, "another body": {right, body + "!"},
+		"sha1":      {"sha1=757107ea0eb2509fc211221cce984b8a37570b6d", body},
+		"no scheme": {right[7:], body}, "short": {right[:len(right)-2], body}, "no hex": {"sha256=zz", body},
+		"empty":     {"sha256=", body},
 		"another's": {signHub("x", []byte(body)), body},
 	} {
 		require.ErrorIs(t, verifyHub(c.header, c.body), fault.SignatureInvalid, name)
 	}
-	require.ErrorIs(t, signature.Verify(99, secret, epoch, &waitingv1.DeliverTriggerRequest{}), fault.SignatureInvalid, "an unknown scheme is closed")
+	require.ErrorIs(t, signature.Verify(99, secret, epoch, &waitingv1.DeliverTriggerRequest{}), fault.SignatureInvalid,
+		"an unknown scheme is closed")
 }
 
 // The example of standardwebhooks.com.
@@ -61,7 +67,10 @@ func TestP3_StandardWebhooksSignature(t *testing.T) {
 	const right = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 	at := time.Unix(1614265330, 0)
 	req := func() *waitingv1.DeliverTriggerRequest {
-		return &waitingv1.DeliverTriggerRequest{WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: right, Body: []byte(body)}
+		return &waitingv1.DeliverTriggerRequest{
+			WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: right,
+			Body: []byte(body),
+		}
 	}
 	require.NoError(t, signature.Verify(standard, secret, at, req()))
 	require.NoError(t, signature.Verify(standard, secret, at.Add(signature.StandardSkew), req()))
@@ -91,27 +100,32 @@ func TestP3_StandardWebhooksSignature(t *testing.T) {
 		require.ErrorIs(t, signature.Verify(standard, secret, at, bad), fault.SignatureInvalid, name)
 	}
 	for _, late := range []time.Duration{signature.StandardSkew + time.Second, -signature.StandardSkew - time.Second} {
-		require.ErrorIs(t, signature.Verify(standard, secret, at.Add(late), req()), fault.SignatureInvalid, "somebody plays it again")
+		require.ErrorIs(t, signature.Verify(standard, secret, at.Add(late), req()), fault.SignatureInvalid,
+			"somebody plays it again")
 	}
 }
 
 // Signed deliveries through the service: bad ones leave no trace.
 func TestP3_SignedDeliveries(t *testing.T) {
 	r := newRig(t)
-	made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: standard, DeliveryMode: contentful})
+	made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", SignatureScheme: standard, DeliveryMode: contentful,
+	})
 	require.NoError(t, err)
 	key, err := signature.StandardKey(made.GetSigningSecret())
 	require.NoError(t, err)
 	send := func(at time.Time, key []byte) (*waitingv1.DeliverTriggerResponse, error) {
 		return r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{
 			Token: made.GetToken(), RequestId: "webhook-id:msg_1", Body: []byte("x"),
-			WebhookId: "msg_1", WebhookTimestamp: strconv.FormatInt(at.Unix(), 10), WebhookSignature: signStandard(key, "msg_1", at, []byte("x")),
+			WebhookId: "msg_1", WebhookTimestamp: strconv.FormatInt(at.Unix(), 10),
+			WebhookSignature: signStandard(key, "msg_1", at, []byte("x")),
 		})
 	}
 	before := len(r.events())
 	_, err = send(r.clk.Now(), []byte("guess"))
 	require.ErrorIs(t, err, fault.SignatureInvalid)
-	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: made.GetToken(), Body: []byte("x")}), fault.SignatureInvalid)
+	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: made.GetToken(), Body: []byte("x")}),
+		fault.SignatureInvalid)
 	require.Len(t, r.events(), before)
 	require.Zero(t, r.listTriggers()[0].GetDeliveryCount())
 
@@ -134,10 +148,14 @@ func FuzzSignature(f *testing.F) {
 	key, err := signature.StandardKey(secret)
 	require.NoError(f, err)
 	f.Add("sha256=00", "msg_1", "1614265330", "v1,AAAA", []byte("x"))
-	f.Add(signHub(secret, []byte("x")), "msg_1", strconv.FormatInt(epoch.Unix(), 10), signStandard(key, "msg_1", epoch, []byte("x")), []byte("x"))
+	f.Add(signHub(secret, []byte("x")), "msg_1", strconv.FormatInt(epoch.Unix(), 10),
+		signStandard(key, "msg_1", epoch, []byte("x")), []byte("x"))
 	f.Add("sha256=", "", "-1", " , v1, ,", []byte(nil))
 	f.Fuzz(func(t *testing.T, hubHeader, id, stamp, header string, body []byte) {
-		req := &waitingv1.DeliverTriggerRequest{HubSignature_256: hubHeader, WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: header, Body: body}
+		req := &waitingv1.DeliverTriggerRequest{
+			HubSignature_256: hubHeader, WebhookId: id, WebhookTimestamp: stamp,
+			WebhookSignature: header, Body: body,
+		}
 		if signature.Verify(hub, secret, epoch, req) == nil {
 			given, err := hex.DecodeString(hubHeader[len("sha256="):])
 			require.NoError(t, err)
@@ -162,10 +180,15 @@ func TestP3_AReplayIsNoNewDelivery(t *testing.T) {
 	for name, scheme := range map[string]waitingv1.SignatureScheme{"standard": standard, "hub": hub} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: scheme, DeliveryMode: contentful})
+			made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+				AgentId: "keeper", SignatureScheme: scheme, DeliveryMode: contentful,
+			})
 			require.NoError(t, err)
 			sign := func(id, body string) *waitingv1.DeliverTriggerRequest {
-				req := &waitingv1.DeliverTriggerRequest{Token: made.GetToken(), Body: []byte(body), ContentType: "application/json"}
+				req := &waitingv1.DeliverTriggerRequest{
+					Token: made.GetToken(), Body: []byte(body),
+					ContentType: "application/json",
+				}
 				if scheme == hub {
 					req.HubSignature_256 = signHub(made.GetSigningSecret(), req.GetBody())
 					return req
@@ -224,7 +247,8 @@ func TestP3_AReplayIsNoNewDelivery(t *testing.T) {
 			if scheme == hub {
 				want = 4
 			}
-			require.Equal(t, want, r.listTriggers()[0].GetDeliveryCount(), "one that is older than 24 hours is not recognised by its body alone")
+			require.Equal(t, want, r.listTriggers()[0].GetDeliveryCount(),
+				"one that is older than 24 hours is not recognised by its body alone")
 		})
 	}
 }

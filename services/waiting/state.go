@@ -4,6 +4,9 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/erasure"
@@ -11,9 +14,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/resident"
 	"quartet/services/waiting/records"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // State is one partition of the waiting plane. Records are replaced and never changed.
@@ -254,8 +254,8 @@ func (a *agentWaits) blockingWait(itemID string) *waitingv1.Wait {
 	return nil
 }
 
-// wait returns a wait or intent of an agent, resident or evicted; NOT_FOUND if there is none among the live ones and the
-// newest records.KeptEnded that have ended.
+// wait returns a wait or intent of an agent, resident or evicted; NOT_FOUND if there is none among the live ones and
+// the newest records.KeptEnded that have ended.
 func (s *State) wait(namespace, agentID, waitID string) (*waitingv1.Wait, error) {
 	if a := s.agents.Get(plane.KeyOf(namespace, agentID)); a != nil {
 		if w := a.waits.Get(waitID); w != nil {
@@ -263,7 +263,8 @@ func (s *State) wait(namespace, agentID, waitID string) (*waitingv1.Wait, error)
 		}
 	}
 	// Another agent's wait looks the same as none: waits are not shared.
-	return nil, fault.NotFound.Newf("agent %q has no wait %q; ListWaits shows what it has", agentID, waitID).With("wait_id", waitID)
+	return nil, fault.NotFound.Newf("agent %q has no wait %q; ListWaits shows what it has", agentID, waitID).
+		With("wait_id", waitID)
 }
 
 // trigger returns a trigger of an agent as wait does a wait.
@@ -273,7 +274,8 @@ func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigge
 			return t, nil
 		}
 	}
-	return nil, fault.NotFound.Newf("agent %q has no trigger %q; ListExternalTriggers shows what it has", agentID, triggerID).With("trigger_id", triggerID)
+	return nil, fault.NotFound.Newf("agent %q has no trigger %q; ListExternalTriggers shows what it has", agentID,
+		triggerID).With("trigger_id", triggerID)
 }
 
 // timer returns a timer of an agent as wait does a wait.
@@ -283,20 +285,24 @@ func (s *State) timer(namespace, agentID, timerID string) (*waitingv1.Timer, err
 			return t, nil
 		}
 	}
-	return nil, fault.NotFound.Newf("agent %q has no timer %q; ListTimers shows what it has", agentID, timerID).With("timer_id", timerID)
+	return nil, fault.NotFound.Newf("agent %q has no timer %q; ListTimers shows what it has", agentID, timerID).
+		With("timer_id", timerID)
 }
 
 // alive returns AGENT_DELETED for an agent that is deleted or being deleted, nil for any
 // other.
 func (s *State) alive(namespace, agentID string) error {
 	if a := s.agents.Get(plane.KeyOf(namespace, agentID)); a != nil && a.deleted || s.WasErased(namespace, agentID) {
-		return fault.AgentDeleted.Newf("agent %q is deleted; nothing can be created for it", agentID).With("agent_id", agentID)
+		return fault.AgentDeleted.Newf("agent %q is deleted; nothing can be created for it", agentID).
+			With("agent_id", agentID)
 	}
 	return nil
 }
 
 // ended returns the next revision of a wait, with a status and reason, ended at the time of env. w stays as it is.
-func ended(w *waitingv1.Wait, env journal.Env, status waitingv1.WaitStatus, reason waitingv1.WaitEndReason) *waitingv1.Wait {
+func ended(w *waitingv1.Wait, env journal.Env, status waitingv1.WaitStatus,
+	reason waitingv1.WaitEndReason,
+) *waitingv1.Wait {
 	n := nextWait(w)
 	n.Status, n.EndReason, n.EndedAt = status, reason, timestamppb.New(env.Now)
 	return n
@@ -321,7 +327,10 @@ func triggeredBy(w *waitingv1.Wait, count int64, at *timestamppb.Timestamp) *wai
 
 // waitEvent returns the event of a payload about a wait.
 func waitEvent(namespace string, w *waitingv1.Wait, payload proto.Message) *journal.Event {
-	return &journal.Event{Namespace: namespace, AgentID: w.GetAgentId(), WorkItemID: w.GetWorkItemId(), Payload: payload}
+	return &journal.Event{
+		Namespace: namespace, AgentID: w.GetAgentId(), WorkItemID: w.GetWorkItemId(),
+		Payload: payload,
+	}
 }
 
 // cancelled returns the event that a wait was cancelled for a reason.
@@ -332,7 +341,9 @@ func cancelled(namespace string, w *waitingv1.Wait, env journal.Env, reason wait
 
 // resolved returns the event that a wait was resolved by an input of the cause with the id
 // causeID.
-func resolved(namespace string, w *waitingv1.Wait, env journal.Env, cause waitingv1.WaitCause, causeID string) *journal.Event {
+func resolved(namespace string, w *waitingv1.Wait, env journal.Env, cause waitingv1.WaitCause,
+	causeID string,
+) *journal.Event {
 	n := ended(w, env, waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, endReasonOf(cause))
 	n.EndedBy = causeID
 	ev := waitEvent(namespace, n, &waitingv1.WaitResolved{Wait: n, Cause: cause, CauseId: causeID})

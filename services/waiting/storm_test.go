@@ -31,7 +31,10 @@ func TestP7_AStorm(t *testing.T) {
 	r := newRig(t)
 	made := r.trigger(itemA, wakeHint)
 	token := made.GetToken()
-	w := r.waitFor(&waitingv1.WaitForRequest{Wake: external, Resource: made.GetTrigger().GetTriggerId(), WorkItemId: itemA}).GetWait().GetWaitId()
+	w := r.waitFor(&waitingv1.WaitForRequest{
+		Wake: external, Resource: made.GetTrigger().GetTriggerId(),
+		WorkItemId: itemA,
+	}).GetWait().GetWaitId()
 	before := len(r.events())
 	var storm sync.WaitGroup
 	var mu sync.Mutex
@@ -133,7 +136,9 @@ func TestP7_TheLastDeliveryIsPublished(t *testing.T) {
 			// told of by the clock.
 			r.deliver(token, "")
 			r.deliver(token, "")
-			r.hear("", &agentv1.TurnCompleted{Turn: &agentv1.Turn{TurnId: "trn_1", ShownWaits: []*agentv1.ShownWait{{WaitId: w, TriggerCount: 5}}}})
+			r.hear("", &agentv1.TurnCompleted{
+				Turn: &agentv1.Turn{TurnId: "trn_1", ShownWaits: []*agentv1.ShownWait{{WaitId: w, TriggerCount: 5}}},
+			})
 			events := r.events()
 			if item == "" {
 				last := events[len(events)-1].Payload.(*waitingv1.WaitTriggered)
@@ -148,7 +153,9 @@ func TestP7_TheLastDeliveryIsPublished(t *testing.T) {
 			r.clk.Advance(publishEvery)
 			r.idle()
 			require.Len(t, r.events(), n)
-			r.hear("", &agentv1.TurnCompleted{Turn: &agentv1.Turn{TurnId: "trn_2", ShownWaits: []*agentv1.ShownWait{{WaitId: w, TriggerCount: 7}}}})
+			r.hear("", &agentv1.TurnCompleted{
+				Turn: &agentv1.Turn{TurnId: "trn_2", ShownWaits: []*agentv1.ShownWait{{WaitId: w, TriggerCount: 7}}},
+			})
 			require.Equal(t, triggered, r.deliver(token, "").GetOutcome(), "the next one is news")
 
 			// A process that dies with a telling due tells after its restart.
@@ -168,7 +175,9 @@ func TestP7_TheLastDeliveryIsPublished(t *testing.T) {
 // then counts, until a turn was shown it. It goes with its trigger.
 func TestP7_DeliveriesWithoutAWait(t *testing.T) {
 	r := newRig(t)
-	made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", Description: "CI of main"})
+	made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", Description: "CI of main",
+	})
 	require.NoError(t, err)
 	require.Equal(t, triggered, r.deliver(made.GetToken(), "").GetOutcome())
 	for range 3 {
@@ -178,12 +187,19 @@ func TestP7_DeliveriesWithoutAWait(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, l.GetWaits(), 1)
 	w := l.GetWaits()[0]
-	require.Equal(t, []string{sourceTrigger, made.GetTrigger().GetTriggerId(), "CI of main"}, []string{w.GetSource(), w.GetResource(), w.GetCondition()})
+	require.Equal(t, []string{sourceTrigger, made.GetTrigger().GetTriggerId(), "CI of main"},
+		[]string{w.GetSource(), w.GetResource(), w.GetCondition()})
 	require.Equal(t, waitingv1.WaitMode_WAIT_MODE_INTENT, w.GetMode())
 	require.EqualValues(t, 4, w.GetTriggerCount())
-	r.hear("", &agentv1.TurnCompleted{Turn: &agentv1.Turn{TurnId: "trn_1", ShownWaits: []*agentv1.ShownWait{{WaitId: w.GetWaitId(), TriggerCount: 4}}}})
+	r.hear("", &agentv1.TurnCompleted{
+		Turn: &agentv1.Turn{TurnId: "trn_1", ShownWaits: []*agentv1.ShownWait{
+			{WaitId: w.GetWaitId(), TriggerCount: 4},
+		}},
+	})
 	require.Equal(t, triggered, r.deliver(made.GetToken(), "").GetOutcome())
-	_, err = r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId()})
+	_, err = r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+		AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId(),
+	})
 	require.NoError(t, err)
 	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_CANCELLED, r.wait(w.GetWaitId()).GetEndReason())
 }
@@ -214,7 +230,8 @@ func TestP7_ABatchIsAnsweredOneByOne(t *testing.T) {
 	to := found.address
 	var part []*pendingDelivery
 	for i := range 3 {
-		part = append(part, &pendingDelivery{req: &waitingv1.DeliverTriggerRequest{Token: token, Body: []byte(strconv.Itoa(i))}})
+		part = append(part,
+			&pendingDelivery{req: &waitingv1.DeliverTriggerRequest{Token: token, Body: []byte(strconv.Itoa(i))}})
 	}
 	answers, err := r.service.deliverBatch(to, id.Hash(token), part)
 	require.NoError(t, err)
@@ -236,7 +253,8 @@ func TestP7_ABatchIsAnsweredOneByOne(t *testing.T) {
 	require.Len(t, c.next(), 1)
 	require.Empty(t, c.next())
 	for range 6 {
-		c.waiting = append(c.waiting, &pendingDelivery{req: &waitingv1.DeliverTriggerRequest{Body: make([]byte, maxBody)}})
+		c.waiting = append(c.waiting,
+			&pendingDelivery{req: &waitingv1.DeliverTriggerRequest{Body: make([]byte, maxBody)}})
 	}
 	require.Len(t, c.next(), 4)
 	require.Len(t, c.next(), 2)
@@ -247,13 +265,19 @@ func TestP7_ABatchIsAnsweredOneByOne(t *testing.T) {
 func TestP7_ABatchThatIsTooLargeIsWrittenInParts(t *testing.T) {
 	r := newRig(t)
 	long := strings.Repeat("x", 8<<10)
-	made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", Description: long, DeliveryMode: contentful})
+	made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", Description: long, DeliveryMode: contentful,
+	})
 	require.NoError(t, err)
-	w := r.waitFor(&waitingv1.WaitForRequest{Wake: external, Resource: made.GetTrigger().GetTriggerId(), Reason: long}).GetWait().GetWaitId()
+	w := r.waitFor(&waitingv1.WaitForRequest{Wake: external, Resource: made.GetTrigger().GetTriggerId(), Reason: long}).
+		GetWait().GetWaitId()
 	const senders = 400
 	batch := make([]*pendingDelivery, senders)
 	for i := range batch {
-		batch[i] = &pendingDelivery{req: &waitingv1.DeliverTriggerRequest{Token: made.GetToken(), Body: []byte(strconv.Itoa(i))}, done: make(chan struct{})}
+		batch[i] = &pendingDelivery{req: &waitingv1.DeliverTriggerRequest{
+			Token: made.GetToken(),
+			Body:  []byte(strconv.Itoa(i)),
+		}, done: make(chan struct{})}
 	}
 	found, err := r.service.find(t.Context(), made.GetToken())
 	require.NoError(t, err)
@@ -328,7 +352,9 @@ func TestP7_WhatATurnWasShownDoesNotWake(t *testing.T) {
 		return n
 	}
 	require.Equal(t, 1, wakes(), "the first delivery wakes")
-	r.hear("", &agentv1.TurnCompleted{Turn: &agentv1.Turn{TurnId: "trn_1", ShownWaits: []*agentv1.ShownWait{{WaitId: w, TriggerCount: 2}}}})
+	r.hear("", &agentv1.TurnCompleted{
+		Turn: &agentv1.Turn{TurnId: "trn_1", ShownWaits: []*agentv1.ShownWait{{WaitId: w, TriggerCount: 2}}},
+	})
 	require.Equal(t, 1, wakes())
 	r.clk.Advance(publishEvery)
 	r.idle()

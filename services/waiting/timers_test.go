@@ -23,7 +23,10 @@ import (
 
 func (r *rig) setTimer(after time.Duration) *waitingv1.Timer {
 	r.t.Helper()
-	resp, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{AgentId: "keeper", Description: "look", After: durationpb.New(after)})
+	resp, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
+		AgentId: "keeper", Description: "look",
+		After: durationpb.New(after),
+	})
 	require.NoError(r.t, err)
 	return resp.GetTimer()
 }
@@ -94,7 +97,9 @@ func TestP4_Cancelling(t *testing.T) {
 	tm := r.setTimer(time.Minute)
 	before := len(r.events())
 	for range 2 {
-		resp, err := r.service.CancelTimer(r.agent(), &waitingv1.CancelTimerRequest{AgentId: "keeper", TimerId: tm.GetTimerId()})
+		resp, err := r.service.CancelTimer(r.agent(), &waitingv1.CancelTimerRequest{
+			AgentId: "keeper", TimerId: tm.GetTimerId(),
+		})
 		require.NoError(t, err)
 		require.Equal(t, waitingv1.TimerStatus_TIMER_STATUS_CANCELLED, resp.GetTimer().GetStatus())
 	}
@@ -102,7 +107,9 @@ func TestP4_Cancelling(t *testing.T) {
 	r.clk.Advance(time.Hour)
 	r.service.fire([]string{dueKey("timer", "acme", "keeper", tm.GetTimerId())})
 	require.Empty(t, r.fired(tm.GetTimerId()))
-	_, err := r.service.CancelTimer(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelTimerRequest{AgentId: "other", TimerId: tm.GetTimerId()})
+	_, err := r.service.CancelTimer(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelTimerRequest{
+		AgentId: "other", TimerId: tm.GetTimerId(),
+	})
 	require.ErrorIs(t, err, fault.NotFound, "another agent's timer looks like none")
 
 	r.setTimer(time.Hour)
@@ -138,7 +145,9 @@ func TestP4_TimesThatAreNone(t *testing.T) {
 	require.Empty(t, r.events())
 	// The longest that is taken, and the past, which is now.
 	r.setTimer(fault.Horizon)
-	resp, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{AgentId: "keeper", At: timestamppb.New(epoch.Add(-time.Hour))})
+	resp, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
+		AgentId: "keeper", At: timestamppb.New(epoch.Add(-time.Hour)),
+	})
 	require.NoError(t, err)
 	r.eventually(func() bool { return len(r.fired(resp.GetTimer().GetTimerId())) == 1 })
 	now := r.setTimer(0)
@@ -162,7 +171,8 @@ func TestP4_AClockThatStepsBack(t *testing.T) {
 func TestP1_ATimerWaitIsOneShot(t *testing.T) {
 	r := newRig(t)
 	w := r.waitFor(&waitingv1.WaitForRequest{Wake: timer, After: seconds(60), WorkItemId: itemA}).GetWait().GetWaitId()
-	other := r.waitFor(&waitingv1.WaitForRequest{Wake: timer, After: seconds(60), WorkItemId: itemB}).GetWait().GetWaitId()
+	other := r.waitFor(&waitingv1.WaitForRequest{Wake: timer, After: seconds(60), WorkItemId: itemB}).GetWait().
+		GetWaitId()
 	_, err := r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{AgentId: "keeper", WaitId: other})
 	require.NoError(t, err)
 	r.clk.Advance(time.Minute)
@@ -185,22 +195,39 @@ func TestX7_ReplayIsLive(t *testing.T) {
 	token := r.trigger(itemA, contentful)
 	r.setTimer(time.Hour + 1)
 	soon := r.setTimer(time.Millisecond + 1).GetTimerId()
-	_, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{AgentId: "keeper", At: timestamppb.New(epoch.Add(time.Hour + 999))})
+	_, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
+		AgentId: "keeper", At: timestamppb.New(epoch.Add(time.Hour + 999)),
+	})
 	require.NoError(t, err)
-	_, err = r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Hour + 999))})
+	_, err = r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Hour + 999)),
+	})
 	require.NoError(t, err)
-	op := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB, RecheckAfter: durationpb.New(time.Second + 1)}).GetWait().GetWaitId()
-	tw := r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemA}).GetWait().GetWaitId()
-	tasks.Write(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &taskv1.TaskFailed{Task: &taskv1.Task{TaskId: taskX}}})
-	agents.Write(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.MessageQueued{Message: &agentv1.Message{MessageId: "msg_1", Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT}}})
+	op := r.waitFor(&waitingv1.WaitForRequest{
+		Wake: operatorInput, WorkItemId: itemB,
+		RecheckAfter: durationpb.New(time.Second + 1),
+	}).GetWait().GetWaitId()
+	tw := r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemA}).GetWait().
+		GetWaitId()
+	tasks.Write(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &taskv1.TaskFailed{
+		Task: &taskv1.Task{TaskId: taskX},
+	}})
+	agents.Write(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.MessageQueued{
+		Message: &agentv1.Message{MessageId: "msg_1", Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT},
+	}})
 	r.eventually(func() bool { return r.wait(op).GetStatus() == came && r.wait(tw).GetStatus() == came })
 	r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA})
 	r.deliver(token.GetToken(), "x")
-	r.waitFor(&waitingv1.WaitForRequest{Wake: timer, At: timestamppb.New(epoch.Add(time.Hour + 999)), WorkItemId: itemA})
+	r.waitFor(&waitingv1.WaitForRequest{
+		Wake: timer, At: timestamppb.New(epoch.Add(time.Hour + 999)),
+		WorkItemId: itemA,
+	})
 	r.clk.Advance(time.Second)
 	r.eventually(func() bool { return len(r.fired(soon)) == 1 })
 
-	live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*State, error) { return s, nil })
+	live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*State, error) {
+		return s, nil
+	})
 	require.NoError(t, err)
 	replayed := NewState()
 	for _, ev := range r.events() {
@@ -216,7 +243,9 @@ func TestX8_EndedWaitsAreForgotten(t *testing.T) {
 	for i := range records.KeptEnded + 10 {
 		r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, Reason: fmt.Sprint(i)})
 	}
-	live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*agentWaits, error) { return s.agents.Get(plane.KeyOf("acme", "keeper")), nil })
+	live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*agentWaits, error) {
+		return s.agents.Get(plane.KeyOf("acme", "keeper")), nil
+	})
 	require.NoError(t, err)
 	require.Equal(t, records.KeptEnded+2, live.waits.Len())
 	require.Equal(t, stands, r.wait(lives).GetStatus())

@@ -24,7 +24,10 @@ const (
 
 func TestP3_ATriggersSecretIsSaidOnceAndKeptNowhere(t *testing.T) {
 	r := newRig(t)
-	req := &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", WorkItemId: itemA, Description: "CI", RequestId: "r1"}
+	req := &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", WorkItemId: itemA, Description: "CI",
+		RequestId: "r1",
+	}
 	made, err := r.service.CreateExternalTrigger(r.agent(), req)
 	require.NoError(t, err)
 	require.Regexp(t, `^qtr_[A-Za-z0-9_-]{43}$`, made.GetToken())
@@ -64,25 +67,33 @@ func TestP3_DeadAddresses(t *testing.T) {
 	revoked := r.trigger("", wakeHint)
 	before := len(r.events())
 	for range 2 {
-		resp, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: revoked.GetTrigger().GetTriggerId()})
+		resp, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+			AgentId: "keeper", TriggerId: revoked.GetTrigger().GetTriggerId(),
+		})
 		require.NoError(t, err)
 		require.Equal(t, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED, resp.GetTrigger().GetStatus())
 	}
 	require.Equal(t, []string{"external_trigger_cancelled"}, r.since(before))
 	require.ErrorIs(t, deliver(revoked.GetToken()), fault.TriggerRevoked)
 	r.restart()
-	require.ErrorIs(t, deliver(revoked.GetToken()), fault.TriggerRevoked, "revoked stays revoked and does not become unknown")
-	_, err := r.service.CancelExternalTrigger(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelExternalTriggerRequest{AgentId: "other", TriggerId: revoked.GetTrigger().GetTriggerId()})
+	require.ErrorIs(t, deliver(revoked.GetToken()), fault.TriggerRevoked,
+		"revoked stays revoked and does not become unknown")
+	_, err := r.service.CancelExternalTrigger(planetest.AsAgent(t.Context(), "other"),
+		&waitingv1.CancelExternalTriggerRequest{AgentId: "other", TriggerId: revoked.GetTrigger().GetTriggerId()})
 	require.ErrorIs(t, err, fault.NotFound)
 
-	expiring, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Minute))})
+	expiring, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Minute)),
+	})
 	require.NoError(t, err)
 	r.clk.Set(epoch.Add(time.Minute - time.Microsecond))
 	require.NoError(t, deliver(expiring.GetToken()))
 	r.clk.Set(epoch.Add(time.Minute))
 	require.ErrorIs(t, deliver(expiring.GetToken()), fault.TriggerExpired)
 	for _, at := range []*timestamppb.Timestamp{timestamppb.New(epoch), {Seconds: 1 << 40}} {
-		_, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", ExpiresAt: at})
+		_, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+			AgentId: "keeper", ExpiresAt: at,
+		})
 		require.ErrorIs(t, err, fault.InvalidArgument)
 	}
 }
@@ -91,7 +102,9 @@ func TestP3_BodyAtBelowAndAboveItsLimit(t *testing.T) {
 	r := newRig(t)
 	token := r.trigger("", contentful).GetToken()
 	for n, ok := range map[int]bool{maxBody - 1: true, maxBody: true, maxBody + 1: false} {
-		_, err := r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{Token: token, Body: make([]byte, n)})
+		_, err := r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{
+			Token: token, Body: make([]byte, n),
+		})
 		if ok {
 			require.NoError(t, err)
 		} else {
@@ -99,7 +112,9 @@ func TestP3_BodyAtBelowAndAboveItsLimit(t *testing.T) {
 			require.NotContains(t, err.Error(), token)
 		}
 	}
-	_, err := r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{Token: token, ContentType: strings.Repeat("c", 256)})
+	_, err := r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{
+		Token: token, ContentType: strings.Repeat("c", 256),
+	})
 	require.Error(t, err)
 }
 
@@ -107,7 +122,9 @@ func TestP3_AnIdempotencyKeyCountsOnce(t *testing.T) {
 	r := newRig(t)
 	token, other := r.trigger("", wakeHint).GetToken(), r.trigger("", wakeHint).GetToken()
 	send := func(token, body string) (*waitingv1.DeliverTriggerResponse, error) {
-		return r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{Token: token, RequestId: "delivery-1", Body: []byte(body)})
+		return r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{
+			Token: token, RequestId: "delivery-1", Body: []byte(body),
+		})
 	}
 	first, err := send(token, "x")
 	require.NoError(t, err)
@@ -139,9 +156,12 @@ func TestP2_Deliveries(t *testing.T) {
 		setup   func(r *rig, trg *waitingv1.Trigger)
 		want    []want // of deliveries in turn
 	}{
-		"nobody waits, wake hint":  {"", wakeHint, nil, []want{{triggered, false, true, 1}, again, again}},
-		"nobody waits, contentful": {"", contentful, nil, []want{{triggered, true, false, 0}, {triggered, true, false, 0}}},
-		"an item's, nobody waits":  {itemA, wakeHint, nil, []want{news, again}},
+		"nobody waits, wake hint": {"", wakeHint, nil, []want{{triggered, false, true, 1}, again, again}},
+		"nobody waits, contentful": {
+			"", contentful, nil,
+			[]want{{triggered, true, false, 0}, {triggered, true, false, 0}},
+		},
+		"an item's, nobody waits": {itemA, wakeHint, nil, []want{news, again}},
 		"an item waits for it": {itemA, wakeHint, func(r *rig, trg *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external, Resource: trg.GetTriggerId(), WorkItemId: itemA})
 		}, []want{news, again, again}},
@@ -157,11 +177,15 @@ func TestP2_Deliveries(t *testing.T) {
 		"the wait's mode counts, not the trigger's": {itemA, contentful, func(r *rig, _ *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, DeliveryMode: wakeHint})
 		}, []want{news, again}},
-		"a wait that says nothing takes what the trigger brings": {itemA, contentful, func(r *rig, trg *waitingv1.Trigger) {
-			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, Resource: trg.GetTriggerId()})
-		}, []want{{triggered, true, false, 1}, {triggered, true, false, 1}}},
+		"a wait that says nothing takes what the trigger brings": {
+			itemA, contentful, func(r *rig, trg *waitingv1.Trigger) {
+				r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, Resource: trg.GetTriggerId()})
+			}, []want{{triggered, true, false, 1}, {triggered, true, false, 1}},
+		},
 		"so does an interest": {itemA, contentful, func(r *rig, _ *waitingv1.Trigger) {
-			_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemA})
+			_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+				AgentId: "keeper", WorkItemId: itemA,
+			})
 			require.NoError(r.t, err)
 		}, []want{{triggered, true, false, 1}}},
 		"so does the agent's own": {"", contentful, func(r *rig, _ *waitingv1.Trigger) {
@@ -169,7 +193,9 @@ func TestP2_Deliveries(t *testing.T) {
 		}, []want{{triggered, true, false, 1}}},
 		"one wants a hint, another inherits the content": {itemA, contentful, func(r *rig, _ *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, DeliveryMode: wakeHint})
-			_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemA})
+			_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+				AgentId: "keeper", WorkItemId: itemA,
+			})
 			require.NoError(r.t, err)
 		}, []want{{triggered, true, false, 2}}},
 		"the agent waits by itself": {"", wakeHint, func(r *rig, _ *waitingv1.Trigger) {
@@ -183,7 +209,10 @@ func TestP2_Deliveries(t *testing.T) {
 		}, []want{news}},
 		"a wait and an interest": {itemA, wakeHint, func(r *rig, _ *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA})
-			_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemA, DeliveryMode: contentful})
+			_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+				AgentId: "keeper", WorkItemId: itemA,
+				DeliveryMode: contentful,
+			})
 			require.NoError(r.t, err)
 		}, []want{{triggered, true, false, 2}}},
 	} {
@@ -231,7 +260,9 @@ func TestP2_Deliveries(t *testing.T) {
 
 func (r *rig) listTriggers() []*waitingv1.Trigger {
 	r.t.Helper()
-	l, err := r.service.ListExternalTriggers(r.agent(), &waitingv1.ListExternalTriggersRequest{AgentId: "keeper", IncludeRevoked: true})
+	l, err := r.service.ListExternalTriggers(r.agent(), &waitingv1.ListExternalTriggersRequest{
+		AgentId: "keeper", IncludeRevoked: true,
+	})
 	require.NoError(r.t, err)
 	return l.GetTriggers()
 }

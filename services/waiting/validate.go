@@ -32,7 +32,8 @@ func admitWrite(ctx context.Context, req write) error {
 // nil, the rule returns it: what other planes refused is said by the rule, so that a repeated
 // request gets its first response before that (SPEC X2). It also returns an error if the agent
 // is deleted. Otherwise decide decides.
-func forAgent[R any](agentID string, refused error, decide func(*State, journal.Env) (journal.Decision[R], error)) func(*State, journal.Env) (journal.Decision[R], error) {
+func forAgent[R any](agentID string, refused error, decide func(*State, journal.Env) (journal.Decision[R], error)) func(
+	*State, journal.Env) (journal.Decision[R], error) {
 	return func(st *State, env journal.Env) (journal.Decision[R], error) {
 		if refused != nil {
 			return journal.Decision[R]{}, refused

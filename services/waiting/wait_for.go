@@ -6,6 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -15,9 +18,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/waiting/times"
-
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // WaitFor registers a wait that blocks the named item, otherwise the item in focus, otherwise
@@ -34,12 +34,14 @@ func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*
 		return nil, err
 	}
 	target, task, refused := s.resolve(ctx, req)
-	reminded := refused == nil && req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL && s.reminded(ctx, req.GetAgentId(), target)
+	reminded := refused == nil && req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL &&
+		s.reminded(ctx, req.GetAgentId(), target)
 	resp, result, err := plane.DoResult(ctx, s.engine, plane.Command[*State, *waitingv1.WaitForResponse]{
 		Method: "WaitFor", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
-		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.WaitForResponse], error) {
-			return decideWaitFor(st, env, req, target, s.recheck(env.Actor.Namespace, req), task, reminded)
-		}),
+		Decide: forAgent(req.GetAgentId(), refused,
+			func(st *State, env journal.Env) (journal.Decision[*waitingv1.WaitForResponse], error) {
+				return decideWaitFor(st, env, req, target, s.recheck(env.Actor.Namespace, req), task, reminded)
+			}),
 		Answer: answerWaitFor,
 	})
 	if err != nil {
@@ -52,7 +54,9 @@ func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*
 // agent itself, and its task, nil unless the wait is for one. The rule returns refused, so
 // that a repeated request gets its first response from the request memory before that (SPEC
 // X2).
-func (s *Service) resolve(ctx context.Context, req *waitingv1.WaitForRequest) (target string, task *taskv1.Task, refused error) {
+func (s *Service) resolve(ctx context.Context, req *waitingv1.WaitForRequest) (target string, task *taskv1.Task,
+	refused error,
+) {
 	target, err := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), !req.GetOwn())
 	if err != nil {
 		return "", nil, err
@@ -94,7 +98,8 @@ func admitWaitFor(ctx context.Context, req *waitingv1.WaitForRequest) error {
 		return err
 	}
 	if req.GetOwn() && req.GetWorkItemId() != "" {
-		return fault.Invalid("own", "true", "must not come together with work_item_id: either the agent itself waits, or the item")
+		return fault.Invalid("own", "true", "must not come together with work_item_id: either the agent itself "+
+			"waits, or the item")
 	}
 	return validArguments(req)
 }
@@ -116,24 +121,29 @@ func validArguments(req *waitingv1.WaitForRequest) error {
 		}
 	case waitingv1.Wake_WAKE_OPERATOR_INPUT, waitingv1.Wake_WAKE_TIMER:
 		if req.GetResource() != "" {
-			return fault.Invalid("resource", req.GetResource(), "must be left out with wake "+wake+": only task_result and external wait for a record")
+			return fault.Invalid("resource", req.GetResource(), "must be left out with wake "+wake+
+				": only task_result and external wait for a record")
 		}
 	case waitingv1.Wake_WAKE_UNSPECIFIED:
 		return fault.Invalid("wake", "", "must be operator_input, task_result, external or timer")
 	default:
 		return fault.Invalid("wake", req.GetWake().String(), "must be operator_input, task_result, external or timer")
 	}
-	if m := req.GetDeliveryMode(); m != waitingv1.DeliveryMode_DELIVERY_MODE_UNSPECIFIED && req.GetWake() != waitingv1.Wake_WAKE_EXTERNAL {
-		return fault.Invalid("delivery_mode", strings.ToLower(strings.TrimPrefix(m.String(), "DELIVERY_MODE_")), "must be left out with wake "+wake+": it says what a trigger brings")
+	if m := req.GetDeliveryMode(); m != waitingv1.DeliveryMode_DELIVERY_MODE_UNSPECIFIED &&
+		req.GetWake() != waitingv1.Wake_WAKE_EXTERNAL {
+		return fault.Invalid("delivery_mode", strings.ToLower(strings.TrimPrefix(m.String(), "DELIVERY_MODE_")),
+			"must be left out with wake "+wake+": it says what a trigger brings")
 	}
 	if req.GetWake() == waitingv1.Wake_WAKE_TIMER {
 		return times.ValidTime(req.GetAfter(), req.GetAt(), false)
 	}
 	switch {
 	case req.GetAfter() != nil:
-		return fault.Invalid("after", req.GetAfter().AsDuration().String(), "must be left out with wake "+wake+"; recheck_after reminds of any wait")
+		return fault.Invalid("after", req.GetAfter().AsDuration().String(), "must be left out with wake "+wake+
+			"; recheck_after reminds of any wait")
 	case req.GetAt() != nil:
-		return fault.Invalid("at", req.GetAt().AsTime().Format(time.RFC3339), "must be left out with wake "+wake+"; recheck_after reminds of any wait")
+		return fault.Invalid("at", req.GetAt().AsTime().Format(time.RFC3339), "must be left out with wake "+wake+
+			"; recheck_after reminds of any wait")
 	}
 	return nil
 }
@@ -141,7 +151,10 @@ func validArguments(req *waitingv1.WaitForRequest) error {
 // decideWaitFor is the rule of WaitFor. target is the owner: an item, or empty for the agent.
 // task is the task to wait for, recheck the time until the reminder, and reminded whether the
 // work plane reminds of the item; task and recheck may be nil.
-func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, target string, recheck *durationpb.Duration, task *taskv1.Task, reminded bool) (journal.Decision[*waitingv1.WaitForResponse], error) {
+func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, target string,
+	recheck *durationpb.Duration, task *taskv1.Task, reminded bool) (journal.Decision[*waitingv1.WaitForResponse],
+	error,
+) {
 	var d journal.Decision[*waitingv1.WaitForResponse]
 	ns := env.Actor.Namespace
 	a := s.agents.Get(plane.KeyOf(ns, req.GetAgentId()))
@@ -161,8 +174,10 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 	}
 	w := &waitingv1.Wait{
 		WaitId: env.NewID("wt_"), AgentId: req.GetAgentId(), WorkItemId: target,
-		Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: kinds[req.GetWake()], Reason: req.GetReason(), Resource: req.GetResource(),
-		ResourceDescription: described, DeliveryMode: req.GetDeliveryMode(), Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+		Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: kinds[req.GetWake()], Reason: req.GetReason(),
+		Resource:            req.GetResource(),
+		ResourceDescription: described, DeliveryMode: req.GetDeliveryMode(),
+		Status:   waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
 		Revision: 1, CreatedAt: timestamppb.New(env.Now),
 	}
 	if req.GetWake() == waitingv1.Wake_WAKE_TIMER {
@@ -183,7 +198,8 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 			Wait: asStored(old), Warnings: warnings(a.weakIf(old, env.Now, reminded)), Unchanged: true,
 		}}, nil
 	}
-	if at := old.GetCreatedAt().AsTime(); old != nil && (env.Now.Before(at) || env.Now.Equal(at) && w.GetWaitId() < old.GetWaitId()) {
+	if at := old.GetCreatedAt().AsTime(); old != nil && (env.Now.Before(at) || env.Now.Equal(at) &&
+		w.GetWaitId() < old.GetWaitId()) {
 		// The clock was set back. An item keeps the newest of its waits, by creation and then by id.
 		w.CreatedAt = timestamppb.New(at.Add(time.Microsecond))
 	}
@@ -194,10 +210,12 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 		// the trigger, and then its end consumes what was inherited (consume.go).
 		// To answer the new wait at once instead would wake an agent that has
 		// just looked, and then chosen to wait.
-		w.TriggerCount, w.ConsumedCount, w.LastTriggeredAt = old.GetTriggerCount(), old.GetConsumedCount(), old.GetLastTriggeredAt()
+		w.TriggerCount, w.ConsumedCount, w.LastTriggeredAt = old.GetTriggerCount(), old.GetConsumedCount(),
+			old.GetLastTriggeredAt()
 		w.ReplacesWaitId = old.GetWaitId()
 	}
-	d.Events = append(d.Events, waitEvent(ns, w, &waitingv1.WaitRegistered{Wait: w, WeakReason: a.weakIf(w, env.Now, reminded)}))
+	d.Events = append(d.Events,
+		waitEvent(ns, w, &waitingv1.WaitRegistered{Wait: w, WeakReason: a.weakIf(w, env.Now, reminded)}))
 	if old != nil {
 		d.Events = append(d.Events, cancelled(ns, old, env, waitingv1.WaitEndReason_WAIT_END_REASON_WAIT_REPLACED))
 	}
@@ -213,8 +231,10 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 // wait for a time is another one each time, and so is one that is to remind. The wait of an item
 // is always made anew, because that takes the focus from the item.
 func waitsAlready(old, w *waitingv1.Wait) bool {
-	return old != nil && old.GetKind() == w.GetKind() && old.GetReason() == w.GetReason() && old.GetResource() == w.GetResource() &&
-		old.GetDeliveryMode() == w.GetDeliveryMode() && w.GetDueAt() == nil && w.GetRecheckAt() == nil && old.GetRecheckAt() == nil
+	return old != nil && old.GetKind() == w.GetKind() && old.GetReason() == w.GetReason() &&
+		old.GetResource() == w.GetResource() &&
+		old.GetDeliveryMode() == w.GetDeliveryMode() && w.GetDueAt() == nil && w.GetRecheckAt() == nil &&
+		old.GetRecheckAt() == nil
 }
 
 // kinds has the kind of wait for each wake.
@@ -262,7 +282,10 @@ func (s *Service) target(ctx context.Context, agentID, named string, current boo
 		}
 		return "", s.deps.Agents.AgentExists(ctx, agentID)
 	}
-	it, err := s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: agentID, WorkItemId: named, OmitTodoList: true})
+	it, err := s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{
+		AgentId: agentID, WorkItemId: named,
+		OmitTodoList: true,
+	})
 	if err != nil {
 		return "", err
 	}
@@ -274,7 +297,8 @@ func (s *Service) target(ctx context.Context, agentID, named string, current boo
 
 // itemCompleted returns the refusal of a wait for a completed item.
 func itemCompleted(itemID string) error {
-	return fault.WorkItemCompleted.Newf("work item %q is completed and cannot wait", itemID).With("work_item_id", itemID)
+	return fault.WorkItemCompleted.Newf("work item %q is completed and cannot wait", itemID).
+		With("work_item_id", itemID)
 }
 
 // attach attaches a wait to its item at once. If the work plane cannot be called, it learns
@@ -297,9 +321,11 @@ func (s *Service) attach(ctx context.Context, w *waitingv1.Wait, repeated bool) 
 		AgentId: w.GetAgentId(), WorkItemId: w.GetWorkItemId(),
 		Wait: &workv1.AttachedWait{
 			WaitId: w.GetWaitId(), Kind: w.GetKind(), Mode: w.GetMode(), Revision: w.GetRevision(),
-			Reason: w.GetReason(), Resource: w.GetResource(), TriggerCount: w.GetTriggerCount(), ConsumedCount: w.GetConsumedCount(),
+			Reason: w.GetReason(), Resource: w.GetResource(), TriggerCount: w.GetTriggerCount(),
+			ConsumedCount:   w.GetConsumedCount(),
 			LastTriggeredAt: w.GetLastTriggeredAt(), CreatedAt: w.GetCreatedAt(), RecheckAt: w.GetRecheckAt(),
-			ReplacesWaitId: w.GetReplacesWaitId(), Source: w.GetSource(), Condition: w.GetCondition(), ResourceDescription: w.GetResourceDescription(),
+			ReplacesWaitId: w.GetReplacesWaitId(), Source: w.GetSource(), Condition: w.GetCondition(),
+			ResourceDescription: w.GetResourceDescription(),
 		},
 	})
 	if err == nil && r.GetRefused() && !repeated {

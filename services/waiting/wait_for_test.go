@@ -28,9 +28,15 @@ func TestP1_WaitForEachKind(t *testing.T) {
 		"operator": {&waitingv1.WaitForRequest{Wake: operatorInput}, waitingv1.WaitKind_WAIT_KIND_OPERATOR},
 		"task":     {&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX}, waitingv1.WaitKind_WAIT_KIND_TASK},
 		"any":      {&waitingv1.WaitForRequest{Wake: external}, waitingv1.WaitKind_WAIT_KIND_EXTERNAL},
-		"external": {&waitingv1.WaitForRequest{Wake: external, Resource: token.GetTrigger().GetTriggerId()}, waitingv1.WaitKind_WAIT_KIND_EXTERNAL},
-		"timer":    {&waitingv1.WaitForRequest{Wake: timer, After: seconds(60)}, waitingv1.WaitKind_WAIT_KIND_TIMER},
-		"timer at": {&waitingv1.WaitForRequest{Wake: timer, At: timestamppb.New(epoch.Add(time.Hour))}, waitingv1.WaitKind_WAIT_KIND_TIMER},
+		"external": {
+			&waitingv1.WaitForRequest{Wake: external, Resource: token.GetTrigger().GetTriggerId()},
+			waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
+		},
+		"timer": {&waitingv1.WaitForRequest{Wake: timer, After: seconds(60)}, waitingv1.WaitKind_WAIT_KIND_TIMER},
+		"timer at": {
+			&waitingv1.WaitForRequest{Wake: timer, At: timestamppb.New(epoch.Add(time.Hour))},
+			waitingv1.WaitKind_WAIT_KIND_TIMER,
+		},
 	} {
 		c.req.WorkItemId, c.req.Reason, c.req.RecheckAfter = itemA, "because of "+name, seconds(5)
 		w := r.waitFor(c.req).GetWait()
@@ -92,10 +98,14 @@ func TestP1_WaitForRefusals(t *testing.T) {
 	_, err := r.service.WaitFor(r.agent(), &waitingv1.WaitForRequest{AgentId: "keeper", Wake: operatorInput})
 	require.ErrorIs(t, err, fault.InvalidArgument, "a wait says why")
 	for _, role := range []string{rpc.RoleRunner, rpc.RoleWorker, rpc.RoleIntegration} {
-		_, err := r.service.WaitFor(planetest.As(t.Context(), role), &waitingv1.WaitForRequest{AgentId: "keeper", Reason: "x", Wake: operatorInput})
+		_, err := r.service.WaitFor(planetest.As(t.Context(), role), &waitingv1.WaitForRequest{
+			AgentId: "keeper", Reason: "x", Wake: operatorInput,
+		})
 		require.ErrorIs(t, err, fault.PermissionDenied, role)
 	}
-	_, err = r.service.WaitFor(planetest.AsAgent(t.Context(), "other"), &waitingv1.WaitForRequest{AgentId: "keeper", Reason: "x", Wake: operatorInput})
+	_, err = r.service.WaitFor(planetest.AsAgent(t.Context(), "other"), &waitingv1.WaitForRequest{
+		AgentId: "keeper", Reason: "x", Wake: operatorInput,
+	})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	require.Len(t, r.events(), before)
 }
@@ -107,7 +117,8 @@ func TestP1_WhoWaits(t *testing.T) {
 	require.Empty(t, r.others.attaches(), "the agent's own wait is no item's")
 	r.others.set(func() { r.others.current = itemB })
 	require.Equal(t, itemB, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput}).GetWait().GetWorkItemId())
-	require.Equal(t, itemA, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA}).GetWait().GetWorkItemId())
+	require.Equal(t, itemA, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA}).GetWait().
+		GetWorkItemId())
 	l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})
 	require.NoError(t, err)
 	require.Len(t, l.GetWaits(), 3, "one wait per owner, not per agent")
@@ -169,7 +180,9 @@ func TestP1_Replacement(t *testing.T) {
 
 	// The turn that was shown the first wait, and then waited again, has seen it.
 	shown := func(waitID string, n int64) *agentv1.TurnCompleted {
-		return &agentv1.TurnCompleted{Turn: &agentv1.Turn{TurnId: "trn_1", ShownWaits: []*agentv1.ShownWait{{WaitId: waitID, TriggerCount: n}}}}
+		return &agentv1.TurnCompleted{
+			Turn: &agentv1.Turn{TurnId: "trn_1", ShownWaits: []*agentv1.ShownWait{{WaitId: waitID, TriggerCount: n}}},
+		}
 	}
 	third := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA}).GetWait()
 	r.hear("", shown(first.GetWaitId(), 1))
@@ -229,7 +242,9 @@ func TestX2_ARepeatedWaitForIsOneWait(t *testing.T) {
 	require.Len(t, r.others.attaches(), 2, "the item is told again: the first call may have been lost")
 
 	// Once the wait has ended, a repetition does not bring it back to the item.
-	_, err := r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{AgentId: "keeper", WaitId: first.GetWaitId()})
+	_, err := r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{
+		AgentId: "keeper", WaitId: first.GetWaitId(),
+	})
 	require.NoError(t, err)
 	require.Equal(t, first.GetWaitId(), r.waitFor(req).GetWait().GetWaitId())
 	require.Len(t, r.others.attaches(), 2)
@@ -271,7 +286,10 @@ func TestR8_AWaitOutlivesItsMessenger(t *testing.T) {
 	r.others.set(func() { r.others.down, r.others.refuse = false, true })
 	_, err := r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB})
 	require.ErrorIs(t, err, fault.WorkItemCompleted, "the caller learns that the item cannot wait")
-	r.hear(itemA, &workv1.WaitAttachRefused{WaitId: w.GetWaitId(), WorkItemId: itemA, Reason: workv1.AttachRefusal_ATTACH_REFUSAL_WORK_ITEM_COMPLETED})
+	r.hear(itemA, &workv1.WaitAttachRefused{
+		WaitId: w.GetWaitId(), WorkItemId: itemA,
+		Reason: workv1.AttachRefusal_ATTACH_REFUSAL_WORK_ITEM_COMPLETED,
+	})
 	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_ATTACH_REFUSED, r.wait(w.GetWaitId()).GetEndReason())
 }
 
@@ -298,7 +316,8 @@ func TestP9_ACompletedItemHasNoTimers(t *testing.T) {
 	r.hear(itemA, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}})
 	require.Equal(t, []string{"work_item_noted", "timer_cancelled", "timer_cancelled"}, r.since(before))
 	_, err := create(itemA, false)
-	require.ErrorIs(t, err, fault.WorkItemCompleted, "what was heard is remembered: the work plane's answer may be older")
+	require.ErrorIs(t, err, fault.WorkItemCompleted,
+		"what was heard is remembered: the work plane's answer may be older")
 
 	r.restart()
 	before = len(r.events())
@@ -325,7 +344,10 @@ func TestP9_ACompletedItemWaitsForNothing(t *testing.T) {
 	r := newRig(t)
 	trigger := r.trigger(itemA, wakeHint)
 	w := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA}).GetWait()
-	i, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemA, Source: "github"})
+	i, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+		AgentId: "keeper", WorkItemId: itemA,
+		Source: "github",
+	})
 	require.NoError(t, err)
 	other := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB}).GetWait()
 	done := &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}}
@@ -353,14 +375,18 @@ func TestP2_ClearingTheBlockerEndsItsWait(t *testing.T) {
 	w := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA}).GetWait()
 	r.hear(itemA, &workv1.WorkItemUpdated{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}})
 	require.Equal(t, stands, r.wait(w.GetWaitId()).GetStatus(), "an update that ended no wait")
-	r.hear(itemA, &workv1.WorkItemUpdated{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}, EndedWaitId: w.GetWaitId()})
+	r.hear(itemA, &workv1.WorkItemUpdated{
+		WorkItem:    &workv1.WorkItemRecord{WorkItemId: itemA},
+		EndedWaitId: w.GetWaitId(),
+	})
 	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_BLOCKER_CLEARED, r.wait(w.GetWaitId()).GetEndReason())
 }
 
 // An operator's message resolves the named item's operator wait, else the only
 // one, else none (SPEC P2).
 func TestP2_OperatorMessages(t *testing.T) {
-	const prompt, channel = agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT
+	const prompt, channel = agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT,
+		agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT
 	const followUp = agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP
 	for name, c := range map[string]struct {
 		waits   []string // items, "" the agent
@@ -385,13 +411,17 @@ func TestP2_OperatorMessages(t *testing.T) {
 			var waits []string
 			for _, item := range c.waits {
 				r.others.set(func() { r.others.current = "" })
-				waits = append(waits, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: item}).GetWait().GetWaitId())
+				waits = append(waits, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: item}).
+					GetWait().GetWaitId())
 			}
 			// Waits of other kinds are none of an operator's business.
 			if len(c.waits) == 1 && c.waits[0] == itemA {
 				r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemB})
 			}
-			r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{MessageId: "msg_1", Kind: c.kind, WorkItemId: c.names, Origin: c.origin}})
+			r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{
+				MessageId: "msg_1", Kind: c.kind,
+				WorkItemId: c.names, Origin: c.origin,
+			}})
 			for i, waitID := range waits {
 				w := r.wait(waitID)
 				require.Equal(t, c.resolve[i], w.GetStatus() == came, "%s", c.waits[i])
@@ -413,7 +443,8 @@ func TestP2_AnAnswerNamesItsQuestion(t *testing.T) {
 	first, second := ask(operatorInput, itemA), ask(operatorInput, itemB)
 	answer := func(messageID, waitID string) {
 		r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{
-			MessageId: messageID, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Origin: agentv1.Origin_ORIGIN_PARENT, AnsweredWaitId: waitID,
+			MessageId: messageID, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
+			Origin: agentv1.Origin_ORIGIN_PARENT, AnsweredWaitId: waitID,
 		}})
 	}
 	answer("msg_0", "wt_00000000000000000000000zzz")
@@ -453,7 +484,9 @@ func TestP1_IntentsAndCancelling(t *testing.T) {
 	}
 	for name, req := range map[string]*waitingv1.CreateWaitRequest{
 		"an unknown trigger": {Resource: "trg_00000000000000000000000zzz"}, "a completed item": {WorkItemId: gone},
-		"a long source": {Source: strings.Repeat("s", 257)}, "a long condition": {Condition: strings.Repeat("s", 16<<10+1)},
+		"a long source": {Source: strings.Repeat("s", 257)}, "a long condition": {
+			Condition: strings.Repeat("s", 16<<10+1),
+		},
 	} {
 		_, err := create(req)
 		require.Error(t, err, name)
@@ -473,13 +506,21 @@ func TestP1_IntentsAndCancelling(t *testing.T) {
 	_, err = cancel("wt_00000000000000000000000zzz")
 	require.ErrorIs(t, err, fault.NotFound)
 	// Another agent's wait looks like none.
-	_, err = r.service.CancelWait(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelWaitRequest{AgentId: "other", WaitId: first.GetWait().GetWaitId()})
+	_, err = r.service.CancelWait(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelWaitRequest{
+		AgentId: "other", WaitId: first.GetWait().GetWaitId(),
+	})
 	require.ErrorIs(t, err, fault.NotFound)
 
-	l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper", WorkItemId: itemA, PageSize: 2})
+	l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{
+		AgentId: "keeper", WorkItemId: itemA,
+		PageSize: 2,
+	})
 	require.NoError(t, err)
 	require.Len(t, l.GetWaits(), 2)
-	l, err = r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper", WorkItemId: itemA, PageSize: 2, PageToken: l.GetNextPageToken()})
+	l, err = r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{
+		AgentId: "keeper", WorkItemId: itemA,
+		PageSize: 2, PageToken: l.GetNextPageToken(),
+	})
 	require.NoError(t, err)
 	require.Len(t, l.GetWaits(), 1)
 	l, err = r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper", IncludeEnded: true})
@@ -527,6 +568,9 @@ func TestP1_TheSameWaitAgain(t *testing.T) {
 		require.NotEmpty(t, resp.GetReplacedWaitId(), "%v", req)
 	}
 	for range 2 {
-		require.False(t, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, Reason: "of an item", WorkItemId: itemA}).GetUnchanged())
+		require.False(t, r.waitFor(&waitingv1.WaitForRequest{
+			Wake: operatorInput, Reason: "of an item",
+			WorkItemId: itemA,
+		}).GetUnchanged())
 	}
 }

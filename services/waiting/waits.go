@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/page"
@@ -11,12 +13,12 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/waiting/records"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // CreateWait registers an intent for deliveries of triggers, which blocks nothing (SPEC P1).
-func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse, error) {
+func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse,
+	error,
+) {
 	if err := fault.First(
 		admitWrite(ctx, req),
 		validItemID(req.GetWorkItemId()),
@@ -35,30 +37,36 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 	reminded := refused == nil && s.reminded(ctx, req.GetAgentId(), target)
 	resp, result, err := plane.DoResult(ctx, s.engine, plane.Command[*State, *waitingv1.CreateWaitResponse]{
 		Method: "CreateWait", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
-		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateWaitResponse], error) {
-			var d journal.Decision[*waitingv1.CreateWaitResponse]
-			a := st.agents.Get(plane.KeyOf(env.Actor.Namespace, req.GetAgentId()))
-			if a != nil && target != "" && a.items.Has(target) {
-				return d, itemCompleted(target)
-			}
-			described := ""
-			if req.GetResource() != "" {
-				t, err := st.trigger(env.Actor.Namespace, req.GetAgentId(), req.GetResource())
-				if err != nil {
-					return d, err
+		Decide: forAgent(req.GetAgentId(), refused,
+			func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateWaitResponse], error) {
+				var d journal.Decision[*waitingv1.CreateWaitResponse]
+				a := st.agents.Get(plane.KeyOf(env.Actor.Namespace, req.GetAgentId()))
+				if a != nil && target != "" && a.items.Has(target) {
+					return d, itemCompleted(target)
 				}
-				described = t.GetDescription()
-			}
-			w := &waitingv1.Wait{
-				WaitId: env.NewID("wt_"), AgentId: req.GetAgentId(), WorkItemId: target,
-				Mode: waitingv1.WaitMode_WAIT_MODE_INTENT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-				Source: req.GetSource(), Resource: req.GetResource(), Condition: req.GetCondition(), ResourceDescription: described,
-				DeliveryMode: req.GetDeliveryMode(), Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
-				Revision: 1, CreatedAt: timestamppb.New(env.Now),
-			}
-			d.Events = []*journal.Event{waitEvent(env.Actor.Namespace, w, &waitingv1.WaitRegistered{Wait: w, WeakReason: a.weakIf(w, env.Now, reminded)})}
-			return d, nil
-		}),
+				described := ""
+				if req.GetResource() != "" {
+					t, err := st.trigger(env.Actor.Namespace, req.GetAgentId(), req.GetResource())
+					if err != nil {
+						return d, err
+					}
+					described = t.GetDescription()
+				}
+				w := &waitingv1.Wait{
+					WaitId: env.NewID("wt_"), AgentId: req.GetAgentId(), WorkItemId: target,
+					Mode: waitingv1.WaitMode_WAIT_MODE_INTENT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
+					Source: req.GetSource(), Resource: req.GetResource(), Condition: req.GetCondition(),
+					ResourceDescription: described,
+					DeliveryMode:        req.GetDeliveryMode(), Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+					Revision: 1, CreatedAt: timestamppb.New(env.Now),
+				}
+				d.Events = []*journal.Event{
+					waitEvent(env.Actor.Namespace, w, &waitingv1.WaitRegistered{
+						Wait: w, WeakReason: a.weakIf(w, env.Now, reminded),
+					}),
+				}
+				return d, nil
+			}),
 		Answer: journal.AnswerOf(func(p *waitingv1.WaitRegistered) *waitingv1.CreateWaitResponse {
 			resp := &waitingv1.CreateWaitResponse{Wait: asStored(p.GetWait()), Warnings: warnings(p.GetWeakReason())}
 			resp.Wait.WeakReason = p.GetWeakReason()
@@ -72,7 +80,9 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 }
 
 // CancelWait cancels a wait or an intent. One that has ended is returned unchanged (SPEC P1).
-func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitRequest) (*waitingv1.CancelWaitResponse, error) {
+func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitRequest) (*waitingv1.CancelWaitResponse,
+	error,
+) {
 	if err := fault.First(admitWrite(ctx, req), fault.ID("wait_id", req.GetWaitId(), "wt_")); err != nil {
 		return nil, err
 	}
@@ -88,7 +98,9 @@ func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitReque
 				d.Reply = &waitingv1.CancelWaitResponse{Wait: asStored(w)}
 				return d, nil
 			}
-			d.Events = []*journal.Event{cancelled(env.Actor.Namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_CANCELLED)}
+			d.Events = []*journal.Event{
+				cancelled(env.Actor.Namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_CANCELLED),
+			}
 			return d, nil
 		},
 		Answer: journal.AnswerOf(func(p *waitingv1.WaitCancelled) *waitingv1.CancelWaitResponse {
@@ -129,14 +141,17 @@ func listsWait(req *waitingv1.ListWaitsRequest, w *waitingv1.Wait) bool {
 	case req.GetWorkItemId() != "" && w.GetWorkItemId() != req.GetWorkItemId():
 		return false
 	case len(req.GetWaitIds()) > 0 || req.GetEndedBy() != "":
-		return slices.Contains(req.GetWaitIds(), w.GetWaitId()) || req.GetEndedBy() != "" && w.GetEndedBy() == req.GetEndedBy() ||
+		return slices.Contains(req.GetWaitIds(), w.GetWaitId()) || req.GetEndedBy() != "" &&
+			w.GetEndedBy() == req.GetEndedBy() ||
 			req.GetAlsoActive() && active(w)
 	}
 	return req.GetIncludeEnded() || active(w)
 }
 
 // ListWaits returns an agent's waits and intents in order of creation.
-func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest) (*waitingv1.ListWaitsResponse, error) {
+func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest) (*waitingv1.ListWaitsResponse,
+	error,
+) {
 	if err := validItemID(req.GetWorkItemId()); err != nil {
 		return nil, err
 	}

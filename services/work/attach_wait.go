@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -12,9 +15,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/work/derive"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // AttachWait attaches a wait to an item, ahead of the waiting plane's event of the same wait
@@ -33,10 +33,12 @@ func (s *Service) AttachWait(ctx context.Context, req *workv1.AttachWaitRequest)
 	return plane.Do(ctx, s.engine, plane.Command[*State, *workv1.AttachWaitResponse]{
 		Method: "AttachWait", AgentID: req.GetAgentId(),
 		Decide: func(st *State, env journal.Env) (journal.Decision[*workv1.AttachWaitResponse], error) {
-			if _, err := st.mutable(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId()); errors.Is(err, fault.AgentDeleted) {
+			if _, err := st.mutable(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId()); errors.Is(err,
+				fault.AgentDeleted) {
 				return journal.Decision[*workv1.AttachWaitResponse]{}, err
 			}
-			events, refusal := attachWait(st, env, env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId(), req.GetWait())
+			events, refusal := attachWait(st, env, env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId(),
+				req.GetWait())
 			d := journal.Decision[*workv1.AttachWaitResponse]{Events: events}
 			if len(events) == 0 {
 				it := st.record(env.Actor.Namespace, req.GetWorkItemId())
@@ -70,7 +72,9 @@ func answerAttach(events []*journal.Event) (*workv1.AttachWaitResponse, error) {
 // changes: the item has this or a later revision of the wait, the wait has ended or was
 // replaced, or the owner is deleted. A new wait of mode wait replaces the one that the item
 // has, writes the blocker and releases the focus.
-func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w *workv1.AttachedWait) (events []*journal.Event, refusal workv1.AttachRefusal) {
+func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w *workv1.AttachedWait) (
+	events []*journal.Event, refusal workv1.AttachRefusal,
+) {
 	old := s.record(namespace, itemID)
 	switch {
 	case old == nil:
@@ -148,7 +152,8 @@ func detachWait(s *State, env journal.Env, namespace, agentID, itemID string, en
 		return nil
 	}
 	if attached(old, end.waitID) == nil &&
-		(s.hasEnded(namespace, agentID, end.waitID) || old.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED) {
+		(s.hasEnded(namespace, agentID, end.waitID) ||
+			old.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED) {
 		return nil
 	}
 	// The event is written also for a wait that is not attached yet, so that AttachWait,
@@ -161,7 +166,10 @@ func detachWait(s *State, env journal.Env, namespace, agentID, itemID string, en
 	if end.resumption != nil && old.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN {
 		it.Resumed = end.resumption
 	}
-	ev := itemEvent(it, old, &workv1.WaitDetached{WorkItem: it, WaitId: end.waitID, WaitRevision: end.revision, Outcome: end.outcome})
+	ev := itemEvent(it, old, &workv1.WaitDetached{
+		WorkItem: it, WaitId: end.waitID, WaitRevision: end.revision,
+		Outcome: end.outcome,
+	})
 	ev.Namespace = namespace
 	return []*journal.Event{ev}
 }
@@ -174,7 +182,8 @@ func superseded(it *workv1.WorkItemRecord, w *workv1.AttachedWait) bool {
 	}
 	for _, other := range it.GetWaits() {
 		c := derive.Compare(other.GetCreatedAt(), w.GetCreatedAt())
-		if other.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT && (c > 0 || c == 0 && other.GetWaitId() > w.GetWaitId()) {
+		if other.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT &&
+			(c > 0 || c == 0 && other.GetWaitId() > w.GetWaitId()) {
 			return true
 		}
 	}
@@ -201,7 +210,9 @@ func attached(it *workv1.WorkItemRecord, waitID string) *workv1.AttachedWait {
 // ConsumeRecheck records that the owner was reminded of an item (SPEC P5). It changes nothing
 // if the item has no pending reminder or one for another time than recheck_at, so it is
 // idempotent without the request id, which it does not use.
-func (s *Service) ConsumeRecheck(ctx context.Context, req *workv1.ConsumeRecheckRequest) (*workv1.ConsumeRecheckResponse, error) {
+func (s *Service) ConsumeRecheck(ctx context.Context, req *workv1.ConsumeRecheckRequest) (
+	*workv1.ConsumeRecheckResponse, error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
 		rpc.RequireService(ctx),
@@ -219,13 +230,16 @@ func (s *Service) ConsumeRecheck(ctx context.Context, req *workv1.ConsumeRecheck
 				return d, err
 			}
 			if !derive.RecheckPending(old) || derive.Compare(old.GetRecheckAt(), req.GetRecheckAt()) != 0 {
-				d.Reply = &workv1.ConsumeRecheckResponse{WorkItem: derive.View(old, st.current(env.Actor.Namespace, req.GetAgentId()))}
+				d.Reply = &workv1.ConsumeRecheckResponse{
+					WorkItem: derive.View(old, st.current(env.Actor.Namespace, req.GetAgentId())),
+				}
 				return d, nil
 			}
 			it := next(old, env)
 			derive.GiveReminder(it, env.Now)
 			d.Events = []*journal.Event{itemEvent(it, old, &workv1.RecheckConsumed{
-				WorkItem: it, ConsumedAt: timestamppb.New(env.Now), CurrentWorkItemId: st.current(env.Actor.Namespace, req.GetAgentId()),
+				WorkItem: it, ConsumedAt: timestamppb.New(env.Now), CurrentWorkItemId: st.current(env.Actor.Namespace,
+					req.GetAgentId()),
 			})}
 			return d, nil
 		},

@@ -27,7 +27,9 @@ type RunningTask struct {
 // CompleteWorkItem completes an item (SPEC W6), unless a blocking task of it runs. A completed
 // item is returned with already_completed. It takes no summary: the text of the round becomes
 // the report, by PromoteReport.
-func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWorkItemRequest) (*workv1.CompleteWorkItemResponse, error) {
+func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWorkItemRequest) (
+	*workv1.CompleteWorkItemResponse, error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
 		return nil, err
@@ -67,7 +69,9 @@ func (s *Service) discardPlan(k plane.Key, itemID string) {
 
 // decideComplete is the rule of CompleteWorkItem. running are the tasks of the item that have
 // not ended.
-func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemRequest, running []RunningTask) (journal.Decision[*workv1.CompleteWorkItemResponse], error) {
+func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemRequest, running []RunningTask) (
+	journal.Decision[*workv1.CompleteWorkItemResponse], error,
+) {
 	var none journal.Decision[*workv1.CompleteWorkItemResponse]
 	old, err := s.mutable(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
 	if err != nil {
@@ -83,7 +87,8 @@ func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemReque
 		return none, err
 	}
 	if ids := taskIDs(running, true); len(ids) > 0 {
-		return none, fault.BlockingExecution.Newf("work item %q still has blocking execution (%s); wait for it or stop it first", old.GetWorkItemId(), strings.Join(ids, ", ")).
+		return none, fault.BlockingExecution.Newf("work item %q still has blocking execution (%s); wait for it or "+
+			"stop it first", old.GetWorkItemId(), strings.Join(ids, ", ")).
 			With("work_item_id", old.GetWorkItemId()).With("task_ids", strings.Join(ids, ","))
 	}
 
@@ -94,7 +99,10 @@ func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemReque
 	it.RecheckAt, it.RecheckConsumedAt = nil, nil
 	it.OwnRecheckAt, it.GivenRecheckAt, it.GivenRecheckConsumedAt = nil, nil, nil
 	it.Waits = nil
-	done := &workv1.WorkItemCompleted{WorkItem: it, WasCurrent: current == it.GetWorkItemId(), CurrentWorkItemId: current}
+	done := &workv1.WorkItemCompleted{
+		WorkItem: it, WasCurrent: current == it.GetWorkItemId(),
+		CurrentWorkItemId: current,
+	}
 	for _, w := range old.GetWaits() {
 		done.EndedWaitIds = append(done.EndedWaitIds, w.GetWaitId())
 	}
@@ -111,7 +119,9 @@ func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemReque
 
 // completionWarnings returns the warnings of a completion, about unfinished todos and the
 // given running tasks. It also sets the counts of unfinished todos in done.
-func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItemRecord, running []string) []*workv1.Warning {
+func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItemRecord,
+	running []string,
+) []*workv1.Warning {
 	warnings := unfinishedTodos(old.GetTodoList())
 	for _, w := range warnings {
 		done.PendingTodoCount, done.InProgressTodoCount = w.GetPendingCount(), w.GetInProgressCount()
@@ -121,7 +131,8 @@ func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItemReco
 	if len(running) > 0 {
 		warnings = append(warnings, &workv1.Warning{
 			Kind: workv1.WarningKind_WARNING_KIND_ACTIVE_TASKS, TaskIds: running,
-			Message: fmt.Sprintf("%d task(s) still run for the completed work item; their results will arrive as messages.", len(running)),
+			Message: fmt.Sprintf("%d task(s) still run for the completed work item; their results will arrive as "+
+				"messages.", len(running)),
 		})
 	}
 	return warnings
@@ -130,7 +141,10 @@ func completionWarnings(done *workv1.WorkItemCompleted, old *workv1.WorkItemReco
 // unfinishedTodos returns a warning if some todos of a completed item are not completed
 // (SPEC W6, W7).
 func unfinishedTodos(todos []*workv1.TodoItem) []*workv1.Warning {
-	unfinished := &workv1.Warning{Kind: workv1.WarningKind_WARNING_KIND_UNFINISHED_TODOS, Message: "Work item completed with unfinished todo items."}
+	unfinished := &workv1.Warning{
+		Kind:    workv1.WarningKind_WARNING_KIND_UNFINISHED_TODOS,
+		Message: "Work item completed with unfinished todo items.",
+	}
 	for _, t := range todos {
 		switch t.GetState() {
 		case workv1.TodoState_TODO_STATE_PENDING:

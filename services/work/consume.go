@@ -31,9 +31,15 @@ func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 		return onWait(s, env, ev.Namespace, p.GetWait())
 	case *waitingv1.WaitResolved:
 		w := p.GetWait()
-		end := waitEnd{waitID: w.GetWaitId(), revision: w.GetRevision(), outcome: waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, clearsBlocker: true}
+		end := waitEnd{
+			waitID: w.GetWaitId(), revision: w.GetRevision(),
+			outcome: waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, clearsBlocker: true,
+		}
 		if w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
-			end.resumption = &workv1.Resumption{Wait: AttachedWaitOf(w), Cause: p.GetCause(), CauseId: p.GetCauseId(), At: w.GetEndedAt()}
+			end.resumption = &workv1.Resumption{
+				Wait: AttachedWaitOf(w), Cause: p.GetCause(), CauseId: p.GetCauseId(),
+				At: w.GetEndedAt(),
+			}
 		}
 		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), end)
 	case *waitingv1.WaitCancelled:
@@ -41,7 +47,8 @@ func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 		// the text explains nothing any more.
 		w := p.GetWait()
 		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), waitEnd{
-			waitID: w.GetWaitId(), revision: w.GetRevision(), outcome: waitingv1.WaitStatus_WAIT_STATUS_CANCELLED, clearsBlocker: true,
+			waitID: w.GetWaitId(), revision: w.GetRevision(), outcome: waitingv1.WaitStatus_WAIT_STATUS_CANCELLED,
+			clearsBlocker: true,
 		})
 	}
 	return nil

@@ -3,6 +3,8 @@ package work
 import (
 	"context"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
@@ -11,15 +13,15 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/work/derive"
 	"quartet/services/work/homes"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 	"quartet/services/work/todos"
 )
 
 // CreateWorkItem creates an open item (SPEC W2). The text of its plan, if the request has one,
 // is on disk before the response; otherwise the plan file is made now, or, when many items are
 // created at once, by the first read of the plan.
-func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItemRequest) (*workv1.CreateWorkItemResponse, error) {
+func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItemRequest) (
+	*workv1.CreateWorkItemResponse, error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
 		return nil, err
@@ -33,7 +35,8 @@ func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItem
 	itemID := s.deps.IDs.New("wi_")
 	if req.GetRequestId() != "" {
 		// A repeated request has the same id, so that it makes no second plan folder.
-		itemID = id.Derived("wi_", actor.Namespace, plane.Recorded(actor).Caller(), "CreateWorkItem", req.GetRequestId(), req.GetAgentId())
+		itemID = id.Derived("wi_", actor.Namespace, plane.Recorded(actor).Caller(), "CreateWorkItem",
+			req.GetRequestId(), req.GetAgentId())
 	}
 	seeded := false
 	if req.GetPlan() != "" && refused == nil {
@@ -80,7 +83,9 @@ func validateCreate(req *workv1.CreateWorkItemRequest) error {
 }
 
 // decideCreate is the rule of CreateWorkItem. refused is why the agent plane has no such agent, or nil.
-func decideCreate(s *State, env journal.Env, itemID string, req *workv1.CreateWorkItemRequest, refused error) (journal.Decision[*workv1.CreateWorkItemResponse], error) {
+func decideCreate(s *State, env journal.Env, itemID string, req *workv1.CreateWorkItemRequest, refused error) (
+	journal.Decision[*workv1.CreateWorkItemResponse], error,
+) {
 	var none journal.Decision[*workv1.CreateWorkItemResponse]
 	if err := s.ownerAlive(env.Actor.Namespace, req.GetAgentId()); err != nil {
 		return none, err

@@ -10,8 +10,10 @@ import (
 	"quartet/pkg/plane"
 )
 
-var _ journal.Erasable = (*State)(nil)
-var _ journal.Retaining = (*State)(nil)
+var (
+	_ journal.Erasable  = (*State)(nil)
+	_ journal.Retaining = (*State)(nil)
+)
 
 // DeletedBefore implements journal.Erasable. It goes by the agent's last change, which is the blocking of its items.
 func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {

@@ -12,7 +12,9 @@ import (
 // FindWorkItem returns the agent that an item belongs to. Only services may call it. It searches the
 // partitions that this process holds: with several instances, NOT_FOUND means that the caller must
 // ask the next one.
-func (s *Service) FindWorkItem(ctx context.Context, req *workv1.FindWorkItemRequest) (*workv1.FindWorkItemResponse, error) {
+func (s *Service) FindWorkItem(ctx context.Context, req *workv1.FindWorkItemRequest) (*workv1.FindWorkItemResponse,
+	error,
+) {
 	if err := rpc.RequireRole(ctx, rpc.RoleService); err != nil {
 		return nil, err
 	}
@@ -39,5 +41,6 @@ func (s *Service) FindWorkItem(ctx context.Context, req *workv1.FindWorkItemRequ
 	if unread != nil {
 		return nil, unread
 	}
-	return nil, fault.NotFound.Newf("work item %q does not exist", req.GetWorkItemId()).With("work_item_id", req.GetWorkItemId())
+	return nil, fault.NotFound.Newf("work item %q does not exist", req.GetWorkItemId()).
+		With("work_item_id", req.GetWorkItemId())
 }

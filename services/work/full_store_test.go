@@ -12,8 +12,8 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// TestX16_AReportInAFullStore: when only the reserve of the store is left, an item can be completed and get its report, so that the turn
-// that completed it can end.
+// TestX16_AReportInAFullStore: when only the reserve of the store is left, an item can be completed and get its report,
+// so that the turn that completed it can end.
 func TestX16_AReportInAFullStore(t *testing.T) {
 	r := openRig(t)
 	r.down()
@@ -28,7 +28,9 @@ func TestX16_AReportInAFullStore(t *testing.T) {
 	_, err := r.service.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "more"})
 	require.ErrorIs(t, err, fault.StorageFull)
 	r.complete(item)
-	promoted, err := r.service.PromoteReport(planetest.As(t.Context(), rpc.RoleService), &workv1.PromoteReportRequest{AgentId: "keeper", WorkItemId: item, Text: "done"})
+	promoted, err := r.service.PromoteReport(planetest.As(t.Context(), rpc.RoleService), &workv1.PromoteReportRequest{
+		AgentId: "keeper", WorkItemId: item, Text: "done",
+	})
 	require.NoError(t, err)
 	require.True(t, promoted.GetPromoted())
 }

@@ -16,15 +16,16 @@ import (
 )
 
 const (
-	// groupItems is how many items of an agent, in the order in which they were added, are a group. It divides pageItems.
+	// groupItems is how many items of an agent, in the order in which they were added, are a group. It divides
+	// pageItems.
 	groupItems = 16
-	// recentItems is how many completed items of an agent are never packed, those written last: queues show capCompleted of them
-	// beside the one in focus.
+	// recentItems is how many completed items of an agent are never packed, those written last: queues show
+	// capCompleted of them beside the one in focus.
 	recentItems = capCompleted + 1
 )
 
-// group is a number of items of an agent that were added one after the other. Once all are completed, and none is among the agent's
-// recentItems, the group is packed: its items are in no tree and in no map, and take a tenth of the memory.
+// group is a number of items of an agent that were added one after the other. Once all are completed, and none is among
+// the agent's recentItems, the group is packed: its items are in no tree and in no map, and take a tenth of the memory.
 type group struct {
 	items  []*item       // nil if the group is packed
 	packed resident.Blob // an AgentWorkPage with the items; zero if the group is not packed
@@ -136,7 +137,8 @@ func (g *group) entries() []*workv1.WorkItemEntry {
 
 // completed reports whether a group that is not packed has all its items, and these are completed.
 func (g *group) completed() bool {
-	return len(g.items) == groupItems && !slices.ContainsFunc(g.items, func(it *item) bool { return it == nil || !derive.Completed(it.rec) })
+	return len(g.items) == groupItems &&
+		!slices.ContainsFunc(g.items, func(it *item) bool { return it == nil || !derive.Completed(it.rec) })
 }
 
 // groupAt returns group n. It adds the groups up to n that are missing, empty, since their pages may come later.
@@ -149,7 +151,10 @@ func (a *agentWork) groupAt(n int) *group {
 
 // page returns the form in which a page has a packed group. The caller gives its number, content and hashes of ids.
 func (g *group) page(n int, content []byte, hashes []uint64) *workv1.PackedWorkItems {
-	return &workv1.PackedWorkItems{Group: uint32(n), Content: content, OldestCreatedUs: g.oldest, NewestCreatedUs: g.newest, IdHashes: hashes}
+	return &workv1.PackedWorkItems{
+		Group: uint32(n), Content: content, OldestCreatedUs: g.oldest,
+		NewestCreatedUs: g.newest, IdHashes: hashes,
+	}
 }
 
 // groupOf returns the packed group that a page has. The caller gives its content.
@@ -183,7 +188,8 @@ func (s *State) idHashes(namespace string, entries []*workv1.WorkItemEntry) []ui
 // addPacked adds a packed group of the page of a block to the items of agent a. It does not decode the group's items.
 func (s *State) addPacked(a *agentWork, block int, p *workv1.PackedWorkItems) error {
 	if p.GetGroup() >= pageGroups || len(p.GetIdHashes()) != groupItems || len(p.GetContent()) == 0 {
-		return fmt.Errorf("group %d has %d bytes with %d items", p.GetGroup(), len(p.GetContent()), len(p.GetIdHashes()))
+		return fmt.Errorf("group %d has %d bytes with %d items", p.GetGroup(), len(p.GetContent()),
+			len(p.GetIdHashes()))
 	}
 	n := block*pageGroups + int(p.GetGroup())
 	g := a.groupAt(n)
@@ -272,8 +278,8 @@ func (a *agentWork) addPackable(n int) {
 	}
 }
 
-// eachPacked calls visit with the records of packed items in the order byCreation, behind after if it is not nil, until it returns
-// false.
+// eachPacked calls visit with the records of packed items in the order byCreation, behind after if it is not nil, until
+// it returns false.
 func (a *agentWork) eachPacked(after *workv1.WorkItemRecord, visit func(rec *workv1.WorkItemRecord) bool) {
 	if a.packed == 0 {
 		return

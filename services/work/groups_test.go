@@ -32,7 +32,10 @@ const owner = "keeper"
 
 // newShown returns the items of an agent that has none. fresh and seen are described at pagestest.Checked.
 func newShown(fresh func() *State, seen *pagestest.Seen) *shown {
-	return &shown{state: pagestest.Checked(fresh, 25, seen), recs: map[string]*workv1.WorkItemRecord{}, seqs: map[string][]uint64{}}
+	return &shown{
+		state: pagestest.Checked(fresh, 25, seen), recs: map[string]*workv1.WorkItemRecord{},
+		seqs: map[string][]uint64{},
+	}
 }
 
 var keeperKey = plane.KeyOf("acme", owner)
@@ -41,7 +44,10 @@ var keeperKey = plane.KeyOf("acme", owner)
 func (s *shown) apply(t require.TestingT, rec *workv1.WorkItemRecord, payload any) {
 	s.seq++
 	id := rec.GetWorkItemId()
-	require.NoError(t, s.state.Apply(&journal.Event{Namespace: "acme", AgentID: owner, WorkItemID: id, WalSeq: s.seq, CreatedAt: rec.GetUpdatedAt().AsTime(), Payload: payload.(proto.Message)}))
+	require.NoError(t, s.state.Apply(&journal.Event{
+		Namespace: "acme", AgentID: owner, WorkItemID: id, WalSeq: s.seq,
+		CreatedAt: rec.GetUpdatedAt().AsTime(), Payload: payload.(proto.Message),
+	}))
 	if s.recs[id] == nil {
 		s.ids = append(s.ids, id)
 	}
@@ -49,7 +55,9 @@ func (s *shown) apply(t require.TestingT, rec *workv1.WorkItemRecord, payload an
 }
 
 // sorted returns the records of which a filter is true, in an order.
-func (s *shown) sorted(of func(*workv1.WorkItemRecord) bool, less func(a, b *workv1.WorkItemRecord) bool) (recs []*workv1.WorkItemRecord) {
+func (s *shown) sorted(of func(*workv1.WorkItemRecord) bool, less func(a, b *workv1.WorkItemRecord) bool) (
+	recs []*workv1.WorkItemRecord,
+) {
 	for _, id := range s.ids {
 		if of(s.recs[id]) {
 			recs = append(recs, s.recs[id])
@@ -76,7 +84,9 @@ func (s *shown) check(t require.TestingT, pageSize int) {
 	for filter, of := range map[workv1.WorkItemFilter]func(*workv1.WorkItemRecord) bool{
 		workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL:       func(*workv1.WorkItemRecord) bool { return true },
 		workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED: derive.Completed,
-		workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN:      func(rec *workv1.WorkItemRecord) bool { return !derive.Completed(rec) },
+		workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN: func(rec *workv1.WorkItemRecord) bool {
+			return !derive.Completed(rec)
+		},
 	} {
 		var got []string
 		var after *workv1.WorkItemRecord
@@ -94,7 +104,8 @@ func (s *shown) check(t require.TestingT, pageSize int) {
 	}
 	q := queue(st, "acme", owner)
 	completed := s.sorted(derive.Completed, func(a, b *workv1.WorkItemRecord) bool {
-		return byUpdateNewest.less(place{-derive.UpdatedAt(a), &item{rec: a}}, place{-derive.UpdatedAt(b), &item{rec: b}})
+		return byUpdateNewest.less(place{-derive.UpdatedAt(a), &item{rec: a}},
+			place{-derive.UpdatedAt(b), &item{rec: b}})
 	})
 	require.EqualValues(t, len(completed), q.GetCounts().GetCompleted())
 	require.EqualValues(t, len(s.ids)-len(completed), q.GetCounts().GetOpen())
@@ -112,8 +123,8 @@ func idsOf(recs []*workv1.WorkItemRecord) (ids []string) {
 	return ids
 }
 
-// TestW10_GroupsOfCompletedItems: whether an item is packed is seen by nobody: lists, queues, histories and pages are those of all
-// items, in whatever order these are completed and written later, and whatever the clock does.
+// TestW10_GroupsOfCompletedItems: whether an item is packed is seen by nobody: lists, queues, histories and pages are
+// those of all items, in whatever order these are completed and written later, and whatever the clock does.
 func TestW10_GroupsOfCompletedItems(t *testing.T) {
 	if testing.Short() {
 		t.Skip("go test -short leaves this out; make test runs it")
@@ -124,7 +135,10 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 		s := newShown(fresh, nil)
 		now := time.Unix(1_700_000_000, 0)
 		next := func(id string, change func(rec *workv1.WorkItemRecord)) *workv1.WorkItemRecord {
-			rec := &workv1.WorkItemRecord{WorkItemId: id, AgentId: owner, State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, CreatedAt: timestamppb.New(now)}
+			rec := &workv1.WorkItemRecord{
+				WorkItemId: id, AgentId: owner,
+				State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, CreatedAt: timestamppb.New(now),
+			}
 			if was := s.recs[id]; was != nil {
 				rec = proto.CloneOf(was)
 			}
@@ -149,7 +163,8 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 				rec := next(open[rapid.IntRange(0, min(3, len(open)-1)).Draw(t, "which")].GetWorkItemId(), complete)
 				s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
 			case step == 8 && len(done) > 0:
-				rec := next(done[rapid.IntRange(0, len(done)-1).Draw(t, "which")].GetWorkItemId(), func(rec *workv1.WorkItemRecord) { rec.ResultBriefId = "brf_1" })
+				rec := next(done[rapid.IntRange(0, len(done)-1).Draw(t, "which")].GetWorkItemId(),
+					func(rec *workv1.WorkItemRecord) { rec.ResultBriefId = "brf_1" })
 				s.apply(t, rec, &workv1.ReportPromoted{WorkItem: rec})
 			case len(done) > 0: // what changes an item and not the time of its last write
 				of := done[rapid.IntRange(0, len(done)-1).Draw(t, "which")]
@@ -175,7 +190,10 @@ func manyCompleted(t *testing.T, groups int, seen *pagestest.Seen) *shown {
 	s := newShown(evicting(t), seen)
 	for n := range groups*groupItems + recentItems {
 		at := timestamppb.New(time.Unix(int64(n+1), 0))
-		rec := &workv1.WorkItemRecord{WorkItemId: fmt.Sprint("wi_", n), AgentId: owner, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED, CreatedAt: at, UpdatedAt: at}
+		rec := &workv1.WorkItemRecord{
+			WorkItemId: fmt.Sprint("wi_", n), AgentId: owner,
+			State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED, CreatedAt: at, UpdatedAt: at,
+		}
 		s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
 	}
 	require.Equal(t, groups*groupItems, s.state.Paged.agents.Get(keeperKey).packed)
@@ -183,7 +201,8 @@ func manyCompleted(t *testing.T, groups int, seen *pagestest.Seen) *shown {
 	return s
 }
 
-// An event of an item in one block is the one after which the last group of the block before is packed. The page of that block is touched.
+// An event of an item in one block is the one after which the last group of the block before is packed. The page of
+// that block is touched.
 func TestAGroupIsPackedBecauseOfAnotherBlock(t *testing.T) {
 	manyCompleted(t, pageGroups, nil)
 }
@@ -199,9 +218,11 @@ func TestPagesOfGroups(t *testing.T) {
 	for want, change := range map[string]func(p *workv1.AgentWorkPage){
 		"group 4 has":            func(p *workv1.AgentWorkPage) { p.Packed[1].Group = 4 },
 		"group 0 is there twice": func(p *workv1.AgentWorkPage) { p.Packed[1].Group = 0; p.Packed[1].IdHashes[3]++ },
-		"with 15 items":          func(p *workv1.AgentWorkPage) { p.Packed[0].IdHashes = p.GetPacked()[0].GetIdHashes()[1:] },
-		"has 0 bytes":            func(p *workv1.AgentWorkPage) { p.Packed[0].Content = nil },
-		"with 68 items":          func(p *workv1.AgentWorkPage) { p.Packed = append(p.Packed, p.GetPacked()...) },
+		"with 15 items": func(p *workv1.AgentWorkPage) {
+			p.Packed[0].IdHashes = p.GetPacked()[0].GetIdHashes()[1:]
+		},
+		"has 0 bytes":   func(p *workv1.AgentWorkPage) { p.Packed[0].Content = nil },
+		"with 68 items": func(p *workv1.AgentWorkPage) { p.Packed = append(p.Packed, p.GetPacked()...) },
 	} {
 		p := page()
 		change(p)
@@ -236,5 +257,6 @@ func TestGroupsOfOneHash(t *testing.T) {
 // A group whose bytes were changed in memory stops the call that needs it.
 func TestGroupsThatWereChanged(t *testing.T) {
 	g := &group{packed: resident.NewBlob(nil, []byte("no packed group"))}
-	require.PanicsWithValue(t, "packed: what was kept in memory cannot be read: packed: the checksum is another one", func() { g.entries() })
+	require.PanicsWithValue(t, "packed: what was kept in memory cannot be read: packed: the checksum is another one",
+		func() { g.entries() })
 }

@@ -10,12 +10,16 @@ import (
 	"quartet/pkg/plane/planetest"
 )
 
-// Of the journal of work only the creations of open items are needed, and histories say where mutations were removed (SPEC W18).
+// Of the journal of work only the creations of open items are needed, and histories say where mutations were removed
+// (SPEC W18).
 func TestW18_HistoriesOfItems(t *testing.T) {
 	r := newRig(t)
 	update := func(itemID, objective string) {
 		r.clk.Advance(time.Second)
-		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, Objective: &objective})
+		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+			Objective: &objective,
+		})
 		require.NoError(t, err)
 	}
 	open, done := r.create("open").GetWorkItemId(), r.create("done").GetWorkItemId()
@@ -31,17 +35,23 @@ func TestW18_HistoriesOfItems(t *testing.T) {
 	update(open, "e")
 
 	removed := planetest.Forget(t, r.journals, Plane, registry, NewState(), before)
-	require.Equal(t, []string{"work_item_created", "work_item_updated", "work_item_updated", "work_item_updated", "work_item_completed"}, planetest.Types(removed))
+	require.Equal(t, []string{
+		"work_item_created", "work_item_updated", "work_item_updated", "work_item_updated",
+		"work_item_completed",
+	}, planetest.Types(removed))
 	require.Equal(t, done, removed[0].WorkItemID)
 
 	list := func(itemID, token string, size int32, newest bool) *workv1.ListWorkItemHistoryResponse {
 		t.Helper()
-		resp, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID, PageToken: token, PageSize: size, NewestFirst: newest})
+		resp, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
+			AgentId: "keeper", WorkItemId: itemID, PageToken: token, PageSize: size, NewestFirst: newest,
+		})
 		require.NoError(t, err)
 		return resp
 	}
 	left := []string{
-		"1 work_item_created r1 agent/keeper objective:<nil>>open state:<nil>>open plan_status:<nil>>draft created_at:<nil>>2026-03-01T12:00:00.000000Z",
+		"1 work_item_created r1 agent/keeper objective:<nil>>open state:<nil>>open plan_status:<nil>>draft " +
+			"created_at:<nil>>2026-03-01T12:00:00.000000Z",
 		"4 work_item_updated r4 agent/keeper", // from what is not known
 		"5 work_item_picked r4 agent/keeper is_current:false>true (test)",
 		"6 work_item_updated r5 agent/keeper objective:d>e",
@@ -78,7 +88,8 @@ func TestW18_HistoriesOfItems(t *testing.T) {
 	require.Equal(t, "c", r.get(done).GetObjective(), "the item is there")
 }
 
-// A completion that is older than the creation of its item is kept until both can go: a clock was set back between them (SPEC W18).
+// A completion that is older than the creation of its item is kept until both can go: a clock was set back between them
+// (SPEC W18).
 func TestW18_AClockThatIsSetBack(t *testing.T) {
 	r := newRig(t)
 	itemID := r.create("one").GetWorkItemId()

@@ -31,7 +31,8 @@ func (s *Service) openHome(ctx context.Context, agentID string, write bool) (*ho
 			return nil, err
 		}
 	}
-	if err := s.exists(ctx, plane.KeyOf(actor.Namespace, agentID)); err != nil && (write || fault.From(err).Reason() != fault.AgentDeleted) {
+	if err := s.exists(ctx, plane.KeyOf(actor.Namespace, agentID)); err != nil &&
+		(write || fault.From(err).Reason() != fault.AgentDeleted) {
 		return nil, err
 	}
 	if write { // the home of a deleted agent can be read and not changed

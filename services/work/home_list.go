@@ -53,19 +53,24 @@ func (s *Service) GrepFiles(ctx context.Context, req *workv1.GrepFilesRequest) (
 	}
 	most := int(req.GetMaxMatches())
 	if most < 0 || most > maxMatches {
-		return nil, fault.LimitExceeded.Newf("max_matches is %d; it must be 0 to %d", most, maxMatches).WithField("max_matches", "must be 0 to 500")
+		return nil, fault.LimitExceeded.Newf("max_matches is %d; it must be 0 to %d", most, maxMatches).
+			WithField("max_matches", "must be 0 to 500")
 	}
 	if most == 0 {
 		most = defaultMatches
 	}
 	search := homes.Search{Pattern: pattern, Glob: req.GetGlob(), Most: most, Now: s.deps.Clock.Now}
-	err = s.walk(ctx, req.GetAgentId(), req.GetPath(), homes.MaxDepth, "", func(e homes.Entry) error { return search.Visit(ctx, e) })
+	err = s.walk(ctx, req.GetAgentId(), req.GetPath(), homes.MaxDepth, "", func(e homes.Entry) error {
+		return search.Visit(ctx, e)
+	})
 	return &search.Found, err
 }
 
 // walk checks that the caller may read an agent's home, and visits what is below the directory at the path below, or
 // the file at that path; see homes.Home.Walk. An empty path is the home itself.
-func (s *Service) walk(ctx context.Context, agentID, below string, depth int, after string, visit func(homes.Entry) error) error {
+func (s *Service) walk(ctx context.Context, agentID, below string, depth int, after string,
+	visit func(homes.Entry) error,
+) error {
 	start := "."
 	if below != "" {
 		var err error

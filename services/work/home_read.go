@@ -23,9 +23,11 @@ func (s *Service) ReadFile(ctx context.Context, req *workv1.ReadFileRequest) (*w
 	limit := int64(req.GetLimit())
 	switch {
 	case req.GetOffset() < 0:
-		return nil, fault.LimitExceeded.Newf("offset is %d; it must not be negative", req.GetOffset()).WithField("offset", "must be 0 or more")
+		return nil, fault.LimitExceeded.Newf("offset is %d; it must not be negative", req.GetOffset()).
+			WithField("offset", "must be 0 or more")
 	case limit < 0 || limit > maxReadBytes:
-		return nil, fault.LimitExceeded.Newf("limit is %d; it must be 0 (64 KiB) to %d bytes", limit, maxReadBytes).WithField("limit", "must be 0 to 1048576")
+		return nil, fault.LimitExceeded.Newf("limit is %d; it must be 0 (64 KiB) to %d bytes", limit, maxReadBytes).
+			WithField("limit", "must be 0 to 1048576")
 	case limit == 0:
 		limit = defaultReadBytes
 	}

@@ -30,7 +30,10 @@ func (r *rig) files() workv1.HomeServiceClient {
 func (r *rig) dir() string { return filepath.Join(r.home, "acme", "keeper") }
 
 func (r *rig) write(p, text, expected string) (*workv1.WriteFileResponse, error) {
-	return r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{AgentId: "keeper", Path: p, Text: text, ExpectedSha256: expected})
+	return r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{
+		AgentId: "keeper", Path: p, Text: text,
+		ExpectedSha256: expected,
+	})
 }
 
 func TestA11_WriteReadEditListGrep(t *testing.T) {
@@ -53,19 +56,26 @@ func TestA11_WriteReadEditListGrep(t *testing.T) {
 	require.Zero(t, got.GetNextOffset())
 
 	e, err := r.files().EditFile(r.ctx, &workv1.EditFileRequest{
-		AgentId: "keeper", Path: "notes/a/one.md", OldText: "line", NewText: "row", ReplaceAll: true, ExpectedSha256: got.GetFile().GetSha256(),
+		AgentId: "keeper", Path: "notes/a/one.md", OldText: "line", NewText: "row", ReplaceAll: true,
+		ExpectedSha256: got.GetFile().GetSha256(),
 	})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, e.GetReplaced())
 	_, err = r.write("b.txt", "a row", "")
 	require.NoError(t, err)
-	_, err = r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{AgentId: "keeper", Path: "binary", Data: []byte{0, 1, 2}})
+	_, err = r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{
+		AgentId: "keeper", Path: "binary",
+		Data: []byte{0, 1, 2},
+	})
 	require.NoError(t, err)
 
 	var all []string
 	token := ""
 	for {
-		page, err := r.files().ListFiles(r.ctx, &workv1.ListFilesRequest{AgentId: "keeper", Recursive: true, PageSize: 2, PageToken: token})
+		page, err := r.files().ListFiles(r.ctx, &workv1.ListFilesRequest{
+			AgentId: "keeper", Recursive: true,
+			PageSize: 2, PageToken: token,
+		})
 		require.NoError(t, err)
 		for _, f := range page.GetFiles() {
 			all = append(all, f.GetPath())
@@ -76,7 +86,10 @@ func TestA11_WriteReadEditListGrep(t *testing.T) {
 	}
 	require.Equal(t, []string{"b.txt", "binary", "notes", "notes/a", "notes/a/one.md"}, all)
 
-	found, err := r.files().GrepFiles(r.ctx, &workv1.GrepFilesRequest{AgentId: "keeper", Pattern: `\brow\b`, Glob: "*.md"})
+	found, err := r.files().GrepFiles(r.ctx, &workv1.GrepFilesRequest{
+		AgentId: "keeper", Pattern: `\brow\b`,
+		Glob: "*.md",
+	})
 	require.NoError(t, err)
 	require.Len(t, found.GetMatches(), 2)
 	require.Equal(t, "second row", found.GetMatches()[1].GetText())
@@ -109,7 +122,10 @@ func TestA11_ReadInPieces(t *testing.T) {
 		var b strings.Builder
 		var at int64
 		for {
-			got, err := r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{AgentId: "keeper", Path: "t", Offset: at, Limit: limit})
+			got, err := r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{
+				AgentId: "keeper", Path: "t", Offset: at,
+				Limit: limit,
+			})
 			require.NoError(t, err)
 			require.Empty(t, got.GetData(), "limit %d, offset %d", limit, at)
 			b.WriteString(got.GetText())
@@ -131,19 +147,25 @@ func TestA11_NoPathLeavesTheHome(t *testing.T) {
 	require.NoError(t, os.MkdirAll(neighbour, 0o750))
 	require.NoError(t, os.WriteFile(filepath.Join(neighbour, "file"), []byte("theirs"), 0o600))
 	for name, to := range map[string]string{
-		"link-abs": secret, "link-up": "../other/file", "dir-abs": filepath.Dir(secret), "dir-up": "../other", "loop": "loop", "inside": "in/file",
+		"link-abs": secret, "link-up": "../other/file", "dir-abs": filepath.Dir(secret), "dir-up": "../other",
+		"loop": "loop", "inside": "in/file",
 	} {
 		require.NoError(t, os.Symlink(to, filepath.Join(r.dir(), name)))
 	}
 	require.NoError(t, syscall.Mkfifo(filepath.Join(r.dir(), "pipe"), 0o600))
 
 	for p, reason := range map[string]error{
-		"/etc/passwd": fault.PathOutsideHome, "../other/file": fault.PathOutsideHome, "in/../../other/file": fault.PathOutsideHome, "in/..": fault.PathOutsideHome,
-		"link-abs": fault.PathOutsideHome, "link-up": fault.PathOutsideHome, "dir-abs/secret": fault.PathOutsideHome, "dir-up/file": fault.PathOutsideHome,
-		"loop": fault.NotAFile, "pipe": fault.NotAFile, "in": fault.NotAFile, "in/file/below": fault.NotAFile, ".": fault.NotAFile, "missing": fault.NotFound,
-		"": fault.InvalidArgument, "nul\x00": fault.InvalidArgument, "bad\xff": fault.InvalidArgument, ".quartet-x": fault.InvalidArgument,
+		"/etc/passwd": fault.PathOutsideHome, "../other/file": fault.PathOutsideHome,
+		"in/../../other/file": fault.PathOutsideHome, "in/..": fault.PathOutsideHome,
+		"link-abs": fault.PathOutsideHome, "link-up": fault.PathOutsideHome, "dir-abs/secret": fault.PathOutsideHome,
+		"dir-up/file": fault.PathOutsideHome,
+		"loop":        fault.NotAFile, "pipe": fault.NotAFile, "in": fault.NotAFile, "in/file/below": fault.NotAFile,
+		".": fault.NotAFile, "missing": fault.NotFound,
+		"": fault.InvalidArgument, "nul\x00": fault.InvalidArgument, "bad\xff": fault.InvalidArgument,
+		".quartet-x":             fault.InvalidArgument,
 		strings.Repeat("x", 255): fault.NotFound, strings.Repeat("x", 256): fault.InvalidArgument,
-		strings.Repeat("x/", 511) + "xx": fault.NotFound, strings.Repeat("x/", 512) + "x": fault.LimitExceeded, strings.Repeat("x", 4096): fault.LimitExceeded,
+		strings.Repeat("x/", 511) + "xx": fault.NotFound, strings.Repeat("x/", 512) + "x": fault.LimitExceeded,
+		strings.Repeat("x", 4096): fault.LimitExceeded,
 	} {
 		_, err := r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{AgentId: "keeper", Path: p})
 		if strings.ContainsRune(p, 0xFFFD) || p == "bad\xff" { // protobuf refuses it before the service sees it
@@ -153,7 +175,10 @@ func TestA11_NoPathLeavesTheHome(t *testing.T) {
 		require.ErrorIs(t, err, reason, "read %.40q", p)
 	}
 	before := len(r.events())
-	for _, p := range []string{"/abs", "../other/file", "link-abs/x", "dir-abs/new", "dir-up/new", "in/file/below", "in", "."} {
+	for _, p := range []string{
+		"/abs", "../other/file", "link-abs/x", "dir-abs/new", "dir-up/new", "in/file/below",
+		"in", ".",
+	} {
 		_, err := r.write(p, "x", "")
 		require.Error(t, err, p)
 	}
@@ -198,12 +223,19 @@ func TestA11_PreconditionsAndLimits(t *testing.T) {
 	_, err = r.write("f", "two", w.GetFile().GetSha256())
 	require.NoError(t, err)
 
-	for n, want := range map[int]error{homes.MaxFileBytes - 1: nil, homes.MaxFileBytes: nil, homes.MaxFileBytes + 1: fault.TooLarge} {
-		_, err := r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{AgentId: "keeper", Path: "big", Data: make([]byte, n)})
+	for n, want := range map[int]error{homes.MaxFileBytes - 1: nil, homes.MaxFileBytes: nil, homes.MaxFileBytes +
+		1: fault.TooLarge} {
+		_, err := r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{
+			AgentId: "keeper", Path: "big",
+			Data: make([]byte, n),
+		})
 		require.ErrorIs(t, err, want, "%d bytes", n)
 	}
 	edit := func(old, next string, all bool) error {
-		_, err := r.files().EditFile(r.ctx, &workv1.EditFileRequest{AgentId: "keeper", Path: "f", OldText: old, NewText: next, ReplaceAll: all})
+		_, err := r.files().EditFile(r.ctx, &workv1.EditFileRequest{
+			AgentId: "keeper", Path: "f", OldText: old,
+			NewText: next, ReplaceAll: all,
+		})
 		return err
 	}
 	_, err = r.write("f", "aXbXc", "")
@@ -213,7 +245,13 @@ func TestA11_PreconditionsAndLimits(t *testing.T) {
 	require.ErrorIs(t, edit("X", "X", true), fault.InvalidArgument)
 	require.ErrorIs(t, edit("", "X", true), fault.InvalidArgument)
 	require.NoError(t, edit("aX", "", false))
-	for _, req := range []*workv1.GrepFilesRequest{{Pattern: "("}, {Pattern: ""}, {Pattern: "x", Glob: "["}, {Pattern: "x", MaxMatches: 501}, {Pattern: "x", MaxMatches: -1}} {
+	for _, req := range []*workv1.GrepFilesRequest{
+		{Pattern: "("},
+		{Pattern: ""},
+		{Pattern: "x", Glob: "["},
+		{Pattern: "x", MaxMatches: 501},
+		{Pattern: "x", MaxMatches: -1},
+	} {
 		req.AgentId = "keeper"
 		_, err := r.files().GrepFiles(r.ctx, req)
 		require.ErrorIs(t, err, fault.From(err).Reason())
@@ -232,7 +270,10 @@ func TestX2_A11_RepeatedWrites(t *testing.T) {
 		var resp *workv1.EditFileResponse
 		again, err := replayed(func(opts ...grpc.CallOption) error {
 			var err error
-			resp, err = r.files().EditFile(r.ctx, &workv1.EditFileRequest{AgentId: "keeper", RequestId: "once", Path: "f", OldText: "x", NewText: "xx"}, opts...)
+			resp, err = r.files().EditFile(r.ctx, &workv1.EditFileRequest{
+				AgentId: "keeper", RequestId: "once",
+				Path: "f", OldText: "x", NewText: "xx",
+			}, opts...)
 			return err
 		})
 		return resp, again, err
@@ -259,7 +300,10 @@ func TestX2_A11_RepeatedWrites(t *testing.T) {
 	on, err = os.ReadFile(filepath.Join(r.dir(), "f"))
 	require.NoError(t, err)
 	require.Equal(t, "somebody else's", string(on))
-	_, err = r.files().EditFile(r.ctx, &workv1.EditFileRequest{AgentId: "keeper", RequestId: "once", Path: "f", OldText: "x", NewText: "y"})
+	_, err = r.files().EditFile(r.ctx, &workv1.EditFileRequest{
+		AgentId: "keeper", RequestId: "once", Path: "f",
+		OldText: "x", NewText: "y",
+	})
 	require.ErrorIs(t, err, fault.RequestIDReused)
 }
 

@@ -20,7 +20,8 @@ func (s *Service) WriteFile(ctx context.Context, req *workv1.WriteFileRequest) (
 	content := req.GetData()
 	if req.GetText() != "" {
 		if len(content) > 0 {
-			return nil, fault.InvalidArgument.New("give text or data, not both").WithField("data", "must be empty beside text")
+			return nil, fault.InvalidArgument.New("give text or data, not both").
+				WithField("data", "must be empty beside text")
 		}
 		content = []byte(req.GetText())
 	}
@@ -47,10 +48,12 @@ func (s *Service) EditFile(ctx context.Context, req *workv1.EditFileRequest) (*w
 		return nil, err
 	}
 	if req.GetOldText() == req.GetNewText() {
-		return nil, fault.InvalidArgument.New("old_text and new_text are the same, so nothing would change").WithField("new_text", "must differ from old_text")
+		return nil, fault.InvalidArgument.New("old_text and new_text are the same, so nothing would change").
+			WithField("new_text", "must differ from old_text")
 	}
 	if req.GetExpectedSha256() == homes.Absent {
-		return nil, fault.Invalid("expected_sha256", homes.Absent, "must be a SHA-256; a file that is absent cannot be edited")
+		return nil, fault.Invalid("expected_sha256", homes.Absent, "must be a SHA-256; a file that is absent cannot "+
+			"be edited")
 	}
 	ev, err := s.changeFile(ctx, change{
 		method: "EditFile", agentID: req.GetAgentId(), requestID: req.GetRequestId(), args: req,

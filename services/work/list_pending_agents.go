@@ -19,7 +19,8 @@ import (
 // lookedAt is how many agents ListPendingAgents looks at for a page.
 const lookedAt = 10_000
 
-// due says whether the work of an agent may call for a turn, so that the scheduler has to decide about it. It is part of the summary of an evicted agent.
+// due says whether the work of an agent may call for a turn, so that the scheduler has to decide about it. It is part
+// of the summary of an evicted agent.
 type due struct {
 	now     bool  // an item is runnable, or has deliveries that no turn has seen
 	recheck int64 // when the earliest reminder is due, in microseconds; 0 without one
@@ -30,7 +31,8 @@ func (a *agentWork) due() (d due) {
 	if a.deleted {
 		return due{}
 	}
-	d.now = a.classes[workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE].size()+a.classes[workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED].size() > 0
+	d.now = a.classes[workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE].size()+
+		a.classes[workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED].size() > 0
 	a.rechecks.each(byRecheck, nil, func(rec *workv1.WorkItemRecord) bool {
 		d.recheck = byRecheck.at(rec)
 		return false
@@ -61,7 +63,10 @@ func (s *State) pending(first, most int) (found []*workv1.PendingAgent, next int
 		case d.now:
 			found = append(found, &workv1.PendingAgent{Namespace: k.Namespace, AgentId: k.ID})
 		case d.recheck != 0:
-			found = append(found, &workv1.PendingAgent{Namespace: k.Namespace, AgentId: k.ID, RecheckAt: timestamppb.New(time.UnixMicro(d.recheck))})
+			found = append(found, &workv1.PendingAgent{
+				Namespace: k.Namespace, AgentId: k.ID,
+				RecheckAt: timestamppb.New(time.UnixMicro(d.recheck)),
+			})
 		}
 	}
 	return found, 0
@@ -69,7 +74,9 @@ func (s *State) pending(first, most int) (found []*workv1.PendingAgent, next int
 
 // ListPendingAgents lists the agents whose work may call for a turn. Only services may call it. It may leave out an
 // agent that is added while the list is read; the caller must learn of that one by its events.
-func (s *Service) ListPendingAgents(ctx context.Context, req *workv1.ListPendingAgentsRequest) (*workv1.ListPendingAgentsResponse, error) {
+func (s *Service) ListPendingAgents(ctx context.Context, req *workv1.ListPendingAgentsRequest) (
+	*workv1.ListPendingAgentsResponse, error,
+) {
 	if err := rpc.RequireService(ctx); err != nil {
 		return nil, err
 	}
@@ -84,9 +91,12 @@ func (s *Service) ListPendingAgents(ctx context.Context, req *workv1.ListPending
 		}
 	}
 	parts := s.engine.All()
-	at := slices.IndexFunc(parts, func(p *journal.Partition[*State]) bool { return p.Index() == int(req.GetPartition()) })
+	at := slices.IndexFunc(parts, func(p *journal.Partition[*State]) bool {
+		return p.Index() == int(req.GetPartition())
+	})
 	if at < 0 {
-		return nil, fault.Invalid("partition", strconv.Itoa(int(req.GetPartition())), "must be the number of a partition of the work plane")
+		return nil, fault.Invalid("partition", strconv.Itoa(int(req.GetPartition())),
+			"must be the number of a partition of the work plane")
 	}
 	next := 0
 	found, _, err := journal.View(ctx, parts[at], func(st *State) (found []*workv1.PendingAgent, _ error) {

@@ -39,7 +39,8 @@ func (r *rig) pendingOf() map[string]*timestamppb.Timestamp {
 	}
 }
 
-// The scheduler is told of the agents whose work may call for a turn, and reads no other: not to decide, and not to list them (SPEC D1).
+// The scheduler is told of the agents whose work may call for a turn, and reads no other: not to decide, and not to
+// list them (SPEC D1).
 func TestD1_AgentsWithPendingWork(t *testing.T) {
 	r := newRig(t)
 	require.Empty(t, r.pendingOf())
@@ -65,7 +66,10 @@ func TestD1_AgentsWithPendingWork(t *testing.T) {
 
 	reason, late, soon := "no key", epoch.Add(2*time.Hour), epoch.Add(time.Hour)
 	block := func(id string, at time.Time) {
-		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: id, BlockedBy: &reason, RecheckAt: timestamppb.New(at)})
+		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: id,
+			BlockedBy: &reason, RecheckAt: timestamppb.New(at),
+		})
 		require.NoError(t, err)
 	}
 	block(it, late)
@@ -73,14 +77,21 @@ func TestD1_AgentsWithPendingWork(t *testing.T) {
 	other := r.create("two").GetWorkItemId()
 	require.Equal(t, now, both())
 	block(other, soon)
-	require.Equal(t, map[string]*timestamppb.Timestamp{"keeper": timestamppb.New(soon)}, both(), "the earliest reminder")
+	require.Equal(t, map[string]*timestamppb.Timestamp{"keeper": timestamppb.New(soon)}, both(),
+		"the earliest reminder")
 	for _, id := range []string{other, it} {
-		_, err := r.client.ConsumeRecheck(planetest.As(t.Context(), rpc.RoleService), &workv1.ConsumeRecheckRequest{AgentId: "keeper", WorkItemId: id, RecheckAt: r.get(id).GetRecheckAt()})
+		_, err := r.client.ConsumeRecheck(planetest.As(t.Context(), rpc.RoleService), &workv1.ConsumeRecheckRequest{
+			AgentId: "keeper", WorkItemId: id, RecheckAt: r.get(id).GetRecheckAt(),
+		})
 		require.NoError(t, err)
 	}
 	require.Empty(t, both(), "both were given")
 
-	wait := &waitingv1.Wait{WaitId: "wt_1", AgentId: "keeper", WorkItemId: it, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, Revision: 1, Reason: "a reply", CreatedAt: timestamppb.New(epoch)}
+	wait := &waitingv1.Wait{
+		WaitId: "wt_1", AgentId: "keeper", WorkItemId: it, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
+		Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, Revision: 1, Reason: "a reply",
+		CreatedAt: timestamppb.New(epoch),
+	}
 	r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitRegistered{Wait: wait}})
 	require.Empty(t, both())
 	wait.Revision, wait.TriggerCount, wait.LastTriggeredAt = 2, 1, timestamppb.New(epoch)
@@ -94,13 +105,21 @@ func TestD1_AgentsWithPendingWork(t *testing.T) {
 	require.Equal(t, now, both(), "it is runnable again")
 }
 
-// Pages are bounded by how many agents are listed and by how many are looked at, and have everybody once. The number of an agent that was erased is passed over.
+// Pages are bounded by how many agents are listed and by how many are looked at, and have everybody once. The number of
+// an agent that was erased is passed over.
 func TestPagesOfPendingAgents(t *testing.T) {
 	s := NewState()
 	const each = page.MaxSize + 5
 	open := func(ns, agentID string, seq int) {
-		rec := &workv1.WorkItemRecord{WorkItemId: "wi_" + ns + agentID, AgentId: agentID, State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, CreatedAt: timestamppb.New(epoch), UpdatedAt: timestamppb.New(epoch)}
-		require.NoError(t, s.Apply(&journal.Event{Namespace: ns, AgentID: agentID, WorkItemID: rec.GetWorkItemId(), WalSeq: uint64(seq), CreatedAt: epoch, Payload: &workv1.WorkItemCreated{WorkItem: rec}}))
+		rec := &workv1.WorkItemRecord{
+			WorkItemId: "wi_" + ns + agentID, AgentId: agentID,
+			State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, CreatedAt: timestamppb.New(epoch),
+			UpdatedAt: timestamppb.New(epoch),
+		}
+		require.NoError(t, s.Apply(&journal.Event{
+			Namespace: ns, AgentID: agentID, WorkItemID: rec.GetWorkItemId(),
+			WalSeq: uint64(seq), CreatedAt: epoch, Payload: &workv1.WorkItemCreated{WorkItem: rec},
+		}))
 	}
 	for n := range each {
 		open("acme", fmt.Sprint("a", n), 2*n+1)
@@ -133,15 +152,21 @@ func TestX15_PendingAgentsAreForServices(t *testing.T) {
 		_, err := r.service.ListPendingAgents(planetest.As(t.Context(), role), &workv1.ListPendingAgentsRequest{})
 		require.ErrorIs(t, err, fault.PermissionDenied, role)
 	}
-	for _, token := range []string{"x", page.Token("pending-agents", "x"), page.Token("pending-agents", "-1"), page.Token("pending-agents", "0", "0"), page.Token("facts", "0")} {
-		_, err := r.client.ListPendingAgents(planetest.As(t.Context(), rpc.RoleService), &workv1.ListPendingAgentsRequest{PageToken: token})
+	for _, token := range []string{
+		"x", page.Token("pending-agents", "x"), page.Token("pending-agents", "-1"),
+		page.Token("pending-agents", "0", "0"), page.Token("facts", "0"),
+	} {
+		_, err := r.client.ListPendingAgents(planetest.As(t.Context(), rpc.RoleService),
+			&workv1.ListPendingAgentsRequest{PageToken: token})
 		require.ErrorIs(t, fault.From(err), fault.CursorInvalid, token)
 	}
-	resp, err := r.client.ListPendingAgents(planetest.As(t.Context(), rpc.RoleService), &workv1.ListPendingAgentsRequest{PageToken: page.Token("pending-agents", "99")})
+	resp, err := r.client.ListPendingAgents(planetest.As(t.Context(), rpc.RoleService),
+		&workv1.ListPendingAgentsRequest{PageToken: page.Token("pending-agents", "99")})
 	require.NoError(t, err)
 	require.Empty(t, resp.GetAgents(), "agents that were erased meanwhile")
 	for _, n := range []int32{-1, 1} {
-		_, err := r.client.ListPendingAgents(planetest.As(t.Context(), rpc.RoleService), &workv1.ListPendingAgentsRequest{Partition: n})
+		_, err := r.client.ListPendingAgents(planetest.As(t.Context(), rpc.RoleService),
+			&workv1.ListPendingAgentsRequest{Partition: n})
 		require.ErrorIs(t, fault.From(err), fault.InvalidArgument)
 		require.Equal(t, "partition", fault.From(err).Violations()[0].Field)
 	}

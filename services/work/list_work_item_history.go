@@ -16,9 +16,12 @@ import (
 // ListWorkItemHistory reads one page of an item's mutations back from the journal: all since
 // its creation, and the moves of the focus (SPEC W11). The oldest is first unless
 // newest_first is set.
-func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkItemHistoryRequest) (*workv1.ListWorkItemHistoryResponse, error) {
+func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkItemHistoryRequest) (
+	*workv1.ListWorkItemHistoryResponse, error,
+) {
 	actor := rpc.ActorFrom(ctx)
-	if err := fault.First(s.admit(actor, req.GetAgentId()), fault.ID("work_item_id", req.GetWorkItemId(), "wi_")); err != nil {
+	if err := fault.First(s.admit(actor, req.GetAgentId()), fault.ID("work_item_id", req.GetWorkItemId(),
+		"wi_")); err != nil {
 		return nil, err
 	}
 	size, err := page.Size(req.GetPageSize(), page.DefaultSize)
@@ -49,7 +52,9 @@ func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkI
 		}
 	}
 	part := s.engine.For(actor.Namespace, req.GetAgentId())
-	h := past.Of(req.GetWorkItemId(), seqs, func(seqs []uint64) ([]*journal.Event, error) { return journal.ReadBack(ctx, part, seqs) })
+	h := past.Of(req.GetWorkItemId(), seqs, func(seqs []uint64) ([]*journal.Event, error) {
+		return journal.ReadBack(ctx, part, seqs)
+	})
 	resp, next, err := h.Page(at, size, req.GetNewestFirst())
 	if err != nil {
 		return nil, err

@@ -54,15 +54,27 @@ func TestW11_HistorySaysWhoWhenWhatAndInWhichTurn(t *testing.T) {
 	r := newRig(t)
 	first, second := r.create("ship").GetWorkItemId(), r.create("test").GetWorkItemId()
 	run := "run_00000000000000000000000abc"
-	inRun := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: run})
-	_, err := r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{AgentId: "keeper", WorkItemId: first, RequestId: "q1"})
+	inRun := rpc.WithActor(t.Context(), rpc.Actor{
+		Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent,
+		AgentID: "keeper", RunID: run,
+	})
+	_, err := r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{
+		AgentId: "keeper", WorkItemId: first,
+		RequestId: "q1",
+	})
 	require.NoError(t, err)
-	_, err = r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{AgentId: "keeper", WorkItemId: second, Reason: "sooner"})
+	_, err = r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{
+		AgentId: "keeper", WorkItemId: second,
+		Reason: "sooner",
+	})
 	require.NoError(t, err)
 	r.pick(first)
 	r.clk.Advance(1e9)
 	operator := planetest.As(t.Context(), rpc.RoleOperator)
-	_, err = r.client.UpdateWorkItem(operator, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: first, BlockedBy: new("the licence")})
+	_, err = r.client.UpdateWorkItem(operator, &workv1.UpdateWorkItemRequest{
+		AgentId: "keeper", WorkItemId: first,
+		BlockedBy: new("the licence"),
+	})
 	require.NoError(t, err)
 	_, err = r.client.CompleteWorkItem(operator, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: first})
 	require.NoError(t, err)
@@ -70,13 +82,15 @@ func TestW11_HistorySaysWhoWhenWhatAndInWhichTurn(t *testing.T) {
 	for _, when := range []string{"live", "after a restart"} {
 		got := r.past(r.ctx, first, 0, false)
 		require.Equal(t, []string{
-			"1 work_item_created r1 agent/keeper objective:<nil>>ship state:<nil>>open plan_status:<nil>>draft created_at:<nil>>2026-03-01T12:00:00.000000Z",
+			"1 work_item_created r1 agent/keeper objective:<nil>>ship state:<nil>>open plan_status:<nil>>draft " +
+				"created_at:<nil>>2026-03-01T12:00:00.000000Z",
 			"2 work_item_picked r1 agent/keeper is_current:false>true",
 			"3 work_item_picked r1 agent/keeper is_current:true>false (sooner)",
 			"4 work_item_picked r1 agent/keeper is_current:false>true (test)",
 			"5 work_item_updated r2 operator blocked_by:<nil>>the licence",
 			"6 focus_released r2 operator is_current:true>false (blocked)",
-			"7 work_item_completed r3 operator state:open>completed blocked_by:the licence><nil> completed_at:<nil>>2026-03-01T12:00:01.000000Z",
+			"7 work_item_completed r3 operator state:open>completed blocked_by:the licence><nil> " +
+				"completed_at:<nil>>2026-03-01T12:00:01.000000Z",
 		}, linesOf(got), when)
 		require.Equal(t, run, got[1].GetRunId())
 		require.Equal(t, "trn_00000000000000000000000abc", got[1].GetTurnId())
@@ -95,7 +109,10 @@ func TestW11_HistoryPagesAreStableUnderWrites(t *testing.T) {
 	r := newRig(t)
 	itemID := r.create("v0").GetWorkItemId()
 	write := func(n int) {
-		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, Objective: new(fmt.Sprint("v", n))})
+		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+			Objective: new(fmt.Sprint("v", n)),
+		})
 		require.NoError(t, err)
 	}
 	for n := 1; n < 60; n++ {
@@ -118,12 +135,15 @@ func TestW11_HistoryPagesAreStableUnderWrites(t *testing.T) {
 	require.Equal(t, forward, backward)
 
 	for _, newest := range []bool{false, true} {
-		resp, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID, PageSize: 10, NewestFirst: newest})
+		resp, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
+			AgentId: "keeper", WorkItemId: itemID, PageSize: 10, NewestFirst: newest,
+		})
 		require.NoError(t, err)
 		last := resp.GetMutations()[9].GetNumber()
 		write(int(r.get(itemID).GetRevision()))
 		resp, err = r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
-			AgentId: "keeper", WorkItemId: itemID, PageSize: 10, NewestFirst: newest, PageToken: resp.GetNextPageToken(),
+			AgentId: "keeper", WorkItemId: itemID, PageSize: 10, NewestFirst: newest,
+			PageToken: resp.GetNextPageToken(),
 		})
 		require.NoError(t, err)
 		want := last + 1
@@ -143,12 +163,20 @@ func TestX9_HistoryIsBoundedByBytes(t *testing.T) {
 	todos := make([]*workv1.TodoItem, 200)
 	for n := range 12 {
 		for i := range todos {
-			todos[i] = &workv1.TodoItem{Text: fmt.Sprintf("%0999d%d", i, n%10), State: workv1.TodoState_TODO_STATE_PENDING}
+			todos[i] = &workv1.TodoItem{
+				Text:  fmt.Sprintf("%0999d%d", i, n%10),
+				State: workv1.TodoState_TODO_STATE_PENDING,
+			}
 		}
-		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, TodoList: &workv1.TodoList{Items: todos}})
+		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+			TodoList: &workv1.TodoList{Items: todos},
+		})
 		require.NoError(t, err)
 	}
-	resp, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID, PageSize: 500})
+	resp, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
+		AgentId: "keeper", WorkItemId: itemID, PageSize: 500,
+	})
 	require.NoError(t, err)
 	require.NotEmpty(t, resp.GetNextPageToken())
 	require.Less(t, proto.Size(resp), 2<<20+1<<19)
@@ -164,20 +192,44 @@ func TestW11_HistoryIsReadByWhoMayReadTheItem(t *testing.T) {
 		req  *workv1.ListWorkItemHistoryRequest
 		want error
 	}{
-		"no such item":       {r.ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: "wi_00000000000000000000000zzz"}, fault.NotFound},
-		"no item id":         {r.ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: "7"}, fault.InvalidArgument},
-		"another agent":      {planetest.AsAgent(t.Context(), "other"), &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID}, fault.PermissionDenied},
-		"another's item":     {planetest.AsAgent(t.Context(), "other"), &workv1.ListWorkItemHistoryRequest{AgentId: "other", WorkItemId: itemID}, fault.PermissionDenied},
-		"an outside system":  {planetest.As(t.Context(), rpc.RoleIntegration), &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID}, fault.PermissionDenied},
-		"a page too large":   {r.ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID, PageSize: 501}, fault.LimitExceeded},
-		"another list's":     {r.ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID, PageToken: "eHg"}, fault.CursorInvalid},
-		"an invented number": {r.ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID, PageToken: token(itemID, "99")}, fault.CursorInvalid},
-		"a negative number":  {r.ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID, PageToken: token(itemID, "-1")}, fault.CursorInvalid},
+		"no such item": {r.ctx, &workv1.ListWorkItemHistoryRequest{
+			AgentId: "keeper", WorkItemId: "wi_00000000000000000000000zzz",
+		}, fault.NotFound},
+		"no item id": {
+			r.ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: "7"},
+			fault.InvalidArgument,
+		},
+		"another agent": {planetest.AsAgent(t.Context(), "other"), &workv1.ListWorkItemHistoryRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+		}, fault.PermissionDenied},
+		"another's item": {planetest.AsAgent(t.Context(), "other"), &workv1.ListWorkItemHistoryRequest{
+			AgentId: "other", WorkItemId: itemID,
+		}, fault.PermissionDenied},
+		"an outside system": {planetest.As(t.Context(), rpc.RoleIntegration), &workv1.ListWorkItemHistoryRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+		}, fault.PermissionDenied},
+		"a page too large": {r.ctx, &workv1.ListWorkItemHistoryRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+			PageSize: 501,
+		}, fault.LimitExceeded},
+		"another list's": {r.ctx, &workv1.ListWorkItemHistoryRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+			PageToken: "eHg",
+		}, fault.CursorInvalid},
+		"an invented number": {r.ctx, &workv1.ListWorkItemHistoryRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+			PageToken: token(itemID, "99"),
+		}, fault.CursorInvalid},
+		"a negative number": {r.ctx, &workv1.ListWorkItemHistoryRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+			PageToken: token(itemID, "-1"),
+		}, fault.CursorInvalid},
 	} {
 		_, err := r.client.ListWorkItemHistory(c.ctx, c.req)
 		require.ErrorIs(t, err, c.want, name)
 	}
-	_, err := r.client.ListWorkItemHistory(planetest.As(t.Context(), rpc.RoleOperator), &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID})
+	_, err := r.client.ListWorkItemHistory(planetest.As(t.Context(), rpc.RoleOperator),
+		&workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID})
 	require.NoError(t, err)
 }
 
@@ -211,7 +263,8 @@ func TestW11_HistoriesTellEverything(t *testing.T) {
 						focus = c.GetTo().GetBoolValue()
 						continue
 					}
-					require.True(rt, proto.Equal(fields[c.GetField()], c.GetFrom()), "%s: %v, not %v", c.GetField(), fields[c.GetField()], c.GetFrom())
+					require.True(rt, proto.Equal(fields[c.GetField()], c.GetFrom()), "%s: %v, not %v", c.GetField(),
+						fields[c.GetField()], c.GetFrom())
 					delete(fields, c.GetField())
 					if c.GetTo() != nil {
 						fields[c.GetField()] = c.GetTo()

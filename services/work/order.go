@@ -76,11 +76,14 @@ func (t tree) each(o *order, after *workv1.WorkItemRecord, visit func(rec *workv
 }
 
 var (
-	byCreation      = ordered(derive.CreatedAt, derive.ByID)
-	byRecheck       = ordered(func(rec *workv1.WorkItemRecord) int64 { return derive.Micros(rec.GetRecheckAt()) }, derive.ByID)
+	byCreation = ordered(derive.CreatedAt, derive.ByID)
+	byRecheck  = ordered(func(rec *workv1.WorkItemRecord) int64 { return derive.Micros(rec.GetRecheckAt()) },
+		derive.ByID)
 	byUpdateNewest  = ordered(func(rec *workv1.WorkItemRecord) int64 { return -derive.UpdatedAt(rec) }, derive.ByID)
 	byResumption    = ordered(derive.ResumedOrUpdatedAt, derive.Older)
-	byTriggerNewest = ordered(func(rec *workv1.WorkItemRecord) int64 { return -derive.Micros(derive.LastTriggered(rec)) }, derive.Newer)
+	byTriggerNewest = ordered(func(rec *workv1.WorkItemRecord) int64 {
+		return -derive.Micros(derive.LastTriggered(rec))
+	}, derive.Newer)
 )
 
 // classOrder is the order of each candidate class (SPEC W9). It is nil for classes that derive.ClassOf does

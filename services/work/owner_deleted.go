@@ -27,7 +27,9 @@ func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*jour
 	if a != nil && a.deleted {
 		return nil
 	}
-	events := []*journal.Event{{Namespace: namespace, AgentID: agentID, Payload: &workv1.OwnerDeleted{AgentId: agentID}}}
+	events := []*journal.Event{
+		{Namespace: namespace, AgentID: agentID, Payload: &workv1.OwnerDeleted{AgentId: agentID}},
+	}
 	if a == nil {
 		return events
 	}
@@ -42,7 +44,10 @@ func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*jour
 		if release {
 			current = ""
 		}
-		ev := itemEvent(it, old, &workv1.WorkItemUpdated{WorkItem: it, ChangedFields: []string{"blocked_by"}, CurrentWorkItemId: current})
+		ev := itemEvent(it, old, &workv1.WorkItemUpdated{
+			WorkItem: it, ChangedFields: []string{"blocked_by"},
+			CurrentWorkItemId: current,
+		})
 		ev.Namespace = namespace
 		events = append(events, ev)
 		if release {
@@ -59,7 +64,8 @@ func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*jour
 // other.
 func (s *State) ownerAlive(namespace, agentID string) error {
 	if s.ownerIsDeleted(namespace, agentID) {
-		return fault.AgentDeleted.Newf("agent %q is deleted; no item can be created for it", agentID).With("agent_id", agentID)
+		return fault.AgentDeleted.Newf("agent %q is deleted; no item can be created for it", agentID).
+			With("agent_id", agentID)
 	}
 	return nil
 }
@@ -75,7 +81,8 @@ func (s *State) ownerIsDeleted(namespace, agentID string) bool {
 func (s *State) mutable(namespace, agentID, itemID string) (*workv1.WorkItemRecord, error) {
 	it, err := s.owned(namespace, agentID, itemID)
 	if err == nil && s.ownerIsDeleted(namespace, agentID) {
-		return nil, fault.AgentDeleted.Newf("agent %q is deleted, so its work item %q is read-only; create an item of another agent for what is left to do", agentID, itemID).
+		return nil, fault.AgentDeleted.Newf("agent %q is deleted, so its work item %q is read-only; create an item "+
+			"of another agent for what is left to do", agentID, itemID).
 			With("agent_id", agentID).With("work_item_id", itemID)
 	}
 	return it, err

@@ -22,12 +22,17 @@ import (
 func TestA8_ItemsOfADeletedAgent(t *testing.T) {
 	r := newRig(t)
 	writer := r.journals.NewWriter(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
-	first, second, finished := r.create("one").GetWorkItemId(), r.create("two").GetWorkItemId(), r.create("three").GetWorkItemId()
-	_, err := r.service.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: finished})
+	first, second, finished := r.create("one").GetWorkItemId(), r.create("two").GetWorkItemId(), r.create("three").
+		GetWorkItemId()
+	_, err := r.service.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{
+		AgentId: "keeper", WorkItemId: finished,
+	})
 	require.NoError(t, err)
 	r.pick(second)
 	before := len(r.events())
-	deleting := &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}}}
+	deleting := &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{
+		Agent: &agentv1.Agent{AgentId: "keeper"},
+	}}
 	writer.Write(deleting)
 	writer.Write(deleting)
 	eventually(t, func() bool { return r.get(second).GetBlockedBy() == blockerOwnerDeleted })
@@ -58,38 +63,58 @@ func TestA8_ItemsOfADeletedAgentAreReadOnly(t *testing.T) {
 	open, finished := r.create("one").GetWorkItemId(), r.create("two").GetWorkItemId()
 	_, err := r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: finished})
 	require.NoError(t, err)
-	r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}}})
+	r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{
+		Agent: &agentv1.Agent{AgentId: "keeper"},
+	}})
 	wait := &waitingv1.Wait{
-		WaitId: "wt_00000000000000000000000001", AgentId: "keeper", WorkItemId: open, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
+		WaitId: "wt_00000000000000000000000001", AgentId: "keeper", WorkItemId: open,
+		Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
 		Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, Revision: 1,
 	}
 	text := "x"
 	before := len(r.events())
 	for range 2 {
 		for _, item := range []string{open, finished} {
-			for _, ctx := range []context.Context{r.ctx, planetest.As(t.Context(), rpc.RoleOperator), planetest.As(t.Context(), rpc.RoleAdmin), planetest.As(t.Context(), rpc.RoleService)} {
-				_, err := r.client.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: item, Objective: &text})
+			for _, ctx := range []context.Context{
+				r.ctx, planetest.As(t.Context(), rpc.RoleOperator),
+				planetest.As(t.Context(), rpc.RoleAdmin), planetest.As(t.Context(), rpc.RoleService),
+			} {
+				_, err := r.client.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+					AgentId: "keeper", WorkItemId: item, Objective: &text,
+				})
 				require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
 				require.ErrorContains(t, err, item)
-				_, err = r.client.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: item, ClearBlockedBy: true})
+				_, err = r.client.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+					AgentId: "keeper", WorkItemId: item,
+					ClearBlockedBy: true,
+				})
 				require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
-				_, err = r.client.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: item})
+				_, err = r.client.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
+					AgentId: "keeper", WorkItemId: item,
+				})
 				require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
 			}
 			_, err := r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{AgentId: "keeper", WorkItemId: item})
 			require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
-			_, err = r.client.AttachWait(planetest.As(t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{AgentId: "keeper", WorkItemId: item, Wait: AttachedWaitOf(wait)})
+			_, err = r.client.AttachWait(planetest.As(t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
+				AgentId: "keeper", WorkItemId: item, Wait: AttachedWaitOf(wait),
+			})
 			require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
 		}
 		r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitRegistered{Wait: wait}})
-		_, err = r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: open, BlockedBy: proto.String(blockerOwnerDeleted)})
+		_, err = r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: open,
+			BlockedBy: proto.String(blockerOwnerDeleted),
+		})
 		require.ErrorIs(t, fault.From(err), fault.AgentDeleted, "an agent does not delete")
 		require.Equal(t, blockerOwnerDeleted, r.get(open).GetBlockedBy())
 		require.Empty(t, r.get(open).GetWaits())
 		require.Len(t, r.events(), before, "a refusal changes nothing")
 		r.restart()
 	}
-	_, err = r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: open, BlockedBy: proto.String(blockerOwnerDeleted)})
+	_, err = r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{
+		AgentId: "keeper", WorkItemId: open, BlockedBy: proto.String(blockerOwnerDeleted),
+	})
 	require.NoError(t, err, "the deletion may be repeated")
 }
 
@@ -102,7 +127,9 @@ func TestA8_ManyItemsOfADeletedAgent(t *testing.T) {
 	for range 400 {
 		r.create(strings.Repeat("x", 1900))
 	}
-	r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}}})
+	r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{
+		Agent: &agentv1.Agent{AgentId: "keeper"},
+	}})
 	blocked := 0
 	l, err := r.service.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 500})
 	require.NoError(t, err)
@@ -114,14 +141,17 @@ func TestA8_ManyItemsOfADeletedAgent(t *testing.T) {
 	require.Greater(t, blocked, 100)
 	require.Less(t, blocked, 400)
 	for _, it := range l.GetWorkItems() {
-		_, err := r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: it.GetWorkItemId(), BlockedBy: proto.String(blockerOwnerDeleted)})
+		_, err := r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: it.GetWorkItemId(), BlockedBy: proto.String(blockerOwnerDeleted),
+		})
 		require.NoError(t, err)
 		require.Equal(t, blockerOwnerDeleted, r.get(it.GetWorkItemId()).GetBlockedBy())
 	}
 }
 
-// What is remembered of an agent that exists is forgotten once its deletion is known: a repeated creation is answered as
-// before, another one is refused as by a server that never heard of the agent, and the name is kept nowhere (SPEC X16.2).
+// What is remembered of an agent that exists is forgotten once its deletion is known: a repeated creation is answered
+// as before, another one is refused as by a server that never heard of the agent, and the name is kept nowhere (SPEC
+// X16.2).
 func TestA8_ADeletedAgentIsNotRemembered(t *testing.T) {
 	r := newRig(t)
 	req := &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "one", RequestId: "r1"}
@@ -134,7 +164,9 @@ func TestA8_ADeletedAgentIsNotRemembered(t *testing.T) {
 	}
 	require.Equal(t, 1, remembered())
 	r.agents["keeper"] = false
-	r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}}})
+	r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{
+		Agent: &agentv1.Agent{AgentId: "keeper"},
+	}})
 	for range 2 {
 		eventually(t, func() bool { return remembered() == 0 })
 		again, err := r.client.CreateWorkItem(r.ctx, req)

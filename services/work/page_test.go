@@ -15,7 +15,8 @@ import (
 	"quartet/pkg/plane"
 )
 
-// checkPages writes and reads the state that events lead to in pages, a few times in between. It is the same as one that evicts nothing.
+// checkPages writes and reads the state that events lead to in pages, a few times in between. It is the same as one
+// that evicts nothing.
 func checkPages(t *testing.T, events []*journal.Event) {
 	t.Helper()
 	s, whole := pagestest.Checked(evicting(t), max(50, len(events)/4), nil), NewState()
@@ -29,7 +30,10 @@ func checkPages(t *testing.T, events []*journal.Event) {
 	for _, ev := range events {
 		if k := plane.KeyOf(ev.Namespace, ev.AgentID); !agents[k] {
 			agents[k] = true
-			require.NoError(t, s.Apply(&journal.Event{Namespace: ev.Namespace, AgentID: ev.AgentID, WalSeq: 1 << 40, Payload: &workv1.OwnerDeleted{AgentId: ev.AgentID}}))
+			require.NoError(t, s.Apply(&journal.Event{
+				Namespace: ev.Namespace, AgentID: ev.AgentID, WalSeq: 1 << 40,
+				Payload: &workv1.OwnerDeleted{AgentId: ev.AgentID},
+			}))
 		}
 	}
 	erased, err := s.EraseDeleted()
@@ -43,17 +47,24 @@ func checkPages(t *testing.T, events []*journal.Event) {
 func TestPagesOfManyWaits(t *testing.T) {
 	s := pagestest.Checked(evicting(t), 1, nil)
 	for i := range endedMemory + 5 {
-		require.NoError(t, s.Apply(&journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: "wi_1", WalSeq: uint64(i + 1), Payload: &workv1.WaitDetached{
-			WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_1", AgentId: "keeper"}, WaitId: fmt.Sprint("wt_", i),
-		}}))
+		require.NoError(t, s.Apply(&journal.Event{
+			Namespace: "acme", AgentID: "keeper", WorkItemID: "wi_1",
+			WalSeq: uint64(i + 1), Payload: &workv1.WaitDetached{
+				WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_1", AgentId: "keeper"}, WaitId: fmt.Sprint("wt_", i),
+			},
+		}))
 	}
-	require.Len(t, s.Paged.Page(headOf(plane.KeyOf("acme", "keeper"))).(*workv1.AgentWorkPage).GetEndedWaitIds(), endedMemory)
+	require.Len(t, s.Paged.Page(headOf(plane.KeyOf("acme", "keeper"))).(*workv1.AgentWorkPage).GetEndedWaitIds(),
+		endedMemory)
 }
 
 func TestPagesThatAreInvalid(t *testing.T) {
 	keeper := blockOf(plane.KeyOf("acme", "keeper"), 0)
 	item := func(change func(e *workv1.WorkItemEntry)) *workv1.WorkItemEntry {
-		e := &workv1.WorkItemEntry{WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_1", AgentId: "keeper"}, HistoryLast: 300, HistorySteps: []byte{1, 0xab, 2}}
+		e := &workv1.WorkItemEntry{
+			WorkItem:    &workv1.WorkItemRecord{WorkItemId: "wi_1", AgentId: "keeper"},
+			HistoryLast: 300, HistorySteps: []byte{1, 0xab, 2},
+		}
 		change(e)
 		return e
 	}
@@ -62,14 +73,49 @@ func TestPagesThatAreInvalid(t *testing.T) {
 		page proto.Message
 		want string
 	}{
-		"another type":        {&emptypb.Empty{}, "no page of type *emptypb.Empty"},
-		"no record":           {&workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{{}}}, "agent acme/keeper: an item without a record"},
-		"no id":               {&workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.WorkItem.WorkItemId = "" })}}, "without a record or an id"},
-		"another agent's":     {&workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.WorkItem.AgentId = "other" })}}, `item wi_1 belongs to agent "other"`},
-		"twice":               {&workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{good, good}}, "item wi_1 is there twice"},
-		"a cut history":       {&workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.HistorySteps = e.GetHistorySteps()[:2] })}}, "its history does not end"},
-		"a shorter history":   {&workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.HistorySteps = e.GetHistorySteps()[:1] })}}, "its history does not end"},
-		"a history of others": {&workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.HistoryLast++ })}}, "at its last event 301"},
+		"another type": {&emptypb.Empty{}, "no page of type *emptypb.Empty"},
+		"no record": {
+			&workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{{}}},
+			"agent acme/keeper: an item without a record",
+		},
+		"no id": {
+			&workv1.AgentWorkPage{
+				Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.WorkItem.WorkItemId = "" })},
+			},
+			"without a record or an id",
+		},
+		"another agent's": {
+			&workv1.AgentWorkPage{
+				Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.WorkItem.AgentId = "other" })},
+			},
+			`item wi_1 belongs to agent "other"`,
+		},
+		"twice": {
+			&workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{good, good}},
+			"item wi_1 is there twice",
+		},
+		"a cut history": {
+			&workv1.AgentWorkPage{
+				Items: []*workv1.WorkItemEntry{
+					item(func(e *workv1.WorkItemEntry) { e.HistorySteps = e.GetHistorySteps()[:2] }),
+				},
+			},
+			"its history does not end",
+		},
+		"a shorter history": {
+			&workv1.AgentWorkPage{
+				Items: []*workv1.WorkItemEntry{
+					item(func(e *workv1.WorkItemEntry) { e.HistorySteps = e.GetHistorySteps()[:1] }),
+				},
+			},
+			"its history does not end",
+		},
+		"a history of others": {
+			&workv1.AgentWorkPage{
+				Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.HistoryLast++ })},
+			},
+			"at its last event 301",
+		},
 	} {
 		require.ErrorContains(t, NewState().AddPage(keeper, c.page), c.want, name)
 	}
@@ -77,10 +123,15 @@ func TestPagesThatAreInvalid(t *testing.T) {
 	page := &workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{good}}
 	require.NoError(t, s.AddPage(keeper, page))
 	require.ErrorContains(t, s.AddPage(keeper, page), "item wi_1 is there twice")
-	other := &workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.WorkItem.WorkItemId = "wi_2" })}}
+	other := &workv1.AgentWorkPage{
+		Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.WorkItem.WorkItemId = "wi_2" })},
+	}
 	require.ErrorContains(t, s.AddPage(keeper, other), "item wi_2 is in the place of item wi_1")
 	require.ErrorContains(t, s.AddPage(headOf(plane.KeyOf("acme", "keeper")), other), "no page")
-	for _, id := range []string{"other/", "keeper", "keeper/1", "keeper/00", "keeper/-1", "keeper/99999999999999999999"} {
+	for _, id := range []string{
+		"other/", "keeper", "keeper/1", "keeper/00", "keeper/-1",
+		"keeper/99999999999999999999",
+	} {
 		require.Nil(t, s.Page(pages.Owner{Namespace: "acme", ID: id}), id)
 	}
 }
@@ -91,17 +142,23 @@ func TestPagesOfManyItems(t *testing.T) {
 	k := plane.KeyOf("acme", "keeper")
 	for i := range 2*pageItems + 3 {
 		id := fmt.Sprint("wi_", i)
-		require.NoError(t, s.Apply(&journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: id, WalSeq: uint64(i + 1), Payload: &workv1.WorkItemCreated{
-			WorkItem: &workv1.WorkItemRecord{WorkItemId: id, AgentId: "keeper"},
-		}}))
+		require.NoError(t, s.Apply(&journal.Event{
+			Namespace: "acme", AgentID: "keeper", WorkItemID: id,
+			WalSeq: uint64(i + 1), Payload: &workv1.WorkItemCreated{
+				WorkItem: &workv1.WorkItemRecord{WorkItemId: id, AgentId: "keeper"},
+			},
+		}))
 	}
 	require.NoError(t, s.Check())
 	for block, n := range []int{pageItems, pageItems, 3} {
 		require.Len(t, s.Paged.Page(blockOf(k, block*pageItems)).(*workv1.AgentWorkPage).GetItems(), n)
 	}
 	var touched []pages.Owner
-	s.Paged.Owners(&journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: "wi_70", Payload: &workv1.WorkItemUpdated{
-		WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_70", AgentId: "keeper"},
-	}}, func(o pages.Owner) { touched = append(touched, o) })
+	s.Paged.Owners(&journal.Event{
+		Namespace: "acme", AgentID: "keeper", WorkItemID: "wi_70",
+		Payload: &workv1.WorkItemUpdated{
+			WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_70", AgentId: "keeper"},
+		},
+	}, func(o pages.Owner) { touched = append(touched, o) })
 	require.ElementsMatch(t, []pages.Owner{blockOf(k, 70), blockOf(k, 70), headOf(k)}, touched)
 }

@@ -16,14 +16,17 @@ import (
 
 // PickWorkItem moves the agent's focus to an open item (SPEC W4). A blocked or waiting item
 // may be picked for inspection, which does not change its readiness.
-func (s *Service) PickWorkItem(ctx context.Context, req *workv1.PickWorkItemRequest) (*workv1.PickWorkItemResponse, error) {
+func (s *Service) PickWorkItem(ctx context.Context, req *workv1.PickWorkItemRequest) (*workv1.PickWorkItemResponse,
+	error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
 	if actor.Role == rpc.RoleOperator {
 		// SPEC X15: what an agent thinks about next is its own to say.
-		return nil, fault.PermissionDenied.New("an operator does not pick; send the agent a message that says what matters")
+		return nil,
+			fault.PermissionDenied.New("an operator does not pick; send the agent a message that says what matters")
 	}
 	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
@@ -48,14 +51,17 @@ func (s *Service) PickWorkItem(ctx context.Context, req *workv1.PickWorkItemRequ
 
 // decidePick is the rule of PickWorkItem. It writes an event also if the item is in focus
 // already. Leaving a runnable item without a reason is only a warning.
-func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (journal.Decision[*workv1.PickWorkItemResponse], error) {
+func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (
+	journal.Decision[*workv1.PickWorkItemResponse], error,
+) {
 	var none journal.Decision[*workv1.PickWorkItemResponse]
 	it, err := s.mutable(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
 	if err != nil {
 		return none, err
 	}
 	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
-		return none, fault.WorkItemCompleted.Newf("work item %q is completed and cannot be picked; ListWorkItems with filter queued shows what can", it.GetWorkItemId()).
+		return none, fault.WorkItemCompleted.Newf("work item %q is completed and cannot be picked; ListWorkItems "+
+			"with filter queued shows what can", it.GetWorkItemId()).
 			With("work_item_id", it.GetWorkItemId())
 	}
 	if it.GetResumed() != nil {
@@ -91,18 +97,21 @@ var answerPick = journal.AnswerOf(func(p *workv1.WorkItemPicked) *workv1.PickWor
 	resp := &workv1.PickWorkItemResponse{
 		WorkItem:         derive.View(p.GetWorkItem(), p.GetCurrentWorkItemId()),
 		PreviousWorkItem: derive.View(p.GetPreviousWorkItem(), p.GetCurrentWorkItemId()),
-		BindingNote:      fmt.Sprintf("Further calls of this turn are bound to work item %s unless they name another.", p.GetCurrentWorkItemId()),
+		BindingNote: fmt.Sprintf("Further calls of this turn are bound to work item %s unless they name another.",
+			p.GetCurrentWorkItemId()),
 	}
 	if p.GetReasonMissing() {
 		resp.Warnings = append(resp.Warnings, &workv1.Warning{
-			Kind:    workv1.WarningKind_WARNING_KIND_REASON_MISSING,
-			Message: fmt.Sprintf("Work item %s is still runnable; give a reason when you leave a runnable item.", p.GetPreviousWorkItemId()),
+			Kind: workv1.WarningKind_WARNING_KIND_REASON_MISSING,
+			Message: fmt.Sprintf("Work item %s is still runnable; give a reason when you leave a runnable item.",
+				p.GetPreviousWorkItemId()),
 		})
 	}
 	if r := p.GetCurrentReadiness(); r != workv1.Readiness_READINESS_RUNNABLE {
 		resp.Warnings = append(resp.Warnings, &workv1.Warning{
-			Kind:    workv1.WarningKind_WARNING_KIND_NOT_RUNNABLE,
-			Message: fmt.Sprintf("Work item %s is %s; picking it for inspection does not make it runnable.", p.GetCurrentWorkItemId(), derive.ReadinessNames[r]),
+			Kind: workv1.WarningKind_WARNING_KIND_NOT_RUNNABLE,
+			Message: fmt.Sprintf("Work item %s is %s; picking it for inspection does not make it runnable.",
+				p.GetCurrentWorkItemId(), derive.ReadinessNames[r]),
 		})
 	}
 	return resp

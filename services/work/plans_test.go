@@ -54,7 +54,10 @@ func TestW2_CreationMakesThePlanFile(t *testing.T) {
 
 func TestW2_SeedIsWrittenOnceAndNeverOverAnEdit(t *testing.T) {
 	r := newRig(t)
-	req := &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "ship", Plan: "# Plan\n1. build\n", RequestId: "r1"}
+	req := &workv1.CreateWorkItemRequest{
+		AgentId: "keeper", Objective: "ship", Plan: "# Plan\n1. build\n",
+		RequestId: "r1",
+	}
 	resp, err := r.client.CreateWorkItem(r.ctx, req)
 	require.NoError(t, err)
 	it := resp.GetWorkItem()
@@ -142,16 +145,20 @@ func TestW3_AMissingPlanIsMadeWhenItIsLookedAt(t *testing.T) {
 	require.NoFileExists(t, r.planPath(itemID))
 }
 
-// The empty plan file of an item that is completed is removed with its folder. One with content, and a folder with other files, stay.
+// The empty plan file of an item that is completed is removed with its folder. One with content, and a folder with
+// other files, stay.
 func TestW2_AnEmptyPlanIsRemovedWithItsItem(t *testing.T) {
 	r := newRig(t)
 	complete := func(itemID string) *workv1.PlanArtifact {
 		t.Helper()
-		resp, err := r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
+		resp, err := r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+		})
 		require.NoError(t, err)
 		return resp.GetWorkItem().GetPlanArtifact()
 	}
-	empty, planned, other, late := r.create("a").GetWorkItemId(), r.create("b").GetWorkItemId(), r.create("c").GetWorkItemId(), r.create("d").GetWorkItemId()
+	empty, planned, other, late := r.create("a").GetWorkItemId(), r.create("b").GetWorkItemId(),
+		r.create("c").GetWorkItemId(), r.create("d").GetWorkItemId()
 	r.writePlan(planned, "# plan")
 	note := filepath.Join(filepath.Dir(r.planPath(other)), "note.md")
 	require.NoError(t, os.WriteFile(note, []byte("x"), 0o600))
@@ -174,7 +181,8 @@ func TestW2_AnEmptyPlanIsRemovedWithItsItem(t *testing.T) {
 	require.NoError(t, os.WriteFile(r.planPath(late), nil, 0o600))
 	complete(late)
 	require.NoDirExists(t, filepath.Dir(r.planPath(late)))
-	_, err := r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{AgentId: "keeper", Path: "work-items/" + late + "/plan.md", Text: "after all"})
+	_, err := r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{AgentId: "keeper", Path: "work-items/" + late +
+		"/plan.md", Text: "after all"})
 	require.NoError(t, err)
 	complete(late)
 	require.Equal(t, sha("after all"), r.get(late).GetPlanArtifact().GetSha256())
@@ -258,7 +266,10 @@ func TestX1_AnUnwritablePlanCreatesNothing(t *testing.T) {
 	// A file stands where the agent's folder would be.
 	require.NoError(t, os.MkdirAll(filepath.Join(r.home, "acme"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(r.home, "acme", "keeper"), nil, 0o600))
-	_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "ship", Plan: "seed"})
+	_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+		AgentId: "keeper", Objective: "ship",
+		Plan: "seed",
+	})
 	require.ErrorIs(t, err, fault.Storage)
 	require.NotContains(t, err.Error(), r.home, "internal text does not cross")
 	require.Empty(t, r.events())
@@ -285,10 +296,16 @@ func (r *rig) planFolders() (names []string) {
 func TestX5_ARefusedCreationLeavesNoPlan(t *testing.T) {
 	r := newRig(t)
 	req := func(requestID string) *workv1.CreateWorkItemRequest {
-		return &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "ship", Plan: "seed " + requestID, RequestId: requestID}
+		return &workv1.CreateWorkItemRequest{
+			AgentId: "keeper", Objective: "ship", Plan: "seed " + requestID,
+			RequestId: requestID,
+		}
 	}
 	full := func(used int64) {
-		require.NoError(t, r.room.Measure(func() (room.State, error) { return room.State{Used: used, Limit: 1 << 30}, nil }))
+		require.NoError(t, r.room.Measure(func() (room.State, error) {
+			return room.State{Used: used, Limit: 1 << 30},
+				nil
+		}))
 	}
 	full(1 << 30)
 	for _, id := range []string{"", "", "r1"} {
@@ -306,7 +323,9 @@ func TestX5_ARefusedCreationLeavesNoPlan(t *testing.T) {
 	require.ErrorIs(t, fault.From(err), fault.RequestIDReused)
 	require.Equal(t, "seed r1", r.get(made.GetWorkItem().GetWorkItemId()).GetPlanArtifact().GetPreview())
 
-	deleting := &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}}}
+	deleting := &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{
+		Agent: &agentv1.Agent{AgentId: "keeper"},
+	}}
 	r.hear(deleting)
 	_, err = r.client.CreateWorkItem(r.ctx, req("")) // by the rule, since the agent plane does not say so yet
 	require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
@@ -354,7 +373,10 @@ func TestX1_ACreationCutShortKeepsItsPlan(t *testing.T) {
 		<-held.waits
 		cancel()
 	}()
-	_, err := r.service.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "ship", Plan: "seed"})
+	_, err := r.service.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+		AgentId: "keeper", Objective: "ship",
+		Plan: "seed",
+	})
 	require.Equal(t, "unknown", fault.From(err).Metadata()["outcome"])
 	close(held.goes)
 	eventually(t, func() bool { return len(r.events()) == 1 })

@@ -15,7 +15,9 @@ import (
 // plane decides which round qualifies; this plane ensures that an item has at most one report,
 // which is never replaced. For an item that is open or has a report, the call changes nothing
 // and returns the item, with promoted false and no error.
-func (s *Service) PromoteReport(ctx context.Context, req *workv1.PromoteReportRequest) (*workv1.PromoteReportResponse, error) {
+func (s *Service) PromoteReport(ctx context.Context, req *workv1.PromoteReportRequest) (*workv1.PromoteReportResponse,
+	error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
 		rpc.RequireService(ctx),
@@ -35,7 +37,9 @@ func (s *Service) PromoteReport(ctx context.Context, req *workv1.PromoteReportRe
 }
 
 // decidePromote is the rule of PromoteReport.
-func decidePromote(s *State, env journal.Env, req *workv1.PromoteReportRequest) (journal.Decision[*workv1.PromoteReportResponse], error) {
+func decidePromote(s *State, env journal.Env, req *workv1.PromoteReportRequest) (
+	journal.Decision[*workv1.PromoteReportResponse], error,
+) {
 	var none journal.Decision[*workv1.PromoteReportResponse]
 	old, err := s.owned(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
 	if err != nil {

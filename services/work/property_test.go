@@ -37,10 +37,14 @@ func TestX7_RandomHistories(t *testing.T) {
 			h.step()
 		}
 		if rapid.Bool().Draw(rt, "deleted") {
-			h.hear(&journal.Event{Namespace: "acme", AgentID: "other", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "other"}}})
+			h.hear(&journal.Event{Namespace: "acme", AgentID: "other", Payload: &agentv1.AgentDeleting{
+				Agent: &agentv1.Agent{AgentId: "other"},
+			}})
 			h.step()
 		}
-		live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*State, error) { return s, nil })
+		live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*State, error) {
+			return s, nil
+		})
 		require.NoError(rt, err)
 		replayed, whole := pagestest.Checked(fresh, 10, &seen), NewState() // whole evicts nothing
 		items := map[string]*workv1.WorkItemRecord{}
@@ -87,7 +91,10 @@ func (h *randomRun) step() {
 	rt := h.rt
 	h.clk.Advance(time.Duration(rapid.Int64Range(0, int64(3*time.Second)).Draw(rt, "pause")))
 	agent := rapid.SampledFrom(h.agents).Draw(rt, "agent")
-	ctx := rpc.WithActor(context.Background(), rpc.Actor{Namespace: "acme", Principal: "agent/" + agent, Role: rpc.RoleAgent, AgentID: agent})
+	ctx := rpc.WithActor(context.Background(), rpc.Actor{
+		Namespace: "acme", Principal: "agent/" + agent,
+		Role: rpc.RoleAgent, AgentID: agent,
+	})
 	service := planetest.As(context.Background(), rpc.RoleService)
 	item := "wi_00000000000000000000000zzz"
 	if len(h.items) > 0 && rapid.IntRange(0, 9).Draw(rt, "known") > 0 {
@@ -107,9 +114,15 @@ func (h *randomRun) step() {
 			h.items = append(h.items, resp.GetWorkItem().GetWorkItemId())
 		}
 	case 2, 3:
-		_, _ = h.service.PickWorkItem(ctx, &workv1.PickWorkItemRequest{AgentId: agent, RequestId: request, WorkItemId: item})
+		_, _ = h.service.PickWorkItem(ctx, &workv1.PickWorkItemRequest{
+			AgentId: agent, RequestId: request,
+			WorkItemId: item,
+		})
 	case 4, 5:
-		req := &workv1.UpdateWorkItemRequest{AgentId: agent, RequestId: request, WorkItemId: item, PlanStatus: workv1.PlanStatus(rapid.Int32Range(0, 3).Draw(rt, "plan"))}
+		req := &workv1.UpdateWorkItemRequest{
+			AgentId: agent, RequestId: request, WorkItemId: item,
+			PlanStatus: workv1.PlanStatus(rapid.Int32Range(0, 3).Draw(rt, "plan")),
+		}
 		switch rapid.IntRange(0, 3).Draw(rt, "blocker") {
 		case 0:
 			req.BlockedBy = new(string)
@@ -117,7 +130,8 @@ func (h *randomRun) step() {
 		case 1:
 			req.ClearBlockedBy = true
 		case 2:
-			req.RecheckAt = timestamppb.New(h.clk.Now().Add(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(rt, "in"))))
+			req.RecheckAt = timestamppb.New(h.clk.Now().
+				Add(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(rt, "in"))))
 		}
 		if rapid.Bool().Draw(rt, "fenced") {
 			rev := rapid.Int64Range(1, 4).Draw(rt, "revision")
@@ -125,8 +139,14 @@ func (h *randomRun) step() {
 		}
 		_, _ = h.service.UpdateWorkItem(ctx, req)
 	case 6:
-		_, _ = h.service.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: agent, RequestId: request, WorkItemId: item})
-		_, _ = h.service.PromoteReport(service, &workv1.PromoteReportRequest{AgentId: agent, WorkItemId: item, Text: "report"})
+		_, _ = h.service.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
+			AgentId: agent, RequestId: request,
+			WorkItemId: item,
+		})
+		_, _ = h.service.PromoteReport(service, &workv1.PromoteReportRequest{
+			AgentId: agent, WorkItemId: item,
+			Text: "report",
+		})
 	case 7:
 		h.beginWait(service, agent, item)
 	default:
@@ -138,9 +158,11 @@ func (h *randomRun) step() {
 func (h *randomRun) beginWait(ctx context.Context, agent, item string) {
 	h.n++
 	w := &waitingv1.Wait{
-		WaitId: fmt.Sprintf("wt_%026d", h.n), AgentId: agent, WorkItemId: item, Mode: waitingv1.WaitMode(rapid.Int32Range(1, 2).Draw(h.rt, "mode")),
+		WaitId: fmt.Sprintf("wt_%026d", h.n), AgentId: agent, WorkItemId: item,
+		Mode: waitingv1.WaitMode(rapid.Int32Range(1, 2).Draw(h.rt, "mode")),
 		Kind: waitingv1.WaitKind(rapid.Int32Range(1, 5).Draw(h.rt, "kind")), Reason: "wait", Revision: 1,
-		Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, CreatedAt: timestamppb.New(h.clk.Now().Truncate(time.Microsecond)),
+		Status:    waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+		CreatedAt: timestamppb.New(h.clk.Now().Truncate(time.Microsecond)),
 	}
 	h.waits = append(h.waits, w)
 	h.tell(ctx, w, &waitingv1.WaitRegistered{Wait: w})
@@ -179,7 +201,10 @@ func (h *randomRun) moveWait(ctx context.Context) {
 
 func (h *randomRun) tell(ctx context.Context, w *waitingv1.Wait, payload proto.Message) {
 	if rapid.Bool().Draw(h.rt, "call") && w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
-		_, _ = h.service.AttachWait(ctx, &workv1.AttachWaitRequest{AgentId: w.GetAgentId(), WorkItemId: w.GetWorkItemId(), Wait: AttachedWaitOf(w)})
+		_, _ = h.service.AttachWait(ctx, &workv1.AttachWaitRequest{
+			AgentId:    w.GetAgentId(),
+			WorkItemId: w.GetWorkItemId(), Wait: AttachedWaitOf(w),
+		})
 	}
 	if rapid.Bool().Draw(h.rt, "event") {
 		h.hear(&journal.Event{Namespace: "acme", AgentID: w.GetAgentId(), Payload: payload})
@@ -208,7 +233,10 @@ func checkStep(t require.TestingT, seen map[string]*workv1.WorkItemRecord, ev *j
 		require.Empty(t, old.GetResultBriefId(), "an item has one report (SPEC W7)")
 	}
 	if from, to := derive.ReadinessOf(old), derive.ReadinessOf(it); from != to {
-		require.Equal(t, []string{from.Name(), to.Name(), to.Reason}, []string{ev.ReadinessFrom, ev.ReadinessTo, ev.ReadinessReason})
+		require.Equal(t, []string{from.Name(), to.Name(), to.Reason}, []string{
+			ev.ReadinessFrom, ev.ReadinessTo,
+			ev.ReadinessReason,
+		})
 	} else {
 		require.Empty(t, ev.ReadinessTo)
 	}
@@ -231,7 +259,8 @@ func checkState(t require.TestingT, s *State) {
 			}
 			if derive.RecheckPending(it) {
 				want["rechecks"] = append(want["rechecks"], it)
-				require.True(t, proto.Equal(derive.NextReminder(it), it.GetRecheckAt()), "what is shown is what comes next (SPEC P5)")
+				require.True(t, proto.Equal(derive.NextReminder(it), it.GetRecheckAt()),
+					"what is shown is what comes next (SPEC P5)")
 			} else {
 				require.Nil(t, derive.NextReminder(it), "no reminder is forgotten (SPEC P5)")
 			}

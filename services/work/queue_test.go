@@ -33,8 +33,10 @@ func (r *rig) trigger(itemID string, n int) {
 	r.t.Helper()
 	_, err := r.client.AttachWait(planetest.As(r.t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
 		AgentId: "keeper", WorkItemId: itemID, Wait: &workv1.AttachedWait{
-			WaitId: fmt.Sprintf("wt_%026d", n), Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-			Revision: 2, Reason: "reply", TriggerCount: 1, LastTriggeredAt: timestamppb.New(r.clk.Now()), CreatedAt: timestamppb.New(r.clk.Now()),
+			WaitId: fmt.Sprintf("wt_%026d", n), Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
+			Kind:     waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
+			Revision: 2, Reason: "reply", TriggerCount: 1, LastTriggeredAt: timestamppb.New(r.clk.Now()),
+			CreatedAt: timestamppb.New(r.clk.Now()),
 		},
 	})
 	require.NoError(r.t, err)
@@ -78,7 +80,10 @@ func TestW9_QueueRanksAndCaps(t *testing.T) {
 		item(fmt.Sprintf("q%d", i))
 	}
 	for i := 1; i <= 4; i++ {
-		r.update(&workv1.UpdateWorkItemRequest{WorkItemId: item(fmt.Sprintf("o%d", i)), PlanStatus: workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT})
+		r.update(&workv1.UpdateWorkItemRequest{
+			WorkItemId: item(fmt.Sprintf("o%d", i)),
+			PlanStatus: workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT,
+		})
 	}
 	for i := 1; i <= 4; i++ {
 		r.block(item(fmt.Sprintf("b%d", i)), "why")
@@ -99,7 +104,10 @@ func TestW9_QueueRanksAndCaps(t *testing.T) {
 	require.Equal(t, "b1 b4 b3", objectives(q.GetBlocked()), "updated_at desc, top 3")
 	require.Equal(t, "c4 c3 c2", objectives(q.GetCompletedRecent()), "updated_at desc, top 3")
 	n := q.GetCounts()
-	require.Equal(t, []int32{18, 4, 6, 4, 4, 4}, []int32{n.GetOpen(), n.GetTriggeredBlocked(), n.GetQueuedRunnable(), n.GetWaitingForOperator(), n.GetBlocked(), n.GetCompleted()})
+	require.Equal(t, []int32{18, 4, 6, 4, 4, 4}, []int32{
+		n.GetOpen(), n.GetTriggeredBlocked(), n.GetQueuedRunnable(),
+		n.GetWaitingForOperator(), n.GetBlocked(), n.GetCompleted(),
+	})
 	require.Nil(t, q.GetCurrent())
 
 	// The item in focus is in no class beside.
@@ -142,13 +150,17 @@ func TestW10_FiltersAndPages(t *testing.T) {
 	}
 	r.block(ids["blocked"], "why")
 	r.trigger(ids["waiting"], 1)
-	r.update(&workv1.UpdateWorkItemRequest{WorkItemId: ids["input"], PlanStatus: workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT})
+	r.update(&workv1.UpdateWorkItemRequest{
+		WorkItemId: ids["input"],
+		PlanStatus: workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT,
+	})
 	r.complete(ids["done"])
 	r.pick(ids["cur"])
 	for filter, want := range map[string]string{
 		"UNSPECIFIED": "cur queued done blocked waiting input", "ALL": "cur queued done blocked waiting input",
 		"OPEN": "cur queued blocked waiting input", "COMPLETED": "done", "CURRENT": "cur",
-		"QUEUED": "queued input", "BLOCKED": "blocked waiting", "WAITING_FOR_OPERATOR": "input", "RUNNABLE": "cur queued",
+		"QUEUED": "queued input", "BLOCKED": "blocked waiting", "WAITING_FOR_OPERATOR": "input",
+		"RUNNABLE": "cur queued",
 	} {
 		f := workv1.WorkItemFilter(workv1.WorkItemFilter_value["WORK_ITEM_FILTER_"+filter])
 		resp, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", Filter: f})
@@ -176,14 +188,19 @@ func TestX9_ListRefusals(t *testing.T) {
 	r.create("a")
 	r.create("b")
 	for _, req := range []*workv1.ListWorkItemsRequest{
-		{AgentId: "keeper", PageSize: -1}, {AgentId: "keeper", PageSize: 501}, {AgentId: "keeper", Filter: 99}, {AgentId: "keeper", PageToken: "x"},
+		{AgentId: "keeper", PageSize: -1},
+		{AgentId: "keeper", PageSize: 501},
+		{AgentId: "keeper", Filter: 99},
+		{AgentId: "keeper", PageToken: "x"},
 	} {
 		_, err := r.client.ListWorkItems(r.ctx, req)
 		require.Error(t, err, "%v", req)
 	}
 	resp, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 1})
 	require.NoError(t, err)
-	_, err = r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageToken: resp.GetNextPageToken()})
+	_, err = r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
+		AgentId: "keeper", Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageToken: resp.GetNextPageToken(),
+	})
 	require.ErrorIs(t, err, fault.CursorInvalid, "a token of another filter is another list's")
 }
 
@@ -195,14 +212,20 @@ func TestX9_PagesAreBoundedByBytes(t *testing.T) {
 		todos[i] = &workv1.TodoItem{Text: strings.Repeat("x", 1000), State: workv1.TodoState_TODO_STATE_PENDING}
 	}
 	for range 12 {
-		_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "big", TodoList: todos})
+		_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+			AgentId: "keeper", Objective: "big",
+			TodoList: todos,
+		})
 		require.NoError(t, err)
 	}
 	resp, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", IncludeTodoList: true})
 	require.NoError(t, err)
 	require.NotEmpty(t, resp.GetNextPageToken())
 	require.Less(t, len(resp.GetWorkItems()), 12)
-	rest, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", IncludeTodoList: true, PageToken: resp.GetNextPageToken()})
+	rest, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
+		AgentId: "keeper", IncludeTodoList: true,
+		PageToken: resp.GetNextPageToken(),
+	})
 	require.NoError(t, err)
 	require.Len(t, append(resp.GetWorkItems(), rest.GetWorkItems()...), 12)
 	short, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
@@ -228,41 +251,62 @@ func TestX8_LimitsAtBelowAndAbove(t *testing.T) {
 		call  func(n int) error
 	}{
 		"objective": {2000, func(n int) error {
-			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: strings.Repeat("世", n)})
+			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+				AgentId: "keeper", Objective: strings.Repeat("世", n),
+			})
 			return err
 		}},
 		"objective update": {2000, func(n int) error {
 			o := strings.Repeat("世", n)
-			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, Objective: &o})
+			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+				AgentId: "keeper", WorkItemId: itemID, Objective: &o,
+			})
 			return err
 		}},
 		"todo text": {1000, func(n int) error {
-			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "o", TodoList: []*workv1.TodoItem{{Text: strings.Repeat("é", n), State: pending}}})
+			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+				AgentId: "keeper", Objective: "o",
+				TodoList: []*workv1.TodoItem{{Text: strings.Repeat("é", n), State: pending}},
+			})
 			return err
 		}},
 		"todo entries": {200, func(n int) error {
-			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, TodoList: &workv1.TodoList{Items: many(n)}})
+			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+				AgentId: "keeper", WorkItemId: itemID, TodoList: &workv1.TodoList{Items: many(n)},
+			})
 			return err
 		}},
 		"plan": {16 << 10, func(n int) error {
-			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "o", Plan: strings.Repeat("p", n)})
+			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+				AgentId: "keeper", Objective: "o",
+				Plan: strings.Repeat("p", n),
+			})
 			return err
 		}},
 		"blocked_by": {16 << 10, func(n int) error {
 			why := strings.Repeat("w", n)
-			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why})
+			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+				AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why,
+			})
 			return err
 		}},
 		"reason": {16 << 10, func(n int) error {
-			_, err := r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, Reason: strings.Repeat("r", n)})
+			_, err := r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{
+				AgentId: "keeper", WorkItemId: itemID,
+				Reason: strings.Repeat("r", n),
+			})
 			return err
 		}},
 		"request_id": {128, func(n int) error {
-			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "o", RequestId: strings.Repeat("r", n)})
+			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+				AgentId: "keeper", Objective: "o",
+				RequestId: strings.Repeat("r", n),
+			})
 			return err
 		}},
 		"agent_id": {128, func(n int) error {
-			_, err := r.client.ListWorkItems(planetest.As(r.t.Context(), rpc.RoleOperator), &workv1.ListWorkItemsRequest{AgentId: strings.Repeat("a", n)})
+			_, err := r.client.ListWorkItems(planetest.As(r.t.Context(), rpc.RoleOperator),
+				&workv1.ListWorkItemsRequest{AgentId: strings.Repeat("a", n)})
 			return err
 		}},
 	}
@@ -286,15 +330,26 @@ func TestX4_OnlyServicesAttachPromoteAndConsume(t *testing.T) {
 	before := len(r.events())
 	for _, role := range []string{rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleAdmin} {
 		// A direct caller, no service between.
-		ctx := rpc.WithActor(context.Background(), rpc.Actor{Namespace: "acme", Principal: role, Role: role, AgentID: "keeper"})
-		_, err := r.service.AttachWait(ctx, &workv1.AttachWaitRequest{AgentId: "keeper", WorkItemId: itemID, Wait: &workv1.AttachedWait{WaitId: fmt.Sprintf("wt_%026d", 1)}})
+		ctx := rpc.WithActor(context.Background(), rpc.Actor{
+			Namespace: "acme", Principal: role, Role: role,
+			AgentID: "keeper",
+		})
+		_, err := r.service.AttachWait(ctx, &workv1.AttachWaitRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+			Wait: &workv1.AttachedWait{WaitId: fmt.Sprintf("wt_%026d", 1)},
+		})
 		require.ErrorIs(t, err, fault.PermissionDenied, role)
-		_, err = r.service.PromoteReport(ctx, &workv1.PromoteReportRequest{AgentId: "keeper", WorkItemId: itemID, Text: "x"})
+		_, err = r.service.PromoteReport(ctx, &workv1.PromoteReportRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+			Text: "x",
+		})
 		require.ErrorIs(t, err, fault.PermissionDenied, role)
 		_, err = r.service.ConsumeRecheck(ctx, &workv1.ConsumeRecheckRequest{AgentId: "keeper", WorkItemId: itemID})
 		require.ErrorIs(t, err, fault.PermissionDenied, role)
 	}
-	_, err := r.service.CreateWorkItem(context.Background(), &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "x"})
+	_, err := r.service.CreateWorkItem(context.Background(), &workv1.CreateWorkItemRequest{
+		AgentId: "keeper", Objective: "x",
+	})
 	require.ErrorIs(t, err, fault.Unauthenticated)
 	require.Len(t, r.events(), before)
 }
@@ -326,7 +381,8 @@ func TestW9_TheFocusIsInNoClassAndNoCount(t *testing.T) {
 			for i, objective := range []string{"focus", "other"} {
 				_, err := r.service.AttachWait(planetest.As(t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
 					AgentId: "keeper", WorkItemId: r.create(objective).GetWorkItemId(), Wait: &workv1.AttachedWait{
-						WaitId: fmt.Sprintf("wt_%026d", i), Revision: 1, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "r", TriggerCount: c.triggers,
+						WaitId: fmt.Sprintf("wt_%026d", i), Revision: 1, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
+						Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "r", TriggerCount: c.triggers,
 					},
 				})
 				require.NoError(t, err)
@@ -346,7 +402,8 @@ func TestW9_TheFocusIsInNoClassAndNoCount(t *testing.T) {
 			q, n = get()
 			require.EqualValues(t, 1, n)
 			require.Equal(t, c.class, q.GetCurrent().GetCandidateClass())
-			require.NotEqual(t, q.GetCurrent().GetWorkItemId(), append(q.GetBlocked(), q.GetTriggeredBlocked()...)[0].GetWorkItemId())
+			require.NotEqual(t, q.GetCurrent().GetWorkItemId(),
+				append(q.GetBlocked(), q.GetTriggeredBlocked()...)[0].GetWorkItemId())
 		})
 	}
 }
@@ -363,6 +420,8 @@ func TestX5_ListsOfUnknownAgents(t *testing.T) {
 	got, err := r.client.ListWorkItems(operator, &workv1.ListWorkItemsRequest{AgentId: "other"})
 	require.NoError(t, err, "one that has nothing yet")
 	require.Empty(t, got.GetWorkItems())
-	_, err = r.service.GetWorkQueue(planetest.As(r.t.Context(), rpc.RoleService), &workv1.GetWorkQueueRequest{AgentId: "nobody"})
+	_, err = r.service.GetWorkQueue(planetest.As(r.t.Context(), rpc.RoleService), &workv1.GetWorkQueueRequest{
+		AgentId: "nobody",
+	})
 	require.NoError(t, err, "services know whom they ask about")
 }

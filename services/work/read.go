@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/page"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -14,9 +17,6 @@ import (
 	"quartet/pkg/yield"
 	"quartet/services/work/derive"
 	"quartet/services/work/homes"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Maximum numbers of items in a queue: of each candidate class, and with a reminder (SPEC W9).
@@ -34,9 +34,12 @@ const listDefault = 20
 
 // GetWorkItem returns one item, by default the one in focus, with the beginning of its plan file, which it creates
 // empty if an open item has none. Without an item in focus the error is INVALID_ARGUMENT (SPEC W3).
-func (s *Service) GetWorkItem(ctx context.Context, req *workv1.GetWorkItemRequest) (*workv1.GetWorkItemResponse, error) {
+func (s *Service) GetWorkItem(ctx context.Context, req *workv1.GetWorkItemRequest) (*workv1.GetWorkItemResponse,
+	error,
+) {
 	actor := rpc.ActorFrom(ctx)
-	if err := fault.First(s.admit(actor, req.GetAgentId()), optionalID("work_item_id", req.GetWorkItemId(), "wi_")); err != nil {
+	if err := fault.First(s.admit(actor, req.GetAgentId()), optionalID("work_item_id", req.GetWorkItemId(),
+		"wi_")); err != nil {
 		return nil, err
 	}
 	it, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) (*workv1.WorkItem, error) {
@@ -57,7 +60,9 @@ func (s *Service) GetWorkItem(ctx context.Context, req *workv1.GetWorkItemReques
 }
 
 // ListWorkItems reads an agent's items by a filter, in order of creation (SPEC W10).
-func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRequest) (*workv1.ListWorkItemsResponse, error) {
+func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRequest) (*workv1.ListWorkItemsResponse,
+	error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admit(actor, req.GetAgentId()); err != nil {
 		return nil, err
@@ -67,7 +72,8 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 		return nil, err
 	}
 	if _, ok := workv1.WorkItemFilter_name[int32(req.GetFilter())]; !ok {
-		return nil, fault.Invalid("filter", strconv.Itoa(int(req.GetFilter())), "must be all, open, completed, current, queued, blocked, waiting_for_operator or runnable")
+		return nil, fault.Invalid("filter", strconv.Itoa(int(req.GetFilter())),
+			"must be all, open, completed, current, queued, blocked, waiting_for_operator or runnable")
 	}
 	kind := "work-items/" + req.GetFilter().String()
 	from, err := page.Position(kind, req.GetPageToken(), 2)
@@ -105,7 +111,8 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 		bytes += proto.Size(it)
 		if i == size || (i > 0 && bytes > page.MaxBytes) {
 			last := items[i-1]
-			resp.NextPageToken = page.Token(kind, strconv.FormatInt(last.GetCreatedAt().AsTime().UnixNano(), 10), last.GetWorkItemId())
+			resp.NextPageToken = page.Token(kind, strconv.FormatInt(last.GetCreatedAt().AsTime().UnixNano(), 10),
+				last.GetWorkItemId())
 			break
 		}
 		s.plans.Attach(actor.Namespace, it, homes.AsIs)
@@ -120,12 +127,17 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 // withoutPreview returns a descriptor without its preview. It copies the descriptor, which the
 // cache of plans shares with other responses.
 func withoutPreview(a *workv1.PlanArtifact) *workv1.PlanArtifact {
-	return &workv1.PlanArtifact{Path: a.GetPath(), Sha256: a.GetSha256(), Bytes: a.GetBytes(), UpdatedAt: a.GetUpdatedAt(), Problem: a.GetProblem()}
+	return &workv1.PlanArtifact{
+		Path: a.GetPath(), Sha256: a.GetSha256(), Bytes: a.GetBytes(),
+		UpdatedAt: a.GetUpdatedAt(), Problem: a.GetProblem(),
+	}
 }
 
 // list returns at most limit items of an agent that a filter includes, in order of creation.
 // If after is not nil, the list begins behind it; only its id and creation time are read.
-func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *workv1.WorkItemRecord, limit int) []*workv1.WorkItem {
+func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *workv1.WorkItemRecord,
+	limit int,
+) []*workv1.WorkItem {
 	a := s.agents.Get(plane.KeyOf(namespace, agentID))
 	if a == nil {
 		return nil
@@ -166,9 +178,12 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 }
 
 // GetWorkQueue reads focus, classes and counts at one revision (SPEC W9).
-func (s *Service) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequest) (*workv1.GetWorkQueueResponse, error) {
+func (s *Service) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequest) (*workv1.GetWorkQueueResponse,
+	error,
+) {
 	actor := rpc.ActorFrom(ctx)
-	if err := fault.First(s.admit(actor, req.GetAgentId()), fault.Entries("work_item_ids", len(req.GetWorkItemIds()), maxNamed), fault.Entries("passed_over", len(req.GetPassedOver()), maxNamed)); err != nil {
+	if err := fault.First(s.admit(actor, req.GetAgentId()), fault.Entries("work_item_ids", len(req.GetWorkItemIds()),
+		maxNamed), fault.Entries("passed_over", len(req.GetPassedOver()), maxNamed)); err != nil {
 		return nil, err
 	}
 	met := false
@@ -190,7 +205,10 @@ func (s *Service) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequ
 	if !req.GetOmitPlans() {
 		s.plans.Attach(actor.Namespace, q.GetCurrent(), homes.Ensured)
 		s.plans.Attach(actor.Namespace, q.GetNamed(), homes.Ensured)
-		for _, class := range [][]*workv1.WorkItem{q.GetTriggeredBlocked(), q.GetQueuedRunnable(), q.GetWaitingForOperator(), q.GetBlocked()} {
+		for _, class := range [][]*workv1.WorkItem{
+			q.GetTriggeredBlocked(), q.GetQueuedRunnable(),
+			q.GetWaitingForOperator(), q.GetBlocked(),
+		} {
 			for _, it := range class {
 				s.plans.Attach(actor.Namespace, it, homes.AsIs)
 			}
@@ -252,9 +270,11 @@ func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver
 		return items, count(n)
 	}
 	counts := q.GetCounts()
-	q.TriggeredBlocked, counts.TriggeredBlocked = top(workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED, capTriggered)
+	q.TriggeredBlocked, counts.TriggeredBlocked = top(workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED,
+		capTriggered)
 	q.QueuedRunnable, counts.QueuedRunnable = top(workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE, capQueued)
-	q.WaitingForOperator, counts.WaitingForOperator = top(workv1.CandidateClass_CANDIDATE_CLASS_WAITING_FOR_OPERATOR, capOperator)
+	q.WaitingForOperator, counts.WaitingForOperator = top(workv1.CandidateClass_CANDIDATE_CLASS_WAITING_FOR_OPERATOR,
+		capOperator)
 	q.Blocked, counts.Blocked = top(workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED, capBlocked)
 	q.CompletedRecent, counts.Completed = top(workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT, capCompleted)
 	counts.Open = count(a.open.size())

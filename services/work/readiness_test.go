@@ -29,7 +29,8 @@ func intentOf(triggers, consumed int64) *workv1.AttachedWait {
 
 func TestW8_Readiness(t *testing.T) {
 	task, operator := waitOf(waitingv1.WaitKind_WAIT_KIND_TASK), waitOf(waitingv1.WaitKind_WAIT_KIND_OPERATOR)
-	timer, external, system := waitOf(waitingv1.WaitKind_WAIT_KIND_TIMER), waitOf(waitingv1.WaitKind_WAIT_KIND_EXTERNAL), waitOf(waitingv1.WaitKind_WAIT_KIND_SYSTEM)
+	timer, external, system := waitOf(waitingv1.WaitKind_WAIT_KIND_TIMER),
+		waitOf(waitingv1.WaitKind_WAIT_KIND_EXTERNAL), waitOf(waitingv1.WaitKind_WAIT_KIND_SYSTEM)
 	triggered := waitOf(waitingv1.WaitKind_WAIT_KIND_EXTERNAL)
 	triggered.TriggerCount = 2
 	for name, c := range map[string]struct {
@@ -39,27 +40,91 @@ func TestW8_Readiness(t *testing.T) {
 		reason string
 		class  string
 	}{
-		"nothing in the way":                      {&workv1.WorkItemRecord{State: open}, "RUNNABLE", "runnable", "runnable", "QUEUED_RUNNABLE"},
-		"a draft is runnable":                     {&workv1.WorkItemRecord{State: open, PlanStatus: workv1.PlanStatus_PLAN_STATUS_DRAFT}, "RUNNABLE", "runnable", "runnable", "QUEUED_RUNNABLE"},
-		"completed beats all":                     {&workv1.WorkItemRecord{State: completed, BlockedBy: "x", PlanStatus: needs, Waits: []*workv1.AttachedWait{task}}, "COMPLETED", "completed", "completed", "COMPLETED_RECENT"},
-		"a blocker":                               {&workv1.WorkItemRecord{State: open, BlockedBy: "x"}, "BLOCKED", "blocked", "manual_blocker", "BLOCKED"},
-		"a blocker beats needs_input":             {&workv1.WorkItemRecord{State: open, BlockedBy: "x", PlanStatus: needs}, "BLOCKED", "blocked", "manual_blocker", "BLOCKED"},
-		"needs_input":                             {&workv1.WorkItemRecord{State: open, PlanStatus: needs}, "WAITING_OPERATOR", "waiting_for_operator", "plan_needs_input", "WAITING_FOR_OPERATOR"},
-		"a wait beats the blocker":                {&workv1.WorkItemRecord{State: open, BlockedBy: "x", Waits: []*workv1.AttachedWait{operator}}, "WAITING_OPERATOR", "waiting_for_operator", "active_operator_wait", "WAITING_FOR_OPERATOR"},
-		"a task wait":                             {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{task}}, "WAITING_TASK", "blocked", "active_task_wait", "BLOCKED"},
-		"a timer wait":                            {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{timer}}, "WAITING_TIMER", "blocked", "active_timer_wait", "BLOCKED"},
-		"an external wait":                        {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{external}}, "WAITING_EXTERNAL", "blocked", "active_external_wait", "BLOCKED"},
-		"a system wait":                           {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system}}, "WAITING_SYSTEM", "blocked", "active_system_wait", "BLOCKED"},
-		"a triggered wait still waits":            {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{triggered}}, "WAITING_EXTERNAL", "blocked", "active_external_wait", "TRIGGERED_BLOCKED"},
-		"task > operator > timer > external":      {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system, external, timer, operator, task}}, "WAITING_TASK", "blocked", "active_task_wait", "BLOCKED"},
-		"operator > timer > external":             {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system, external, timer, operator}}, "WAITING_OPERATOR", "waiting_for_operator", "active_operator_wait", "WAITING_FOR_OPERATOR"},
-		"timer > external > system":               {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system, external, timer}}, "WAITING_TIMER", "blocked", "active_timer_wait", "BLOCKED"},
-		"external > system":                       {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system, external}}, "WAITING_EXTERNAL", "blocked", "active_external_wait", "BLOCKED"},
-		"an intent stops nothing":                 {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{intentOf(0, 0)}}, "RUNNABLE", "runnable", "runnable", "QUEUED_RUNNABLE"},
-		"nor does a triggered one":                {&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{intentOf(3, 1)}}, "RUNNABLE", "runnable", "runnable", "QUEUED_RUNNABLE"},
-		"a triggered intent shows a blocked item": {&workv1.WorkItemRecord{State: open, BlockedBy: "x", Waits: []*workv1.AttachedWait{intentOf(3, 1)}}, "BLOCKED", "blocked", "manual_blocker", "TRIGGERED_BLOCKED"},
-		"a consumed one does not":                 {&workv1.WorkItemRecord{State: open, BlockedBy: "x", Waits: []*workv1.AttachedWait{intentOf(3, 3)}}, "BLOCKED", "blocked", "manual_blocker", "BLOCKED"},
-		"nor one of a completed item":             {&workv1.WorkItemRecord{State: completed, Waits: []*workv1.AttachedWait{intentOf(3, 0)}}, "COMPLETED", "completed", "completed", "COMPLETED_RECENT"},
+		"nothing in the way": {
+			&workv1.WorkItemRecord{State: open}, "RUNNABLE", "runnable",
+			"runnable", "QUEUED_RUNNABLE",
+		},
+		"a draft is runnable": {
+			&workv1.WorkItemRecord{State: open, PlanStatus: workv1.PlanStatus_PLAN_STATUS_DRAFT}, "RUNNABLE",
+			"runnable", "runnable", "QUEUED_RUNNABLE",
+		},
+		"completed beats all": {
+			&workv1.WorkItemRecord{State: completed, BlockedBy: "x", PlanStatus: needs, Waits: []*workv1.AttachedWait{
+				task,
+			}}, "COMPLETED", "completed", "completed", "COMPLETED_RECENT",
+		},
+		"a blocker": {
+			&workv1.WorkItemRecord{State: open, BlockedBy: "x"}, "BLOCKED",
+			"blocked", "manual_blocker", "BLOCKED",
+		},
+		"a blocker beats needs_input": {
+			&workv1.WorkItemRecord{State: open, BlockedBy: "x", PlanStatus: needs}, "BLOCKED", "blocked",
+			"manual_blocker", "BLOCKED",
+		},
+		"needs_input": {
+			&workv1.WorkItemRecord{State: open, PlanStatus: needs},
+			"WAITING_OPERATOR", "waiting_for_operator", "plan_needs_input", "WAITING_FOR_OPERATOR",
+		},
+		"a wait beats the blocker": {
+			&workv1.WorkItemRecord{State: open, BlockedBy: "x", Waits: []*workv1.AttachedWait{operator}},
+			"WAITING_OPERATOR", "waiting_for_operator", "active_operator_wait", "WAITING_FOR_OPERATOR",
+		},
+		"a task wait": {
+			&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{task}}, "WAITING_TASK", "blocked",
+			"active_task_wait", "BLOCKED",
+		},
+		"a timer wait": {
+			&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{timer}}, "WAITING_TIMER", "blocked",
+			"active_timer_wait", "BLOCKED",
+		},
+		"an external wait": {
+			&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{external}}, "WAITING_EXTERNAL", "blocked",
+			"active_external_wait", "BLOCKED",
+		},
+		"a system wait": {
+			&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system}}, "WAITING_SYSTEM", "blocked",
+			"active_system_wait", "BLOCKED",
+		},
+		"a triggered wait still waits": {
+			&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{triggered}}, "WAITING_EXTERNAL",
+			"blocked", "active_external_wait", "TRIGGERED_BLOCKED",
+		},
+		"task > operator > timer > external": {
+			&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system, external, timer, operator, task}},
+			"WAITING_TASK", "blocked", "active_task_wait", "BLOCKED",
+		},
+		"operator > timer > external": {
+			&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system, external, timer, operator}},
+			"WAITING_OPERATOR", "waiting_for_operator", "active_operator_wait", "WAITING_FOR_OPERATOR",
+		},
+		"timer > external > system": {
+			&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system, external, timer}},
+			"WAITING_TIMER", "blocked", "active_timer_wait", "BLOCKED",
+		},
+		"external > system": {
+			&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{system, external}}, "WAITING_EXTERNAL",
+			"blocked", "active_external_wait", "BLOCKED",
+		},
+		"an intent stops nothing": {
+			&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{intentOf(0, 0)}}, "RUNNABLE", "runnable",
+			"runnable", "QUEUED_RUNNABLE",
+		},
+		"nor does a triggered one": {
+			&workv1.WorkItemRecord{State: open, Waits: []*workv1.AttachedWait{intentOf(3, 1)}}, "RUNNABLE", "runnable",
+			"runnable", "QUEUED_RUNNABLE",
+		},
+		"a triggered intent shows a blocked item": {
+			&workv1.WorkItemRecord{State: open, BlockedBy: "x", Waits: []*workv1.AttachedWait{intentOf(3, 1)}},
+			"BLOCKED", "blocked", "manual_blocker", "TRIGGERED_BLOCKED",
+		},
+		"a consumed one does not": {
+			&workv1.WorkItemRecord{State: open, BlockedBy: "x", Waits: []*workv1.AttachedWait{intentOf(3, 3)}},
+			"BLOCKED", "blocked", "manual_blocker", "BLOCKED",
+		},
+		"nor one of a completed item": {
+			&workv1.WorkItemRecord{State: completed, Waits: []*workv1.AttachedWait{intentOf(3, 0)}}, "COMPLETED",
+			"completed", "completed", "COMPLETED_RECENT",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := derive.ReadinessOf(c.item)
@@ -80,7 +145,8 @@ func TestW8_Readiness(t *testing.T) {
 
 func TestW9_FocusMakesARunnableItemCurrentRunnable(t *testing.T) {
 	it := &workv1.WorkItemRecord{WorkItemId: "wi_1", State: open}
-	require.Equal(t, workv1.CandidateClass_CANDIDATE_CLASS_CURRENT_RUNNABLE, derive.View(it, "wi_1").GetCandidateClass())
+	require.Equal(t, workv1.CandidateClass_CANDIDATE_CLASS_CURRENT_RUNNABLE, derive.View(it, "wi_1").
+		GetCandidateClass())
 	require.True(t, derive.View(it, "wi_1").GetIsCurrent())
 	require.False(t, derive.View(it, "wi_2").GetIsCurrent())
 	require.False(t, derive.View(&workv1.WorkItemRecord{State: open}, "").GetIsCurrent(), "no id is no focus")
@@ -94,7 +160,8 @@ func TestW9_CurrentTodo(t *testing.T) {
 	todo := func(text string, s workv1.TodoState) *workv1.TodoItem {
 		return &workv1.TodoItem{Text: text, State: s}
 	}
-	pending, doing, done := workv1.TodoState_TODO_STATE_PENDING, workv1.TodoState_TODO_STATE_IN_PROGRESS, workv1.TodoState_TODO_STATE_COMPLETED
+	pending, doing, done := workv1.TodoState_TODO_STATE_PENDING, workv1.TodoState_TODO_STATE_IN_PROGRESS,
+		workv1.TodoState_TODO_STATE_COMPLETED
 	for _, c := range []struct {
 		todos []*workv1.TodoItem
 		want  string

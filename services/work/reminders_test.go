@@ -28,27 +28,35 @@ type reminded struct {
 }
 
 func (r *reminded) own(at int) {
-	_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: r.itemID, RecheckAt: timestamppb.New(epoch.Add(time.Duration(at) * time.Second))})
+	_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+		AgentId: "keeper", WorkItemId: r.itemID,
+		RecheckAt: timestamppb.New(epoch.Add(time.Duration(at) * time.Second)),
+	})
 	require.NoError(r.t, err)
 }
 
 func (r *reminded) wait(id string, at int) {
 	r.waits++
 	w := &workv1.AttachedWait{
-		WaitId: id, Revision: 1, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "a reply",
+		WaitId: id, Revision: 1, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
+		Reason:    "a reply",
 		CreatedAt: timestamppb.New(epoch.Add(time.Duration(r.waits) * time.Millisecond)),
 	}
 	if at > 0 {
 		w.RecheckAt = timestamppb.New(epoch.Add(time.Duration(at) * time.Second))
 	}
-	_, err := r.service.AttachWait(planetest.As(r.t.Context(), "service"), &workv1.AttachWaitRequest{AgentId: "keeper", WorkItemId: r.itemID, Wait: w})
+	_, err := r.service.AttachWait(planetest.As(r.t.Context(), "service"), &workv1.AttachWaitRequest{
+		AgentId: "keeper", WorkItemId: r.itemID, Wait: w,
+	})
 	require.NoError(r.t, err)
 }
 
 func (r *reminded) triggered(id string, at int) {
 	r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitTriggered{Wait: &waitingv1.Wait{
-		WaitId: id, AgentId: "keeper", WorkItemId: r.itemID, Revision: 2, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-		Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, TriggerCount: 1, RecheckAt: timestamppb.New(epoch.Add(time.Duration(at) * time.Second)),
+		WaitId: id, AgentId: "keeper", WorkItemId: r.itemID, Revision: 2, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
+		Kind:   waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
+		Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, TriggerCount: 1,
+		RecheckAt: timestamppb.New(epoch.Add(time.Duration(at) * time.Second)),
 	}}})
 }
 
@@ -64,7 +72,9 @@ func (r *reminded) ends(id string, resolved bool) {
 // consume gives the reminder that is shown.
 func (r *reminded) consume() {
 	r.clk.Advance(time.Second)
-	_, err := r.service.ConsumeRecheck(planetest.As(r.t.Context(), "service"), &workv1.ConsumeRecheckRequest{AgentId: "keeper", WorkItemId: r.itemID, RecheckAt: r.get(r.itemID).GetRecheckAt()})
+	_, err := r.service.ConsumeRecheck(planetest.As(r.t.Context(), "service"), &workv1.ConsumeRecheckRequest{
+		AgentId: "keeper", WorkItemId: r.itemID, RecheckAt: r.get(r.itemID).GetRecheckAt(),
+	})
 	require.NoError(r.t, err)
 }
 
@@ -84,19 +94,74 @@ func TestP5_AWaitDoesNotTakeTheItemsOwnReminderAway(t *testing.T) {
 	resolve := func(id string) func(*reminded) { return func(r *reminded) { r.ends(id, true) } }
 	consume := (*reminded).consume
 	for name, steps := range map[string][]step{
-		"the own one is earlier":   {{own(2), 2, false}, {wait(firstWait, 3600), 2, false}, {consume, 3600, false}, {consume, 3600, true}, {consume, 3600, true}},
-		"the wait's is earlier":    {{own(3600), 3600, false}, {wait(firstWait, 2), 2, false}, {consume, 3600, false}, {consume, 3600, true}},
-		"the wait is cancelled":    {{own(3600), 3600, false}, {wait(firstWait, 2), 2, false}, {cancel(firstWait), 3600, false}},
-		"the wait is resolved":     {{own(2), 2, false}, {wait(firstWait, 3600), 2, false}, {resolve(firstWait), 2, false}, {consume, 2, true}},
-		"the wait is replaced":     {{own(60), 60, false}, {wait(firstWait, 2), 2, false}, {wait(secondWait, 3600), 60, false}, {cancel(firstWait), 60, false}, {cancel(secondWait), 60, false}},
-		"a wait without reminder":  {{own(60), 60, false}, {wait(firstWait, none), 60, false}, {cancel(firstWait), 60, false}},
-		"only the wait's":          {{wait(firstWait, 60), 60, false}, {cancel(firstWait), none, false}},
-		"a new one of its own":     {{wait(firstWait, 60), 60, false}, {own(70), 60, false}, {own(50), 50, false}, {own(80), 60, false}, {consume, 80, false}, {consume, 80, true}},
-		"both at the same moment":  {{own(60), 60, false}, {wait(firstWait, 60), 60, false}, {consume, 60, true}, {cancel(firstWait), 60, true}},
-		"the given one comes back": {{own(2), 2, false}, {consume, 2, true}, {wait(firstWait, 60), 60, false}, {cancel(firstWait), 2, true}},
-		"a given one stays given":  {{wait(firstWait, 60), 60, false}, {consume, 60, true}, {func(r *reminded) { r.triggered(firstWait, 60) }, 60, true}, {own(70), 70, false}, {consume, 70, true}},
+		"the own one is earlier": {
+			{own(2), 2, false},
+			{wait(firstWait, 3600), 2, false},
+			{consume, 3600, false},
+			{consume, 3600, true},
+			{consume, 3600, true},
+		},
+		"the wait's is earlier": {
+			{own(3600), 3600, false},
+			{wait(firstWait, 2), 2, false},
+			{consume, 3600, false},
+			{consume, 3600, true},
+		},
+		"the wait is cancelled": {
+			{own(3600), 3600, false},
+			{wait(firstWait, 2), 2, false},
+			{cancel(firstWait), 3600, false},
+		},
+		"the wait is resolved": {
+			{own(2), 2, false},
+			{wait(firstWait, 3600), 2, false},
+			{resolve(firstWait), 2, false},
+			{consume, 2, true},
+		},
+		"the wait is replaced": {
+			{own(60), 60, false},
+			{wait(firstWait, 2), 2, false},
+			{wait(secondWait, 3600), 60, false},
+			{cancel(firstWait), 60, false},
+			{cancel(secondWait), 60, false},
+		},
+		"a wait without reminder": {
+			{own(60), 60, false},
+			{wait(firstWait, none), 60, false},
+			{cancel(firstWait), 60, false},
+		},
+		"only the wait's": {{wait(firstWait, 60), 60, false}, {cancel(firstWait), none, false}},
+		"a new one of its own": {
+			{wait(firstWait, 60), 60, false},
+			{own(70), 60, false},
+			{own(50), 50, false},
+			{own(80), 60, false},
+			{consume, 80, false},
+			{consume, 80, true},
+		},
+		"both at the same moment": {
+			{own(60), 60, false},
+			{wait(firstWait, 60), 60, false},
+			{consume, 60, true},
+			{cancel(firstWait), 60, true},
+		},
+		"the given one comes back": {
+			{own(2), 2, false},
+			{consume, 2, true},
+			{wait(firstWait, 60), 60, false},
+			{cancel(firstWait), 2, true},
+		},
+		"a given one stays given": {
+			{wait(firstWait, 60), 60, false},
+			{consume, 60, true},
+			{func(r *reminded) { r.triggered(firstWait, 60) }, 60, true},
+			{own(70), 70, false},
+			{consume, 70, true},
+		},
 		"the blocker is cleared": {{own(60), 60, false}, {wait(firstWait, 2), 2, false}, {func(r *reminded) {
-			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: r.itemID, ClearBlockedBy: true})
+			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+				AgentId: "keeper", WorkItemId: r.itemID, ClearBlockedBy: true,
+			})
 			require.NoError(r.t, err)
 		}, 60, false}},
 	} {
@@ -115,7 +180,8 @@ func TestP5_AWaitDoesNotTakeTheItemsOwnReminderAway(t *testing.T) {
 					require.Equal(t, s.given, it.GetRecheckConsumedAt() != nil, "step %d", i)
 					q, err := r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"})
 					require.NoError(t, err)
-					require.Equal(t, s.at != none && !s.given, len(q.GetRechecks()) == 1, "step %d: what fires is what is shown", i)
+					require.Equal(t, s.at != none && !s.given, len(q.GetRechecks()) == 1,
+						"step %d: what fires is what is shown", i)
 					r.restart()
 				}
 			}
@@ -137,8 +203,14 @@ func TestP5_RemindersOfOldRecords(t *testing.T) {
 		"its own":             {&workv1.WorkItemRecord{State: open, RecheckAt: at(5)}, at(5), at(5)},
 		"the wait's":          {&workv1.WorkItemRecord{State: open, RecheckAt: at(5), Waits: waits(5)}, nil, at(5)},
 		"its own over a wait": {&workv1.WorkItemRecord{State: open, RecheckAt: at(5), Waits: waits(9)}, at(5), at(5)},
-		"its own, given":      {&workv1.WorkItemRecord{State: open, RecheckAt: at(5), RecheckConsumedAt: at(6)}, nil, nil},
-		"the wait's, given":   {&workv1.WorkItemRecord{State: open, RecheckAt: at(5), RecheckConsumedAt: at(6), Waits: waits(5)}, nil, nil},
+		"its own, given": {
+			&workv1.WorkItemRecord{State: open, RecheckAt: at(5), RecheckConsumedAt: at(6)}, nil,
+			nil,
+		},
+		"the wait's, given": {&workv1.WorkItemRecord{
+			State: open, RecheckAt: at(5), RecheckConsumedAt: at(6),
+			Waits: waits(5),
+		}, nil, nil},
 	} {
 		it := next(c.old, journal.Env{Now: epoch})
 		require.Equal(t, c.own.AsTime(), it.GetOwnRecheckAt().AsTime(), name)
@@ -151,7 +223,10 @@ func TestP5_AReminderHasAHorizon(t *testing.T) {
 	r := newRig(t)
 	itemID := r.create("watch it").GetWorkItemId()
 	update := func(at time.Time) error {
-		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, RecheckAt: timestamppb.New(at)})
+		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: itemID,
+			RecheckAt: timestamppb.New(at),
+		})
 		return err
 	}
 	for _, within := range []time.Duration{-time.Hour, fault.Horizon - time.Second, fault.Horizon} {

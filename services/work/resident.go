@@ -14,8 +14,9 @@ import (
 	"quartet/services/work/derive"
 )
 
-// evictedGroups is how many groups an agent may have to be evicted: whoever reads one item of an evicted agent reads all that are
-// not packed, which takes a millisecond for a thousand items. Nearly all items of a larger agent are packed anyway.
+// evictedGroups is how many groups an agent may have to be evicted: whoever reads one item of an evicted agent reads
+// all that are not packed, which takes a millisecond for a thousand items. Nearly all items of a larger agent are
+// packed anyway.
 const evictedGroups = 64
 
 // summary is what is in memory of an evicted agent, beside the places of its items in State.packed.
@@ -51,8 +52,8 @@ func (s *State) isDeleted(k plane.Key) bool {
 	return a != nil && a.deleted
 }
 
-// isOpen reports whether there is an open item with an id. It reads no packed group, whose items are completed, and no evicted agent without
-// open items.
+// isOpen reports whether there is an open item with an id. It reads no packed group, whose items are completed, and no
+// evicted agent without open items.
 func (s *State) isOpen(k plane.Key) bool {
 	if it := s.items[k]; it != nil {
 		return !derive.Completed(it.rec)
@@ -93,7 +94,10 @@ func (s *State) evictedPage(_ plane.Key, a *agentWork) (proto.Message, summary, 
 			p.Items = append(p.Items, g.entries()...)
 		}
 	}
-	return p, summary{number: a.number, items: uint32(a.size()), open: a.open.size() > 0, deleted: a.deleted, due: a.due()}, true
+	return p, summary{
+		number: a.number, items: uint32(a.size()), open: a.open.size() > 0, deleted: a.deleted,
+		due: a.due(),
+	}, true
 }
 
 // evictedAgent is the inverse of evictedPage. It does not change the state.
@@ -118,7 +122,8 @@ func (s *State) evictedAgent(k plane.Key, page proto.Message) (*agentWork, error
 			continue
 		}
 		if len(items) == 0 {
-			return nil, fmt.Errorf("work: agent %s/%s: items before group %d are missing", k.Namespace, k.ID, packed[0].GetGroup())
+			return nil, fmt.Errorf("work: agent %s/%s: items before group %d are missing", k.Namespace, k.ID,
+				packed[0].GetGroup())
 		}
 		n := min(groupItems, len(items))
 		for _, e := range items[:n] {
@@ -183,7 +188,8 @@ func (s *State) Comparable() any {
 			for _, it := range unpacked(&a) {
 				ik := plane.KeyOf(k.Namespace, it.rec.GetWorkItemId())
 				h := s.hashOf(ik)
-				if i := slices.Index(all.packed[h], itemAt{k, uint32(it.index / groupItems)}); s.items[ik] == nil && i >= 0 {
+				if i := slices.Index(all.packed[h], itemAt{k, uint32(it.index / groupItems)}); s.items[ik] == nil &&
+					i >= 0 {
 					all.items[ik] = it
 					if all.packed[h] = slices.Delete(all.packed[h], i, i+1); len(all.packed[h]) == 0 {
 						delete(all.packed, h)
@@ -196,7 +202,8 @@ func (s *State) Comparable() any {
 	}
 	for _, at := range all.packed {
 		slices.SortFunc(at, func(x, y itemAt) int {
-			return cmp.Or(cmp.Compare(x.agent.Namespace, y.agent.Namespace), cmp.Compare(x.agent.ID, y.agent.ID), cmp.Compare(x.group, y.group))
+			return cmp.Or(cmp.Compare(x.agent.Namespace, y.agent.Namespace), cmp.Compare(x.agent.ID, y.agent.ID),
+				cmp.Compare(x.group, y.group))
 		})
 	}
 	return all

@@ -44,7 +44,8 @@ func evictAll(t require.TestingT, s *State) {
 	require.False(t, more)
 }
 
-// sameAnswers requires that two states have the same, have the same pages, byte for byte, and answer the same, and that no read changes who is evicted.
+// sameAnswers requires that two states have the same, have the same pages, byte for byte, and answer the same, and that
+// no read changes who is evicted.
 func sameAnswers(t require.TestingT, whole, s *State) {
 	before := s.Counts()
 	require.NoError(t, pagestest.Same(whole, s))
@@ -61,7 +62,8 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 		}
 		require.True(t, proto.Equal(queue(whole, k.Namespace, k.ID), queue(s, k.Namespace, k.ID)))
 		for f := range workv1.WorkItemFilter_name {
-			want, got := list(whole, k.Namespace, k.ID, workv1.WorkItemFilter(f), nil, 50), list(s, k.Namespace, k.ID, workv1.WorkItemFilter(f), nil, 50)
+			want, got := list(whole, k.Namespace, k.ID, workv1.WorkItemFilter(f), nil, 50),
+				list(s, k.Namespace, k.ID, workv1.WorkItemFilter(f), nil, 50)
 			require.Len(t, got, len(want))
 			for i := range want {
 				require.True(t, proto.Equal(want[i], got[i]))
@@ -102,18 +104,25 @@ func complete(t require.TestingT, s journal.State, agentID string, from, to int)
 	for n := from; n < to; n++ {
 		at := timestamppb.New(time.Unix(int64(n), 0))
 		id := fmt.Sprintf("wi_%s_%d", agentID, n)
-		rec := &workv1.WorkItemRecord{WorkItemId: id, AgentId: agentID, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED, CreatedAt: at, UpdatedAt: at}
+		rec := &workv1.WorkItemRecord{
+			WorkItemId: id, AgentId: agentID,
+			State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED, CreatedAt: at, UpdatedAt: at,
+		}
 		require.NoError(t, s.Apply(&journal.Event{
-			Namespace: "acme", AgentID: agentID, WorkItemID: id, WalSeq: uint64(n + 1), CreatedAt: at.AsTime(), Payload: &workv1.WorkItemCompleted{WorkItem: rec},
+			Namespace: "acme", AgentID: agentID, WorkItemID: id, WalSeq: uint64(n + 1), CreatedAt: at.AsTime(),
+			Payload: &workv1.WorkItemCompleted{WorkItem: rec},
 		}))
 	}
 }
 
-// Whether an agent is evicted is seen by nobody who calls the plane: another agent's item is PERMISSION_DENIED and not NOT_FOUND, and is found.
+// Whether an agent is evicted is seen by nobody who calls the plane: another agent's item is PERMISSION_DENIED and not
+// NOT_FOUND, and is found.
 func TestItemsOfEvictedAgents(t *testing.T) {
 	r := newRig(t)
 	mine := r.create("one").GetWorkItemId()
-	resp, err := r.client.CreateWorkItem(planetest.AsAgent(t.Context(), "other"), &workv1.CreateWorkItemRequest{AgentId: "other", Objective: "two"})
+	resp, err := r.client.CreateWorkItem(planetest.AsAgent(t.Context(), "other"), &workv1.CreateWorkItemRequest{
+		AgentId: "other", Objective: "two",
+	})
 	require.NoError(t, err)
 	others := resp.GetWorkItem().GetWorkItemId()
 	f, err := resident.Create(t.TempDir())
@@ -130,15 +139,24 @@ func TestItemsOfEvictedAgents(t *testing.T) {
 	require.Equal(t, 2, evicted())
 	_, err = r.client.GetWorkItem(r.ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: others})
 	require.ErrorIs(t, fault.From(err), fault.PermissionDenied)
-	_, err = r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: others, ClearBlockedBy: true})
+	_, err = r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+		AgentId: "keeper", WorkItemId: others,
+		ClearBlockedBy: true,
+	})
 	require.ErrorIs(t, fault.From(err), fault.PermissionDenied)
-	_, err = r.client.GetWorkItem(r.ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: "wi_00000000000000000000000zzz"})
+	_, err = r.client.GetWorkItem(r.ctx, &workv1.GetWorkItemRequest{
+		AgentId: "keeper", WorkItemId: "wi_00000000000000000000000zzz",
+	})
 	require.ErrorIs(t, fault.From(err), fault.NotFound)
-	found, err := r.client.FindWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.FindWorkItemRequest{WorkItemId: others})
+	found, err := r.client.FindWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.FindWorkItemRequest{
+		WorkItemId: others,
+	})
 	require.NoError(t, err)
 	require.Equal(t, "other", found.GetAgentId())
 	require.Equal(t, "one", r.get(mine).GetObjective())
-	history, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: mine})
+	history, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
+		AgentId: "keeper", WorkItemId: mine,
+	})
 	require.NoError(t, err)
 	require.Len(t, history.GetMutations(), 1)
 	require.Equal(t, 2, evicted(), "reads and refusals change nothing")
@@ -218,7 +236,8 @@ func TestAgentsThatStay(t *testing.T) {
 	}
 }
 
-// The bytes of packed groups are in the file, whether their agent is evicted or too large for that, as long as they are packed.
+// The bytes of packed groups are in the file, whether their agent is evicted or too large for that, as long as they are
+// packed.
 func TestPackedGroupsAreInTheFile(t *testing.T) {
 	f, err := resident.Create(t.TempDir())
 	require.NoError(t, err)
@@ -238,22 +257,24 @@ func TestPackedGroupsAreInTheFile(t *testing.T) {
 	size, bytes := f.Size(), f.Bytes()
 	for n := range evictedGroups {
 		for _, each := range []*State{s, whole} {
-			complete(t, each, "large", n*groupItems, n*groupItems+1) // once more: its group is unpacked, and packed again
+			// once more: its group is unpacked, and packed again
+			complete(t, each, "large", n*groupItems, n*groupItems+1)
 		}
 		require.Less(t, f.Bytes(), bytes+bytes/10, "what was unpacked is not in the file")
 	}
 	require.Less(t, f.Size(), size+size/10, "places are used again")
 	sameAnswers(t, whole, s)
 
-	require.NoError(t, s.Apply(&journal.Event{Namespace: "acme", AgentID: "large", Payload: &workv1.OwnerDeleted{AgentId: "large"}}))
+	require.NoError(t,
+		s.Apply(&journal.Event{Namespace: "acme", AgentID: "large", Payload: &workv1.OwnerDeleted{AgentId: "large"}}))
 	free := f.Bytes() // of the index
 	s.Erase(func(string, string) bool { return true }, func(pages.Owner) {})
 	require.Less(t, f.Bytes(), free/2)
 	require.NoError(t, f.Close())
 }
 
-// Without a file that can be written, all stays in memory, and is found there, until it can be. What cannot be read from it is the panic that has the
-// partition loaded again.
+// Without a file that can be written, all stays in memory, and is found there, until it can be. What cannot be read
+// from it is the panic that has the partition loaded again.
 func TestFileOfPackedGroupsFails(t *testing.T) {
 	f, err := resident.Create(t.TempDir())
 	require.NoError(t, err)
@@ -291,13 +312,19 @@ func TestEvictedAgentsAreErased(t *testing.T) {
 	for _, agentID := range []string{"a", "b", "c"} {
 		complete(t, s, agentID, 0, groupItems+recentItems)
 	}
-	deleted := &journal.Event{Namespace: "acme", AgentID: "b", CreatedAt: time.Unix(100, 0), Payload: &workv1.OwnerDeleted{AgentId: "b"}}
+	deleted := &journal.Event{
+		Namespace: "acme", AgentID: "b", CreatedAt: time.Unix(100, 0),
+		Payload: &workv1.OwnerDeleted{AgentId: "b"},
+	}
 	require.NoError(t, s.Apply(deleted))
 	evictAll(t, s)
 	before := s.Counts().Reads
 	s.AllOwners(func(pages.Owner) {})
 	require.True(t, s.ownerIsDeleted("acme", "b"))
-	require.False(t, s.Needs(&journal.Event{Namespace: "acme", Payload: &workv1.WorkItemCreated{WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_a_19"}}}, time.Time{}))
+	require.False(t,
+		s.Needs(&journal.Event{Namespace: "acme", Payload: &workv1.WorkItemCreated{
+			WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_a_19"},
+		}}, time.Time{}))
 	require.Empty(t, s.DeletedBefore(time.Unix(100, 0)))
 	require.Equal(t, []pages.Owner{{Namespace: "acme", ID: "b"}}, s.DeletedBefore(time.Unix(101, 0)))
 	after := s.Counts().Reads
@@ -305,7 +332,8 @@ func TestEvictedAgentsAreErased(t *testing.T) {
 
 	var touched []pages.Owner
 	s.Erase(func(_, id string) bool { return id != "a" }, func(o pages.Owner) { touched = append(touched, o) })
-	require.ElementsMatch(t, []pages.Owner{headOf(plane.KeyOf("acme", "b")), blockOf(plane.KeyOf("acme", "b"), 0)}, touched)
+	require.ElementsMatch(t, []pages.Owner{headOf(plane.KeyOf("acme", "b")), blockOf(plane.KeyOf("acme", "b"), 0)},
+		touched)
 	require.Equal(t, [2]int{0, 2}, [2]int{s.Counts().Resident, s.Counts().Evicted})
 	require.Equal(t, 2*(groupItems+recentItems), s.packed.Len())
 	require.Empty(t, s.items)

@@ -138,7 +138,10 @@ func (r *rig) get(itemID string) *workv1.WorkItem {
 
 func (r *rig) pick(itemID string) {
 	r.t.Helper()
-	_, err := r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{AgentId: "keeper", WorkItemId: itemID, Reason: "test"})
+	_, err := r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{
+		AgentId: "keeper", WorkItemId: itemID,
+		Reason: "test",
+	})
 	require.NoError(r.t, err)
 }
 

@@ -26,7 +26,8 @@ type State struct {
 	agents  *resident.Map[plane.Key, agentWork, summary] // by namespace and agent id
 	numbers resident.Numbers[plane.Key]                  // of agents
 	file    *resident.File                               // that has the bytes of packed groups; nil: they are in memory
-	hash    func(namespace, id string) uint64            // packed.Hash; tests have one that makes the same hash of two ids
+	// packed.Hash; tests have one that makes the same hash of two ids
+	hash func(namespace, id string) uint64
 	// free is shared by all trees: one of its own would be a quarter of what an
 	// idle agent takes.
 	free *btree.FreeListG[place]
@@ -193,7 +194,8 @@ func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 	old := it.rec
 	a.waiting += openWaits(rec) - openWaits(old)
 	moves := old == nil || derive.Completed(old) != derive.Completed(rec) // in the order of creation
-	if old != nil {                                                       // trees compare by the current record, so the item is removed before it changes
+	// trees compare by the current record, so the item is removed before it changes
+	if old != nil {
 		a.unplace(it)
 		if moves {
 			a.byCompletion(old).remove(byCreation, it)
@@ -288,7 +290,8 @@ func (s *State) owned(namespace, agentID, itemID string) (*workv1.WorkItemRecord
 	it := s.record(namespace, itemID)
 	switch {
 	case it == nil:
-		return nil, fault.NotFound.Newf("work item %q does not exist; ListWorkItems shows what agent %q has", itemID, agentID).With("work_item_id", itemID)
+		return nil, fault.NotFound.Newf("work item %q does not exist; ListWorkItems shows what agent %q has", itemID,
+			agentID).With("work_item_id", itemID)
 	case it.GetAgentId() != agentID:
 		return nil, Foreign(agentID, itemID)
 	}
@@ -300,7 +303,8 @@ func (s *State) owned(namespace, agentID, itemID string) (*workv1.WorkItemRecord
 func (s *State) ownedOrCurrent(namespace, agentID, itemID string) (*workv1.WorkItemRecord, error) {
 	if itemID == "" {
 		if itemID = s.current(namespace, agentID); itemID == "" {
-			return nil, fault.Invalid("work_item_id", "", "must be given, or PickWorkItem called before: no work item is in focus")
+			return nil, fault.Invalid("work_item_id", "", "must be given, or PickWorkItem called before: no work "+
+				"item is in focus")
 		}
 	}
 	return s.owned(namespace, agentID, itemID)
@@ -308,7 +312,8 @@ func (s *State) ownedOrCurrent(namespace, agentID, itemID string) (*workv1.WorkI
 
 // Foreign returns the refusal of an item that belongs to another agent.
 func Foreign(agentID, itemID string) error {
-	return fault.PermissionDenied.Newf("work item %q belongs to another agent than %q", itemID, agentID).With("work_item_id", itemID)
+	return fault.PermissionDenied.Newf("work item %q belongs to another agent than %q", itemID, agentID).
+		With("work_item_id", itemID)
 }
 
 // end remembers waits that have ended, the last endedMemory of the agent. It ignores empty

@@ -52,7 +52,10 @@ func (r *rig) Do(t *testing.T, l planetest.Line, names *planetest.Names) string 
 	case "hear":
 		payload, err := waitingEvents.New(l.Options["type"])
 		require.NoError(t, err)
-		r.hear(&journal.Event{Type: l.Options["type"], Namespace: "acme", AgentID: "keeper", Payload: l.Request(t, payload, nil)})
+		r.hear(&journal.Event{
+			Type: l.Options["type"], Namespace: "acme", AgentID: "keeper",
+			Payload: l.Request(t, payload, nil),
+		})
 	default:
 		out = r.call(t, l, names)
 	}
@@ -61,7 +64,8 @@ func (r *rig) Do(t *testing.T, l planetest.Line, names *planetest.Names) string 
 }
 
 func (r *rig) call(t *testing.T, l planetest.Line, names *planetest.Names) string {
-	md := workv1.File_quartet_work_v1_work_service_proto.Services().ByName("WorkService").Methods().ByName(protoreflect.Name(l.Verb))
+	md := workv1.File_quartet_work_v1_work_service_proto.Services().ByName("WorkService").Methods().
+		ByName(protoreflect.Name(l.Verb))
 	require.NotNil(t, md, "no method %s", l.Verb)
 	req, err := newMessage(md.Input().FullName())
 	require.NoError(t, err)

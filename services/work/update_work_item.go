@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strconv"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -13,15 +16,14 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/work/derive"
 	"quartet/services/work/homes"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 	"quartet/services/work/todos"
 )
 
 // UpdateWorkItem writes fields of an open item, or of the item in focus if the request names none (SPEC W5). The
 // response has the cached descriptor of the plan, which may be old, or if none is cached a new one.
-func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItemRequest) (*workv1.UpdateWorkItemResponse, error) {
+func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItemRequest) (
+	*workv1.UpdateWorkItemResponse, error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
 		return nil, err
@@ -78,7 +80,8 @@ func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
 		return fault.Invalid("clear_recheck_at", "true", "must not come together with recheck_at")
 	}
 	if len(changedFields(req)) == 0 {
-		return fault.InvalidArgument.New("nothing to update: give objective, plan_status, todo_list, blocked_by, clear_blocked_by, recheck_at or clear_recheck_at")
+		return fault.InvalidArgument.New("nothing to update: give objective, plan_status, todo_list, blocked_by, " +
+			"clear_blocked_by, recheck_at or clear_recheck_at")
 	}
 	return nil
 }
@@ -103,7 +106,9 @@ func changedFields(req *workv1.UpdateWorkItemRequest) []string {
 // decideUpdate is the rule of UpdateWorkItem. An update that would change nothing produces no
 // event. Blocking the item in focus, or setting its plan to needs_input, also releases the
 // focus.
-func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) (journal.Decision[*workv1.UpdateWorkItemResponse], error) {
+func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) (
+	journal.Decision[*workv1.UpdateWorkItemResponse], error,
+) {
 	var none journal.Decision[*workv1.UpdateWorkItemResponse]
 	old, err := s.ownedOrCurrent(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
 	if err == nil && !completesDeletion(env.Actor, req) {
@@ -220,7 +225,8 @@ func next(old *workv1.WorkItemRecord, env journal.Env) *workv1.WorkItemRecord {
 // for one that is not at the expected revision (SPEC X3), nil otherwise.
 func writable(it *workv1.WorkItemRecord, expected *int64) error {
 	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
-		return fault.WorkItemCompleted.Newf("work item %q is completed; create another one for further work", it.GetWorkItemId()).
+		return fault.WorkItemCompleted.Newf("work item %q is completed; create another one for further work",
+			it.GetWorkItemId()).
 			With("work_item_id", it.GetWorkItemId())
 	}
 	return atRevision(it, expected)
@@ -230,7 +236,8 @@ func writable(it *workv1.WorkItemRecord, expected *int64) error {
 // nil, the item may be at any.
 func atRevision(it *workv1.WorkItemRecord, expected *int64) error {
 	if expected != nil && *expected != it.GetRevision() {
-		return fault.RevisionConflict.Newf("work item %q is at revision %d, not %d; read it again and repeat", it.GetWorkItemId(), it.GetRevision(), *expected).
+		return fault.RevisionConflict.Newf("work item %q is at revision %d, not %d; read it again and repeat",
+			it.GetWorkItemId(), it.GetRevision(), *expected).
 			With("work_item_id", it.GetWorkItemId()).
 			With("current_revision", strconv.FormatInt(it.GetRevision(), 10)).
 			With("expected_revision", strconv.FormatInt(*expected, 10))

@@ -30,7 +30,9 @@ func BenchmarkExecOverNATS(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		client := r.client()
 		for pb.Next() {
-			resp, err := client.ExecCommand(r.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Argv: []string{"/bin/true"}}})
+			resp, err := client.ExecCommand(r.ctx, &taskv1.ExecCommandRequest{
+				AgentId: "keeper", Command: &taskv1.CommandSpec{Argv: []string{"/bin/true"}},
+			})
 			if err != nil || resp.GetOutcome() != taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED {
 				b.Error(err, resp)
 				return

@@ -69,8 +69,9 @@ type command struct {
 // lease, for whose end run waits; nil: there is none.
 func newCommand(w *Worker, l *taskv1.CommandLease, prev *command) *command {
 	return &command{
-		w: w, namespace: l.GetNamespace(), task: l.GetTask(), gen: l.GetLeaseGeneration(), prev: prev, limits: w.limitsOf(l.GetTask()),
-		buf: spool.NewAt(l.GetOutputOffset()), done: make(chan struct{}), moreInput: make(chan struct{}, 1),
+		w: w, namespace: l.GetNamespace(), task: l.GetTask(), gen: l.GetLeaseGeneration(), prev: prev,
+		limits: w.limitsOf(l.GetTask()),
+		buf:    spool.NewAt(l.GetOutputOffset()), done: make(chan struct{}), moreInput: make(chan struct{}, 1),
 	}
 }
 
@@ -83,7 +84,8 @@ func (c *command) run() {
 			c.leave()
 		}
 	}()
-	defer c.endSpan(c.w.cfg.Tracer.Under(context.Background(), c.task.GetTraceparent(), "command", trace.WithSpanKind(trace.SpanKindConsumer)))
+	defer c.endSpan(c.w.cfg.Tracer.Under(context.Background(), c.task.GetTraceparent(), "command",
+		trace.WithSpanKind(trace.SpanKindConsumer)))
 	if c.prev != nil {
 		<-c.prev.done
 		c.prev = nil
@@ -132,7 +134,9 @@ func (c *command) run() {
 	p.signal(unix.SIGKILL)
 	// Kill processes that have left the group as well (SPEC T6).
 	if err := p.endTree(context.Background(), c.w.host); err != nil {
-		c.w.cfg.Logger.With(tracing.FieldsOf(c.task.GetTraceparent())...).Warn("processes of an ended command could not be killed", zap.String("task_id", c.task.GetTaskId()), zap.Error(err))
+		c.w.cfg.Logger.With(tracing.FieldsOf(c.task.GetTraceparent())...).
+			Warn("processes of an ended command could not be killed", zap.String("task_id", c.task.GetTaskId()),
+				zap.Error(err))
 	}
 	<-drained
 	c.mu.Lock()

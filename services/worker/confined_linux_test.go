@@ -18,18 +18,23 @@ func TestT10_TheEndOfASandboxIsExplained(t *testing.T) {
 	r := newRig(t)
 	hidden := filepath.Join(r.root, "key")
 	r.worker(func(c *worker.Config) {
-		c.Confinement = &sandboxes.Config{Helper: []string{"/proc/self/exe", helperArgument}, Network: confine.NetworkAll, Level: confine.LevelLandlock, Hidden: []string{hidden}}
+		c.Confinement = &sandboxes.Config{
+			Helper:  []string{"/proc/self/exe", helperArgument},
+			Network: confine.NetworkAll, Level: confine.LevelLandlock, Hidden: []string{hidden},
+		}
 	})
 	id := r.background(&taskv1.CommandSpec{Cmd: "echo up; exec sleep 1000"})
 	r.awaitOutput(id, "up")
 	require.NoError(t, os.WriteFile(hidden, []byte("SECRET"), 0o600))
 	end := r.await(id)
 	require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_SIGNALLED, end.GetEndReason())
-	require.Equal(t, "ended by SIGKILL; the sandbox ended: "+hidden+" must not exist for commands, and namespaces only can hide it", end.GetEndMessage())
+	require.Equal(t, "ended by SIGKILL; the sandbox ended: "+hidden+" must not exist for commands, and namespaces "+
+		"only can hide it", end.GetEndMessage())
 	require.Contains(t, r.sh("true").GetTask().GetEndMessage(), "confinement_unavailable")
 }
 
-// Workers whose roots, and whose home, are one directory do not end the commands of each other, where only Landlock confines.
+// Workers whose roots, and whose home, are one directory do not end the commands of each other, where only Landlock
+// confines.
 func TestT10_WorkersShareARootThatIsTheirHome(t *testing.T) {
 	r := newRig(t)
 	t.Setenv("HOME", r.root)
@@ -37,7 +42,10 @@ func TestT10_WorkersShareARootThatIsTheirHome(t *testing.T) {
 	confined := func(id string) {
 		r.worker(func(c *worker.Config) {
 			c.ID, c.Capacity = id, 1
-			c.Confinement = &sandboxes.Config{Helper: []string{"/proc/self/exe", helperArgument}, Network: confine.NetworkAll, Level: confine.LevelLandlock}
+			c.Confinement = &sandboxes.Config{
+				Helper:  []string{"/proc/self/exe", helperArgument},
+				Network: confine.NetworkAll, Level: confine.LevelLandlock,
+			}
 		})
 	}
 	confined("first")

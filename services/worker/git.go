@@ -23,7 +23,10 @@ const gitOwner = "git:"
 
 // gitSettings keep git from running programs that a repository configures: hooks, a
 // file system monitor, and garbage collection in the background.
-var gitSettings = []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"}
+var gitSettings = []string{
+	"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c",
+	"maintenance.auto=false",
+}
 
 // git runs git in a directory and returns its output without the final newline. Git runs with the
 // environment of a command, so that it inherits no secrets; in a sandbox of its own, since a
@@ -41,8 +44,9 @@ func (w repositories) git(ctx context.Context, dir string, args ...string) (stri
 	err = programs.Run(ctx, w.host, sandbox, programs.Program{
 		Spec: confine.Spec{
 			Argv: append(append([]string{"git", "-C", dir}, gitSettings...), args...),
-			Env:  append(w.environ(w.space, &taskv1.Task{}, sandbox), "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "LC_ALL=C"),
-			Dir:  w.space[0],
+			Env: append(w.environ(w.space, &taskv1.Task{}, sandbox), "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0",
+				"LC_ALL=C"),
+			Dir: w.space[0],
 		},
 		Stdout: &out, Stderr: &stderr,
 	})

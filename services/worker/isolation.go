@@ -73,7 +73,8 @@ func (w *Worker) workspaceOfNamespace(namespace string) (workspace, error) {
 		}
 		return w.makeWorkspace(namespace)
 	default:
-		return nil, fmt.Errorf("worker %s gives each agent a directory of its own and makes no worktrees; spawn with workspace_mode inherit", w.cfg.ID)
+		return nil, fmt.Errorf("worker %s gives each agent a directory of its own and makes no worktrees; spawn with "+
+			"workspace_mode inherit", w.cfg.ID)
 	}
 }
 
@@ -90,7 +91,8 @@ func (w *Worker) makeWorkspace(dir string) (workspace, error) {
 	}
 	path := filepath.Join(w.roots[0], dir)
 	if to, err := filepath.EvalSymlinks(path); err != nil || to != path {
-		return nil, fmt.Errorf("workspace_unavailable: %s of worker %s must be a directory, not a link to %q", path, w.cfg.ID, to)
+		return nil, fmt.Errorf("workspace_unavailable: %s of worker %s must be a directory, not a link to %q", path,
+			w.cfg.ID, to)
 	}
 	return workspace{path}, nil
 }

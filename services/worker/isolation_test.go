@@ -18,7 +18,9 @@ import (
 // run runs a shell line of an agent in a directory, and returns its output, or why it could not be started.
 func (r *rig) run(agentID, workdir, line string) string {
 	r.t.Helper()
-	resp := r.exec(&taskv1.ExecCommandRequest{AgentId: agentID, Command: &taskv1.CommandSpec{Cmd: line, Workdir: workdir}, YieldTime: durationpb.New(45e9)})
+	resp := r.exec(&taskv1.ExecCommandRequest{AgentId: agentID, Command: &taskv1.CommandSpec{
+		Cmd: line, Workdir: workdir,
+	}, YieldTime: durationpb.New(45e9)})
 	require.Equal(r.t, taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED, resp.GetOutcome())
 	if resp.GetTask().GetEndReason() == taskv1.TaskEndReason_TASK_END_REASON_SPAWN_FAILED {
 		return resp.GetTask().GetEndMessage()
@@ -41,7 +43,8 @@ func TestT10_AgentsWithDirectoriesOfTheirOwn(t *testing.T) {
 		t.Run(string(c.isolate), func(t *testing.T) {
 			r := newRig(t)
 			r.worker(func(cfg *worker.Config) { cfg.Isolate = c.isolate })
-			own, sibling, other := filepath.Join(r.root, c.own), filepath.Join(r.root, c.sibling), filepath.Join(r.root, c.other)
+			own, sibling, other := filepath.Join(r.root, c.own), filepath.Join(r.root, c.sibling),
+				filepath.Join(r.root, c.other)
 			require.Equal(t, own, r.run("keeper", "", "pwd"))
 			require.Equal(t, sibling, r.run("builder", "", "pwd"))
 			require.Equal(t, own, r.run("keeper", own, "pwd"))
@@ -49,12 +52,16 @@ func TestT10_AgentsWithDirectoriesOfTheirOwn(t *testing.T) {
 			r.ctx = rpc.WithActor(t.Context(), rpc.Actor{Namespace: "globex", Principal: "op", Role: rpc.RoleOperator})
 			require.Equal(t, other, r.run("keeper", "", "pwd"))
 			r.ctx = acme
-			for dir, shared := range map[string]bool{sibling: sibling == own, other: other == own, r.root: r.root == own} {
+			for dir, shared := range map[string]bool{
+				sibling: sibling == own, other: other == own,
+				r.root: r.root == own,
+			} {
 				said := r.run("keeper", dir, "pwd")
 				if shared {
 					require.Equal(t, dir, said)
 				} else {
-					require.Contains(t, said, "execution_root_violation: "+dir+" is outside the roots of worker local; use a directory under "+own)
+					require.Contains(t, said, "execution_root_violation: "+dir+
+						" is outside the roots of worker local; use a directory under "+own)
 				}
 			}
 			if own != r.root {
@@ -80,8 +87,8 @@ func TestT10_LinksIsolateNothing(t *testing.T) {
 	}
 }
 
-// TestT10_WorktreesOfIsolatedNamespaces: children work in worktrees of their namespace's repositories only, and a worker
-// that isolates agents makes none.
+// TestT10_WorktreesOfIsolatedNamespaces: children work in worktrees of their namespace's repositories only, and a
+// worker that isolates agents makes none.
 func TestT10_WorktreesOfIsolatedNamespaces(t *testing.T) {
 	r := newRig(t)
 	r.worker(func(cfg *worker.Config) { cfg.Isolate = worker.IsolateNamespaces })
@@ -105,7 +112,8 @@ func TestT10_WorktreesOfIsolatedNamespaces(t *testing.T) {
 	// The directory of worktrees is replaced by a link to another namespace's.
 	require.NoError(t, os.MkdirAll(filepath.Join(r.root, "globex", "victim", "tsk_3"), 0o700))
 	require.NoError(t, os.RemoveAll(filepath.Join(r.root, "acme", ".quartet-worktrees")))
-	require.NoError(t, os.Symlink(filepath.Join(r.root, "globex", "victim"), filepath.Join(r.root, "acme", ".quartet-worktrees")))
+	require.NoError(t, os.Symlink(filepath.Join(r.root, "globex", "victim"),
+		filepath.Join(r.root, "acme", ".quartet-worktrees")))
 	_, err = r.worktrees().MakeWorktree(r.asService(), &taskv1.MakeWorktreeRequest{Worktree: r.lay(repo, "tsk_3")})
 	require.ErrorIs(t, err, fault.WorktreeFailed)
 	require.DirExists(t, filepath.Join(r.root, "globex", "victim", "tsk_3"))
@@ -113,7 +121,9 @@ func TestT10_WorktreesOfIsolatedNamespaces(t *testing.T) {
 	r = newRig(t)
 	r.worker(func(cfg *worker.Config) { cfg.Isolate = worker.IsolateAgents })
 	repository(t, filepath.Join(r.root, "acme", "keeper"))
-	_, err = r.worktrees().PlanWorktree(r.asService(), &taskv1.PlanWorktreeRequest{WorkspaceRoot: filepath.Join(r.root, "acme", "keeper")})
+	_, err = r.worktrees().PlanWorktree(r.asService(), &taskv1.PlanWorktreeRequest{
+		WorkspaceRoot: filepath.Join(r.root, "acme", "keeper"),
+	})
 	require.ErrorIs(t, err, fault.NotAWorkTree)
 	require.ErrorContains(t, err, "workspace_mode inherit")
 }
@@ -124,9 +134,15 @@ func TestT10_WhatIsolationIsRefused(t *testing.T) {
 	_, err := worker.New(worker.Config{ID: "local", Roots: []string{r.root}, Dial: r.dial, Isolate: "agents"})
 	require.EqualError(t, err, `worker: isolation "agents": must be none, namespace or agent`)
 	for _, isolate := range []worker.Isolation{worker.IsolateNamespaces, worker.IsolateAgents} {
-		_, err = worker.New(worker.Config{ID: "local", Roots: []string{r.root, t.TempDir()}, Dial: r.dial, Isolate: isolate})
+		_, err = worker.New(worker.Config{
+			ID: "local", Roots: []string{r.root, t.TempDir()}, Dial: r.dial,
+			Isolate: isolate,
+		})
 		require.ErrorContains(t, err, "divides one root, and there are 2")
 	}
-	_, err = worker.New(worker.Config{ID: "local", Roots: []string{r.root, t.TempDir()}, Dial: r.dial, Isolate: worker.IsolateNone})
+	_, err = worker.New(worker.Config{
+		ID: "local", Roots: []string{r.root, t.TempDir()}, Dial: r.dial,
+		Isolate: worker.IsolateNone,
+	})
 	require.NoError(t, err)
 }

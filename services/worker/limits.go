@@ -72,9 +72,11 @@ func (c *command) exceed(cause taskv1.TaskEndReason, detail string) {
 func (c *command) checkUsage(u proctree.Usage) {
 	switch {
 	case c.limits.memory > 0 && u.Memory > c.limits.memory:
-		c.exceed(causeMemory, fmt.Sprintf("ended: its %d processes had %s of memory; the limit is %s", u.Processes, mebibytes(u.Memory), mebibytes(c.limits.memory)))
+		c.exceed(causeMemory, fmt.Sprintf("ended: its %d processes had %s of memory; the limit is %s", u.Processes,
+			mebibytes(u.Memory), mebibytes(c.limits.memory)))
 	case c.limits.processes > 0 && u.Processes > c.limits.processes:
-		c.exceed(causeProcesses, fmt.Sprintf("ended: it had %d processes; the limit is %d", u.Processes, c.limits.processes))
+		c.exceed(causeProcesses, fmt.Sprintf("ended: it had %d processes; the limit is %d", u.Processes,
+			c.limits.processes))
 	}
 }
 

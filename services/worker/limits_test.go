@@ -28,16 +28,48 @@ func TestT7_Limits(t *testing.T) {
 		reason taskv1.TaskEndReason
 		says   string
 	}{
-		"memory below":              {hog, &taskv1.CommandLimits{MemoryBytes: 200 << 20}, taskv1.TaskEndReason_TASK_END_REASON_EXITED, ""},
-		"memory above":              {hog + "; sleep 300", &taskv1.CommandLimits{MemoryBytes: 20 << 20}, taskv1.TaskEndReason_TASK_END_REASON_MEMORY_LIMIT_EXCEEDED, "the limit is 20.0 MiB"},
-		"memory elsewhere":          {"setsid env -i sh -c 'head -c 30000000 /dev/zero | tail | sleep 300' & wait; sleep 300", &taskv1.CommandLimits{MemoryBytes: 20 << 20}, taskv1.TaskEndReason_TASK_END_REASON_MEMORY_LIMIT_EXCEEDED, "the limit is 20.0 MiB"},
-		"processes at":              {"sleep 1 & sleep 1 & wait", &taskv1.CommandLimits{Processes: 3}, taskv1.TaskEndReason_TASK_END_REASON_EXITED, ""},
-		"processes above":           {"sleep 300 & sleep 300 & wait", &taskv1.CommandLimits{Processes: 2}, taskv1.TaskEndReason_TASK_END_REASON_PROCESS_LIMIT_EXCEEDED, "it had 3 processes; the limit is 2"},
-		"processes in own sessions": {"for i in 1 2 3; do setsid env -i sleep 300 & done; wait; sleep 300", &taskv1.CommandLimits{Processes: 3}, taskv1.TaskEndReason_TASK_END_REASON_PROCESS_LIMIT_EXCEEDED, "processes; the limit is 3"},
-		"output at":                 {"printf 1234; printf 5678 >&2", &taskv1.CommandLimits{OutputBytes: 8}, taskv1.TaskEndReason_TASK_END_REASON_EXITED, ""},
-		"output above":              {"printf 12345678; printf 9; sleep 300", &taskv1.CommandLimits{OutputBytes: 8}, taskv1.TaskEndReason_TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED, "more than its limit of 8 bytes"},
-		"output without end":        {"yes", &taskv1.CommandLimits{OutputBytes: 100_000}, taskv1.TaskEndReason_TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED, "100000"},
-		"on a terminal":             {"yes", &taskv1.CommandLimits{OutputBytes: 1000}, taskv1.TaskEndReason_TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED, "1000"},
+		"memory below": {
+			hog, &taskv1.CommandLimits{MemoryBytes: 200 << 20},
+			taskv1.TaskEndReason_TASK_END_REASON_EXITED, "",
+		},
+		"memory above": {
+			hog + "; sleep 300", &taskv1.CommandLimits{MemoryBytes: 20 << 20},
+			taskv1.TaskEndReason_TASK_END_REASON_MEMORY_LIMIT_EXCEEDED, "the limit is 20.0 MiB",
+		},
+		"memory elsewhere": {
+			"setsid env -i sh -c 'head -c 30000000 /dev/zero | tail | sleep 300' & wait; " +
+				"sleep 300", &taskv1.CommandLimits{MemoryBytes: 20 << 20},
+			taskv1.TaskEndReason_TASK_END_REASON_MEMORY_LIMIT_EXCEEDED, "the limit is 20.0 MiB",
+		},
+		"processes at": {
+			"sleep 1 & sleep 1 & wait", &taskv1.CommandLimits{Processes: 3},
+			taskv1.TaskEndReason_TASK_END_REASON_EXITED, "",
+		},
+		"processes above": {
+			"sleep 300 & sleep 300 & wait", &taskv1.CommandLimits{Processes: 2},
+			taskv1.TaskEndReason_TASK_END_REASON_PROCESS_LIMIT_EXCEEDED, "it had 3 processes; the limit is 2",
+		},
+		"processes in own sessions": {
+			"for i in 1 2 3; do setsid env -i sleep 300 & done; wait; sleep 300",
+			&taskv1.CommandLimits{Processes: 3}, taskv1.TaskEndReason_TASK_END_REASON_PROCESS_LIMIT_EXCEEDED,
+			"processes; the limit is 3",
+		},
+		"output at": {
+			"printf 1234; printf 5678 >&2", &taskv1.CommandLimits{OutputBytes: 8},
+			taskv1.TaskEndReason_TASK_END_REASON_EXITED, "",
+		},
+		"output above": {
+			"printf 12345678; printf 9; sleep 300", &taskv1.CommandLimits{OutputBytes: 8},
+			taskv1.TaskEndReason_TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED, "more than its limit of 8 bytes",
+		},
+		"output without end": {
+			"yes", &taskv1.CommandLimits{OutputBytes: 100_000},
+			taskv1.TaskEndReason_TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED, "100000",
+		},
+		"on a terminal": {
+			"yes", &taskv1.CommandLimits{OutputBytes: 1000},
+			taskv1.TaskEndReason_TASK_END_REASON_OUTPUT_LIMIT_EXCEEDED, "1000",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -96,7 +128,8 @@ func TestT6_NothingOutlivesItsCommand(t *testing.T) {
 			id := fmt.Sprintf("3%d.%d", n, os.Getpid())
 			line := "setsid env -i sleep " + id + " & (setsid sleep " + id + " &); sleep 0.3; echo up; "
 			spec := &taskv1.CommandSpec{Cmd: line + map[string]string{
-				"by itself": "exit 0", "failed": "exit 3", "stopped": "sleep 300", "killed": "trap '' TERM; while :; do sleep 1; done", "timeout": "sleep 300",
+				"by itself": "exit 0", "failed": "exit 3", "stopped": "sleep 300",
+				"killed": "trap '' TERM; while :; do sleep 1; done", "timeout": "sleep 300",
 			}[end]}
 			if end == "timeout" {
 				spec.Timeout = durationpb.New(time.Second)
@@ -129,8 +162,9 @@ func TestT4_RestartOnWorkerLoss(t *testing.T) {
 	r.up()
 	first := r.worker(func(c *worker.Config) { c.ID, c.Labels = "w1", map[string]string{"disk": "big"} })
 	spec := &taskv1.CommandSpec{
-		Cmd: "[ -e again ]; first=$?; touch again; echo run of $PWD; [ $first = 0 ] || exec sleep 300", RestartPolicy: taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS,
-		WorkerLabels: map[string]string{"disk": "big"},
+		Cmd:           "[ -e again ]; first=$?; touch again; echo run of $PWD; [ $first = 0 ] || exec sleep 300",
+		RestartPolicy: taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS,
+		WorkerLabels:  map[string]string{"disk": "big"},
 	}
 	id := r.background(spec)
 	r.awaitOutput(id, "run of")
@@ -150,5 +184,6 @@ func TestT4_RestartOnWorkerLoss(t *testing.T) {
 	require.Equal(t, "w3", end.GetWorkerId())
 	require.Empty(t, end.GetQueueReason())
 	require.Equal(t, "run of "+r.root+"\nrun of "+r.root+"\n", r.awaitOutput(id, "\nrun of"))
-	require.Equal(t, []string{"task_queued", "task_started", "task_restarting", "task_started", "task_completed"}, r.events(id))
+	require.Equal(t, []string{"task_queued", "task_started", "task_restarting", "task_started", "task_completed"},
+		r.events(id))
 }

@@ -44,9 +44,9 @@ func (o *orders) add(order *taskv1.WorktreeOrder) (lane string, begin bool) {
 	return lane, !running
 }
 
-// next removes and returns the oldest order of a lane, and those after it that have the same answer: a PLAN, which changes nothing,
-// is carried out once for all that wait. If none is left, it removes the lane and returns none, and the calling goroutine must stop
-// working on it.
+// next removes and returns the oldest order of a lane, and those after it that have the same answer: a PLAN, which
+// changes nothing, is carried out once for all that wait. If none is left, it removes the lane and returns none, and
+// the calling goroutine must stop working on it.
 func (o *orders) next(lane string) []*taskv1.WorktreeOrder {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -41,7 +41,8 @@ func TestSpawnerOutlivesGoroutines(t *testing.T) {
 	started := make(chan *process)
 	go func() {
 		runtime.LockOSThread() // this thread ends with the goroutine
-		p, err := (&Worker{host: s}).start(nil, &taskv1.CommandSpec{Cmd: "trap 'exit 7' TERM; echo up; while :; do sleep 0.01; done"}, "/", nil)
+		p, err := (&Worker{host: s}).start(nil, &taskv1.CommandSpec{Cmd: "trap 'exit 7' TERM; echo up; while :; do " +
+			"sleep 0.01; done"}, "/", nil)
 		if err != nil {
 			t.Error(err)
 		}

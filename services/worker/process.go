@@ -61,7 +61,10 @@ func (w *Worker) start(s *confine.Sandbox, spec *taskv1.CommandSpec, dir string,
 	p := &process{tty: spec.GetTty(), exited: make(chan struct{}), began: time.Now()}
 	theirs, err := p.openFiles(spec.GetAcceptsInput())
 	if err == nil {
-		p.Leader, p.pid, p.mark, err = programs.Launch(w.host, s, confine.Spec{Argv: argv, Env: env, Dir: dir, Files: theirs, Terminal: p.tty})
+		p.Leader, p.pid, p.mark, err = programs.Launch(w.host, s, confine.Spec{
+			Argv: argv, Env: env, Dir: dir,
+			Files: theirs, Terminal: p.tty,
+		})
 	}
 	for i, f := range theirs {
 		if f != nil && (i == 0 || f != theirs[0]) { // a terminal is all three
@@ -94,7 +97,10 @@ func (p *process) openFiles(input bool) (theirs [3]*os.File, err error) {
 	} else {
 		theirs[0], err = os.Open(os.DevNull)
 	}
-	for i, stream := range []taskv1.OutputStream{taskv1.OutputStream_OUTPUT_STREAM_STDOUT, taskv1.OutputStream_OUTPUT_STREAM_STDERR} {
+	for i, stream := range []taskv1.OutputStream{
+		taskv1.OutputStream_OUTPUT_STREAM_STDOUT,
+		taskv1.OutputStream_OUTPUT_STREAM_STDERR,
+	} {
 		if err != nil {
 			return theirs, err
 		}

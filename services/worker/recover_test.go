@@ -50,7 +50,8 @@ func TestMain(m *testing.M) {
 
 // victim runs a worker until it is killed.
 func victim(spec []string) int {
-	conn, err := grpc.NewClient(spec[0], grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(rpc.FaultsStream))
+	conn, err := grpc.NewClient(spec[0], grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStreamInterceptor(rpc.FaultsStream))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -103,7 +104,8 @@ func TestT4_CommandsRunThroughRestarts(t *testing.T) {
 	for i := range 4 {
 		r.eventually(func() bool {
 			resp, err := r.client().SendTaskInput(r.ctx, &taskv1.SendTaskInputRequest{
-				AgentId: "keeper", TaskId: id, Text: fmt.Sprintf("line %d\n", i), RequestId: fmt.Sprint(i), EndOfInput: i == 3,
+				AgentId: "keeper", TaskId: id, Text: fmt.Sprintf("line %d\n", i), RequestId: fmt.Sprint(i),
+				EndOfInput: i == 3,
 			})
 			require.NoError(t, err)
 			return resp.GetAcceptedInput() // refused until the worker is back
@@ -139,7 +141,10 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 
 	// keyless callers act in the namespace default
-	r.ctx = rpc.WithActor(context.Background(), rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "op", Role: rpc.RoleOperator})
+	r.ctx = rpc.WithActor(context.Background(), rpc.Actor{
+		Namespace: rpc.DefaultNamespace, Principal: "op",
+		Role: rpc.RoleOperator,
+	})
 	task := r.background(&taskv1.CommandSpec{Cmd: "sleep 300 & setsid sleep 300 & echo up; wait"})
 	r.awaitOutput(task, "up")
 	require.NotZero(t, alive(t, "QUARTET_TASK_WORKER="+id+"@"+r.state))
@@ -160,7 +165,8 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 }
 
 func (r *rig) keylessConn(addr string) (grpc.ClientConnInterface, error) {
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(rpc.FaultsStream))
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStreamInterceptor(rpc.FaultsStream))
 	if err == nil {
 		r.t.Cleanup(func() { _ = conn.Close() })
 	}
@@ -204,7 +210,8 @@ func TestX7_ExitAndStopRace(t *testing.T) {
 		last, terminals := "", 0
 		for _, kind := range r.events(id) {
 			last = kind
-			if kind == "task_completed" || kind == "task_failed" || kind == "task_cancelled" || kind == "task_interrupted" {
+			if kind == "task_completed" || kind == "task_failed" || kind == "task_cancelled" ||
+				kind == "task_interrupted" {
 				terminals++
 			}
 		}
@@ -237,7 +244,9 @@ func TestT1_Outcomes(t *testing.T) {
 	require.Equal(t, "up\n", again.GetHandle().GetInitialOutput())
 
 	// The same command in another request.
-	same := r.exec(&taskv1.ExecCommandRequest{Command: spec, DuplicatePolicy: taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING})
+	same := r.exec(&taskv1.ExecCommandRequest{
+		Command: spec, DuplicatePolicy: taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING,
+	})
 	require.Equal(t, taskv1.ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING, same.GetOutcome())
 	require.Equal(t, id, same.GetHandle().GetTaskId())
 	other := r.background(spec)
@@ -253,7 +262,9 @@ func TestT1_Outcomes(t *testing.T) {
 	r.await(other)
 
 	// The end of a long output, whole characters only.
-	long := r.exec(&taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: "for i in $(seq 1 100); do printf 中; done"}, MaxOutput: 10})
+	long := r.exec(&taskv1.ExecCommandRequest{
+		Command: &taskv1.CommandSpec{Cmd: "for i in $(seq 1 100); do printf 中; done"}, MaxOutput: 10,
+	})
 	require.Equal(t, "中中中", long.GetOutput())
 	require.True(t, long.GetOutputTruncated())
 }
@@ -278,7 +289,10 @@ func TestOverNATS(t *testing.T) {
 	r.down()
 	r.up()
 	r.eventually(func() bool {
-		resp, err := r.client().SendTaskInput(r.ctx, &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: id, Text: "hi\n", RequestId: "i"})
+		resp, err := r.client().SendTaskInput(r.ctx, &taskv1.SendTaskInputRequest{
+			AgentId: "keeper", TaskId: id,
+			Text: "hi\n", RequestId: "i",
+		})
 		require.NoError(t, err)
 		return resp.GetAcceptedInput()
 	})
@@ -303,7 +317,8 @@ func TestT5_NothingIsLostOrDoneTwiceOverRestarts(t *testing.T) {
 	for i := range n {
 		// The mark file counts runs: a command that ran twice has two lines.
 		ids = append(ids, r.background(&taskv1.CommandSpec{Cmd: fmt.Sprintf(
-			"echo run >> %s/mark%d; for i in $(seq 1 30); do echo %d-$i; sleep 0.01; done; exit %d", r.root, i, i, i%2)}))
+			"echo run >> %s/mark%d; for i in $(seq 1 30); do echo %d-$i; sleep 0.01; done; exit %d", r.root, i, i,
+			i%2)}))
 		if i%8 == 7 {
 			r.down()
 			r.up()

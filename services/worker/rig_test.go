@@ -142,7 +142,10 @@ func (r *rig) exec(req *taskv1.ExecCommandRequest) *taskv1.ExecCommandResponse {
 // sh runs a shell line to its end.
 func (r *rig) sh(line string) *taskv1.ExecCommandResponse {
 	r.t.Helper()
-	resp := r.exec(&taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: line}, YieldTime: durationpb.New(45 * time.Second)})
+	resp := r.exec(&taskv1.ExecCommandRequest{
+		Command:   &taskv1.CommandSpec{Cmd: line},
+		YieldTime: durationpb.New(45 * time.Second),
+	})
 	require.Equal(r.t, taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED, resp.GetOutcome())
 	return resp
 }
@@ -167,7 +170,10 @@ func (r *rig) awaitOutput(id, text string) string {
 	r.t.Helper()
 	all, offset := "", int64(0)
 	for !strings.Contains(all, text) {
-		resp, err := r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: id, Offset: offset, Block: true})
+		resp, err := r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{
+			AgentId: "keeper", TaskId: id,
+			Offset: offset, Block: true,
+		})
 		require.NoError(r.t, err)
 		require.Equal(r.t, "success", resp.GetRetrievalStatus())
 		all, offset = all+resp.GetText(), resp.GetNextOffset()

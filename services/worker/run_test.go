@@ -37,7 +37,10 @@ func TestT1_CommandsRun(t *testing.T) {
 		{"both outputs in order", "echo a; sleep 0.1; echo b >&2; sleep 0.1; echo c", completed, 0, "a\nb\nc\n"},
 		{"no output", "true", completed, 0, ""},
 		{"not found", "no-such-program-here", failed, 127, "not found"},
-		{"no inherited secrets (T7)", "env | cut -d= -f1 | grep -v QUARTET_ | sort | tr '\\n' ' '", completed, 0, "HOME LANG PATH PWD TMPDIR "},
+		{
+			"no inherited secrets (T7)", "env | cut -d= -f1 | grep -v QUARTET_ | sort | tr '\\n' ' '", completed, 0,
+			"HOME LANG PATH PWD TMPDIR ",
+		},
 		{"secrets stay", "echo ${QUARTET_TEST_SECRET:-none}", completed, 0, "none\n"},
 		{"no input", "cat; echo end", completed, 0, "end\n"},
 	} {
@@ -115,14 +118,17 @@ func TestT6_CharactersAreNotCut(t *testing.T) {
 	r := newRig(t)
 	r.worker(nil)
 	// 4095 bytes, then a character of three bytes over the border, in two writes.
-	resp := r.sh(`head -c 4095 /dev/zero | tr '\0' x; printf '\344'; sleep 0.15; printf 'E' >&2; sleep 0.15; printf '\270\255'; printf '\360\237'; sleep 0.15; printf '\230\200!'; printf '\377'`)
+	resp := r.sh(
+		`head -c 4095 /dev/zero | tr '\0' x; printf '\344'; sleep 0.15; printf 'E' >&2; sleep 0.15; printf '\270\255'; printf '\360\237'; sleep 0.15; printf '\230\200!'; printf '\377'`)
 	require.Equal(t, strings.Repeat("x", 4095)+"E中😀!\uFFFD", resp.GetOutput())
 
 	// Pieces of any size join to the text.
 	for _, size := range []int32{1, 2, 5, 4096, 4097} {
 		all, offset := "", int64(4000)
 		for {
-			p, err := r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: resp.GetTask().GetTaskId(), Offset: offset, MaxBytes: size})
+			p, err := r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{
+				AgentId: "keeper", TaskId: resp.GetTask().GetTaskId(), Offset: offset, MaxBytes: size,
+			})
 			require.NoError(t, err)
 			if p.GetText() == "" {
 				break
@@ -194,7 +200,10 @@ func TestT1_TimeLimit(t *testing.T) {
 	r := newRig(t)
 	r.worker(nil)
 	resp := r.exec(&taskv1.ExecCommandRequest{
-		Command:   &taskv1.CommandSpec{Cmd: "sleep 300 & echo up; wait", Timeout: durationpb.New(200 * time.Millisecond)},
+		Command: &taskv1.CommandSpec{
+			Cmd:     "sleep 300 & echo up; wait",
+			Timeout: durationpb.New(200 * time.Millisecond),
+		},
 		YieldTime: durationpb.New(20 * time.Second),
 	})
 	require.Equal(t, failed, resp.GetTask().GetState())
@@ -207,12 +216,18 @@ func TestT3_Input(t *testing.T) {
 	r := newRig(t)
 	r.worker(nil)
 	send := func(id, text string, end bool) *taskv1.SendTaskInputResponse {
-		resp, err := r.client().SendTaskInput(r.ctx, &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: id, Text: text, EndOfInput: end})
+		resp, err := r.client().SendTaskInput(r.ctx, &taskv1.SendTaskInputRequest{
+			AgentId: "keeper", TaskId: id,
+			Text: text, EndOfInput: end,
+		})
 		require.NoError(t, err)
 		return resp
 	}
 	t.Run("stdin", func(t *testing.T) {
-		id := r.background(&taskv1.CommandSpec{Cmd: "while read -r line; do echo \"got $line\"; done; echo end", AcceptsInput: true})
+		id := r.background(&taskv1.CommandSpec{
+			Cmd:          "while read -r line; do echo \"got $line\"; done; echo end",
+			AcceptsInput: true,
+		})
 		r.eventually(func() bool { return r.get(id).GetAcceptsInputNow() })
 		resp := send(id, "one\n", false)
 		require.True(t, resp.GetAcceptedInput())
@@ -227,7 +242,8 @@ func TestT3_Input(t *testing.T) {
 		require.Equal(t, "task_not_running", late.GetReason())
 	})
 	t.Run("terminal", func(t *testing.T) {
-		id := r.background(&taskv1.CommandSpec{Cmd: "test -t 0 && test -t 1 && stty -echo && echo tty; read -r line; echo \"got $line\"; cat", Tty: true})
+		id := r.background(&taskv1.CommandSpec{Cmd: "test -t 0 && test -t 1 && stty -echo && echo tty; read -r line; " +
+			"echo \"got $line\"; cat", Tty: true})
 		r.awaitOutput(id, "tty")
 		require.Equal(t, "tty", send(id, "hi\n", false).GetInputTarget())
 		r.awaitOutput(id, "got hi")
@@ -262,7 +278,10 @@ func TestT6_EndlessOutputIsBounded(t *testing.T) {
 	end := r.await(id)
 	require.Equal(t, cancelled, end.GetState())
 	require.True(t, end.GetOutputTruncated())
-	tail, err := r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: id, Offset: -100})
+	tail, err := r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{
+		AgentId: "keeper", TaskId: id,
+		Offset: -100,
+	})
 	require.NoError(t, err)
 	require.Contains(t, tail.GetText(), "0123456789\n0123456789\n")
 	require.Equal(t, end.GetOutputBytes(), tail.GetTotalBytes())

@@ -96,7 +96,10 @@ func (w *Worker) serveSession() error {
 	if err != nil {
 		return fault.From(err)
 	}
-	l := &session{w: w, stream: s, dirty: make(map[*command]struct{}), more: make(chan struct{}, 1), sent: make(map[*command]*sentReports)}
+	l := &session{
+		w: w, stream: s, dirty: make(map[*command]struct{}), more: make(chan struct{}, 1),
+		sent: make(map[*command]*sentReports),
+	}
 	hello := &taskv1.WorkerHello{
 		WorkerId: w.cfg.ID, BootId: w.boot, Capacity: int32(w.cfg.Capacity),
 		Labels: w.cfg.Labels, Pools: w.cfg.Pools, RunningTaskIds: w.holding(), Worktrees: true,
@@ -188,7 +191,9 @@ func (l *session) sendAll(ctx context.Context) {
 		case <-l.more:
 		case <-heartbeat.C:
 			ids := l.w.holding()
-			if !l.send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Heartbeat{Heartbeat: &taskv1.WorkerHeartbeat{RunningTaskIds: ids}}}) {
+			if !l.send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Heartbeat{
+				Heartbeat: &taskv1.WorkerHeartbeat{RunningTaskIds: ids},
+			}}) {
 				return
 			}
 			l.prune()
@@ -222,18 +227,24 @@ func (l *session) flush(c *command) bool {
 	c.mu.Unlock()
 	if started && !t.started {
 		t.started = true
-		if !l.send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Started{Started: &taskv1.CommandStarted{TaskId: id, LeaseGeneration: c.gen}}}) {
+		if !l.send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Started{
+			Started: &taskv1.CommandStarted{TaskId: id, LeaseGeneration: c.gen},
+		}}) {
 			return false
 		}
 	}
 	if input > t.input {
 		t.input = input
-		if !l.send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_InputTaken{InputTaken: &taskv1.CommandInputTaken{TaskId: id, LeaseGeneration: c.gen, InputSeq: input}}}) {
+		if !l.send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_InputTaken{
+			InputTaken: &taskv1.CommandInputTaken{TaskId: id, LeaseGeneration: c.gen, InputSeq: input},
+		}}) {
 			return false
 		}
 	}
 	for _, chunk := range c.buf.Next() {
-		if !l.send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Output{Output: &taskv1.CommandOutput{TaskId: id, LeaseGeneration: c.gen, Chunk: chunk}}}) {
+		if !l.send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Output{
+			Output: &taskv1.CommandOutput{TaskId: id, LeaseGeneration: c.gen, Chunk: chunk},
+		}}) {
 			return false
 		}
 	}

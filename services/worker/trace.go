@@ -20,9 +20,12 @@ func (c *command) endSpan(_ context.Context, span trace.Span) {
 	c.mu.Lock()
 	end := c.ended
 	c.mu.Unlock()
-	span.SetAttributes(attribute.String("quartet.agent_id", c.task.GetAgentId()), attribute.String("quartet.task_id", c.task.GetTaskId()),
-		attribute.String("quartet.work_item_id", c.task.GetWorkItemId()), attribute.String("quartet.worker_id", c.w.cfg.ID),
-		attribute.Int64("quartet.lease_generation", c.gen), attribute.String("quartet.end_reason", pbjson.EnumText(end.GetReason())), attribute.Int64("quartet.output_bytes", end.GetOutputBytes()))
+	span.SetAttributes(attribute.String("quartet.agent_id", c.task.GetAgentId()),
+		attribute.String("quartet.task_id", c.task.GetTaskId()),
+		attribute.String("quartet.work_item_id", c.task.GetWorkItemId()),
+		attribute.String("quartet.worker_id", c.w.cfg.ID),
+		attribute.Int64("quartet.lease_generation", c.gen), attribute.String("quartet.end_reason",
+			pbjson.EnumText(end.GetReason())), attribute.Int64("quartet.output_bytes", end.GetOutputBytes()))
 	if end != nil && end.ExitCode != nil {
 		span.SetAttributes(attribute.Int("process.exit.code", int(end.GetExitCode())))
 	}

@@ -34,7 +34,9 @@ func (w *Worker) workdir(space workspace, path string) (string, error) {
 		return "", fmt.Errorf("workdir_not_found: %w", err)
 	}
 	if !space.has(dir) {
-		return "", fmt.Errorf("execution_root_violation: %s is outside the roots of worker %s; use a directory under %s", path, w.cfg.ID, space)
+		return "",
+			fmt.Errorf("execution_root_violation: %s is outside the roots of worker %s; use a directory under %s", path,
+				w.cfg.ID, space)
 	}
 	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
 		return "", fmt.Errorf("workdir_not_found: %s is not a directory", path)
@@ -46,7 +48,10 @@ func (w *Worker) workdir(space workspace, path string) (string, error) {
 // worker's environment only what a shell needs, so that no secret is inherited (SPEC
 // T7). In a sandbox, home and temporary directory are the sandbox's.
 func (w *Worker) environ(space workspace, t *taskv1.Task, s *confine.Sandbox) []string {
-	vars := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": space[0], "LANG": "C.UTF-8"}
+	vars := map[string]string{
+		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": space[0],
+		"LANG": "C.UTF-8",
+	}
 	for name := range vars {
 		if v := os.Getenv(name); v != "" {
 			vars[name] = v

@@ -124,7 +124,8 @@ func New(cfg Config) (*Worker, error) {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
 	if cfg.Isolate != IsolateNone && len(cfg.Roots) > 1 {
-		return nil, fmt.Errorf("worker: isolation %q divides one root, and there are %d; let commands read the other directories instead", cfg.Isolate, len(cfg.Roots))
+		return nil, fmt.Errorf("worker: isolation %q divides one root, and there are %d; let commands read the other "+
+			"directories instead", cfg.Isolate, len(cfg.Roots))
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
@@ -177,7 +178,8 @@ func (w *Worker) Start(ctx context.Context) error {
 	if err := w.takeOver(ctx); err != nil {
 		return err
 	}
-	w.sandboxes = sandboxes.NewPool(w.cfg.Confinement, filepath.Join(w.cfg.StateDir, "sandboxes-"+w.cfg.ID), w.host.StartHelper)
+	w.sandboxes = sandboxes.NewPool(w.cfg.Confinement, filepath.Join(w.cfg.StateDir, "sandboxes-"+w.cfg.ID),
+		w.host.StartHelper)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.ordersCtx, w.cancelOrders = context.WithCancel(w.ctx)
 	w.done = make(chan struct{})
@@ -208,14 +210,19 @@ func (w *Worker) takeOver(ctx context.Context) error {
 	}
 	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = fmt.Errorf("worker: another process runs worker %s with the state directory %s; give one of them another id or directory", w.cfg.ID, w.cfg.StateDir)
+		err = fmt.Errorf("worker: another process runs worker %s with the state directory %s; give one of them "+
+			"another id or directory", w.cfg.ID, w.cfg.StateDir)
 	}
 	if err == nil {
 		if !proctree.Supported().Memory {
-			w.cfg.Logger.Warn("this system does not measure the memory of commands: their memory limits are not enforced",
+			w.cfg.Logger.Warn("this system does not measure the memory of commands: their memory limits are not "+
+				"enforced",
 				zap.String("may_escape", proctree.Supported().Escapes))
 		}
-		w.host, err = proctree.Open(ctx, proctree.Config{Owner: w.owner(), Boot: w.boot, Guard: w.cfg.Guard, Logger: w.cfg.Logger})
+		w.host, err = proctree.Open(ctx, proctree.Config{
+			Owner: w.owner(), Boot: w.boot, Guard: w.cfg.Guard,
+			Logger: w.cfg.Logger,
+		})
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("worker: take over from an earlier process: %w", err), lock.Close())

@@ -103,9 +103,11 @@ func (w repositories) admit(wt *taskv1.Worktree) error {
 	name := filepath.Base(wt.GetPath())
 	switch top := wt.GetRepository(); {
 	case !filepath.IsAbs(top) || filepath.Clean(top) != top || !w.space.has(top):
-		return fmt.Errorf("execution_root_violation: the repository %s is outside the roots of worker %s", top, w.cfg.ID)
+		return fmt.Errorf("execution_root_violation: the repository %s is outside the roots of worker %s", top,
+			w.cfg.ID)
 	case fault.Name("worktree", name) != nil || wt.GetPath() != filepath.Join(w.worktreesOf(top), name):
-		return fmt.Errorf("execution_root_violation: worker %s keeps worktrees of %s in %s, not at %s", w.cfg.ID, top, w.worktreesOf(top), wt.GetPath())
+		return fmt.Errorf("execution_root_violation: worker %s keeps worktrees of %s in %s, not at %s", w.cfg.ID, top,
+			w.worktreesOf(top), wt.GetPath())
 	case wt.GetBranch() != branchPrefix+name:
 		return fmt.Errorf("the branch of worktree %s is %s%s, not %s", name, branchPrefix, name, wt.GetBranch())
 	case !commitID.MatchString(wt.GetBaseCommit()):
@@ -137,7 +139,8 @@ func (w repositories) makeWorktree(ctx context.Context, wt *taskv1.Worktree) err
 	if err := w.discard(ctx, wt); err != nil {
 		return err
 	}
-	if _, err := w.git(ctx, wt.GetRepository(), "worktree", "add", "--quiet", "--no-track", "-b", wt.GetBranch(), wt.GetPath(), wt.GetBaseCommit()); err != nil {
+	if _, err := w.git(ctx, wt.GetRepository(), "worktree", "add", "--quiet", "--no-track", "-b", wt.GetBranch(),
+		wt.GetPath(), wt.GetBaseCommit()); err != nil {
 		return err
 	}
 	wt.State = taskv1.WorktreeState_WORKTREE_STATE_READY
@@ -179,9 +182,11 @@ func (w repositories) isComplete(ctx context.Context, wt *taskv1.Worktree) (bool
 	case err != nil:
 		return false, err
 	case on == "":
-		return false, fmt.Errorf("%s exists and is not on the branch %s; it is not touched", wt.GetPath(), wt.GetBranch())
+		return false, fmt.Errorf("%s exists and is not on the branch %s; it is not touched", wt.GetPath(),
+			wt.GetBranch())
 	case on != wt.GetBranch():
-		return false, fmt.Errorf("%s exists and is on the branch %s, not on %s; it is not touched", wt.GetPath(), on, wt.GetBranch())
+		return false, fmt.Errorf("%s exists and is on the branch %s, not on %s; it is not touched", wt.GetPath(), on,
+			wt.GetBranch())
 	}
 	return true, nil
 }
@@ -285,7 +290,8 @@ func (w repositories) discard(ctx context.Context, wt *taskv1.Worktree) error {
 	// --force is given twice because git locks a worktree while it creates it. A path
 	// that git does not know is removed directly; admit has checked that it is below
 	// the directory for worktrees.
-	if _, err := w.git(ctx, wt.GetRepository(), "worktree", "remove", "--force", "--force", wt.GetPath()); unlessRefused(err) != nil {
+	if _, err := w.git(ctx, wt.GetRepository(), "worktree", "remove", "--force", "--force",
+		wt.GetPath()); unlessRefused(err) != nil {
 		return err
 	}
 	if err := w.removeAll(wt.GetPath()); err != nil {

@@ -30,7 +30,8 @@ const (
 // git runs the real git for a test, as somebody with a name.
 func git(t testing.TB, dir string, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(context.Background(), "git", append([]string{"-C", dir, "-c", "user.name=Test", "-c", "user.email=test@example.com"}, args...)...)
+	cmd := exec.CommandContext(context.Background(), "git",
+		append([]string{"-C", dir, "-c", "user.name=Test", "-c", "user.email=test@example.com"}, args...)...)
 	out := &strings.Builder{}
 	cmd.Stdout, cmd.Stderr = out, out
 	require.NoError(t, proctree.StartUnmarked(cmd)) // a worker may start commands meanwhile
@@ -182,15 +183,30 @@ func TestT9_ChangedIsKept(t *testing.T) {
 	}{
 		"tsk_modified":  {change("sub/file"), "1 uncommitted change(s)"},
 		"tsk_untracked": {change("other"), "1 uncommitted change(s)"},
-		"tsk_staged":    {func(dir string) { change("other")(dir); git(t, dir, "add", "other") }, "1 uncommitted change(s)"},
-		"tsk_deleted":   {func(dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "sub", "file"))) }, "1 uncommitted change(s)"},
+		"tsk_staged": {
+			func(dir string) { change("other")(dir); git(t, dir, "add", "other") },
+			"1 uncommitted change(s)",
+		},
+		"tsk_deleted": {
+			func(dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "sub", "file"))) },
+			"1 uncommitted change(s)",
+		},
 		"tsk_committed": {func(dir string) {
 			change("sub/file")(dir)
 			git(t, dir, "commit", "--quiet", "-am", "own")
 		}, "1 commit(s) of its own"},
-		"tsk_detached": {func(dir string) { git(t, dir, "checkout", "--quiet", "--detach") }, "it is not on its branch any more"},
-		"tsk_switched": {func(dir string) { git(t, dir, "checkout", "--quiet", "-b", "mine") }, "it is on the branch mine"},
-		"tsk_locked":   {func(dir string) { git(t, repo, "worktree", "lock", dir) }, "git worktree: cannot remove a locked working tree"},
+		"tsk_detached": {
+			func(dir string) { git(t, dir, "checkout", "--quiet", "--detach") },
+			"it is not on its branch any more",
+		},
+		"tsk_switched": {
+			func(dir string) { git(t, dir, "checkout", "--quiet", "-b", "mine") },
+			"it is on the branch mine",
+		},
+		"tsk_locked": {
+			func(dir string) { git(t, repo, "worktree", "lock", dir) },
+			"git worktree: cannot remove a locked working tree",
+		},
 		"tsk_replaced": {func(dir string) {
 			require.NoError(t, os.RemoveAll(dir))
 			repository(t, dir)
@@ -233,11 +249,14 @@ func TestT9_AMakeThatWasCutOff(t *testing.T) {
 	repo := filepath.Join(r.root, "repo")
 	repository(t, repo)
 	for taskID, leave := range map[string]func(wt *taskv1.Worktree){
-		"tsk_nothing":   func(*taskv1.Worktree) {},
-		"tsk_directory": func(wt *taskv1.Worktree) { require.NoError(t, os.MkdirAll(filepath.Join(wt.GetPath(), "x"), 0o755)) },
-		"tsk_branch":    func(wt *taskv1.Worktree) { git(t, repo, "branch", wt.GetBranch(), wt.GetBaseCommit()) },
+		"tsk_nothing": func(*taskv1.Worktree) {},
+		"tsk_directory": func(wt *taskv1.Worktree) {
+			require.NoError(t, os.MkdirAll(filepath.Join(wt.GetPath(), "x"), 0o755))
+		},
+		"tsk_branch": func(wt *taskv1.Worktree) { git(t, repo, "branch", wt.GetBranch(), wt.GetBaseCommit()) },
 		"tsk_half": func(wt *taskv1.Worktree) { // as git has it in the middle: locked, without files
-			git(t, repo, "worktree", "add", "--quiet", "--no-checkout", "-b", wt.GetBranch(), wt.GetPath(), wt.GetBaseCommit())
+			git(t, repo, "worktree", "add", "--quiet", "--no-checkout", "-b", wt.GetBranch(), wt.GetPath(),
+				wt.GetBaseCommit())
 			git(t, repo, "worktree", "lock", "--reason", "initializing", wt.GetPath())
 		},
 		"tsk_without_directory": func(wt *taskv1.Worktree) {
@@ -280,10 +299,13 @@ func TestT9_ARepeatedMakeTouchesNothing(t *testing.T) {
 		do  func(dir string)
 		why string // empty: it is ready
 	}{
-		"tsk_worked":   {func(string) {}, ""},
-		"tsk_locked":   {func(dir string) { git(t, repo, "worktree", "lock", dir) }, ""},
-		"tsk_reason":   {func(dir string) { git(t, repo, "worktree", "lock", "--reason", "mine", dir) }, ""},
-		"tsk_switched": {func(dir string) { git(t, dir, "checkout", "--quiet", "-b", "mine") }, "is on the branch mine"},
+		"tsk_worked": {func(string) {}, ""},
+		"tsk_locked": {func(dir string) { git(t, repo, "worktree", "lock", dir) }, ""},
+		"tsk_reason": {func(dir string) { git(t, repo, "worktree", "lock", "--reason", "mine", dir) }, ""},
+		"tsk_switched": {
+			func(dir string) { git(t, dir, "checkout", "--quiet", "-b", "mine") },
+			"is on the branch mine",
+		},
 		"tsk_detached": {func(dir string) { git(t, dir, "checkout", "--quiet", "--detach") }, "is not on the branch"},
 		"tsk_replaced": {func(dir string) {
 			require.NoError(t, os.RemoveAll(dir))

@@ -11,25 +11,25 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	protofiles "quartet/proto"
-	"quartet/services/identity"
-
 	_ "quartet/services/app" // links every service
+	"quartet/services/identity"
 )
 
 // notREST are the RPCs that no line of proto/gateway.yaml names, and why.
 var notREST = map[string]string{
-	"quartet.agent.v1.AgentService/GetFacts":           "between services",
-	"quartet.agent.v1.AgentService/OfferDecision":      "between services",
-	"quartet.work.v1.WorkService/PromoteReport":        "between services",
-	"quartet.work.v1.WorkService/AttachWait":           "between services",
-	"quartet.work.v1.WorkService/ConsumeRecheck":       "between services",
-	"quartet.work.v1.WorkService/FindWorkItem":         "between services",
-	"quartet.work.v1.WorkService/ListPendingAgents":    "between services",
-	"quartet.task.v1.WorkerService/Connect":            "a stream in both directions",
-	"quartet.task.v1.WorktreeService/PlanWorktree":     "between services",
-	"quartet.task.v1.WorktreeService/MakeWorktree":     "between services",
-	"quartet.task.v1.WorktreeService/RemoveWorktree":   "between services",
-	"quartet.waiting.v1.WaitingService/DeliverTrigger": "POST /v1/triggers/{token} takes any content type; the gateway serves it itself",
+	"quartet.agent.v1.AgentService/GetFacts":         "between services",
+	"quartet.agent.v1.AgentService/OfferDecision":    "between services",
+	"quartet.work.v1.WorkService/PromoteReport":      "between services",
+	"quartet.work.v1.WorkService/AttachWait":         "between services",
+	"quartet.work.v1.WorkService/ConsumeRecheck":     "between services",
+	"quartet.work.v1.WorkService/FindWorkItem":       "between services",
+	"quartet.work.v1.WorkService/ListPendingAgents":  "between services",
+	"quartet.task.v1.WorkerService/Connect":          "a stream in both directions",
+	"quartet.task.v1.WorktreeService/PlanWorktree":   "between services",
+	"quartet.task.v1.WorktreeService/MakeWorktree":   "between services",
+	"quartet.task.v1.WorktreeService/RemoveWorktree": "between services",
+	"quartet.waiting.v1.WaitingService/DeliverTrigger": "POST /v1/triggers/{token} takes any content type; the " +
+		"gateway serves it itself",
 	"quartet.waiting.v1.WaitingService/CheckDelivery":  "between services",
 	"quartet.board.v1.BoardService/ReadWal":            "the gateway serves WALs as files",
 	"quartet.board.v1.BoardService/FollowWal":          "the gateway serves WALs as files",

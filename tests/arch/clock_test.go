@@ -17,16 +17,17 @@ import (
 // pkg/clock, so that tests set it. context.WithTimeout is no part of this: it bounds a
 // call and decides nothing.
 var wallClock = map[string]string{
-	"pkg/authority":              "certificates are dated",
-	"pkg/bus":                    "delays of delivery are measured for metrics, and a publisher waits for the broker",
-	"pkg/certs":                  "certificate files are read again from time to time",
-	"pkg/client":                 "programs outside have no clock of ours",
-	"pkg/admission":              "rates of callers are in real time",
-	"pkg/clock":                  "it is the machine's clock",
-	"pkg/confine":                "processes of the operating system are reaped in real time",
-	"pkg/connlimit":              "connections of the operating system are bounded in real time",
-	"pkg/id":                     "ids begin with the time, so that they sort by it",
-	"pkg/journal":                "waiting for the broker and durations for metrics; events get their time from pkg/clock",
+	"pkg/authority": "certificates are dated",
+	"pkg/bus":       "delays of delivery are measured for metrics, and a publisher waits for the broker",
+	"pkg/certs":     "certificate files are read again from time to time",
+	"pkg/client":    "programs outside have no clock of ours",
+	"pkg/admission": "rates of callers are in real time",
+	"pkg/clock":     "it is the machine's clock",
+	"pkg/confine":   "processes of the operating system are reaped in real time",
+	"pkg/connlimit": "connections of the operating system are bounded in real time",
+	"pkg/id":        "ids begin with the time, so that they sort by it",
+	"pkg/journal": "waiting for the broker and durations for metrics; events get their time from " +
+		"pkg/clock",
 	"pkg/journal/feed":           "the broker is asked for the end of a journal from time to time",
 	"pkg/journal/framechain":     "the chain is compared with the broker's from time to time",
 	"pkg/journal/jetlog":         "waiting for the broker",
@@ -84,7 +85,8 @@ func TestTheWallClockIsReadWhereItMayBe(t *testing.T) {
 	for _, p := range packages(t) {
 		name, err := filepath.Rel(root, p.Dir)
 		require.NoError(t, err)
-		if !strings.HasPrefix(name, "pkg/") && !strings.HasPrefix(name, "services/") || strings.HasPrefix(name, "pkg/pb/") {
+		if !strings.HasPrefix(name, "pkg/") && !strings.HasPrefix(name, "services/") ||
+			strings.HasPrefix(name, "pkg/pb/") {
 			continue
 		}
 		for _, file := range p.GoFiles {

@@ -18,7 +18,8 @@ func TestTheRecipesNamePlacesThatExist(t *testing.T) {
 	_, recipes, ok := strings.Cut(string(raw), "\n## Recipes\n")
 	require.True(t, ok)
 	recipes, _, _ = strings.Cut(recipes, "\n## ")
-	paths := regexp.MustCompile("`((?:proto|pkg|services|docs|tests|deploy|cmd)/[^` ]*|[A-Z][A-Za-z.]+\\.md|docker-compose\\.yml)`").FindAllStringSubmatch(recipes, -1)
+	paths := regexp.MustCompile("`((?:proto|pkg|services|docs|tests|deploy|cmd)/[^` "+
+		"]*|[A-Z][A-Za-z.]+\\.md|docker-compose\\.yml)`").FindAllStringSubmatch(recipes, -1)
 	require.Greater(t, len(paths), 20)
 	for _, m := range paths {
 		pattern := strings.ReplaceAll(m[1], "<plane>", "*")
@@ -30,12 +31,18 @@ func TestTheRecipesNamePlacesThatExist(t *testing.T) {
 	}
 	// Identifiers that recipes send a reader to.
 	for _, c := range [][2]string{
-		{"services/work/derive/readiness.go", "func Shallow("}, {"services/work/derive/readiness.go", "func View("},
-		{"services/work/update_work_item.go", "func validateUpdate("}, {"services/work/update_work_item.go", "func changedFields("},
-		{"services/work/update_work_item.go", "func decideUpdate("}, {"services/work/view_test.go", "func TestX6_AViewHasEveryFieldOfTheRecord("},
-		{"services/work/state.go", "changesWork("}, {"services/work/history.go", "index("},
-		{"tests/arch/api_test.go", "notREST ="}, {"pkg/journal/event.go", "func UnknownEvent("},
-		{"services/app/config.go", ") Flags("}, {"services/app/config.go", ") Complete("},
+		{"services/work/derive/readiness.go", "func Shallow("},
+		{"services/work/derive/readiness.go", "func View("},
+		{"services/work/update_work_item.go", "func validateUpdate("},
+		{"services/work/update_work_item.go", "func changedFields("},
+		{"services/work/update_work_item.go", "func decideUpdate("},
+		{"services/work/view_test.go", "func TestX6_AViewHasEveryFieldOfTheRecord("},
+		{"services/work/state.go", "changesWork("},
+		{"services/work/history.go", "index("},
+		{"tests/arch/api_test.go", "notREST ="},
+		{"pkg/journal/event.go", "func UnknownEvent("},
+		{"services/app/config.go", ") Flags("},
+		{"services/app/config.go", ") Complete("},
 	} {
 		raw, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(c[0])))
 		require.NoError(t, err)

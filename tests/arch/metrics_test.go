@@ -34,41 +34,49 @@ type metric struct {
 func metrics(t *testing.T) []metric {
 	found := map[string]metric{}
 	for _, dir := range []string{"pkg", "services"} {
-		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, ".pb.go") {
-				return err
-			}
-			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-			require.NoError(t, err)
-			ast.Inspect(file, func(n ast.Node) bool {
-				call, ok := n.(*ast.CallExpr)
-				if !ok {
+		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir),
+			func(path string, d fs.DirEntry, err error) error {
+				if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+					strings.HasSuffix(path, ".pb.go") {
+					return err
+				}
+				file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+				require.NoError(t, err)
+				ast.Inspect(file, func(n ast.Node) bool {
+					call, ok := n.(*ast.CallExpr)
+					if !ok {
+						return true
+					}
+					sel, ok := call.Fun.(*ast.SelectorExpr)
+					if !ok {
+						return true
+					}
+					of, ok := sel.X.(*ast.Ident)
+					after := map[string]int{"Counter": 3, "Gauge": 3, "Histogram": 4}[sel.Sel.Name]
+					if !ok || of.Name != "meter" || after == 0 {
+						return true
+					}
+					m := metric{
+						name: literal(t, path, call.Args[1]), kind: strings.ToLower(sel.Sel.Name),
+						help: literal(t, path, call.Args[2]),
+					}
+					for _, label := range call.Args[after:] {
+						m.labels = append(m.labels, literal(t, path, label))
+					}
+					require.NotContains(t, found, m.name, "%s makes a metric that is made elsewhere as well", path)
+					found[m.name] = m
 					return true
-				}
-				sel, ok := call.Fun.(*ast.SelectorExpr)
-				if !ok {
-					return true
-				}
-				of, ok := sel.X.(*ast.Ident)
-				after := map[string]int{"Counter": 3, "Gauge": 3, "Histogram": 4}[sel.Sel.Name]
-				if !ok || of.Name != "meter" || after == 0 {
-					return true
-				}
-				m := metric{name: literal(t, path, call.Args[1]), kind: strings.ToLower(sel.Sel.Name), help: literal(t, path, call.Args[2])}
-				for _, label := range call.Args[after:] {
-					m.labels = append(m.labels, literal(t, path, label))
-				}
-				require.NotContains(t, found, m.name, "%s makes a metric that is made elsewhere as well", path)
-				found[m.name] = m
-				return true
-			})
-			return nil
-		}))
+				})
+				return nil
+			}))
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b metric) int { return strings.Compare(a.name, b.name) })
 }
 
 func literal(t *testing.T, path string, e ast.Expr) string {
+	if sum, ok := e.(*ast.BinaryExpr); ok && sum.Op == token.ADD {
+		return literal(t, path, sum.X) + literal(t, path, sum.Y)
+	}
 	lit, ok := e.(*ast.BasicLit)
 	require.True(t, ok, "%s: names, help and labels of metrics are written out, so that they can be documented", path)
 	s, err := strconv.Unquote(lit.Value)
@@ -79,7 +87,8 @@ func literal(t *testing.T, path string, e ast.Expr) string {
 // units by the end of a name.
 var units = [][2]string{{"_seconds", "seconds"}, {"_bytes", "bytes"}, {"_info", "—"}}
 
-const metricsBegin, metricsEnd = "<!-- metrics: written by REWRITE=1 go test ./tests/arch -->\n", "<!-- end of metrics -->"
+const metricsBegin, metricsEnd = "<!-- metrics: written by REWRITE=1 go test ./tests/arch -->\n",
+	"<!-- end of metrics -->"
 
 func TestMetricsAreDocumented(t *testing.T) {
 	var b strings.Builder
@@ -125,7 +134,8 @@ func TestDashboardsAskForWhatIsThere(t *testing.T) {
 	}
 	// Those of the Go runtime and of the process, and Prometheus' own.
 	for _, name := range []string{
-		"go_goroutines", "go_gc_duration_seconds_sum", "go_memstats_heap_inuse_bytes", "process_cpu_seconds_total", "process_resident_memory_bytes",
+		"go_goroutines", "go_gc_duration_seconds_sum", "go_memstats_heap_inuse_bytes", "process_cpu_seconds_total",
+		"process_resident_memory_bytes",
 		"process_open_fds", "process_max_fds", "process_start_time_seconds", "up",
 	} {
 		known[name] = nil
@@ -205,12 +215,14 @@ func TestAlertsAskForWhatIsThere(t *testing.T) {
 		require.NotEmpty(t, r.Annotations["description"], r.Alert)
 		asksForWhatIsThere(t, known, r.Alert, r.Expr)
 		for _, label := range labelled.FindAllStringSubmatch(r.Annotations["summary"], -1) {
-			require.Contains(t, groups.FindStringSubmatch(r.Expr)[1], label[1], "%s: its expression has no such label", r.Alert)
+			require.Contains(t, groups.FindStringSubmatch(r.Expr)[1], label[1], "%s: its expression has no such label",
+				r.Alert)
 		}
 	}
 	require.GreaterOrEqual(t, len(seen), 8)
 	for name := range known {
-		require.True(t, !strings.HasSuffix(name, "_failed") || bytes.Contains(raw, []byte("("+name+")")), "no rule asks for %s, which says that something does not work", name)
+		require.True(t, !strings.HasSuffix(name, "_failed") || bytes.Contains(raw, []byte("("+name+")")),
+			"no rule asks for %s, which says that something does not work", name)
 	}
 }
 
@@ -227,8 +239,10 @@ var (
 
 // words of PromQL that are no series.
 var words = map[string]bool{
-	"sum": true, "rate": true, "increase": true, "max": true, "min": true, "avg": true, "count": true, "histogram_quantile": true, "clamp_min": true, "topk": true,
-	"or": true, "and": true, "unless": true, "time": true, "bool": true, "vector": true, "label_replace": true, "on": true, "by": true, "without": true, "ignoring": true,
+	"sum": true, "rate": true, "increase": true, "max": true, "min": true, "avg": true, "count": true,
+	"histogram_quantile": true, "clamp_min": true, "topk": true,
+	"or": true, "and": true, "unless": true, "time": true, "bool": true, "vector": true, "label_replace": true,
+	"on": true, "by": true, "without": true, "ignoring": true,
 }
 
 func asksForWhatIsThere(t *testing.T, known map[string][]string, title, expr string) {
@@ -248,14 +262,16 @@ func asksForWhatIsThere(t *testing.T, known map[string][]string, title, expr str
 			labels[l] = true
 		}
 		for _, l := range within.FindAllStringSubmatch(m[2], -1) {
-			require.True(t, free[l[1]] || slices.Contains(known[m[1]], l[1]), "%s: %s has no label %s", title, m[1], l[1])
+			require.True(t, free[l[1]] || slices.Contains(known[m[1]], l[1]), "%s: %s has no label %s", title, m[1],
+				l[1])
 		}
 	}
 	require.True(t, some, "%s asks for nothing: %s", title, expr)
 	for _, g := range groups.FindAllStringSubmatch(expr, -1) {
 		for _, l := range strings.Split(g[1], ",") {
 			l = strings.TrimSpace(l)
-			require.True(t, l == "" || free[l] || labels[l], "%s groups by %s, which none of its metrics has: %s", title, l, expr)
+			require.True(t, l == "" || free[l] || labels[l], "%s groups by %s, which none of its metrics has: %s",
+				title, l, expr)
 		}
 	}
 }

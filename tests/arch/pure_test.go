@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPurePackagesStartNoGoroutine checks the packages that make test runs without the race detector because they have nothing that it
-// could find: PURE in the Makefile.
+// TestPurePackagesStartNoGoroutine checks the packages that make test runs without the race detector because they have
+// nothing that it could find: PURE in the Makefile.
 func TestPurePackagesStartNoGoroutine(t *testing.T) {
 	root := filepath.Join("..", "..")
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
@@ -35,7 +35,8 @@ func TestPurePackagesStartNoGoroutine(t *testing.T) {
 			}
 			ast.Inspect(file, func(n ast.Node) bool {
 				_, starts := n.(*ast.GoStmt)
-				require.False(t, starts, "%s starts a goroutine, which make test looks at without the race detector; remove the package from PURE in the Makefile", path)
+				require.False(t, starts, "%s starts a goroutine, which make test looks at without the race detector; "+
+					"remove the package from PURE in the Makefile", path)
 				return true
 			})
 		}

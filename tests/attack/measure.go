@@ -31,7 +31,9 @@ func (s Spread) String() string {
 
 // Measure calls try once per period for some time, and returns how long the calls took and what the process with the
 // number pid used meanwhile. It returns the first error of try.
-func Measure(ctx context.Context, pid int, length, period time.Duration, try func(ctx context.Context) error) (Usage, Spread, error) {
+func Measure(ctx context.Context, pid int, length, period time.Duration, try func(ctx context.Context) error) (Usage,
+	Spread, error,
+) {
 	every := time.NewTicker(period)
 	defer every.Stop()
 	var took, busy []time.Duration

@@ -20,7 +20,10 @@ import (
 // installation's admin.
 func NewTenant(ctx context.Context, grpcAddr, httpAddr, admin string) (*Tenant, error) {
 	t := &Tenant{GRPC: grpcAddr, HTTP: httpAddr, Keys: map[string]string{}}
-	for _, role := range []identityv1.Role{identityv1.Role_ROLE_OPERATOR, identityv1.Role_ROLE_RUNNER, identityv1.Role_ROLE_WORKER, identityv1.Role_ROLE_INTEGRATION} {
+	for _, role := range []identityv1.Role{
+		identityv1.Role_ROLE_OPERATOR, identityv1.Role_ROLE_RUNNER,
+		identityv1.Role_ROLE_WORKER, identityv1.Role_ROLE_INTEGRATION,
+	} {
 		secret, err := key(ctx, grpcAddr, admin, Mallory, role)
 		if err != nil {
 			return nil, err
@@ -32,10 +35,14 @@ func NewTenant(ctx context.Context, grpcAddr, httpAddr, admin string) (*Tenant, 
 		return nil, err
 	}
 	defer func() { _ = op.Close() }()
-	if _, err := op.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: Mallory, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err != nil {
+	if _, err := op.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: Mallory, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	}); err != nil {
 		return nil, err
 	}
-	trigger, err := op.Waiting.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{AgentId: Mallory, DeliveryMode: waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL})
+	trigger, err := op.Waiting.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{
+		AgentId: Mallory, DeliveryMode: waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +57,9 @@ func key(ctx context.Context, grpcAddr, admin, namespace string, role identityv1
 		return "", err
 	}
 	defer func() { _ = c.Close() }()
-	resp, err := identityv1.NewIdentityServiceClient(c.Conn()).CreateKey(ctx, &identityv1.CreateKeyRequest{Name: strings.ToLower(role.String()), Namespace: namespace, Role: role})
+	resp, err := identityv1.NewIdentityServiceClient(c.Conn()).CreateKey(ctx, &identityv1.CreateKeyRequest{
+		Name: strings.ToLower(role.String()), Namespace: namespace, Role: role,
+	})
 	return resp.GetSecret(), err
 }
 
@@ -71,9 +80,13 @@ func NewNeighbour(ctx context.Context, grpcAddr, admin string) (*Neighbour, erro
 	if n.client, err = client.Dial(grpcAddr, client.WithToken(secret)); err != nil {
 		return nil, err
 	}
-	if _, err = n.client.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err == nil {
+	if _, err = n.client.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	}); err == nil {
 		var made *workv1.CreateWorkItemResponse
-		made, err = n.client.Work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "to go on"})
+		made, err = n.client.Work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+			AgentId: "keeper", Objective: "to go on",
+		})
 		n.item = made.GetWorkItem().GetWorkItemId()
 	}
 	if err != nil {
@@ -88,7 +101,10 @@ func (n *Neighbour) Update(ctx context.Context) error {
 	defer cancel()
 	n.updates++
 	objective := "to go on " + strconv.Itoa(n.updates)
-	_, err := n.client.Work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: n.item, Objective: &objective}, grpc.WaitForReady(true))
+	_, err := n.client.Work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+		AgentId: "keeper", WorkItemId: n.item,
+		Objective: &objective,
+	}, grpc.WaitForReady(true))
 	return err
 }
 

@@ -82,7 +82,8 @@ func (s *Stranger) connect(n int) {
 // http makes one of six kinds of requests.
 func (w *wire) http(kind int) {
 	post := func(path, token, body string, length int) {
-		w.frames = append(w.frames, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", path, token, length, body)...)
+		w.frames = append(w.frames, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer "+
+			"%s\r\nContent-Length: %d\r\n\r\n%s", path, token, length, body)...)
 		w.send(sendTerm)
 	}
 	switch kind {

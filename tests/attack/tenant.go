@@ -52,7 +52,9 @@ func each(n int, do func(i int)) {
 
 // attack attacks until the process is killed.
 func (t *Tenant) attack() {
-	w := &web{addr: t.HTTP, client: &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DialContext: dialer().DialContext, MaxIdleConnsPerHost: 256}}}
+	w := &web{addr: t.HTTP, client: &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
+		DialContext: dialer().DialContext, MaxIdleConnsPerHost: 256,
+	}}}
 	op := t.connect(t.Keys["operator"])
 	t.write(w)
 	t.read(w)
@@ -62,8 +64,8 @@ func (t *Tenant) attack() {
 	t.takeTurns(w)
 }
 
-// Await waits until a worker of the tenant has executed a command, and a runner of it a turn: until the attack has reached what takes
-// longest to begin. It returns false if ctx ends first.
+// Await waits until a worker of the tenant has executed a command, and a runner of it a turn: until the attack has
+// reached what takes longest to begin. It returns false if ctx ends first.
 func (t *Tenant) Await(ctx context.Context) bool {
 	pacer := retry.New(100*time.Millisecond, 100*time.Millisecond)
 	for {
@@ -83,7 +85,10 @@ func (t *Tenant) Await(ctx context.Context) bool {
 func (t *Tenant) reached(ctx context.Context) (bool, error) {
 	op := t.connect(t.Keys["operator"])
 	defer func() { _ = op.Close() }()
-	tasks, err := op.Tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: Mallory, IncludeTerminal: true, PageSize: 100})
+	tasks, err := op.Tasks.ListTasks(ctx, &taskv1.ListTasksRequest{
+		AgentId: Mallory, IncludeTerminal: true,
+		PageSize: 100,
+	})
 	if err != nil {
 		return false, err
 	}
@@ -94,9 +99,10 @@ func (t *Tenant) reached(ctx context.Context) (bool, error) {
 
 // connect returns a client with a credential.
 func (t *Tenant) connect(token string) *client.Client {
-	c, err := client.Dial(t.GRPC, client.WithToken(token), client.WithGRPC(grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-		return dialer().DialContext(ctx, "tcp", addr)
-	})))
+	c, err := client.Dial(t.GRPC, client.WithToken(token),
+		client.WithGRPC(grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return dialer().DialContext(ctx, "tcp", addr)
+		})))
 	if err != nil {
 		panic(err)
 	}
@@ -157,7 +163,8 @@ func (t *Tenant) create(op *client.Client) {
 	each(32, func(int) {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		_, _ = op.Work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: Mallory, Objective: "more"}) // a refusal is one that is wanted
+		// a refusal is one that is wanted
+		_, _ = op.Work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: Mallory, Objective: "more"})
 	})
 }
 
@@ -178,7 +185,8 @@ func (t *Tenant) watch(op *client.Client) {
 	})
 	each(200, func(int) {
 		if w := dialWire(Source, t.HTTP); w != nil {
-			w.frames = append(w.frames, "GET /v1/events?from_start=true HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer "+t.Keys["worker"]+"\r\n\r\n"...)
+			w.frames = append(w.frames, "GET /v1/events?from_start=true HTTP/1.1\r\nHost: "+
+				"127.0.0.1\r\nAuthorization: Bearer "+t.Keys["worker"]+"\r\n\r\n"...)
 			w.send(time.Second)
 			<-time.After(10 * time.Second)
 			_ = w.Close()
@@ -192,19 +200,22 @@ func (t *Tenant) runCommands(op *client.Client) {
 	worker := t.connect(t.Keys["worker"])
 	output := []byte(strings.Repeat("output of a command that never ends\n", 1000))
 	go func() {
-		_ = worker.RunWorker(context.Background(), client.WorkerOptions{ID: Mallory, Capacity: 4}, func(ctx context.Context, c *client.Command) error {
-			for range 1000 { // 36 MB, of which 4 MiB are kept
-				if _, err := c.Stdout().Write(output); err != nil || ctx.Err() != nil {
-					return ctx.Err()
+		_ = worker.RunWorker(context.Background(), client.WorkerOptions{ID: Mallory, Capacity: 4},
+			func(ctx context.Context, c *client.Command) error {
+				for range 1000 { // 36 MB, of which 4 MiB are kept
+					if _, err := c.Stdout().Write(output); err != nil || ctx.Err() != nil {
+						return ctx.Err()
+					}
 				}
-			}
-			return nil
-		}) // the server ends the worker with the attack
+				return nil
+			}) // the server ends the worker with the attack
 	}()
 	each(4, func(int) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		r, err := op.Tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: Mallory, Command: &taskv1.CommandSpec{Cmd: "flood"}, YieldTime: durationpb.New(0)})
+		r, err := op.Tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: Mallory, Command: &taskv1.CommandSpec{
+			Cmd: "flood",
+		}, YieldTime: durationpb.New(0)})
 		if err != nil {
 			<-time.After(pause)
 			return
@@ -213,7 +224,11 @@ func (t *Tenant) runCommands(op *client.Client) {
 		follow, err := op.Tasks.FollowTaskOutput(ctx, &taskv1.FollowTaskOutputRequest{AgentId: Mallory, TaskId: id})
 		for err == nil {
 			_, err = follow.Recv()
-			_, _ = op.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: Mallory, TaskId: id, Offset: -1_000_000, MaxBytes: 1_000_000}) // a refusal is one that is wanted
+			// a refusal is one that is wanted
+			_, _ = op.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{
+				AgentId: Mallory, TaskId: id,
+				Offset: -1_000_000, MaxBytes: 1_000_000,
+			})
 		}
 	})
 }
@@ -223,18 +238,23 @@ func (t *Tenant) takeTurns(w *web) {
 	runner := t.connect(t.Keys["runner"])
 	text := strings.Repeat("x", large)
 	go func() {
-		_ = runner.RunTurns(context.Background(), client.RunnerOptions{Concurrency: 2, AgentIDs: []string{Mallory}}, func(ctx context.Context, turn *client.Turn) error {
-			for ctx.Err() == nil && turn.Rounds() < 20 {
-				for range 10 {
-					w.post(turn.Token, "/v1/agents/mallory/tools/CreateWorkItem:call", `{"arguments":{"objective":"more"}}`)
-					w.get(turn.Token, "/v1/agents/mallory/context")
-					w.get(turn.Token, "/v1/agents/mallory/conversation?page_size=500")
+		_ = runner.RunTurns(context.Background(), client.RunnerOptions{Concurrency: 2, AgentIDs: []string{Mallory}},
+			func(ctx context.Context, turn *client.Turn) error {
+				for ctx.Err() == nil && turn.Rounds() < 20 {
+					for range 10 {
+						w.post(turn.Token, "/v1/agents/mallory/tools/CreateWorkItem:call",
+							`{"arguments":{"objective":"more"}}`)
+						w.get(turn.Token, "/v1/agents/mallory/context")
+						w.get(turn.Token, "/v1/agents/mallory/conversation?page_size=500")
+					}
+					if _, err := turn.Round(ctx,
+						client.Reply{Text: text, Calls: []*agentv1.ToolCall{
+							{CallId: "c", Name: "ListWorkItems"},
+						}}); err != nil {
+						return err
+					}
 				}
-				if _, err := turn.Round(ctx, client.Reply{Text: text, Calls: []*agentv1.ToolCall{{CallId: "c", Name: "ListWorkItems"}}}); err != nil {
-					return err
-				}
-			}
-			return nil
-		}) // the server ends the turns with the attack
+				return nil
+			}) // the server ends the turns with the attack
 	}()
 }

@@ -57,7 +57,10 @@ func (w *wire) call(method string, more ...string) uint32 {
 		}
 		block = append(block, s...)
 	}
-	fields := append([]string{":method", "POST", ":scheme", "http", ":path", method, ":authority", "x", "content-type", "application/grpc", "te", "trailers"}, more...)
+	fields := append([]string{
+		":method", "POST", ":scheme", "http", ":path", method, ":authority", "x", "content-type",
+		"application/grpc", "te", "trailers",
+	}, more...)
 	// Literal fields without indexing: a zero before each name.
 	for i := 0; i < len(fields); i += 2 {
 		block = append(block, 0)

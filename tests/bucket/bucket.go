@@ -69,7 +69,10 @@ func start(t testing.TB, addr, ca, cert, key string) *Server {
 	s := &Server{Dir: filepath.Join(dir, "buckets"), Addr: addr, CA: ca}
 	require.NoError(t, os.MkdirAll(filepath.Join(s.Dir, Name), 0o700))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "state"), 0o700))
-	args := []string{"-dir", s.Dir, "-state", filepath.Join(dir, "state"), "-addr", addr, "-access-key", AccessKey, "-secret-key", SecretKey}
+	args := []string{
+		"-dir", s.Dir, "-state", filepath.Join(dir, "state"), "-addr", addr, "-access-key", AccessKey,
+		"-secret-key", SecretKey,
+	}
 	if cert != "" {
 		args = append(args, "-cert", cert, "-key", key)
 	}
@@ -114,7 +117,8 @@ func (s *Server) Object(key string) string {
 func Credentials(t testing.TB, access, secret string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "credentials")
-	require.NoError(t, os.WriteFile(path, []byte("access_key_id = "+access+"\nsecret_access_key = "+secret+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(path, []byte("access_key_id = "+access+"\nsecret_access_key = "+secret+"\n"),
+		0o600))
 	return path
 }
 
@@ -133,7 +137,8 @@ var Build = sync.OnceValues(func() (string, error) {
 	if err := os.MkdirAll(tools, 0o755); err != nil {
 		return "", err
 	}
-	built, err := proc.Build(tools, ".", fmt.Sprintf("s3server.%d", os.Getpid()), "-C", source) // the tests of other packages may do the same
+	// the tests of other packages may do the same
+	built, err := proc.Build(tools, ".", fmt.Sprintf("s3server.%d", os.Getpid()), "-C", source)
 	if err != nil {
 		return "", err
 	}

@@ -26,9 +26,9 @@ import (
 	"quartet/tests/proc"
 )
 
-// TestR12_ABucketOfACluster: the instances of a cluster archive into one bucket. Its server is killed, and meanwhile an instance that
-// has written to it; the other one goes on with the same archive when the bucket is back. Segments leave NATS, and the events of all that
-// was answered are read as if they had not.
+// TestR12_ABucketOfACluster: the instances of a cluster archive into one bucket. Its server is killed, and meanwhile an
+// instance that has written to it; the other one goes on with the same archive when the bucket is back. Segments leave
+// NATS, and the events of all that was answered are read as if they had not.
 func TestR12_ABucketOfACluster(t *testing.T) {
 	proc.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
@@ -105,22 +105,29 @@ func TestR12_ABucketOfACluster(t *testing.T) {
 	for _, s := range streams {
 		require.Empty(t, s.Damage, s)
 	}
-	t.Logf("%d segments of the work plane in the bucket, %d mutations of drivers answered, %d events", archived(), w.Answered(), len(w.Watcher.Seen))
+	t.Logf("%d segments of the work plane in the bucket, %d mutations of drivers answered, %d events", archived(),
+		w.Answered(), len(w.Watcher.Seen))
 }
 
-// bulk returns a function that writes about 100 KB into the journals of the work plane, for agents of its own in all partitions, and
-// returns when all was answered.
+// bulk returns a function that writes about 100 KB into the journals of the work plane, for agents of its own in all
+// partitions, and returns when all was answered.
 func bulk(t *testing.T, ctx context.Context, conn grpc.ClientConnInterface) func() {
 	agents, work := agentv1.NewAgentServiceClient(conn), workv1.NewWorkServiceClient(conn)
 	items := make([]*workv1.WorkItem, 24)
 	for i := range items {
 		agent := fmt.Sprint("bulk-", i)
 		_, err := load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
-			return agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agent, RequestId: agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+			return agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+				AgentId: agent, RequestId: agent,
+				Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+			})
 		})
 		require.NoError(t, err)
 		made, err := load.Again(ctx, func(ctx context.Context) (*workv1.CreateWorkItemResponse, error) {
-			return work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agent, RequestId: agent, Objective: "be updated", PlanStatus: workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT})
+			return work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+				AgentId: agent, RequestId: agent,
+				Objective: "be updated", PlanStatus: workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT,
+			})
 		})
 		require.NoError(t, err)
 		items[i] = made.GetWorkItem()
@@ -134,7 +141,10 @@ func bulk(t *testing.T, ctx context.Context, conn grpc.ClientConnInterface) func
 				request := fmt.Sprint("bulk-", i, "-", round)
 				text := request + strings.Repeat(".", 1900)
 				_, err := load.Again(ctx, func(ctx context.Context) (*workv1.UpdateWorkItemResponse, error) {
-					return work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: it.GetAgentId(), WorkItemId: it.GetWorkItemId(), RequestId: request, Objective: &text})
+					return work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+						AgentId:    it.GetAgentId(),
+						WorkItemId: it.GetWorkItemId(), RequestId: request, Objective: &text,
+					})
 				})
 				return err
 			})

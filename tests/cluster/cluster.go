@@ -100,7 +100,8 @@ func New(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err := c.StartNATS(ctx, c.NATS...); err != nil {
 		return nil, err
 	}
-	c.client, err = nats.Connect(c.natsURL(), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.RetryOnFailedConnect(true))
+	c.client, err = nats.Connect(c.natsURL(), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
+		nats.RetryOnFailedConnect(true))
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +214,8 @@ func (c *Cluster) addInstance(ctx context.Context, host string) error {
 		}
 		calls, web := fmt.Sprintf("%s:%d", addr, grpcPort+at), fmt.Sprintf("%s:%d", addr, httpPort+at)
 		args := []string{
-			"serve", group, "--nats-url", c.natsURL(), "--replicas", "3", "--auth", "required", "--bootstrap-token", token, "--data-dir", dir,
+			"serve", group, "--nats-url", c.natsURL(), "--replicas", "3", "--auth", "required", "--bootstrap-token",
+			token, "--data-dir", dir,
 			"--key-file", filepath.Join(c.cfg.Dir, "key"), "--home-dir", filepath.Join(c.cfg.Dir, "home"),
 			"--grpc-addr", calls, "--http-addr", web,
 			"--partition-lease", c.cfg.Lease.String(), "--log-level", "info",
@@ -225,7 +227,8 @@ func (c *Cluster) addInstance(ctx context.Context, host string) error {
 		if len(addresses) > 0 {
 			args = append(args, "--addresses", strings.Join(addresses, ","))
 		}
-		binary, args := c.Network.Command(host, "env", append([]string{"QUARTET_TEST_CLOCK_STEP=" + in.step, c.cfg.Quartet}, args...)...)
+		binary, args := c.Network.Command(host, "env",
+			append([]string{"QUARTET_TEST_CLOCK_STEP=" + in.step, c.cfg.Quartet}, args...)...)
 		in.Processes = append(in.Processes, &proc.Process{
 			Binary: binary, Args: args, Log: filepath.Join(dir, "server.log"),
 			Ready: func(ctx context.Context) bool { return serving(ctx, calls) },
@@ -235,7 +238,8 @@ func (c *Cluster) addInstance(ctx context.Context, host string) error {
 	return nil
 }
 
-// serving reports whether the process that listens for calls on addr is ready. One without a gateway has no other way to say so.
+// serving reports whether the process that listens for calls on addr is ready. One without a gateway has no other way
+// to say so.
 func serving(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -244,7 +248,8 @@ func serving(ctx context.Context, addr string) bool {
 		return false
 	}
 	defer func() { _ = conn.Close() }()
-	resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
+	resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{},
+		grpc.WaitForReady(true))
 	return err == nil && resp.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING
 }
 
@@ -291,5 +296,6 @@ func (c *Cluster) Dial(instances ...*Instance) (*grpc.ClientConn, error) {
 		state.Addresses = append(state.Addresses, resolver.Address{Addr: fmt.Sprintf("%s:%d", in.Addr, grpcPort)})
 	}
 	addrs.InitialState(state)
-	return load.DialTarget("cluster:///instances", grpc.WithResolvers(addrs), grpc.WithPerRPCCredentials(bearer{}), grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`))
+	return load.DialTarget("cluster:///instances", grpc.WithResolvers(addrs), grpc.WithPerRPCCredentials(bearer{}),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`))
 }

@@ -21,7 +21,8 @@ import (
 )
 
 var (
-	chaos = flag.Duration("chaos", 0, "put faults into a cluster for so long, each service of an instance a process of its own; 0: each fault once, with all services of an instance in one process")
+	chaos = flag.Duration("chaos", 0, "put faults into a cluster for so long, each service of an instance a process "+
+		"of its own; 0: each fault once, with all services of an instance in one process")
 	seed  = flag.Uint64("seed", 0, "of what is chosen; 0: a new one each time")
 	fault = flag.String("fault", "", "a regular expression that selects faults by name")
 )
@@ -72,8 +73,8 @@ func enter() (int, error) {
 // lease is short, so that what takes a lease takes little time.
 const lease = 3 * time.Second
 
-// TestX1_FaultsOfACluster: whatever happens to one host, network or disk of a cluster, nothing that was answered is missing,
-// nothing is there twice, the events have no gap, and callers are answered again.
+// TestX1_FaultsOfACluster: whatever happens to one host, network or disk of a cluster, nothing that was answered is
+// missing, nothing is there twice, the events have no gap, and callers are answered again.
 func TestX1_FaultsOfACluster(t *testing.T) {
 	proc.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), *chaos+15*time.Minute)
@@ -114,7 +115,8 @@ func TestX1_FaultsOfACluster(t *testing.T) {
 		longest, err := p.Longest(ctx)
 		require.NoError(t, err, f.Name)
 		require.NoError(t, w.Err(), f.Name)
-		t.Logf("%s for %s: the longest time without an answer was %s (bound %s); %d mutations answered", f.Name, f.Lasts, longest.Round(10*time.Millisecond), f.Bound, w.Answered()-before)
+		t.Logf("%s for %s: the longest time without an answer was %s (bound %s); %d mutations answered", f.Name,
+			f.Lasts, longest.Round(10*time.Millisecond), f.Bound, w.Answered()-before)
 		require.NoError(t, c.Settled(ctx), f.Name)
 	}
 	faults := Faults(lease)
@@ -137,13 +139,15 @@ func TestX1_FaultsOfACluster(t *testing.T) {
 	require.NoError(t, err)
 	stop()
 	require.NoError(t, w.Audit(ctx))
-	t.Logf("%d mutations of drivers and %d of probes answered, %d events: none lost, none twice", w.Answered(), updates, len(w.Watcher.Seen))
+	t.Logf("%d mutations of drivers and %d of probes answered, %d events: none lost, none twice", w.Answered(), updates,
+		len(w.Watcher.Seen))
 }
 
 // start starts a cluster, which ends with the test.
 func start(t *testing.T, ctx context.Context, cfg Config) *Cluster {
 	require.NoError(t, proc.DependOnSources()) // its binaries were built by another process
-	cfg.Dir, cfg.Quartet, cfg.NATS, cfg.Lease, cfg.StoreBytes = t.TempDir(), os.Getenv(quartetVariable), os.Getenv(natsVariable), lease, 768<<20
+	cfg.Dir, cfg.Quartet, cfg.NATS, cfg.Lease, cfg.StoreBytes = t.TempDir(), os.Getenv(quartetVariable),
+		os.Getenv(natsVariable), lease, 768<<20
 	c, err := New(ctx, cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {

@@ -91,8 +91,8 @@ func replicas(do func(t *testing.T, stream, older string)) func(*testing.T, *Ser
 // startTerm is how long a NATS server may take to start, which otherwise takes a second.
 const startTerm = time.Minute
 
-// starts starts a NATS server whose files were damaged. It returns false if the server does not listen after startTerm: over some damage it
-// does not end to restore a stream.
+// starts starts a NATS server whose files were damaged. It returns false if the server does not listen after startTerm:
+// over some damage it does not end to restore a stream.
 func starts(ctx context.Context, s *Server) bool {
 	ctx, cancel := context.WithTimeout(ctx, startTerm)
 	defer cancel()
@@ -140,7 +140,8 @@ func (c *Cluster) verify(ctx context.Context) ([]verified, error) {
 
 // verifyAll is verify, which also returns the streams that are not journals.
 func (c *Cluster) verifyAll(ctx context.Context) ([]verified, []verifiedStream, error) {
-	binary, args := c.Network.Command(c.Instances[0].Host, c.cfg.Quartet, "verify", "--nats-url", c.natsURL(), "--data-dir", filepath.Join(c.cfg.Dir, "nowhere"), "-o", "json")
+	binary, args := c.Network.Command(c.Instances[0].Host, c.cfg.Quartet, "verify", "--nats-url", c.natsURL(),
+		"--data-dir", filepath.Join(c.cfg.Dir, "nowhere"), "-o", "json")
 	out, err := exec.CommandContext(ctx, binary, args...).Output()
 	var failed *exec.ExitError
 	if errors.As(err, &failed) && failed.ExitCode() == 1 && len(out) > 0 {
@@ -163,7 +164,8 @@ func (c *Cluster) verifyAll(ctx context.Context) ([]verified, []verifiedStream, 
 // names reports whether the readiness of a process says a text.
 func (c *Cluster) names(t *testing.T, ctx context.Context, text string) bool {
 	for _, in := range c.Instances {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(in.Addr, strconv.Itoa(httpPort))+"/readyz", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+			"http://"+net.JoinHostPort(in.Addr, strconv.Itoa(httpPort))+"/readyz", nil)
 		require.NoError(t, err)
 		resp, err := http.DefaultClient.Do(req)
 		require.NoError(t, err)
@@ -187,10 +189,10 @@ func (s *Server) streamDirs(t *testing.T, plane string) (all []string) {
 	return all
 }
 
-// TestR10_DamagedReplicas removes, rolls back, cuts and changes all replicas of journals that are on one server, and with -chaos what
-// Raft has of them, in files of one that was killed or stopped. Callers lose nothing. What Raft restores is no damage; what it
-// leaves is named by quartet verify with the server, and gone once the server has copied its store anew. With -chaos each
-// is done after both ends.
+// TestR10_DamagedReplicas removes, rolls back, cuts and changes all replicas of journals that are on one server, and
+// with -chaos what Raft has of them, in files of one that was killed or stopped. Callers lose nothing. What Raft
+// restores is no damage; what it leaves is named by quartet verify with the server, and gone once the server has copied
+// its store anew. With -chaos each is done after both ends.
 func TestR10_DamagedReplicas(t *testing.T) {
 	proc.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
@@ -232,7 +234,8 @@ func TestR10_DamagedReplicas(t *testing.T) {
 			}
 			require.NoError(t, c.Settled(ctx), "%s, %s", h.name, end)
 			before := w.Answered()
-			require.Eventually(t, func() bool { return w.Answered() > before+100 || w.Err() != nil }, time.Minute, 50*time.Millisecond)
+			require.Eventually(t, func() bool { return w.Answered() > before+100 || w.Err() != nil }, time.Minute,
+				50*time.Millisecond)
 			require.NoError(t, w.Err(), "%s, %s", h.name, end)
 			found, err := c.verify(ctx)
 			require.NoError(t, err)
@@ -243,11 +246,13 @@ func TestR10_DamagedReplicas(t *testing.T) {
 					damaged[v.Partition]++
 				}
 			}
-			t.Logf("%s, %s: of %d replicas verify names %d, all on %s; callers were answered", h.name, end, len(found), len(damaged), s.Host)
+			t.Logf("%s, %s: of %d replicas verify names %d, all on %s; callers were answered", h.name, end, len(found),
+				len(damaged), s.Host)
 			if len(damaged) == 0 {
 				continue
 			}
-			// Who reads from the beginning is placed at the damaged replica now and then, and gets all events nevertheless.
+			// Who reads from the beginning is placed at the damaged replica now and then, and gets all events
+			// nevertheless.
 			seen := 0
 			require.Eventually(t, func() bool {
 				fresh := load.NewWatcher(conn)

@@ -16,8 +16,8 @@ import (
 	"quartet/tests/proc"
 )
 
-// TestR10_ADamagedReplicaOfEvents: what one server lost of EVENTS is named by quartet verify with the server; the others are in
-// order, and nothing is refused.
+// TestR10_ADamagedReplicaOfEvents: what one server lost of EVENTS is named by quartet verify with the server; the
+// others are in order, and nothing is refused.
 func TestR10_ADamagedReplicaOfEvents(t *testing.T) {
 	proc.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -37,7 +37,8 @@ func TestR10_ADamagedReplicaOfEvents(t *testing.T) {
 	require.NoError(t, s.Start(ctx))
 	require.NoError(t, c.Settled(ctx))
 	before := w.Answered()
-	require.Eventually(t, func() bool { return w.Answered() > before+100 || w.Err() != nil }, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return w.Answered() > before+100 || w.Err() != nil }, time.Minute,
+		50*time.Millisecond)
 	require.NoError(t, w.Err())
 	journals, streams, err := c.verifyAll(ctx)
 	require.NoError(t, err)

@@ -132,68 +132,92 @@ func Faults(lease time.Duration) []Fault {
 	instance := func(c *Cluster, rng *rand.Rand) *Instance { return c.Instances[rng.IntN(len(c.Instances))] }
 	server := func(c *Cluster, rng *rand.Rand) *Server { return c.NATS[rng.IntN(len(c.NATS))] }
 	return []Fault{
-		{"an instance is killed", second, lease + 2*second, func(_ context.Context, c *Cluster, rng *rand.Rand) (func(context.Context) error, error) {
+		{"an instance is killed", second, lease + 2*second, func(_ context.Context, c *Cluster, rng *rand.Rand) (
+			func(context.Context) error, error,
+		) {
 			in := instance(c, rng)
 			return in.Start, in.Kill()
 		}},
-		{"an instance is frozen", 2 * lease, lease + 2*second, func(_ context.Context, c *Cluster, rng *rand.Rand) (func(context.Context) error, error) {
+		{"an instance is frozen", 2 * lease, lease + 2*second, func(_ context.Context, c *Cluster, rng *rand.Rand) (
+			func(context.Context) error, error,
+		) {
 			in := instance(c, rng)
 			return func(context.Context) error { return in.Thaw() }, in.Freeze()
 		}},
-		{"the leader of a journal is killed", 5 * second, election, func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
-			s, err := work(ctx, c)
-			if err != nil {
-				return nil, err
-			}
-			return s.Start, s.Kill()
-		}},
-		{"the leader of a journal is frozen", 15 * second, 0, func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
+		{
+			"the leader of a journal is killed", 5 * second, election,
+			func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
+				s, err := work(ctx, c)
+				if err != nil {
+					return nil, err
+				}
+				return s.Start, s.Kill()
+			},
+		},
+		{"the leader of a journal is frozen", 15 * second, 0, func(ctx context.Context, c *Cluster, _ *rand.Rand) (
+			func(context.Context) error, error,
+		) {
 			s, err := work(ctx, c)
 			if err != nil {
 				return nil, err
 			}
 			return func(context.Context) error { return s.Thaw() }, s.Freeze()
 		}},
-		{"a NATS server reaches nobody", 10 * second, 0, func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
+		{"a NATS server reaches nobody", 10 * second, 0, func(ctx context.Context, c *Cluster, _ *rand.Rand) (
+			func(context.Context) error, error,
+		) {
 			s, err := work(ctx, c)
 			if err != nil {
 				return nil, err
 			}
 			return lose(ctx, c, both(s.Host, c.others(s.Host))...)
 		}},
-		{"a NATS server receives and nothing that it sends arrives at the others", 10 * second, 0, func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
-			s, err := work(ctx, c)
-			if err != nil {
-				return nil, err
-			}
-			var ways [][2]string
-			for _, other := range c.NATS {
-				if other != s {
-					ways = append(ways, [2]string{s.Host, other.Host})
+		{
+			"a NATS server receives and nothing that it sends arrives at the others", 10 * second, 0,
+			func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
+				s, err := work(ctx, c)
+				if err != nil {
+					return nil, err
 				}
-			}
-			return lose(ctx, c, ways...)
-		}},
-		{"an instance reaches no NATS server", 2*lease + 5*second, 0, func(ctx context.Context, c *Cluster, rng *rand.Rand) (func(context.Context) error, error) {
-			in := instance(c, rng)
-			var hosts []string
-			for _, s := range c.NATS {
-				hosts = append(hosts, s.Host)
-			}
-			return lose(ctx, c, both(in.Host, hosts)...)
-		}},
-		{"nothing that an instance sends arrives", 2*lease + 5*second, 0, func(ctx context.Context, c *Cluster, rng *rand.Rand) (func(context.Context) error, error) {
-			in := instance(c, rng)
-			var ways [][2]string
-			for _, other := range c.others(in.Host) {
-				ways = append(ways, [2]string{in.Host, other})
-			}
-			return lose(ctx, c, ways...)
-		}},
-		{"the instances do not reach each other", 10 * second, 0, func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
+				var ways [][2]string
+				for _, other := range c.NATS {
+					if other != s {
+						ways = append(ways, [2]string{s.Host, other.Host})
+					}
+				}
+				return lose(ctx, c, ways...)
+			},
+		},
+		{
+			"an instance reaches no NATS server", 2*lease + 5*second, 0,
+			func(ctx context.Context, c *Cluster, rng *rand.Rand) (func(context.Context) error, error) {
+				in := instance(c, rng)
+				var hosts []string
+				for _, s := range c.NATS {
+					hosts = append(hosts, s.Host)
+				}
+				return lose(ctx, c, both(in.Host, hosts)...)
+			},
+		},
+		{
+			"nothing that an instance sends arrives", 2*lease + 5*second, 0,
+			func(ctx context.Context, c *Cluster, rng *rand.Rand) (func(context.Context) error, error) {
+				in := instance(c, rng)
+				var ways [][2]string
+				for _, other := range c.others(in.Host) {
+					ways = append(ways, [2]string{in.Host, other})
+				}
+				return lose(ctx, c, ways...)
+			},
+		},
+		{"the instances do not reach each other", 10 * second, 0, func(ctx context.Context, c *Cluster, _ *rand.Rand) (
+			func(context.Context) error, error,
+		) {
 			return lose(ctx, c, both(c.Instances[0].Host, []string{c.Instances[1].Host})...)
 		}},
-		{"the disk of a NATS server is full", 10 * second, 0, func(_ context.Context, c *Cluster, rng *rand.Rand) (func(context.Context) error, error) {
+		{"the disk of a NATS server is full", 10 * second, 0, func(_ context.Context, c *Cluster, rng *rand.Rand) (
+			func(context.Context) error, error,
+		) {
 			s := server(c, rng)
 			fill := filepath.Join(s.Dir, "filled")
 			return func(ctx context.Context) error {
@@ -201,14 +225,18 @@ func Faults(lease time.Duration) []Fault {
 				return errors.Join(os.Remove(fill), s.Kill(), s.Start(ctx))
 			}, fillUp(fill)
 		}},
-		{"all NATS servers are killed at once", second, 0, func(_ context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
+		{"all NATS servers are killed at once", second, 0, func(_ context.Context, c *Cluster, _ *rand.Rand) (
+			func(context.Context) error, error,
+		) {
 			var err error
 			for _, s := range c.NATS {
 				err = errors.Join(err, s.Kill())
 			}
 			return func(ctx context.Context) error { return c.StartNATS(ctx, c.NATS...) }, err
 		}},
-		{"everything is started anew, in any order", second, 0, func(_ context.Context, c *Cluster, rng *rand.Rand) (func(context.Context) error, error) {
+		{"everything is started anew, in any order", second, 0, func(_ context.Context, c *Cluster, rng *rand.Rand) (
+			func(context.Context) error, error,
+		) {
 			return func(ctx context.Context) error {
 				type started interface {
 					Kill() error
@@ -292,7 +320,8 @@ func (c *Cluster) unsettled(ctx context.Context, js jetstream.JetStream) error {
 		}
 		for _, r := range s.Cluster.Replicas {
 			if r.Offline || !r.Current || r.Lag > 0 {
-				return fmt.Errorf("stream %s: the replica on %s is not current (offline %t, lag %d)", s.Config.Name, r.Name, r.Offline, r.Lag)
+				return fmt.Errorf("stream %s: the replica on %s is not current (offline %t, lag %d)", s.Config.Name,
+					r.Name, r.Offline, r.Lag)
 			}
 		}
 	}

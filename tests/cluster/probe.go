@@ -52,12 +52,18 @@ func StartProbe(ctx context.Context, n int, conns ...grpc.ClientConnInterface) (
 		}
 		conn := conns[a.asked]
 		if _, err := load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
-			return agentv1.NewAgentServiceClient(conn).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: a.agent, RequestId: a.agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+			return agentv1.NewAgentServiceClient(conn).
+				SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+					AgentId: a.agent, RequestId: a.agent,
+					Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+				})
 		}); err != nil {
 			return nil, err
 		}
 		made, err := load.Again(ctx, func(ctx context.Context) (*workv1.CreateWorkItemResponse, error) {
-			return a.items[a.asked].CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: a.agent, Objective: "be updated", RequestId: a.agent})
+			return a.items[a.asked].CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+				AgentId: a.agent, Objective: "be updated", RequestId: a.agent,
+			})
 		})
 		if err != nil {
 			return nil, err
@@ -82,7 +88,8 @@ func (a *probed) run(ctx context.Context) error {
 	for {
 		n := a.updates + 1
 		req := &workv1.UpdateWorkItemRequest{
-			AgentId: a.agent, WorkItemId: a.item, ExpectedRevision: &a.revision, RequestId: fmt.Sprintf("%s-%d", a.agent, n),
+			AgentId: a.agent, WorkItemId: a.item, ExpectedRevision: &a.revision,
+			RequestId: fmt.Sprintf("%s-%d", a.agent, n),
 			Objective: new(fmt.Sprintf("update %d", n)),
 		}
 		got, err := load.AgainEach(ctx, attempt, func(ctx context.Context) (*workv1.UpdateWorkItemResponse, error) {

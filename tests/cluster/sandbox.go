@@ -34,7 +34,8 @@ func Enter(env ...string) (int, error) {
 		return ended.ExitCode(), nil
 	}
 	if err != nil {
-		return 1, fmt.Errorf("namespaces of its own cannot be made (they need user namespaces: sysctl kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): %w", err)
+		return 1, fmt.Errorf("namespaces of its own cannot be made (they need user namespaces: sysctl "+
+			"kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): %w", err)
 	}
 	return 0, nil
 }

@@ -24,8 +24,8 @@ import (
 )
 
 // TestR10_WitnessesOfALostMachine: the journal of a plane is removed from all NATS servers, together with the data
-// directories of the processes that wrote it. Whoever starts next, on any host, says what is missing, refuses what is in it, and
-// serves the rest.
+// directories of the processes that wrote it. Whoever starts next, on any host, says what is missing, refuses what is
+// in it, and serves the rest.
 func TestR10_WitnessesOfALostMachine(t *testing.T) {
 	proc.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -91,7 +91,10 @@ func TestR10_WitnessesOfALostMachine(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = other.Close() }()
 	_, err = load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
-		return agentv1.NewAgentServiceClient(other).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "another", RequestId: "another", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		return agentv1.NewAgentServiceClient(other).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			AgentId:   "another",
+			RequestId: "another", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+		})
 	})
 	require.NoError(t, err)
 }

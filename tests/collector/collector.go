@@ -92,7 +92,9 @@ func Start(t testing.TB) *Collector {
 }
 
 // Export implements OTLP over gRPC.
-func (c *Collector) Export(_ context.Context, req *collectorpb.ExportTraceServiceRequest) (*collectorpb.ExportTraceServiceResponse, error) {
+func (c *Collector) Export(_ context.Context, req *collectorpb.ExportTraceServiceRequest) (
+	*collectorpb.ExportTraceServiceResponse, error,
+) {
 	c.keep(req)
 	return &collectorpb.ExportTraceServiceResponse{}, nil
 }

@@ -36,18 +36,26 @@ func (t *turn) text() string {
 // acquire takes a turn of an agent.
 func (r *rig) acquire(agent string) *turn {
 	r.Helper()
-	a := r.call(http.MethodPost, "/v1/turns:acquire", map[string]any{"agentIds": []string{agent}, "runnerId": "test", "wait": "20s"})
+	a := r.call(http.MethodPost, "/v1/turns:acquire", map[string]any{
+		"agentIds": []string{agent}, "runnerId": "test",
+		"wait": "20s",
+	})
 	held, ok := a["turn"].(map[string]any)
 	require.True(r, ok, "no turn: %v", a)
 	message, _ := a["message"].(map[string]any)
-	return &turn{rig: r, message: message, agent: agent, id: held["turnId"].(string), run: held["runId"].(string), token: a["runToken"].(string)}
+	return &turn{
+		rig: r, message: message, agent: agent, id: held["turnId"].(string), run: held["runId"].(string),
+		token: a["runToken"].(string),
+	}
 }
 
 // submit submits a round with tool calls, each with a name and arguments.
 func (t *turn) submit(text string, calls ...map[string]any) map[string]any {
 	t.Helper()
 	status, answer := t.callAs(t.token, http.MethodPost, "/v1/agents/"+t.agent+"/turns/"+t.id+"/rounds",
-		map[string]any{"runId": t.run, "roundIndex": t.round, "text": text, "toolCalls": calls, "usage": map[string]any{"inputTokens": 1200, "outputTokens": 80}})
+		map[string]any{"runId": t.run, "roundIndex": t.round, "text": text, "toolCalls": calls, "usage": map[string]any{
+			"inputTokens": 1200, "outputTokens": 80,
+		}})
 	require.Equal(t, http.StatusOK, status, "%v", answer)
 	t.round++
 	return answer
@@ -115,10 +123,16 @@ func TestG15_AnAgentIsToldThingsAndControlled(t *testing.T) {
 	turn := r.acquire("keeper")
 	page.sees("running turn")
 	page.view("agents/keeper?tab=transcript")
-	turn.submit("I begin with the change log.", map[string]any{"callId": "c1", "name": "CreateWorkItem", "arguments": map[string]any{
-		"objective": "Check the change log", "plan_status": "ready",
-		"todo_list": []map[string]any{{"text": "read it", "state": "completed"}, {"text": "compare with the commits", "state": "in_progress"}},
-	}})
+	turn.submit("I begin with the change log.", map[string]any{
+		"callId": "c1", "name": "CreateWorkItem",
+		"arguments": map[string]any{
+			"objective": "Check the change log", "plan_status": "ready",
+			"todo_list": []map[string]any{
+				{"text": "read it", "state": "completed"},
+				{"text": "compare with the commits", "state": "in_progress"},
+			},
+		},
+	})
 	page.sees("I begin with the change log.")
 	page.sees("CreateWorkItem")
 	page.sees("1,200 → 80 tokens")
@@ -172,7 +186,8 @@ func TestG15_AnAgentIsToldThingsAndControlled(t *testing.T) {
 	page.misses("it was stopped by local")
 	for _, tab := range []string{"waiting", "tasks", "boards", "children", "briefs"} {
 		page.view("agents/keeper?tab=" + tab)
-		page.until("the tab "+tab, `document.querySelector('[aria-selected="true"]')?.id === "tab-`+tab+`" && !document.body.innerText.includes("Loading")`)
+		page.until("the tab "+tab, `document.querySelector('[aria-selected="true"]')?.id === "tab-`+tab+
+			`" && !document.body.innerText.includes("Loading")`)
 	}
 	page.sound()
 }

@@ -23,7 +23,8 @@ func TestG15_NoRunnerIsThere(t *testing.T) {
 	page.do(`(() => { const now = Date.now; Date.now = () => now() + 120000; })()`)
 	for _, view := range []string{"fleet", "admin"} {
 		page.view(view)
-		page.sees("2 agents have queued messages, and no runner asks for a turn of keeper, whose message has waited for 2 minutes.")
+		page.sees("2 agents have queued messages, and no runner asks for a turn of keeper, whose message has waited " +
+			"for 2 minutes.")
 		page.sees("No turn was taken in the last minute")
 		page.shot("unserved-" + view)
 		require.NotContains(t, value[string](page, "document.body.innerText"), "healthy")
@@ -42,7 +43,10 @@ func TestG15_ABoardThatNobodyWorksOn(t *testing.T) {
 	r.spawn("keeper")
 	r.call(http.MethodPost, "/v1/sessions/keeper/boards", map[string]any{
 		"boardId": "build", "walName": "build", "title": "Build", "defaultWorkerPoolId": "default",
-		"steps": []any{map[string]any{"stepId": "fetch", "title": "Fetch", "workerPoolId": "go"}, map[string]any{"stepId": "ship", "title": "Ship", "dependsOnStepIds": []string{"fetch"}}},
+		"steps": []any{
+			map[string]any{"stepId": "fetch", "title": "Fetch", "workerPoolId": "go"},
+			map[string]any{"stepId": "ship", "title": "Ship", "dependsOnStepIds": []string{"fetch"}},
+		},
 	})
 	page := r.signedIn()
 	page.view("agents/keeper/boards/build")
@@ -59,7 +63,8 @@ func TestG15_ABoardThatNobodyWorksOn(t *testing.T) {
 	page.shot("stalled-board")
 	page.press("Steps")
 	page.press("Fetch")
-	page.until("the same about the step", `document.querySelector("dialog[open]")?.innerText.includes("No worker of it is connected")`)
+	page.until("the same about the step",
+		`document.querySelector("dialog[open]")?.innerText.includes("No worker of it is connected")`)
 	page.press("Close")
 	page.press("Dispatches")
 	page.until("the tab in the address", `location.hash.endsWith("?tab=dispatches")`)

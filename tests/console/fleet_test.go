@@ -53,7 +53,10 @@ func TestG16_AgentsByWhatTheyDo(t *testing.T) {
 		r.spawn(id)
 	}
 	r.say("queued", "hello")
-	r.call(http.MethodPost, "/v1/agents/asking/waits:waitFor", map[string]any{"workItemId": r.item("asking", "Ask"), "reason": "Which one?", "wake": "operator_input"})
+	r.call(http.MethodPost, "/v1/agents/asking/waits:waitFor", map[string]any{
+		"workItemId": r.item("asking", "Ask"),
+		"reason":     "Which one?", "wake": "operator_input",
+	})
 	r.finds("", "asking", "deaf", "idle", "keeper", "queued")
 	r.finds("&postures=idle", "deaf", "idle", "keeper")
 	r.finds("&postures=queued_input&postures=waiting_operator", "asking", "queued")
@@ -62,9 +65,13 @@ func TestG16_AgentsByWhatTheyDo(t *testing.T) {
 	r.finds("&contains=nobody")
 
 	// What changes is found within seconds.
-	r.call(http.MethodPost, "/v1/agents/deaf/waits:waitFor", map[string]any{"workItemId": r.item("deaf", "Listen"), "reason": "CI", "wake": "external"})
+	r.call(http.MethodPost, "/v1/agents/deaf/waits:waitFor", map[string]any{
+		"workItemId": r.item("deaf", "Listen"),
+		"reason":     "CI", "wake": "external",
+	})
 	r.board("keeper", "build")
-	r.call(http.MethodPatch, "/v1/sessions/keeper/boards/build", map[string]any{"operations": []any{map[string]any{"op": "block_board", "reason": "freeze"}}})
+	r.call(http.MethodPatch, "/v1/sessions/keeper/boards/build",
+		map[string]any{"operations": []any{map[string]any{"op": "block_board", "reason": "freeze"}}})
 	r.say("asking", "the first")
 	r.call(http.MethodDelete, "/v1/agents/idle", nil)
 	r.finds("&attentions=weak_wait", "deaf")
@@ -72,7 +79,8 @@ func TestG16_AgentsByWhatTheyDo(t *testing.T) {
 	r.finds("&contains=idle")
 	held := r.acquire("queued")
 	held.submit("I look.")
-	status, _ := r.callAs(held.token, http.MethodPost, "/v1/agents/queued/turns/"+held.id+":finish", map[string]any{"runId": held.run, "outcome": "fatal"})
+	status, _ := r.callAs(held.token, http.MethodPost, "/v1/agents/queued/turns/"+held.id+":finish",
+		map[string]any{"runId": held.run, "outcome": "fatal"})
 	require.Equal(t, 200, status)
 	r.finds("&attentions=quarantined", "queued")
 
@@ -87,7 +95,8 @@ func TestG16_AgentsByWhatTheyDo(t *testing.T) {
 	require.Contains(t, fmt.Sprint(counts["attentions"]), "ATTENTION_QUARANTINED")
 
 	for filter, field := range map[string]string{
-		"postures=7777": "postures[0]", "attentions=unspecified": "attentions[0]", "contains=" + strings.Repeat("x", 129): "contains", "page_size=501": "page_size",
+		"postures=7777": "postures[0]", "attentions=unspecified": "attentions[0]", "contains=" +
+			strings.Repeat("x", 129): "contains", "page_size=501": "page_size",
 	} {
 		status, answer := r.callAs(r.token, http.MethodGet, "/v1/agents:search?"+filter, nil)
 		require.Equal(t, 400, status, filter)
@@ -122,7 +131,8 @@ func TestG16_ManyAgents(t *testing.T) {
 		require.NoError(t, <-failed)
 	}
 	p := r.signedIn()
-	p.until("all of them", `document.querySelector("h1").innerText.replaceAll(",", "").includes("`+fmt.Sprint(*many)+` agents") && !document.body.innerText.includes("still being looked at")`)
+	p.until("all of them", `document.querySelector("h1").innerText.replaceAll(",", "").includes("`+fmt.Sprint(*many)+
+		` agents") && !document.body.innerText.includes("still being looked at")`)
 	// The count and the list are two requests.
 	p.until("rows", `document.querySelectorAll(".virtual .row").length > 0`)
 	require.Less(t, value[int](p, `document.querySelectorAll(".row").length`), 60, "only what is seen is drawn")
@@ -154,7 +164,8 @@ func (r *rig) spawnQuietly(id string) error {
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(context.WithoutCancel(r.Context()), http.MethodPost, r.base+"/v1/agents", strings.NewReader(string(body)))
+	req, err := http.NewRequestWithContext(context.WithoutCancel(r.Context()), http.MethodPost, r.base+"/v1/agents",
+		strings.NewReader(string(body)))
 	if err != nil {
 		return err
 	}

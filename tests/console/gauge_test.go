@@ -40,21 +40,27 @@ func (t *tab) alive(condition string) int {
 	t.Helper()
 	var n int
 	require.NoError(t, chromedp.Do(t.ctx, chromedp.Func(func(ctx context.Context, to *chromedp.Target) error {
-		proto, err := cdp.Call(ctx, to, runtime.Evaluate, runtime.EvaluateParams{Expression: "Object.prototype", ObjectGroup: "alive"})
+		proto, err := cdp.Call(ctx, to, runtime.Evaluate, runtime.EvaluateParams{
+			Expression:  "Object.prototype",
+			ObjectGroup: "alive",
+		})
 		if err != nil {
 			return err
 		}
 		defer func() {
 			_, _ = cdp.Call(ctx, to, runtime.ReleaseObjectGroup, runtime.ReleaseObjectGroupParams{ObjectGroup: "alive"})
 		}()
-		all, err := cdp.Call(ctx, to, runtime.QueryObjects, runtime.QueryObjectsParams{PrototypeObjectID: proto.Result.ObjectID, ObjectGroup: "alive"})
+		all, err := cdp.Call(ctx, to, runtime.QueryObjects, runtime.QueryObjectsParams{
+			PrototypeObjectID: proto.Result.ObjectID, ObjectGroup: "alive",
+		})
 		if err != nil {
 			return err
 		}
 		byValue := true
 		got, err := cdp.Call(ctx, to, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
 			ObjectID: all.Objects.ObjectID, ReturnByValue: &byValue,
-			FunctionDeclaration: "function () { let n = 0; for (const o of this) { try { if (" + condition + ") n++; } catch {} } return n; }",
+			FunctionDeclaration: "function () { let n = 0; for (const o of this) { try { if (" + condition +
+				") n++; } catch {} } return n; }",
 		})
 		if err != nil {
 			return err
@@ -65,8 +71,8 @@ func (t *tab) alive(condition string) int {
 	return n
 }
 
-// observed makes the page note how long its interactions take, from the input to the next frame that is painted, and what keeps it
-// from reacting.
+// observed makes the page note how long its interactions take, from the input to the next frame that is painted, and
+// what keeps it from reacting.
 const observed = `(() => {
 	if (globalThis.observed) return;
 	globalThis.observed = { slow: [], long: [] };
@@ -86,8 +92,8 @@ func (k *took) median() float64 {
 	return all[len(all)/2]
 }
 
-// interact does something in the page as a person does it, by the mouse or the keys, and waits until it shows. until is an
-// expression.
+// interact does something in the page as a person does it, by the mouse or the keys, and waits until it shows. until is
+// an expression.
 func (t *tab) interact(of map[string]*took, name string, action chromedp.Action[chromedp.Void], until string) {
 	t.Helper()
 	t.do(observed)
@@ -111,7 +117,9 @@ func (t *tab) interact(of map[string]*took, name string, action chromedp.Action[
 func (t *tab) click(at string) chromedp.Action[chromedp.Void] {
 	t.Helper()
 	t.until("something to click", at)
-	where := value[[]float64](t, fmt.Sprintf(`(() => { const e = %s; e.scrollIntoView({ block: "nearest" }); const b = e.getBoundingClientRect(); return [b.x + Math.min(b.width / 2, 40), b.y + b.height / 2]; })()`, at))
+	where := value[[]float64](t,
+		fmt.Sprintf(
+			`(() => { const e = %s; e.scrollIntoView({ block: "nearest" }); const b = e.getBoundingClientRect(); return [b.x + Math.min(b.width / 2, 40), b.y + b.height / 2]; })()`, at))
 	return chromedp.MouseClickXY(where[0], where[1])
 }
 

@@ -19,7 +19,10 @@ func TestG15_ListsSayThatThereIsMore(t *testing.T) {
 		r.say("keeper", fmt.Sprintf("message %d", i))
 	}
 	for i := range 60 {
-		r.call(http.MethodPost, "/v1/agents/keeper/timers", map[string]any{"description": fmt.Sprintf("timer %d", i), "after": "3600s"})
+		r.call(http.MethodPost, "/v1/agents/keeper/timers", map[string]any{
+			"description": fmt.Sprintf("timer %d", i),
+			"after":       "3600s",
+		})
 		r.item("keeper", fmt.Sprintf("objective %d", i))
 	}
 	page := r.signedIn()
@@ -81,7 +84,8 @@ func TestG15_ALaneOfHundreds(t *testing.T) {
 func TestG15_ATaskThatFailedIsSeen(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	r.call(http.MethodPost, "/v1/agents/keeper/tasks:exec", map[string]any{"command": map[string]any{"cmd": "echo fine; echo wrong >&2; exit 3"}, "yieldTime": "10s"})
+	r.call(http.MethodPost, "/v1/agents/keeper/tasks:exec",
+		map[string]any{"command": map[string]any{"cmd": "echo fine; echo wrong >&2; exit 3"}, "yieldTime": "10s"})
 	page := r.signedIn()
 	page.view("agents/keeper?tab=tasks")
 	page.sees("No command of it is running.")
@@ -93,11 +97,13 @@ func TestG15_ATaskThatFailedIsSeen(t *testing.T) {
 	page.misses("Ended of late")
 	page.until("the choice in the address", `location.hash.includes("ended=1")`)
 	require.NoError(t, chromedp.Do(page.ctx, chromedp.Reload()))
-	page.until("the choice of before", `document.querySelector("input[type=checkbox]")?.checked && document.querySelectorAll(".cards li").length === 1`)
+	page.until("the choice of before",
+		`document.querySelector("input[type=checkbox]")?.checked && document.querySelectorAll(".cards li").length === 1`)
 
 	page.press("echo fine; echo wrong >&2; exit 3")
 	page.until("what it wrote to stderr, apart", `document.querySelector(".output .err")?.innerText === "wrong\n"`)
-	page.until("both", `document.querySelector(".output").innerText === "fine\nwrong\n" || document.querySelector(".output").innerText === "wrong\nfine\n"`)
+	page.until("both",
+		`document.querySelector(".output").innerText === "fine\nwrong\n" || document.querySelector(".output").innerText === "wrong\nfine\n"`)
 	page.shot("streams")
 	page.fill("Which output", "out")
 	page.until("output only", `document.querySelector(".output").innerText === "fine\n"`)
@@ -118,9 +124,12 @@ func TestG15_WhatATurnFailedOf(t *testing.T) {
 		status, answer := r.callAs(held.token, http.MethodPost, "/v1/agents/keeper/turns/"+held.id+":finish",
 			map[string]any{"runId": held.run, "outcome": outcome, "message": fmt.Sprintf("the model refuses %d", i)})
 		require.Equal(t, 200, status, "%v", answer)
-		page.until("the reason of the last turn", `[...document.querySelectorAll(".turn")].findIndex((x) => x.innerText.includes("the model refuses `+fmt.Sprint(i)+`")) === 0`)
+		page.until("the reason of the last turn",
+			`[...document.querySelectorAll(".turn")].findIndex((x) => x.innerText.includes("the model refuses `+
+				fmt.Sprint(i)+`")) === 0`)
 	}
-	page.until("the reason once", `document.querySelectorAll(".turn").length === 2 && document.querySelectorAll(".turn .note.bad").length === 1`)
+	page.until("the reason once",
+		`document.querySelectorAll(".turn").length === 2 && document.querySelectorAll(".turn .note.bad").length === 1`)
 	page.sees("No turn takes the message any more.")
 	page.shot("failed-turn")
 	page.sound()
@@ -132,14 +141,18 @@ func TestG15_WhatAnAgentWaitsFor(t *testing.T) {
 	item := r.item("deaf", "Listen")
 	made := r.call(http.MethodPost, "/v1/agents/deaf/triggers", map[string]any{"description": "CI"})
 	trigger := made["trigger"].(map[string]any)["triggerId"].(string)
-	r.call(http.MethodPost, "/v1/agents/deaf/waits:waitFor", map[string]any{"workItemId": item, "reason": "CI is green", "wake": "external", "resource": trigger})
+	r.call(http.MethodPost, "/v1/agents/deaf/waits:waitFor", map[string]any{
+		"workItemId": item, "reason": "CI is green",
+		"wake": "external", "resource": trigger,
+	})
 	page := r.signedIn()
 	page.view("agents/deaf?tab=why")
 	page.sees("waits for trigger")
 	require.NotContains(t, value[string](page, "document.body.innerText"), "waits for waits")
 	page.shot("why-waits")
 	page.view("agents/deaf?tab=bogus")
-	page.until("the first tab", `document.querySelector('[aria-selected="true"]').id === "tab-work" && document.querySelector("#tabpanel").innerText.includes("Listen")`)
+	page.until("the first tab",
+		`document.querySelector('[aria-selected="true"]').id === "tab-work" && document.querySelector("#tabpanel").innerText.includes("Listen")`)
 
 	page.view("agents/deaf?tab=waiting")
 	page.press("Cancel…")

@@ -21,11 +21,14 @@ import (
 )
 
 var (
-	loadTime    = flag.Duration("load", 0, "measure the console for so long, on a quiet machine, and assert how long interactions take and what a viewer costs; 0: for seconds, without")
-	loadAgents  = flag.Int("load-agents", 0, "agents of TestG15_TheConsoleUnderLoad; 0: 100000 with -load, else 2000")
-	loadEvents  = flag.Int("load-events", 500, "events a second of TestG15_TheConsoleUnderLoad")
-	loadRounds  = flag.Int("load-rounds", 0, "how often TestG15_TheConsoleUnderLoad measures each view; 0: 3 with -load, else once")
-	loadProfile = flag.String("pprof", "", "loopback address on which the server of TestG15_TheConsoleUnderLoad serves profiles")
+	loadTime = flag.Duration("load", 0, "measure the console for so long, on a quiet machine, and assert how long "+
+		"interactions take and what a viewer costs; 0: for seconds, without")
+	loadAgents = flag.Int("load-agents", 0, "agents of TestG15_TheConsoleUnderLoad; 0: 100000 with -load, else 2000")
+	loadEvents = flag.Int("load-events", 500, "events a second of TestG15_TheConsoleUnderLoad")
+	loadRounds = flag.Int("load-rounds", 0, "how often TestG15_TheConsoleUnderLoad measures each view; 0: 3 with "+
+		"-load, else once")
+	loadProfile = flag.String("pprof", "", "loopback address on which the server of TestG15_TheConsoleUnderLoad "+
+		"serves profiles")
 )
 
 // The targets.
@@ -35,14 +38,16 @@ const (
 	maxViewer      = 2.0   // percent of a core
 )
 
-// looks are the views, with what says that they show something, and how many requests a second they may make however much happens.
+// looks are the views, with what says that they show something, and how many requests a second they may make however
+// much happens.
 var looks = []struct {
 	name, path, until string
 	requests          float64
 }{
 	{"Fleet", "fleet", `document.querySelectorAll(".row").length > 0`, 6},
 	{"Inbox", "inbox", `document.querySelectorAll(".question").length > 0`, 6},
-	{"Agent", "agents/" + busy, `document.querySelector("h1")?.innerText.startsWith("` + busy + `") && document.querySelector('[role="tab"]')`, 12},
+	{"Agent", "agents/" + busy, `document.querySelector("h1")?.innerText.startsWith("` + busy +
+		`") && document.querySelector('[role="tab"]')`, 12},
 	{"Transcript", "agents/" + busy + "?tab=transcript", `document.querySelectorAll(".turn").length > 0`, 12},
 	{"Events", "events", `document.querySelectorAll(".row.event").length > 0`, 6},
 	{"Past", "events?past=1", `document.querySelectorAll(".row.event").length > 0`, 6},
@@ -81,14 +86,16 @@ func (r *rig) during(d time.Duration) sample {
 	r.Helper()
 	_, cpu, err := attack.Cost(r.srv.PID())
 	require.NoError(r, err)
-	events, requests, began := r.counted("quartet_journal_events_total", ""), r.counted("quartet_http_requests_total", ""), time.Now()
+	events, requests, began := r.counted("quartet_journal_events_total", ""), r.counted("quartet_http_requests_total",
+		""), time.Now()
 	<-time.After(d)
 	_, after, err := attack.Cost(r.srv.PID())
 	require.NoError(r, err)
 	passed := time.Since(began).Seconds()
 	return sample{
-		events: (r.counted("quartet_journal_events_total", "") - events) / passed, requests: (r.counted("quartet_http_requests_total", "") - requests - 1) / passed,
-		cpu: 100 * (after - cpu).Seconds() / passed,
+		events:   (r.counted("quartet_journal_events_total", "") - events) / passed,
+		requests: (r.counted("quartet_http_requests_total", "") - requests - 1) / passed,
+		cpu:      100 * (after - cpu).Seconds() / passed,
 	}
 }
 
@@ -97,19 +104,24 @@ func (t *tab) use(of map[string]*took) {
 	t.Helper()
 	button := func(name string) string { return named(`button, a, [role="tab"]`, name) }
 	t.interact(of, "show the Fleet", t.click(button("Fleet")), looks[0].until)
-	t.interact(of, "filter by posture", t.click(button("waiting operator")), `[...document.querySelectorAll(".row .badge")].length > 0 && document.querySelectorAll(".row").length > 5 && [...document.querySelectorAll(".row")].every((x) => x.innerText.includes("waiting operator"))`)
-	t.interact(of, "show all", t.click(button("all")), `document.querySelector(".row .id")?.innerText.includes("`+busy+`")`)
+	t.interact(of, "filter by posture", t.click(button("waiting operator")),
+		`[...document.querySelectorAll(".row .badge")].length > 0 && document.querySelectorAll(".row").length > 5 && [...document.querySelectorAll(".row")].every((x) => x.innerText.includes("waiting operator"))`)
+	t.interact(of, "show all", t.click(button("all")), `document.querySelector(".row .id")?.innerText.includes("`+busy+
+		`")`)
 	t.do(`document.querySelector('[aria-label="Search agents"]').focus()`)
 	for i, key := range "001234" {
 		typed := "001234"[:i+1]
-		t.interact(of, "type in the search", types(string(key)), `document.querySelector('[aria-label="Search agents"]').value === "`+typed+`"`)
+		t.interact(of, "type in the search", types(string(key)),
+			`document.querySelector('[aria-label="Search agents"]').value === "`+typed+`"`)
 	}
 	t.interact(of, "find", types(""), `document.querySelectorAll(".row").length === 1`)
-	t.interact(of, "open an agent", t.click(`document.querySelector("a.row, .row a")`), `document.querySelector("h1")?.innerText.startsWith("agent-001234")`)
+	t.interact(of, "open an agent", t.click(`document.querySelector("a.row, .row a")`),
+		`document.querySelector("h1")?.innerText.startsWith("agent-001234")`)
 	t.view("agents/" + busy)
 	t.until("the busy agent", looks[2].until)
 	for _, tab := range []string{"Transcript", "Why", "Waiting", "Work"} {
-		t.interact(of, "show a tab", t.click(button(tab)), `document.querySelector('[aria-selected="true"]')?.id === "tab-`+strings.ToLower(tab)+`"`)
+		t.interact(of, "show a tab", t.click(button(tab)),
+			`document.querySelector('[aria-selected="true"]')?.id === "tab-`+strings.ToLower(tab)+`"`)
 	}
 	t.do(`document.querySelector(".say textarea").focus()`)
 	for range 5 {
@@ -126,7 +138,8 @@ func (t *tab) use(of map[string]*took) {
 		t.interact(of, "scroll", types(kb.PageDown), `true`)
 	}
 	t.interact(of, "hold", t.click(button("Hold")), `!!(`+button("Go on")+`)`)
-	t.interact(of, "open an event", t.click(`document.querySelectorAll(".row.event button")[3]`), `document.querySelector("dialog[open]")`)
+	t.interact(of, "open an event", t.click(`document.querySelectorAll(".row.event button")[3]`),
+		`document.querySelector("dialog[open]")`)
 	t.interact(of, "close it", t.click(button("Close")), `!document.querySelector("dialog[open]")`)
 	t.interact(of, "go on", t.click(button("Go on")), `!!(`+button("Hold")+`)`)
 	t.view("events?past=1")
@@ -170,7 +183,8 @@ func (t *tab) measure(path, until string, rounds int, look time.Duration) cost {
 		c.script = 100 * (after["TaskDuration"] - before["TaskDuration"]) / (after["Timestamp"] - before["Timestamp"])
 		c.nodes, c.heap = max(c.nodes, int(after["Nodes"])), max(c.heap, after["JSHeapUsedSize"]/(1<<20))
 	}
-	c.rows, c.records = value[int](t, `document.querySelectorAll(".row").length`), t.alive(`"eventId" in o && "payload" in o`)
+	c.rows, c.records = value[int](t, `document.querySelectorAll(".row").length`),
+		t.alive(`"eventId" in o && "payload" in o`)
 	slices.Sort(c.viewer)
 	return c
 }
@@ -223,8 +237,10 @@ func TestG15_TheConsoleUnderLoad(t *testing.T) {
 	var missed []string
 	for _, v := range looks {
 		m := p.measure(v.path, v.until, rounds, look)
-		t.Logf("%-10s a viewer costs %.1f %% of a core (%.1f of all, %.0f events/s), %.1f requests/s; the page is busy for %.0f %%, has %d nodes, %d rows, %d events, a heap of %.1f MiB",
-			v.name, m.viewer[len(m.viewer)/2], m.cpu, m.events, m.requests, m.script, m.nodes, m.rows, m.records, m.heap)
+		t.Logf("%-10s a viewer costs %.1f %% of a core (%.1f of all, %.0f events/s), %.1f requests/s; the page is "+
+			"busy for %.0f %%, has %d nodes, %d rows, %d events, a heap of %.1f MiB",
+			v.name, m.viewer[len(m.viewer)/2], m.cpu, m.events, m.requests, m.script, m.nodes, m.rows, m.records,
+			m.heap)
 		require.Less(t, m.nodes, maxNodes, v.name)
 		require.Less(t, m.rows, maxRows, v.name)
 		require.Less(t, m.records, maxRecords, v.name)
@@ -251,12 +267,14 @@ func TestG15_TheConsoleUnderLoad(t *testing.T) {
 	require.Less(t, f["JSHeapUsedSize"]/(1<<20), maxHeap)
 	require.Less(t, f["Nodes"], float64(maxNodes))
 	for _, name := range slices.Sorted(maps.Keys(of)) {
-		t.Logf("%-20s %4d times: %4.0f ms to the next paint at most (median %.0f), shown after %5.0f ms at most", name, len(of[name].paint), slices.Max(of[name].paint), of[name].median(), of[name].shown)
+		t.Logf("%-20s %4d times: %4.0f ms to the next paint at most (median %.0f), shown after %5.0f ms at most", name,
+			len(of[name].paint), slices.Max(of[name].paint), of[name].median(), of[name].shown)
 		if longest := slices.Max(of[name].paint); longest > maxInteraction {
 			missed = append(missed, fmt.Sprintf("%s: %.0f ms", name, longest))
 		}
 	}
-	t.Logf("tasks of the page longer than 50 ms: %s", value[string](p, `observed.long.length + ", the longest " + Math.round(Math.max(0, ...observed.long)) + " ms"`))
+	t.Logf("tasks of the page longer than 50 ms: %s",
+		value[string](p, `observed.long.length + ", the longest " + Math.round(Math.max(0, ...observed.long)) + " ms"`))
 	t.Logf("%d calls were not made in time", c.behind.Load())
 	p.sound()
 	require.Empty(t, missed, "targets that depend on speed")

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// forget is a script after which the answers of the server are those of one that removed old history: lists have the newest entry alone and end there,
-// and boards have neither steps nor a log.
+// forget is a script after which the answers of the server are those of one that removed old history: lists have the
+// newest entry alone and end there, and boards have neither steps nor a log.
 const forget = `void (() => {
 	const real = window.fetch;
 	window.fetch = async (url, init) => {
@@ -25,7 +25,8 @@ const forget = `void (() => {
 	};
 })()`
 
-// TestG15_HistoryThatWasRemoved: where older entries were removed a list says so and since when it has them, and a board whose log was removed is shown with what is left.
+// TestG15_HistoryThatWasRemoved: where older entries were removed a list says so and since when it has them, and a
+// board whose log was removed is shown with what is left.
 func TestG15_HistoryThatWasRemoved(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
@@ -35,10 +36,13 @@ func TestG15_HistoryThatWasRemoved(t *testing.T) {
 		held := r.acquire("keeper")
 		held.submit(fmt.Sprintf("answer %d", i), map[string]any{"callId": "c", "name": "Nonsense"})
 		if i == 1 {
-			held.submit("and now", map[string]any{"callId": "w", "name": "WaitFor", "arguments": map[string]any{"reason": "Which one?", "wake": "operator_input"}})
+			held.submit("and now", map[string]any{"callId": "w", "name": "WaitFor", "arguments": map[string]any{
+				"reason": "Which one?", "wake": "operator_input",
+			}})
 			break
 		}
-		status, answer := r.callAs(held.token, http.MethodPost, "/v1/agents/keeper/turns/"+held.id+":finish", map[string]any{"runId": held.run, "outcome": "TURN_OUTCOME_COMPLETED"})
+		status, answer := r.callAs(held.token, http.MethodPost, "/v1/agents/keeper/turns/"+held.id+":finish",
+			map[string]any{"runId": held.run, "outcome": "TURN_OUTCOME_COMPLETED"})
 		require.Equal(t, http.StatusOK, status, "%v", answer)
 	}
 	const why = " were removed: they are older than history is kept (history-days)."
@@ -49,9 +53,11 @@ func TestG15_HistoryThatWasRemoved(t *testing.T) {
 
 	page.do(forget)
 	page.view("agents/keeper?tab=briefs")
-	page.until("since when there are briefs", `/Briefs before \d\d:\d\d:\d\d were removed/.test(document.body.innerText)`)
+	page.until("since when there are briefs",
+		`/Briefs before \d\d:\d\d:\d\d were removed/.test(document.body.innerText)`)
 	page.view("agents/keeper?tab=transcript")
-	page.until("since when there are rounds", `/Rounds before \d\d:\d\d:\d\d were removed: they are older than history is kept/.test(document.body.innerText)`)
+	page.until("since when there are rounds",
+		`/Rounds before \d\d:\d\d:\d\d were removed: they are older than history is kept/.test(document.body.innerText)`)
 	page.sees("question 0")
 	page.sees("1 round removed")
 	page.misses("answer 0")

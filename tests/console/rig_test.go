@@ -69,8 +69,10 @@ func start() error {
 	if shared.binary, err = proc.Build(shared.dir, "quartet/cmd/quartet", "quartet"); err != nil {
 		return err
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.UserDataDir(filepath.Join(shared.dir, "profile")), chromedp.WindowSize(1280, 900), chromedp.WSURLReadTimeout(time.Minute),
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+		chromedp.DisableGPU,
+		chromedp.UserDataDir(filepath.Join(shared.dir, "profile")), chromedp.WindowSize(1280, 900),
+		chromedp.WSURLReadTimeout(time.Minute),
 		chromedp.Flag("disable-dev-shm-usage", true))
 	allocator, stopAllocator := chromedp.NewExecAllocator(context.Background(), options...)
 	browser, stopBrowser := chromedp.NewContext(allocator)
@@ -176,7 +178,8 @@ type tab struct {
 func (r *rig) open(url string) *tab {
 	r.Helper()
 	t := &tab{rig: r}
-	ctx, cancel := chromedp.NewContext(shared.browser, chromedp.WithNewBrowserContext(), chromedp.WithListener(t.listen))
+	ctx, cancel := chromedp.NewContext(shared.browser, chromedp.WithNewBrowserContext(),
+		chromedp.WithListener(t.listen))
 	r.Cleanup(cancel)
 	t.ctx = ctx
 	require.NoError(r, chromedp.Do(ctx, chromedp.Navigate(url)))
@@ -311,7 +314,8 @@ func (t *tab) misses(text string) {
 // named is an expression for the visible, enabled element with a role of selector and a name: of the open
 // dialog, if there is one.
 func named(selector, name string) string {
-	return fmt.Sprintf(`[...(document.querySelector("dialog[open]") ?? document).querySelectorAll(%s)].find((e) => !e.disabled && e.getClientRects().length && (e.getAttribute("aria-label") === %[2]s || e.innerText.trim() === %[2]s || e.innerText.trim().startsWith(%[2]s + " ") || e.innerText.trim().startsWith(%[2]s + "\n")))`, quoted(selector), quoted(name))
+	return fmt.Sprintf(
+		`[...(document.querySelector("dialog[open]") ?? document).querySelectorAll(%s)].find((e) => !e.disabled && e.getClientRects().length && (e.getAttribute("aria-label") === %[2]s || e.innerText.trim() === %[2]s || e.innerText.trim().startsWith(%[2]s + " ") || e.innerText.trim().startsWith(%[2]s + "\n")))`, quoted(selector), quoted(name))
 }
 
 // press clicks a button, tab or link by its name.
@@ -333,7 +337,8 @@ func (t *tab) confirm(name string) {
 // fill enters a text into a field by its label.
 func (t *tab) fill(label, text string) {
 	t.Helper()
-	at := fmt.Sprintf(`[...(document.querySelector("dialog[open]") ?? document).querySelectorAll("input, textarea, select")].find((e) => (e.getAttribute("aria-label") ?? e.closest("label")?.querySelector("span")?.innerText ?? "").trim().startsWith(%s))`, quoted(label))
+	at := fmt.Sprintf(
+		`[...(document.querySelector("dialog[open]") ?? document).querySelectorAll("input, textarea, select")].find((e) => (e.getAttribute("aria-label") ?? e.closest("label")?.querySelector("span")?.innerText ?? "").trim().startsWith(%s))`, quoted(label))
 	t.until("a field "+label, at)
 	t.do(fmt.Sprintf(`(() => {
 		const e = %s;

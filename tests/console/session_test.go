@@ -22,7 +22,8 @@ func TestG13_QuartetConsoleSignsIn(t *testing.T) {
 	require.Empty(t, value[string](page, "document.cookie"), "scripts cannot read the session")
 	// The cookie alone is no credential: another page could have caused the request.
 	require.Equal(t, 401, value[int](page, `fetch("../v1/whoami").then((r) => r.status)`))
-	require.Equal(t, 200, value[int](page, `fetch("../v1/whoami", { headers: { "X-Quartet-Console": "1" } }).then((r) => r.status)`))
+	require.Equal(t, 200,
+		value[int](page, `fetch("../v1/whoami", { headers: { "X-Quartet-Console": "1" } }).then((r) => r.status)`))
 	require.NoError(t, chromedp.Do(page.ctx, chromedp.Reload()))
 	page.sees("There are no agents")
 	page.press("Sign out")
@@ -44,8 +45,10 @@ func TestG13_QuartetConsoleSignsIn(t *testing.T) {
 
 func TestG13_SignInWithAKey(t *testing.T) {
 	r := newRig(t, "--auth", "required")
-	operator := r.quartet("key", "create", "ann", "--role", "operator", "--bootstrap", "--key-file", r.srv.DataDir+"/key")
-	runner := r.quartet("key", "create", "machine", "--role", "worker", "--bootstrap", "--key-file", r.srv.DataDir+"/key")
+	operator := r.quartet("key", "create", "ann", "--role", "operator", "--bootstrap", "--key-file", r.srv.DataDir+
+		"/key")
+	runner := r.quartet("key", "create", "machine", "--role", "worker", "--bootstrap", "--key-file", r.srv.DataDir+
+		"/key")
 	page := r.open(r.base + "/ui/")
 	page.fill("Key", "qk_wrong")
 	page.press("Sign in")
@@ -82,10 +85,15 @@ func TestG14_ThePageIsGuarded(t *testing.T) {
 		require.Equal(t, 200, resp.StatusCode, path)
 	}
 	page := r.signedIn()
-	require.Equal(t, "refused", value[string](page, `(() => { try { document.body.innerHTML = "<b>x</b>"; return "written"; } catch { return "refused"; } })()`), "no text becomes markup")
-	require.NotContains(t, value[string](page, `fetch("/ui/session", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" }).then((r) => r.text())`), "code or")
+	require.Equal(t, "refused",
+		value[string](page,
+			`(() => { try { document.body.innerHTML = "<b>x</b>"; return "written"; } catch { return "refused"; } })()`), "no text becomes markup")
+	require.NotContains(t,
+		value[string](page,
+			`fetch("/ui/session", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" }).then((r) => r.text())`), "code or")
 	for _, header := range []string{"https://evil.example", "null"} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.base+"/ui/session", strings.NewReader(`{"key":"`+r.token+`"}`))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.base+"/ui/session",
+			strings.NewReader(`{"key":"`+r.token+`"}`))
 		require.NoError(t, err)
 		req.Header.Set("Origin", header)
 		req.Header.Set("X-Quartet-Console", "1")
@@ -98,12 +106,16 @@ func TestG14_ThePageIsGuarded(t *testing.T) {
 }
 
 func TestG17_SignInWithAProvider(t *testing.T) {
-	provider, err := issuer.New(issuer.Behaviour{ClientID: "console", Claims: map[string]any{"groups": []string{"developers"}}})
+	provider,
+		err := issuer.New(issuer.Behaviour{ClientID: "console", Claims: map[string]any{
+		"groups": []string{"developers"},
+	}})
 	require.NoError(t, err)
 	t.Cleanup(provider.Close)
 	// Another site than that of the server, so that the browser comes back from elsewhere.
 	provider.URL = strings.Replace(provider.URL, "127.0.0.1", "localhost", 1)
-	r := newRig(t, "--auth", "required", "--oidc-issuer", provider.URL, "--oidc-audience", "quartet", "--oidc-namespace", "acme", "--oidc-role-claim", "groups",
+	r := newRig(t, "--auth", "required", "--oidc-issuer", provider.URL, "--oidc-audience", "quartet",
+		"--oidc-namespace", "acme", "--oidc-role-claim", "groups",
 		"--oidc-roles", "developers=operator", "--oidc-client-id", "console")
 	host := strings.TrimPrefix(provider.URL, "http://")
 	page := r.open(r.base + "/ui/#/inbox")

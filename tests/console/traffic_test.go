@@ -54,22 +54,35 @@ func (r *rig) newPopulation(agents int) *population {
 	require.Less(r, 1+2*few, agents)
 	c := &population{rig: r, api: api, agents: agents, asking: few, items: make([]string, few)}
 	require.NoError(r, c.each(agents, func(ctx context.Context, i int) error {
-		_, err := api.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agentName(i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		_, err := api.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			AgentId: agentName(i),
+			Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
+		})
 		return err
 	}))
 	require.NoError(r, c.each(few, func(ctx context.Context, i int) error {
 		asks, keeps := agentName(1+i), agentName(1+few+i)
-		_, err := api.Waiting.WaitFor(ctx, &waitingv1.WaitForRequest{AgentId: asks, Own: true, Reason: "Which of the two versions is it? " + strings.Repeat("It matters. ", 20), Wake: waitingv1.Wake_WAKE_OPERATOR_INPUT})
+		_, err := api.Waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
+			AgentId: asks, Own: true,
+			Reason: "Which of the two versions is it? " + strings.Repeat("It matters. ", 20),
+			Wake:   waitingv1.Wake_WAKE_OPERATOR_INPUT,
+		})
 		if err != nil {
 			return err
 		}
-		made, err := api.Work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: keeps, Objective: "Keep the register of this quarter", PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY})
+		made, err := api.Work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+			AgentId: keeps, Objective: "Keep the register of this quarter",
+			PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY,
+		})
 		if err != nil {
 			return err
 		}
 		id := made.GetWorkItem().GetWorkItemId()
 		c.items[i] = keeps + "/" + id
-		_, err = api.Waiting.WaitFor(ctx, &waitingv1.WaitForRequest{AgentId: keeps, WorkItemId: id, Reason: "The quarter ends", Wake: waitingv1.Wake_WAKE_TIMER, After: durationpb.New(24 * time.Hour)})
+		_, err = api.Waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
+			AgentId: keeps, WorkItemId: id,
+			Reason: "The quarter ends", Wake: waitingv1.Wake_WAKE_TIMER, After: durationpb.New(24 * time.Hour),
+		})
 		return err
 	}))
 	return c
@@ -91,16 +104,20 @@ func (c *population) each(n int, fn func(ctx context.Context, i int) error) erro
 	return errors.Join(errs...)
 }
 
-// traffic makes as many events a second, by calls as any program makes them, until the returned function is called: a third
-// are updates of work items, the others messages and the turns that take them. A tenth of the messages is for busy.
+// traffic makes as many events a second, by calls as any program makes them, until the returned function is called: a
+// third are updates of work items, the others messages and the turns that take them. A tenth of the messages is for
+// busy.
 func (c *population) traffic(events int) (stop func()) {
 	ctx, cancel := context.WithCancel(c.Context())
 	var all sync.WaitGroup
 	all.Go(func() {
-		c.problem(ctx, c.api.RunTurns(ctx, client.RunnerOptions{Name: "population", Concurrency: callers}, func(ctx context.Context, t *client.Turn) error {
-			_, err := t.Round(ctx, client.Reply{Text: "I looked at it: " + strings.Repeat("all of it is as it was. ", 10), Usage: &agentv1.TokenUsage{InputTokens: 1000, OutputTokens: 60}})
-			return err
-		}))
+		c.problem(ctx, c.api.RunTurns(ctx, client.RunnerOptions{Name: "population", Concurrency: callers},
+			func(ctx context.Context, t *client.Turn) error {
+				_, err := t.Round(ctx,
+					client.Reply{Text: "I looked at it: " + strings.Repeat("all of it is as it was. ",
+						10), Usage: &agentv1.TokenUsage{InputTokens: 1000, OutputTokens: 60}})
+				return err
+			}))
 	})
 	due := make(chan func(context.Context) error, callers)
 	for range callers {
@@ -166,7 +183,10 @@ func (c *population) update(n int) func(context.Context) error {
 	agent, item, _ := strings.Cut(c.items[n%len(c.items)], "/")
 	return func(ctx context.Context) error {
 		objective := fmt.Sprintf("Keep the register of this quarter, as of change %d", n)
-		_, err := c.api.Work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: agent, WorkItemId: item, Objective: &objective})
+		_, err := c.api.Work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: agent, WorkItemId: item,
+			Objective: &objective,
+		})
 		return err
 	}
 }
@@ -178,7 +198,10 @@ func (c *population) say(n int) func(context.Context) error {
 		to = agentName(free + rand.IntN(c.agents-free))
 	}
 	return func(ctx context.Context) error {
-		_, err := c.api.Agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: to, Text: fmt.Sprintf("Message %d: say how far you are, and go on. %s", n, strings.Repeat("Be brief. ", 20))})
+		_, err := c.api.Agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+			AgentId: to, Text: fmt.Sprintf("Message %d: say how far you are, and go on. %s", n,
+				strings.Repeat("Be brief. ", 20)),
+		})
 		return err
 	}
 }

@@ -10,7 +10,10 @@ import (
 // item creates a work item of an agent and returns its id.
 func (r *rig) item(agent, objective string) string {
 	r.Helper()
-	made := r.call(http.MethodPost, "/v1/agents/"+agent+"/work-items", map[string]any{"objective": objective, "planStatus": "ready"})
+	made := r.call(http.MethodPost, "/v1/agents/"+agent+"/work-items", map[string]any{
+		"objective":  objective,
+		"planStatus": "ready",
+	})
 	return made["workItem"].(map[string]any)["workItemId"].(string)
 }
 
@@ -23,11 +26,16 @@ func TestG15_TheInboxTakesAnswers(t *testing.T) {
 		r.spawn(id)
 	}
 	item := r.item("keeper", "Publish the release")
-	r.call(http.MethodPost, "/v1/agents/keeper/waits:waitFor", map[string]any{"workItemId": item, "reason": "Which version is it?", "wake": "operator_input"})
-	r.call(http.MethodPost, "/v1/agents/deaf/waits:waitFor", map[string]any{"workItemId": r.item("deaf", "Listen"), "reason": "CI is green", "wake": "external"})
+	r.call(http.MethodPost, "/v1/agents/keeper/waits:waitFor",
+		map[string]any{"workItemId": item, "reason": "Which version is it?", "wake": "operator_input"})
+	r.call(http.MethodPost, "/v1/agents/deaf/waits:waitFor", map[string]any{
+		"workItemId": r.item("deaf", "Listen"),
+		"reason":     "CI is green", "wake": "external",
+	})
 	r.say("failing", "do the impossible")
 	failing := r.acquire("failing")
-	status, answer := r.callAs(failing.token, http.MethodPost, "/v1/agents/failing/turns/"+failing.id+":finish", map[string]any{"runId": failing.run, "outcome": "fatal", "message": "the model refuses"})
+	status, answer := r.callAs(failing.token, http.MethodPost, "/v1/agents/failing/turns/"+failing.id+":finish",
+		map[string]any{"runId": failing.run, "outcome": "fatal", "message": "the model refuses"})
 	require.Equal(t, 200, status, "%v", answer)
 
 	page.sees("Which version is it?")
@@ -52,15 +60,20 @@ func (r *rig) board(agent, id string) {
 		return map[string]any{"stepId": id, "title": title, "dependsOnStepIds": after}
 	}
 	r.call(http.MethodPost, "/v1/sessions/"+agent+"/boards", map[string]any{
-		"boardId": id, "walName": id, "title": "Build the release", "summary": "All packages.", "defaultWorkerPoolId": "go",
-		"steps": []any{step("fetch", "Fetch the sources"), step("vet", "Vet", "fetch"), step("test", "Test", "fetch"), step("ship", "Ship it", "vet", "test")},
+		"boardId": id, "walName": id, "title": "Build the release", "summary": "All packages.",
+		"defaultWorkerPoolId": "go",
+		"steps": []any{
+			step("fetch", "Fetch the sources"), step("vet", "Vet", "fetch"), step("test", "Test", "fetch"),
+			step("ship", "Ship it", "vet", "test"),
+		},
 	})
 }
 
 // step sets the status of a step.
 func (r *rig) step(agent, board, id, status, result string) {
 	r.Helper()
-	r.call(http.MethodPatch, "/v1/sessions/"+agent+"/boards/"+board+"/steps/"+id, map[string]any{"status": status, "resultSummary": result})
+	r.call(http.MethodPatch, "/v1/sessions/"+agent+"/boards/"+board+"/steps/"+id,
+		map[string]any{"status": status, "resultSummary": result})
 }
 
 func TestG15_ABoardAsItRuns(t *testing.T) {
@@ -71,7 +84,8 @@ func TestG15_ABoardAsItRuns(t *testing.T) {
 	page.view("agents/keeper?tab=boards")
 	page.press("Build the release")
 	node := func(title, class string) string {
-		return `[...document.querySelectorAll(".node")].some((n) => n.textContent.includes(` + quoted(title) + `) && n.classList.contains(` + quoted(class) + `))`
+		return `[...document.querySelectorAll(".node")].some((n) => n.textContent.includes(` + quoted(title) +
+			`) && n.classList.contains(` + quoted(class) + `))`
 	}
 	page.until("a step that is ready", node("Fetch the sources", "wait"))
 	page.until("edges", `document.querySelectorAll(".edge").length === 4`)
@@ -97,7 +111,8 @@ func TestG15_ABoardAsItRuns(t *testing.T) {
 	page.confirm("Cancel the step")
 	page.press("Timeline")
 	page.until("lines", `document.querySelectorAll(".log li").length >= 4`)
-	page.until("why it cannot be completed", `[...document.querySelectorAll("button")].some((b) => b.innerText === "Complete" && b.disabled && b.title.includes("Not completed yet"))`)
+	page.until("why it cannot be completed",
+		`[...document.querySelectorAll("button")].some((b) => b.innerText === "Complete" && b.disabled && b.title.includes("Not completed yet"))`)
 	page.press("Cancel")
 	page.confirm("Keep it")
 	page.press("Cancel")
@@ -111,9 +126,15 @@ func TestG15_ALargeBoardIsCollapsed(t *testing.T) {
 	r.spawn("keeper")
 	steps := []any{map[string]any{"stepId": "root", "title": "root"}}
 	for i := range 600 {
-		steps = append(steps, map[string]any{"stepId": "leaf-" + string(rune('a'+i%26)) + "-" + string(rune('a'+i/26)), "title": "leaf", "dependsOnStepIds": []string{"root"}})
+		steps = append(steps, map[string]any{
+			"stepId": "leaf-" + string(rune('a'+i%26)) + "-" + string(rune('a'+i/26)),
+			"title":  "leaf", "dependsOnStepIds": []string{"root"},
+		})
 	}
-	r.call(http.MethodPost, "/v1/sessions/keeper/boards", map[string]any{"boardId": "wide", "walName": "wide", "title": "Wide", "defaultWorkerPoolId": "go", "steps": steps})
+	r.call(http.MethodPost, "/v1/sessions/keeper/boards", map[string]any{
+		"boardId": "wide", "walName": "wide",
+		"title": "Wide", "defaultWorkerPoolId": "go", "steps": steps,
+	})
 	page := r.signedIn()
 	page.view("agents/keeper/boards/wide")
 	page.sees("600 steps pending")
@@ -125,7 +146,10 @@ func TestG15_ATaskWithItsOutput(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	made := r.call(http.MethodPost, "/v1/agents/keeper/tasks:exec", map[string]any{
-		"command":   map[string]any{"cmd": "echo ready; read line; echo got $line; exec sleep 600", "acceptsInput": true},
+		"command": map[string]any{
+			"cmd":          "echo ready; read line; echo got $line; exec sleep 600",
+			"acceptsInput": true,
+		},
 		"yieldTime": "0s",
 	})
 	id := made["handle"].(map[string]any)["taskId"].(string)

@@ -27,7 +27,9 @@ func (w *world) record() *agentv1.Agent {
 // weak returns the reason of the agent's only wait.
 func (w *world) weak() waitingv1.WeakReason {
 	w.t.Helper()
-	r, err := waitingv1.NewWaitingServiceClient(w.Conn()).ListWaits(w.ctx(), &waitingv1.ListWaitsRequest{AgentId: w.agent})
+	r, err := waitingv1.NewWaitingServiceClient(w.Conn()).ListWaits(w.ctx(), &waitingv1.ListWaitsRequest{
+		AgentId: w.agent,
+	})
 	require.NoError(w.t, err)
 	require.Len(w.t, r.GetWaits(), 1)
 	return r.GetWaits()[0].GetWeakReason()
@@ -50,9 +52,13 @@ func (w *world) questions(state agentv1.MessageState) (n int) {
 func (w *world) delegate(itemID, text string) (child *world, taskID string) {
 	w.t.Helper()
 	first := w.next()
-	r := first.must("I hand it over.", call("PickWorkItem", map[string]any{"work_item_id": itemID}), call("SpawnAgent", map[string]any{"initial_message": text}))
+	r := first.must("I hand it over.", call("PickWorkItem", map[string]any{"work_item_id": itemID}),
+		call("SpawnAgent", map[string]any{"initial_message": text}))
 	taskID = field(r.GetToolResults()[1], "task_handle", "task_id")
-	first.must("I wait for it.", call("WaitFor", map[string]any{"reason": "the child paints it", "wake": "task_result", "resource": taskID}))
+	first.must("I wait for it.", call("WaitFor", map[string]any{
+		"reason": "the child paints it", "wake": "task_result",
+		"resource": taskID,
+	}))
 	return w.as(field(r.GetToolResults()[1], "agent_id")), taskID
 }
 
@@ -64,7 +70,8 @@ func (w *world) ask(itemID, question string) string {
 		r := turn.must("", call("CreateWorkItem", map[string]any{"objective": "paint the door"}))
 		itemID = field(r.GetToolResults()[0], "work_item", "work_item_id")
 	}
-	turn.must("", call("PickWorkItem", map[string]any{"work_item_id": itemID}), call("WaitFor", map[string]any{"reason": question, "wake": "operator_input"}))
+	turn.must("", call("PickWorkItem", map[string]any{"work_item_id": itemID}),
+		call("WaitFor", map[string]any{"reason": question, "wake": "operator_input"}))
 	return itemID
 }
 
@@ -85,7 +92,8 @@ func TestA14_AChildAsksAndIsAnswered(t *testing.T) {
 	require.Equal(t, door, asked.about())
 	require.Equal(t, agentv1.Binding_BINDING_MESSAGE, asked.record.GetBinding())
 	asked.shows("Message (internal_followup, external_evidence)", child.agent, "TaskInput, task_id "+taskID)
-	require.Contains(t, asked.section("Children that work for you"), fmt.Sprintf("- %s (task %s) waiting_operator: Paint the door; report its colour.", child.agent, taskID))
+	require.Contains(t, asked.section("Children that work for you"), fmt.Sprintf("- %s (task %s) waiting_operator: "+
+		"Paint the door; report its colour.", child.agent, taskID))
 	require.Contains(t, asked.section("Children that work for you"), quoted("Which colour?"))
 	require.Len(t, w.item(door).GetWaits(), 1, "the wait for the task stays")
 	asked.finish() // without an answer
@@ -119,7 +127,8 @@ func TestA14_AChildAsksAndIsAnswered(t *testing.T) {
 	child.ask(painted, "One coat or two?")
 	again := w.nextWith("One coat or two?")
 	again.must("Two.", answer(taskID, "two"))
-	again.must("I go on waiting.", call("WaitFor", map[string]any{"reason": "the child paints it", "wake": "task_result", "resource": taskID}))
+	again.must("I go on waiting.",
+		call("WaitFor", map[string]any{"reason": "the child paints it", "wake": "task_result", "resource": taskID}))
 	last := child.nextWith("two")
 	last.shows("Message (internal_followup, external_evidence)", quoted("One coat or two?"))
 	require.Equal(t, painted, last.about())
@@ -142,7 +151,8 @@ func TestA14_AnAnsweredQuestionIsNotAskedAgain(t *testing.T) {
 	w.say("How is the door?")
 	busy := w.nextWith("How is the door?")
 	painted := child.ask("", "Which colour?")
-	require.Eventually(t, func() bool { return w.questions(agentv1.MessageState_MESSAGE_STATE_QUEUED) == 1 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.questions(agentv1.MessageState_MESSAGE_STATE_QUEUED) == 1 },
+		time.Minute, 5*time.Millisecond)
 	busy.must("It asks for the colour.", answer(taskID, "red"))
 	busy.finish()
 	require.Nil(t, w.tryNext(0), "the question is over: %v", w.explain())
@@ -157,9 +167,12 @@ func TestA14_AnAnswerReachesItsQuestion(t *testing.T) {
 	w := newWorld(t)
 	child, taskID := w.delegate(w.create("Have the house painted"), "Paint door and wall.")
 	turn := child.next()
-	r := turn.must("", call("CreateWorkItem", map[string]any{"objective": "paint the door"}), call("CreateWorkItem", map[string]any{"objective": "paint the wall"}))
-	door, wall := field(r.GetToolResults()[0], "work_item", "work_item_id"), field(r.GetToolResults()[1], "work_item", "work_item_id")
-	turn.must("", call("PickWorkItem", map[string]any{"work_item_id": door}), call("WaitFor", map[string]any{"reason": "Which colour has the door?", "wake": "operator_input"}))
+	r := turn.must("", call("CreateWorkItem", map[string]any{"objective": "paint the door"}),
+		call("CreateWorkItem", map[string]any{"objective": "paint the wall"}))
+	door, wall := field(r.GetToolResults()[0], "work_item", "work_item_id"), field(r.GetToolResults()[1], "work_item",
+		"work_item_id")
+	turn.must("", call("PickWorkItem", map[string]any{"work_item_id": door}),
+		call("WaitFor", map[string]any{"reason": "Which colour has the door?", "wake": "operator_input"}))
 	child.ask(wall, "Which colour has the wall?")
 
 	asked := w.nextWith("the door?")
@@ -187,9 +200,13 @@ func TestA14_AnAnswerReachesItsQuestion(t *testing.T) {
 	asked.finish()
 
 	for text, item := range map[string]string{"white": wall, "red": door} {
-		require.Eventually(t, func() bool { return len(child.item(item).GetWaits()) == 0 }, time.Minute, 5*time.Millisecond, text)
+		require.Eventually(t, func() bool { return len(child.item(item).GetWaits()) == 0 }, time.Minute,
+			5*time.Millisecond, text)
 	}
-	for _, answer := range []struct{ text, question, item string }{{"white", "Which colour has the wall?", wall}, {"red", "Which colour has the door?", door}} {
+	for _, answer := range []struct{ text, question, item string }{
+		{"white", "Which colour has the wall?", wall},
+		{"red", "Which colour has the door?", door},
+	} {
 		heard := child.nextWith(answer.text)
 		require.Equal(t, answer.item, heard.about())
 		require.Equal(t, agentv1.Binding_BINDING_WAIT, heard.record.GetBinding())

@@ -17,7 +17,9 @@ func TestC7_ATimerSaysHowOftenItFired(t *testing.T) {
 	_, err := w.Agents.PauseAgent(w.ctx(), &agentv1.PauseAgentRequest{AgentId: w.agent})
 	require.NoError(t, err)
 	waiting := waitingv1.NewWaitingServiceClient(w.Conn())
-	made, err := waiting.CreateTimer(w.ctx(), &waitingv1.CreateTimerRequest{AgentId: w.agent, Description: "look at the disk", Every: duration(time.Second), Count: 3})
+	made, err := waiting.CreateTimer(w.ctx(), &waitingv1.CreateTimerRequest{
+		AgentId: w.agent, Description: "look at the disk", Every: duration(time.Second), Count: 3,
+	})
 	require.NoError(t, err)
 	id := made.GetTimer().GetTimerId()
 	require.Eventually(t, func() bool {
@@ -28,16 +30,23 @@ func TestC7_ATimerSaysHowOftenItFired(t *testing.T) {
 	_, err = w.Agents.ResumeAgent(w.ctx(), &agentv1.ResumeAgentRequest{AgentId: w.agent})
 	require.NoError(t, err)
 	turn := w.next()
-	require.Contains(t, turn.section("Why this turn"), "Timer "+id+" (look at the disk) fired 3 times while this message waited")
+	require.Contains(t, turn.section("Why this turn"), "Timer "+id+" (look at the disk) fired 3 times while this "+
+		"message waited")
 	turn.finish()
 	require.Nil(t, w.tryNext(300*time.Millisecond), "one message stands for all")
 
-	trigger, err := waiting.CreateExternalTrigger(w.ctx(), &waitingv1.CreateExternalTriggerRequest{AgentId: w.agent, Description: "CI"})
+	trigger, err := waiting.CreateExternalTrigger(w.ctx(), &waitingv1.CreateExternalTriggerRequest{
+		AgentId: w.agent, Description: "CI",
+	})
 	require.NoError(t, err)
-	got, err := waiting.GetExternalTrigger(w.ctx(), &waitingv1.GetExternalTriggerRequest{AgentId: w.agent, TriggerId: trigger.GetTrigger().GetTriggerId()})
+	got, err := waiting.GetExternalTrigger(w.ctx(), &waitingv1.GetExternalTriggerRequest{
+		AgentId: w.agent, TriggerId: trigger.GetTrigger().GetTriggerId(),
+	})
 	require.NoError(t, err)
 	require.Equal(t, "CI", got.GetTrigger().GetDescription())
 	require.Empty(t, got.GetTrigger().GetTokenHash())
-	_, err = waiting.GetTimer(w.ctx(), &waitingv1.GetTimerRequest{AgentId: w.agent, TimerId: "tmr_00000000000000000000000000"})
+	_, err = waiting.GetTimer(w.ctx(), &waitingv1.GetTimerRequest{
+		AgentId: w.agent, TimerId: "tmr_00000000000000000000000000",
+	})
 	require.ErrorContains(t, err, "has no timer")
 }

@@ -29,7 +29,9 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{Server: dev.Start(t), t: t, agent: "keeper"}
-	_, err := w.Agents.SpawnAgent(w.ctx(), &agentv1.SpawnAgentRequest{AgentId: w.agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := w.Agents.SpawnAgent(w.ctx(), &agentv1.SpawnAgentRequest{
+		AgentId: w.agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 	return w
 }
@@ -62,7 +64,10 @@ const plan = `# How
 // create makes an item as an operator does.
 func (w *world) create(objective string) string {
 	w.t.Helper()
-	r, err := w.work().CreateWorkItem(w.ctx(), &workv1.CreateWorkItemRequest{AgentId: w.agent, Objective: objective, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY, Plan: plan})
+	r, err := w.work().CreateWorkItem(w.ctx(), &workv1.CreateWorkItemRequest{
+		AgentId: w.agent, Objective: objective,
+		PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY, Plan: plan,
+	})
 	require.NoError(w.t, err)
 	return r.GetWorkItem().GetWorkItemId()
 }
@@ -78,7 +83,9 @@ func (w *world) item(id string) *workv1.WorkItem {
 // explain returns the scheduler's verdict.
 func (w *world) explain() *schedulerv1.Verdict {
 	w.t.Helper()
-	r, err := schedulerv1.NewSchedulerServiceClient(w.Conn()).Explain(w.ctx(), &schedulerv1.ExplainRequest{AgentId: w.agent})
+	r, err := schedulerv1.NewSchedulerServiceClient(w.Conn()).Explain(w.ctx(), &schedulerv1.ExplainRequest{
+		AgentId: w.agent,
+	})
 	require.NoError(w.t, err)
 	return r.GetVerdict()
 }
@@ -86,7 +93,8 @@ func (w *world) explain() *schedulerv1.Verdict {
 // post calls a trigger's address with a body.
 func (w *world) post(url, body string) {
 	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.ctx(), http.MethodPost, w.URL()+url[strings.Index(url, "/v1/"):], strings.NewReader(body))
+	req, err := http.NewRequestWithContext(w.ctx(), http.MethodPost, w.URL()+url[strings.Index(url, "/v1/"):],
+		strings.NewReader(body))
 	require.NoError(w.t, err)
 	resp, err := http.DefaultClient.Do(req)
 	require.NoError(w.t, err)
@@ -127,7 +135,10 @@ func (w *world) nextWith(text string) *turn {
 // tryNext takes the next turn, or returns nil if there is none within a time.
 func (w *world) tryNext(wait time.Duration) *turn {
 	w.t.Helper()
-	a, err := w.Agents.AcquireTurn(w.ctx(), &agentv1.AcquireTurnRequest{AgentIds: []string{w.agent}, Wait: durationpb.New(wait)})
+	a, err := w.Agents.AcquireTurn(w.ctx(), &agentv1.AcquireTurnRequest{
+		AgentIds: []string{w.agent},
+		Wait:     durationpb.New(wait),
+	})
 	require.NoError(w.t, err)
 	if a.GetPending() {
 		return nil
@@ -148,7 +159,8 @@ func call(name string, args map[string]any) *agentv1.ToolCall {
 func (t *turn) round(text string, calls ...*agentv1.ToolCall) *agentv1.SubmitRoundResponse {
 	t.t.Helper()
 	r, err := t.Agents.SubmitRound(t.ctx(), &agentv1.SubmitRoundRequest{
-		AgentId: t.agent, TurnId: t.record.GetTurnId(), RunId: t.record.GetRunId(), RoundIndex: t.rounds, Text: text, ToolCalls: calls,
+		AgentId: t.agent, TurnId: t.record.GetTurnId(), RunId: t.record.GetRunId(), RoundIndex: t.rounds, Text: text,
+		ToolCalls: calls,
 	})
 	require.NoError(t.t, err)
 	t.rounds++
@@ -170,7 +182,10 @@ func (t *turn) finish() { t.end(agentv1.TurnOutcome_TURN_OUTCOME_COMPLETED) }
 
 func (t *turn) end(how agentv1.TurnOutcome) {
 	t.t.Helper()
-	_, err := t.Agents.FinishTurn(t.ctx(), &agentv1.FinishTurnRequest{AgentId: t.agent, TurnId: t.record.GetTurnId(), RunId: t.record.GetRunId(), Outcome: how})
+	_, err := t.Agents.FinishTurn(t.ctx(), &agentv1.FinishTurnRequest{
+		AgentId: t.agent, TurnId: t.record.GetTurnId(),
+		RunId: t.record.GetRunId(), Outcome: how,
+	})
 	require.NoError(t.t, err)
 }
 

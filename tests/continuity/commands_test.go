@@ -155,7 +155,8 @@ func TestC7_ACommandFails(t *testing.T) {
 				return say("The checks pass.", complete())
 			case s.did("ExecCommand", "touch fixed"):
 				return say("", run("[ -e fixed ] && echo second check"))
-			case ran && (strings.Contains(first.outcome, "exit code 1") || strings.Contains(first.outcome, "interrupted")):
+			case ran && (strings.Contains(first.outcome, "exit code 1") ||
+				strings.Contains(first.outcome, "interrupted")):
 				return say("", run("touch fixed"))
 			}
 			return say("", run("[ -e fixed ] && echo first check"))
@@ -186,7 +187,8 @@ func TestC7_TwoCommandsOutOfOrder(t *testing.T) {
 				return say("", start(await("left", "echo left is built")))
 			case s.on(item) && right == "" && !s.failed("ExecCommand", "right is built"):
 				return say("", start(await("right", "echo right is built")))
-			case s.on(item) && s.section("Tasks that run") == "" && (s.failed("ExecCommand", "right is built") || s.failed("ExecCommand", "left is built")):
+			case s.on(item) && s.section("Tasks that run") == "" && (s.failed("ExecCommand", "right is built") ||
+				s.failed("ExecCommand", "left is built")):
 				return say("Both are over.", complete())
 			case s.on(item):
 				return waits(s, "the left one", left)

@@ -46,7 +46,8 @@ func TestC7_TenMessagesAtOnce(t *testing.T) {
 			if m == nil {
 				return done
 			}
-			answer := fmt.Sprintf("answer %s, after %d others", m[1], len(question.FindAllString(s.section("Conversation"), -1)))
+			answer := fmt.Sprintf("answer %s, after %d others", m[1],
+				len(question.FindAllString(s.section("Conversation"), -1)))
 			return s.answer(answer)
 		},
 		check: func(l *life) {
@@ -74,7 +75,8 @@ func TestC7_SomethingSaidLongAgo(t *testing.T) {
 			}
 			return done
 		},
-		outside: append(lecture(14, "The code word is heron."), idle(func(l *life) { l.say("What is the code word?") })),
+		outside: append(lecture(14, "The code word is heron."),
+			idle(func(l *life) { l.say("What is the code word?") })),
 		check: func(l *life) {
 			said := l.said()
 			same(l, []string{"It is heron."}, said[len(said)-1:])
@@ -91,7 +93,8 @@ func TestC7_ACompactionInTheMiddle(t *testing.T) {
 			switch {
 			case s.told("What is the code word?") && strings.Contains(said, "the code word is heron"):
 				return s.answer("It is heron.")
-			case s.told("Sum it up.") && strings.Contains(said, "The code word is heron.") && !strings.Contains(said, "Summed up."):
+			case s.told("Sum it up.") && strings.Contains(said, "The code word is heron.") &&
+				!strings.Contains(said, "Summed up."):
 				return move{text: "Summed up.", summary: "Two chapters; the code word is heron."}
 			case s.told("Sum it up."), !s.operator():
 				return done

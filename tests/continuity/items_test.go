@@ -19,7 +19,8 @@ func work(s sight, number int) move {
 		return done
 	case !known:
 		return say("", steps(number))
-	case s.did("UpdateWorkItem", fmt.Sprintf("%d steps left", n)) && !s.did("UpdateWorkItem", fmt.Sprintf("%d steps left", number)):
+	case s.did("UpdateWorkItem", fmt.Sprintf("%d steps left", n)) &&
+		!s.did("UpdateWorkItem", fmt.Sprintf("%d steps left", number)):
 		return done // one step a turn
 	case n == 0:
 		return say(objective+" is done.", complete())
@@ -85,7 +86,8 @@ func TestC7_TwoItemsInterleaved(t *testing.T) {
 			case !known:
 				return say("", steps(2))
 			case s.did("UpdateWorkItem", "") && s.item(other) != "" && !s.did("PickWorkItem", s.item(other)):
-				return say("", call("PickWorkItem", map[string]any{"work_item_id": s.item(other), "reason": "their turn"}))
+				return say("",
+					call("PickWorkItem", map[string]any{"work_item_id": s.item(other), "reason": "their turn"}))
 			case s.did("UpdateWorkItem", ""), s.did("PickWorkItem", id) && s.did("PickWorkItem", s.item(other)):
 				return done
 			case n == 0:
@@ -120,7 +122,12 @@ func TestC7_AMessageBecomesAnItem(t *testing.T) {
 			}
 			return s.finish(objective + ": done")
 		},
-		outside: []step{{during: func(s sight) bool { return s.on(report) }, do: func(l *life) { l.say("please order coffee, some day") }}},
+		outside: []step{
+			{during: func(s sight) bool { return s.on(report) }, do: func(l *life) {
+				l.say("please order coffee, " +
+					"some day")
+			}},
+		},
 		check: func(l *life) {
 			l.completed(report, order)
 			l.reported(order, order+": done")
@@ -171,7 +178,8 @@ func TestC7_APlanIsFollowed(t *testing.T) {
 			case strings.Contains(head, "> Use three eggs."):
 				return s.finish("Baked with three eggs.")
 			}
-			return say("I plan.", call("HomeWrite", map[string]any{"path": "work-items/" + id + "/plan.md", "text": "Use three eggs.\n"}))
+			return say("I plan.",
+				call("HomeWrite", map[string]any{"path": "work-items/" + id + "/plan.md", "text": "Use three eggs.\n"}))
 		},
 		check: func(l *life) { l.completed(item); l.reported(item, "Baked with three eggs.") },
 	})
@@ -194,7 +202,10 @@ func TestC7_ABlockerIsRechecked(t *testing.T) {
 			case s.did("UpdateWorkItem", ""):
 				return done
 			}
-			return say("", call("UpdateWorkItem", map[string]any{"blocked_by": "the authority is closed", "recheck_at": at(2 * time.Hour)}))
+			return say("", call("UpdateWorkItem", map[string]any{
+				"blocked_by": "the authority is closed",
+				"recheck_at": at(2 * time.Hour),
+			}))
 		},
 		outside: []step{
 			idle(hour), idle(func(l *life) { l.open(item) }), idle(func(l *life) { l.pass(2 * time.Hour) }),
@@ -275,13 +286,20 @@ func TestC7_AnItemOverManyTurns(t *testing.T) {
 			case !known:
 				return say("I begin with an inventory.", steps(days))
 			case n > 0:
-				return say(fmt.Sprintf("Part %d is understood: %s.", n, strings.Repeat("it depends on the part before ", 6)), steps(n-1))
+				return say(fmt.Sprintf("Part %d is understood: %s.", n, strings.Repeat("it depends on the part before ",
+					6)), steps(n-1))
 			}
 			return s.finish("It is moved.")
 		},
 		outside: []step{
-			{during: func(s sight) bool { n, known := s.left(); return known && n == 8 }, do: func(l *life) { l.say("Day 4: how far are you?") }},
-			{during: func(s sight) bool { n, known := s.left(); return known && n == 3 }, do: func(l *life) { l.say("Day 9: how far are you?") }},
+			{
+				during: func(s sight) bool { n, known := s.left(); return known && n == 8 },
+				do:     func(l *life) { l.say("Day 4: how far are you?") },
+			},
+			{
+				during: func(s sight) bool { n, known := s.left(); return known && n == 3 },
+				do:     func(l *life) { l.say("Day 9: how far are you?") },
+			},
 		},
 		check: func(l *life) { l.completed(item); l.reported(item, "It is moved.") },
 	})

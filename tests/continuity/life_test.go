@@ -136,12 +136,15 @@ func once(t *testing.T, s scenario, k kill) (points, frames int) {
 	l := &life{t: t, s: s, k: k, dir: filepath.Join(dir, "work"), outage: newOutage(), received: newCounted()}
 	require.NoError(t, os.Mkdir(l.dir, 0o755))
 	var err error
-	l.w, err = planes.New(planes.Config{Home: filepath.Join(dir, "home"), Log: l.outage.log, Register: func(name string, srv grpc.ServiceRegistrar) grpc.ServiceRegistrar {
-		if name == "task" {
-			return l.received.on(srv)
-		}
-		return srv
-	}})
+	l.w, err = planes.New(planes.Config{
+		Home: filepath.Join(dir, "home"), Log: l.outage.log,
+		Register: func(name string, srv grpc.ServiceRegistrar) grpc.ServiceRegistrar {
+			if name == "task" {
+				return l.received.on(srv)
+			}
+			return srv
+		},
+	})
 	defer func() {
 		if t.Failed() {
 			t.Log(strings.Join(l.story, "\n"))
@@ -154,7 +157,9 @@ func once(t *testing.T, s scenario, k kill) (points, frames int) {
 		l.startWorker()
 	}
 	l.call(func(ctx context.Context) error {
-		_, err := l.w.Agents().SpawnAgent(planetest.As(ctx, rpc.RoleOperator), &agentv1.SpawnAgentRequest{AgentId: keeper, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, WorkspaceRoot: l.dir})
+		_, err := l.w.Agents().SpawnAgent(planetest.As(ctx, rpc.RoleOperator), &agentv1.SpawnAgentRequest{
+			AgentId: keeper, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, WorkspaceRoot: l.dir,
+		})
 		return err
 	})
 	if s.before != nil {
@@ -288,7 +293,8 @@ func (l *life) restart() {
 // startWorker starts the worker, which runs commands for as long as they take.
 func (l *life) startWorker() {
 	cfg := worker.Config{
-		ID: "w1", Roots: []string{l.dir}, StateDir: filepath.Dir(l.dir), Heartbeat: 5 * time.Millisecond, Grace: time.Second, Capacity: 16,
+		ID: "w1", Roots: []string{l.dir}, StateDir: filepath.Dir(l.dir), Heartbeat: 5 * time.Millisecond,
+		Grace: time.Second, Capacity: 16,
 		Dial: func() (grpc.ClientConnInterface, error) { return asWorker{l.w.Conn("task")}, nil },
 	}
 	// A process that is being started has the lock of the worker before until it is another program.
@@ -317,8 +323,11 @@ func (l *life) stopWorker() {
 type asWorker struct{ grpc.ClientConnInterface }
 
 // NewStream implements grpc.ClientConnInterface.
-func (c asWorker) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return c.ClientConnInterface.NewStream(rpc.WithActor(ctx, rpc.Actor{Namespace: "acme", Principal: "w1", Role: rpc.RoleWorker}), desc, method, opts...)
+func (c asWorker) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
+	return c.ClientConnInterface.NewStream(
+		rpc.WithActor(ctx, rpc.Actor{Namespace: "acme", Principal: "w1", Role: rpc.RoleWorker}), desc, method, opts...)
 }
 
 func (l *life) connected() {
@@ -347,7 +356,8 @@ func (l *life) quiet() {
 func (l *life) running(held bool) (ids []string) {
 	for _, t := range l.tasks() {
 		name := awaited(t.GetCommand().GetCmd())
-		if _, err := os.Stat(filepath.Join(l.dir, name)); t.GetEndedAt() == nil && t.GetCommand() != nil && held == (name != "" && err != nil && t.GetState() != taskv1.TaskState_TASK_STATE_CANCELLING) {
+		if _, err := os.Stat(filepath.Join(l.dir, name)); t.GetEndedAt() == nil && t.GetCommand() != nil &&
+			held == (name != "" && err != nil && t.GetState() != taskv1.TaskState_TASK_STATE_CANCELLING) {
 			ids = append(ids, t.GetTaskId())
 		}
 	}
@@ -426,7 +436,10 @@ func (l *life) act(a *agentv1.AcquireTurnResponse) bool {
 			return false
 		}
 		m := who(s)
-		req := &agentv1.SubmitRoundRequest{AgentId: t.GetAgentId(), TurnId: t.GetTurnId(), RunId: t.GetRunId(), RoundIndex: index, Text: m.text, ToolCalls: m.calls}
+		req := &agentv1.SubmitRoundRequest{
+			AgentId: t.GetAgentId(), TurnId: t.GetTurnId(), RunId: t.GetRunId(),
+			RoundIndex: index, Text: m.text, ToolCalls: m.calls,
+		}
 		if m.summary != "" {
 			req.ConversationSummary = &agentv1.ConversationSummary{Text: m.summary}
 		}
@@ -462,7 +475,13 @@ func (l *life) act(a *agentv1.AcquireTurnResponse) bool {
 func (l *life) runLocal(req *agentv1.SubmitRoundRequest, c *agentv1.ToolCall) bool {
 	c.CallId = fmt.Sprint("local-", req.GetRoundIndex())
 	if !l.runner(func(ctx context.Context) error {
-		_, err := l.w.Agents().StartLocalCalls(ctx, &agentv1.StartLocalCallsRequest{AgentId: req.GetAgentId(), TurnId: req.GetTurnId(), RunId: req.GetRunId(), RoundIndex: req.GetRoundIndex(), Calls: []*agentv1.ToolCall{c}})
+		_, err := l.w.Agents().StartLocalCalls(ctx, &agentv1.StartLocalCallsRequest{
+			AgentId: req.GetAgentId(),
+			TurnId:  req.GetTurnId(), RunId: req.GetRunId(), RoundIndex: req.GetRoundIndex(),
+			Calls: []*agentv1.ToolCall{
+				c,
+			},
+		})
 		return err
 	}) {
 		return false
@@ -478,13 +497,21 @@ func (l *life) runLocal(req *agentv1.SubmitRoundRequest, c *agentv1.ToolCall) bo
 	}
 	l.unknown = ""
 	req.LocalToolCalls = []*agentv1.ToolCall{c}
-	req.LocalToolResults = []*agentv1.ToolResult{{CallId: c.GetCallId(), ToolName: c.GetName(), Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS, SummaryText: "done", Result: answer}}
+	req.LocalToolResults = []*agentv1.ToolResult{
+		{
+			CallId: c.GetCallId(), ToolName: c.GetName(), Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS,
+			SummaryText: "done", Result: answer,
+		},
+	}
 	return true
 }
 
 func (l *life) finish(t *agentv1.Turn) bool {
 	return l.runner(func(ctx context.Context) error {
-		_, err := l.w.Agents().FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: t.GetAgentId(), TurnId: t.GetTurnId(), RunId: t.GetRunId(), Outcome: agentv1.TurnOutcome_TURN_OUTCOME_COMPLETED})
+		_, err := l.w.Agents().FinishTurn(ctx, &agentv1.FinishTurnRequest{
+			AgentId: t.GetAgentId(),
+			TurnId:  t.GetTurnId(), RunId: t.GetRunId(), Outcome: agentv1.TurnOutcome_TURN_OUTCOME_COMPLETED,
+		})
 		return err
 	}) && !l.killed()
 }

@@ -55,7 +55,10 @@ func (l *life) enqueue(req *agentv1.EnqueueMessageRequest) {
 // create makes an item of the agent, as an operator does.
 func (l *life) create(objective string) {
 	l.t.Helper()
-	req := &workv1.CreateWorkItemRequest{AgentId: keeper, RequestId: l.request(), Objective: objective, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY, Plan: plan}
+	req := &workv1.CreateWorkItemRequest{
+		AgentId: keeper, RequestId: l.request(), Objective: objective,
+		PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY, Plan: plan,
+	}
 	l.operator(func(ctx context.Context) error {
 		_, err := l.w.Items().CreateWorkItem(ctx, req)
 		return err
@@ -92,13 +95,17 @@ func (l *life) post(description, body string) {
 	require.NotEmpty(l.t, id, "no trigger %q", description)
 	rotate, deliver, token := l.request(), l.request(), ""
 	l.operator(func(ctx context.Context) error {
-		r, err := l.w.Waits().RotateExternalTrigger(ctx, &waitingv1.RotateExternalTriggerRequest{AgentId: keeper, RequestId: rotate, TriggerId: id})
+		r, err := l.w.Waits().RotateExternalTrigger(ctx, &waitingv1.RotateExternalTriggerRequest{
+			AgentId: keeper, RequestId: rotate, TriggerId: id,
+		})
 		token = r.GetToken()
 		return err
 	})
 	l.note("--- %s: %s", description, body)
 	l.call(func(ctx context.Context) error {
-		_, err := l.w.Waits().DeliverTrigger(planetest.As(ctx, rpc.RoleService), &waitingv1.DeliverTriggerRequest{Token: token, RequestId: deliver, ContentType: "text/plain", Body: []byte(body)})
+		_, err := l.w.Waits().DeliverTrigger(planetest.As(ctx, rpc.RoleService), &waitingv1.DeliverTriggerRequest{
+			Token: token, RequestId: deliver, ContentType: "text/plain", Body: []byte(body),
+		})
 		return err
 	})
 }
@@ -138,7 +145,10 @@ func (l *life) lines(file string) []string {
 func (l *life) items() (all []*workv1.WorkItem) {
 	for _, agent := range l.agents() {
 		l.operator(func(ctx context.Context) error {
-			r, err := l.w.Items().ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: agent, PageSize: 500, IncludeTodoList: true})
+			r, err := l.w.Items().ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
+				AgentId: agent, PageSize: 500,
+				IncludeTodoList: true,
+			})
 			all = append(all, r.GetWorkItems()...)
 			return err
 		})
@@ -191,7 +201,10 @@ func (l *life) agents() (ids []string) {
 func (l *life) tasks() (all []*taskv1.Task) {
 	for _, agent := range l.agents() {
 		l.operator(func(ctx context.Context) error {
-			r, err := l.w.Tasks().ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agent, PageSize: 500, IncludeTerminal: true})
+			r, err := l.w.Tasks().ListTasks(ctx, &taskv1.ListTasksRequest{
+				AgentId: agent, PageSize: 500,
+				IncludeTerminal: true,
+			})
 			all = append(all, r.GetTasks()...)
 			return err
 		})
@@ -249,9 +262,14 @@ func (l *life) nothingTwice() {
 		var timers *waitingv1.ListTimersResponse
 		var triggers *waitingv1.ListExternalTriggersResponse
 		l.operator(func(ctx context.Context) (err error) {
-			timers, err = l.w.Waits().ListTimers(ctx, &waitingv1.ListTimersRequest{AgentId: agent, PageSize: 500, IncludeEnded: true})
+			timers, err = l.w.Waits().ListTimers(ctx, &waitingv1.ListTimersRequest{
+				AgentId: agent, PageSize: 500,
+				IncludeEnded: true,
+			})
 			if err == nil {
-				triggers, err = l.w.Waits().ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{AgentId: agent, PageSize: 500, IncludeRevoked: true})
+				triggers, err = l.w.Waits().ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{
+					AgentId: agent, PageSize: 500, IncludeRevoked: true,
+				})
 			}
 			return err
 		})
@@ -324,7 +342,8 @@ func at(after time.Duration) string { return planes.Epoch.Add(after).Format(time
 // change replaces an item's objective, as an operator does.
 func (l *life) change(objective, to string) {
 	l.t.Helper()
-	req := &workv1.UpdateWorkItemRequest{AgentId: keeper, RequestId: l.request(), WorkItemId: l.item(objective).GetWorkItemId(), Objective: &to}
+	req := &workv1.UpdateWorkItemRequest{AgentId: keeper, RequestId: l.request(), WorkItemId: l.item(objective).
+		GetWorkItemId(), Objective: &to}
 	l.operator(func(ctx context.Context) error {
 		_, err := l.w.Items().UpdateWorkItem(ctx, req)
 		return err

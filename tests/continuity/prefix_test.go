@@ -51,7 +51,8 @@ func (s *seen) median() (share, pairs int) {
 func TestMain(m *testing.M) {
 	code := m.Run()
 	share, pairs := contexts.median()
-	fmt.Printf("of %d turns that followed another one on the same item, the median began with %d %% of its context unchanged\n", pairs, share)
+	fmt.Printf("of %d turns that followed another one on the same item, the median began with %d %% of its context "+
+		"unchanged\n", pairs, share)
 	if code == 0 && share < stablePrefix {
 		fmt.Printf("FAIL: at least %d %% are wanted\n", stablePrefix)
 		code = 1

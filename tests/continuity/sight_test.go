@@ -49,7 +49,8 @@ func (s *sight) add(m move, results []*agentv1.ToolResult, interjected []*agentv
 	}
 	for i, r := range results {
 		body := object(r.GetResult())
-		fmt.Fprintf(&b, "- %s %s\n  arguments: %s\n  result: %s\n", calls[i].GetName(), outcome(r), arguments(calls[i]), body)
+		fmt.Fprintf(&b, "- %s %s\n  arguments: %s\n  result: %s\n", calls[i].GetName(), outcome(r), arguments(calls[i]),
+			body)
 	}
 	for _, msg := range interjected {
 		fmt.Fprintf(&b, "Operator interjects:\n> %s\n", msg.GetText())
@@ -147,7 +148,8 @@ func (s sight) on(objective string) bool {
 // item returns the id of the open item with an objective, "" if none is shown.
 func (s sight) item(objective string) string {
 	quoted := regexp.QuoteMeta(objective)
-	for _, re := range []string{`- (wi_[0-9a-z]+): ` + quoted + ` \[[^c]`, `\n(wi_[0-9a-z]+)\nObjective: ` + quoted + `\n`} {
+	for _, re := range []string{`- (wi_[0-9a-z]+): ` + quoted + ` \[[^c]`, `\n(wi_[0-9a-z]+)\nObjective: ` + quoted +
+		`\n`} {
 		if m := regexp.MustCompile(re).FindStringSubmatch(s.context); m != nil {
 			return m[1]
 		}
@@ -161,7 +163,8 @@ func (s sight) item(objective string) string {
 }
 
 func (s sight) objective(id string) string {
-	if m := regexp.MustCompile(id + `(?:: |\nObjective: )([^\n\[]+?)(?: \[|\n)`).FindStringSubmatch(s.context); m != nil {
+	if m := regexp.MustCompile(id + `(?:: |\nObjective: )([^\n\[]+?)(?: \[|\n)`).FindStringSubmatch(s.context); m !=
+		nil {
 		return m[1]
 	}
 	for _, c := range s.calls(s.turn) {
@@ -177,7 +180,8 @@ type made struct{ tool, outcome, arguments, result string }
 
 func (c made) ok() bool { return strings.HasPrefix(c.outcome, "success") }
 
-var madeCalls = regexp.MustCompile(`(?m)^- (?:trn_[0-9a-z]+/[0-9]+ )?([A-Za-z_]+):? ((?:success|error|outcome unknown|did not run|has no recorded)[^\n]*)\n(?:  arguments: ([^\n]*)\n)?(?:  result: ([^\n]*)\n?)?`)
+var madeCalls = regexp.MustCompile(
+	`(?m)^- (?:trn_[0-9a-z]+/[0-9]+ )?([A-Za-z_]+):? ((?:success|error|outcome unknown|did not run|has no recorded)[^\n]*)\n(?:  arguments: ([^\n]*)\n)?(?:  result: ([^\n]*)\n?)?`)
 
 // calls returns the calls that a text shows.
 func (sight) calls(text string) (all []made) {

@@ -28,7 +28,8 @@ func Config(dir string) (app.Config, error) {
 	}
 	cfg.HTTPAddr, err = proc.FreeAddr()
 	cfg.DataDir, cfg.WorkerRoots, cfg.Publish = dir, []string{dir}, false
-	cfg.EmbeddedWorker, cfg.WorkerUnconfined = app.EmbeddedOn, true // the binary of a test cannot be started as the helper of a sandbox
+	// the binary of a test cannot be started as the helper of a sandbox
+	cfg.EmbeddedWorker, cfg.WorkerUnconfined = app.EmbeddedOn, true
 	return cfg, err
 }
 

@@ -76,7 +76,8 @@ func (h *help) check(words string) string {
 		}
 		name, is := strings.CutPrefix(f, "--")
 		name, _, _ = strings.Cut(name, "=")
-		if name = strings.TrimRight(name, ",.:"); is && regexp.MustCompile(`^[a-z][a-z-]+$`).MatchString(name) && !flags[name] {
+		if name = strings.TrimRight(name, ",.:"); is && regexp.MustCompile(`^[a-z][a-z-]+$`).MatchString(name) &&
+			!flags[name] {
 			return strings.Join(path, " ") + " has no flag --" + name
 		}
 	}

@@ -88,7 +88,8 @@ func TestSkippedBlocksSayWhy(t *testing.T) {
 				continue
 			}
 			reason, place, _ := strings.Cut(b.skip, " ")
-			require.Contains(t, reasons, reason, "%s:%d: a block that is not run needs one of these reasons", path, b.line)
+			require.Contains(t, reasons, reason, "%s:%d: a block that is not run needs one of these reasons", path,
+				b.line)
 			skipped[reason]++
 			switch {
 			case reason != "by":
@@ -96,11 +97,13 @@ func TestSkippedBlocksSayWhy(t *testing.T) {
 			case place == ".ci/run":
 				for _, line := range strings.Split(strings.TrimSpace(b.text), "\n") {
 					command, _, _ := strings.Cut(line, "#")
-					require.Contains(t, string(ci), strings.TrimSpace(command), "%s:%d: .ci/run does not run it", path, b.line)
+					require.Contains(t, string(ci), strings.TrimSpace(command), "%s:%d: .ci/run does not run it", path,
+						b.line)
 				}
 			default:
 				require.Regexp(t, `^Test\w+$`, place, "%s:%d: by a test or .ci/run", path, b.line)
-				found, err := exec.Command("git", "-C", root, "grep", "-lw", "func "+place, "--", "*_test.go").CombinedOutput()
+				found, err := exec.Command("git", "-C", root, "grep", "-lw", "func "+place, "--", "*_test.go").
+					CombinedOutput()
 				require.NoError(t, err, "%s:%d: there is no test %s: %s", path, b.line, place, found)
 			}
 		}

@@ -25,15 +25,16 @@ func documents(t *testing.T) []string {
 		out = append(out, filepath.Join(root, name))
 	}
 	for _, dir := range []string{"docs", "examples"} {
-		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, d os.DirEntry, err error) error {
-			if err == nil && d.IsDir() && d.Name() == "node_modules" {
-				return filepath.SkipDir
-			}
-			if err == nil && filepath.Ext(path) == ".md" {
-				out = append(out, path)
-			}
-			return err
-		}))
+		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir),
+			func(path string, d os.DirEntry, err error) error {
+				if err == nil && d.IsDir() && d.Name() == "node_modules" {
+					return filepath.SkipDir
+				}
+				if err == nil && filepath.Ext(path) == ".md" {
+					out = append(out, path)
+				}
+				return err
+			}))
 	}
 	return out
 }
@@ -119,7 +120,9 @@ func TestLinksLeadSomewhere(t *testing.T) {
 func TestBrokenLinksAreFound(t *testing.T) {
 	dir := t.TempDir()
 	page := filepath.Join(dir, "page.md")
-	require.NoError(t, os.WriteFile(page, []byte("# What `a command` may reach?\n\n## Twice\n\n## Twice\n\n[a](#what-a-command-may-reach) [b](#twice-1) [c](other.md) [d](page.md#none) [e](https://example.com/x)\n`[f](g.md)`\n```\n# no heading\n```\n[h](#no-heading)\n"), 0o600))
+	require.NoError(t, os.WriteFile(page, []byte("# What `a command` may reach?\n\n## Twice\n\n## "+
+		"Twice\n\n[a](#what-a-command-may-reach) [b](#twice-1) [c](other.md) [d](page.md#none) "+
+		"[e](https://example.com/x)\n`[f](g.md)`\n```\n# no heading\n```\n[h](#no-heading)\n"), 0o600))
 	bad, n, err := broken(page)
 	require.NoError(t, err)
 	require.Equal(t, []string{"other.md", "page.md#none", "#no-heading"}, bad)

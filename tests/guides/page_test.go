@@ -64,7 +64,10 @@ func parse(path string) ([]block, error) {
 				return nil, fmt.Errorf("%s:%d: %w", path, first+1, err)
 			}
 			if made {
-				out = append(out, block{line: first + 1, language: "sh", text: d.commands, terminal: next.terminal, hidden: true})
+				out = append(out, block{
+					line: first + 1, language: "sh", text: d.commands, terminal: next.terminal,
+					hidden: true,
+				})
 				next = block{}
 			}
 		case strings.HasPrefix(line, "```"):
@@ -81,9 +84,11 @@ func parse(path string) ([]block, error) {
 				out = append(out, b)
 			case data.MatchString(b.language):
 			case b.language != "":
-				return nil, fmt.Errorf("%s:%d: blocks of %q are neither commands (sh) nor known data", path, b.line, b.language)
+				return nil, fmt.Errorf("%s:%d: blocks of %q are neither commands (sh) nor known data", path, b.line,
+					b.language)
 			case len(out) == 0 || !out[len(out)-1].commands() || out[len(out)-1].shows != nil || out[len(out)-1].hidden:
-				return nil, fmt.Errorf("%s:%d: a block without a language shows the output of commands, and here are none: sh for commands, text for text", path, b.line)
+				return nil, fmt.Errorf("%s:%d: a block without a language shows the output of commands, and here are "+
+					"none: sh for commands, text for text", path, b.line)
 			default:
 				out[len(out)-1].shows = strings.Split(strings.TrimRight(b.text, "\n"), "\n")
 			}

@@ -89,7 +89,8 @@ func newShell(ctx context.Context, t *testing.T, binary string) *shell {
 			require.NoError(t, os.Symlink(filepath.Join(repository, e.Name()), filepath.Join(s.dir, e.Name())))
 		}
 	}
-	require.NoError(t, os.Symlink(filepath.Join(repository, "examples", "typescript-runner", "node_modules"), filepath.Join(s.dir, "node_modules")))
+	require.NoError(t, os.Symlink(filepath.Join(repository, "examples", "typescript-runner", "node_modules"),
+		filepath.Join(s.dir, "node_modules")))
 	require.NoError(t, os.Link(binary, filepath.Join(s.dir, "bin", "quartet")))
 	require.NoError(t, os.Link(binary, filepath.Join(local, "quartet")))
 
@@ -98,14 +99,16 @@ func newShell(ctx context.Context, t *testing.T, binary string) *shell {
 	name := base
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Dir, cmd.ExtraFiles, cmd.Stderr = s.dir, []*os.File{report}, &s.stderr
-	cmd.Env = append(environment(t), inNetwork+"=1", marker+"="+name, "HOME="+s.home, "PATH="+local+":"+os.Getenv("PATH"))
+	cmd.Env = append(environment(t), inNetwork+"=1", marker+"="+name, "HOME="+s.home, "PATH="+local+":"+
+		os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}},
 		AmbientCaps: []uintptr{unix.CAP_NET_ADMIN},
 	}
-	s.in, err = cmd.StdinPipe() // its end ends the shell, also if this test is killed, and the shell ends what it has started
+	// its end ends the shell, also if this test is killed, and the shell ends what it has started
+	s.in, err = cmd.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	require.NoError(t, report.Close())
@@ -116,16 +119,19 @@ func newShell(ctx context.Context, t *testing.T, binary string) *shell {
 		_ = reports.Close()
 	})
 	s.said = bufio.NewReader(reports)
-	context.AfterFunc(ctx, func() { _ = reports.SetReadDeadline(time.Unix(1, 0)) }) // programs in the background have the pipe too
-	s.send("set -eEo pipefail; trap 'printf \"failed %s: %s\\n\" \"$?\" \"${BASH_COMMAND//$'\\''\\n'\\''/ }\" >&3' ERR; trap '" + endAll + "' EXIT")
+	// programs in the background have the pipe too
+	context.AfterFunc(ctx, func() { _ = reports.SetReadDeadline(time.Unix(1, 0)) })
+	s.send("set -eEo pipefail; trap 'printf \"failed %s: %s\\n\" \"$?\" \"${BASH_COMMAND//$'\\''\\n'\\''/ }\" >&3' " +
+		"ERR; trap '" + endAll + "' EXIT")
 	return s
 }
 
 // endAll ends the processes of the page, which know its marker.
-const endAll = `echo exit >&3; for p in /proc/[0-9]*; do [ $p != /proc/$$ ] && grep -qsz "^` + marker + `=$` + marker + `\$" $p/environ && kill -9 ${p#/proc/} 2>/dev/null; done`
+const endAll = `echo exit >&3; for p in /proc/[0-9]*; do [ $p != /proc/$$ ] && grep -qsz "^` + marker + `=$` + marker +
+	`\$" $p/environ && kill -9 ${p#/proc/} 2>/dev/null; done`
 
-// stopTerminal ends the program in the terminal that was opened last, as ^C does, and waits for it. (A shell that is not
-// interactive lets its background programs ignore SIGINT.)
+// stopTerminal ends the program in the terminal that was opened last, as ^C does, and waits for it. (A shell that is
+// not interactive lets its background programs ignore SIGINT.)
 const stopTerminal = `t=${terminals[-1]}; s=$(</proc/$t/task/$t/children); kill $(</proc/${s% }/task/${s% }/children); wait $t || true; unset 'terminals[-1]'
 `
 
@@ -135,7 +141,8 @@ func environment(t *testing.T) []string {
 	require.NoError(t, err)
 	paths := strings.Fields(string(raw))
 	return []string{
-		"LANG=C.UTF-8", "TERM=dumb", "TMPDIR=" + os.TempDir(), "GOCACHE=" + paths[0], "GOMODCACHE=" + paths[1], "GOROOT=" + paths[2],
+		"LANG=C.UTF-8", "TERM=dumb", "TMPDIR=" + os.TempDir(), "GOCACHE=" + paths[0], "GOMODCACHE=" + paths[1],
+		"GOROOT=" + paths[2],
 		"GOPROXY=off", "GOTOOLCHAIN=local", "GOFLAGS=" + os.Getenv("GOFLAGS"), "CGO_ENABLED=0",
 	}
 }
@@ -174,7 +181,9 @@ func (s *shell) run(b block) (string, error) {
 	switch {
 	case b.terminal:
 		// It is the reader's next step to look whether the server answers.
-		s.send(fmt.Sprintf("( trap - ERR EXIT; exec 3>&-; %s ) || echo \"$?\" >%s.ended & terminals+=($!); until quartet ready >/dev/null 2>&1; do [ ! -e %s.ended ]; read -rt 0.05 <> <(:) || true; done; echo ok >&3", source, out, out))
+		s.send(fmt.Sprintf("( trap - ERR EXIT; exec 3>&-; %s ) || echo \"$?\" >%s.ended & terminals+=($!); until "+
+			"quartet ready >/dev/null 2>&1; do [ ! -e %s.ended ]; read -rt 0.05 <> <(:) || true; done; echo ok >&3",
+			source, out, out))
 	case b.exit != "":
 		s.send(fmt.Sprintf("code=0; ( trap - ERR EXIT; %s ) || code=$?; [ $code = %s ]; echo ok >&3", source, b.exit))
 	default:
@@ -183,7 +192,8 @@ func (s *shell) run(b block) (string, error) {
 	line, err := s.said.ReadString('\n')
 	raw, _ := os.ReadFile(out)
 	if err != nil || line != "ok\n" {
-		return string(raw), fmt.Errorf("%s%w\n%s", line, errors.Join(err, errors.New("the block failed")), s.stderr.String())
+		return string(raw), fmt.Errorf("%s%w\n%s", line, errors.Join(err, errors.New("the block failed")),
+			s.stderr.String())
 	}
 	return string(raw), nil
 }

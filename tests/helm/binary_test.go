@@ -30,7 +30,8 @@ var binary = sync.OnceValues(func() (string, error) {
 	}
 	built = dir
 	path := filepath.Join(dir, "quartet")
-	cmd := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w", "-o", path, "./cmd/quartet")
+	cmd := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w",
+		"-o", path, "./cmd/quartet")
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	cmd.Stderr = os.Stderr
@@ -125,7 +126,8 @@ func TestTheProgramStartsWithTheSettings(t *testing.T) {
 	s["grpc-addr"], s["http-addr"], s["metrics-addr"] = freePort(t), freePort(t), freePort(t)
 	file := filepath.Join(t.TempDir(), "quartet.yaml")
 	require.NoError(t, os.WriteFile(file, document(t, s), 0o600))
-	args := append([]string{}, decode[appsv1.StatefulSet](t, one(t, mustRender(t, ""), "StatefulSet", "prod-quartet")).Spec.Template.Spec.Containers[0].Args...)
+	args := append([]string{}, decode[appsv1.StatefulSet](t, one(t, mustRender(t, ""), "StatefulSet", "prod-quartet")).
+		Spec.Template.Spec.Containers[0].Args...)
 	require.Equal(t, "/etc/quartet/quartet.yaml", args[len(args)-1])
 	args[len(args)-1] = file
 	cmd := exec.CommandContext(t.Context(), program(t), args...)
@@ -133,7 +135,8 @@ func TestTheProgramStartsWithTheSettings(t *testing.T) {
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	require.NoError(t, cmd.Start())
-	ready := ask(t, "http://"+s["http-addr"].(string)+"/readyz") && ask(t, "http://"+s["http-addr"].(string)+"/healthz") && ask(t, "http://"+s["metrics-addr"].(string)+"/metrics")
+	ready := ask(t, "http://"+s["http-addr"].(string)+"/readyz") &&
+		ask(t, "http://"+s["http-addr"].(string)+"/healthz") && ask(t, "http://"+s["metrics-addr"].(string)+"/metrics")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	err := cmd.Wait()
 	require.True(t, ready, "%s", &log)
@@ -170,13 +173,16 @@ func TestTheProgramAcceptsTheSettings(t *testing.T) {
 	require.NoError(t, os.WriteFile(credentials, []byte("access_key_id = a\nsecret_access_key = b\n"), 0o600))
 	for set, values := range sets {
 		t.Run(set, func(t *testing.T) {
-			s := placed(placed(config(t, mustRender(t, values)), "/data", t.TempDir()), "/tls/tls.", filepath.Join(certs, "server")+"/tls.")
-			s = placed(placed(s, "/tls/ca.pem", filepath.Join(certs, "ca.pem")), "/keys/key", filepath.Join(certs, "keys", "key"))
+			s := placed(placed(config(t, mustRender(t, values)), "/data", t.TempDir()), "/tls/tls.",
+				filepath.Join(certs, "server")+"/tls.")
+			s = placed(placed(s, "/tls/ca.pem", filepath.Join(certs, "ca.pem")), "/keys/key",
+				filepath.Join(certs, "keys", "key"))
 			// The doctor asks for the bucket, and a test asks nobody but this machine.
 			if s["archive"] != nil {
 				s["archive"] = "s3://journals/prod?endpoint=https://" + freePort(t)
 			}
-			s = placed(placed(s, "/archive/ca.pem", filepath.Join(certs, "ca.pem")), "/archive/credentials", credentials)
+			s = placed(placed(s, "/archive/ca.pem", filepath.Join(certs, "ca.pem")), "/archive/credentials",
+				credentials)
 			require.Equal(t, []string{"ok"}, settingsFindings(t, s))
 			s["grpc-adr"] = "127.0.0.1:1"
 			require.NotEqual(t, []string{"ok"}, settingsFindings(t, s), "a setting that does not exist is noticed")
@@ -188,7 +194,8 @@ func TestTheProgramAcceptsTheSettings(t *testing.T) {
 func settingsFindings(t *testing.T, s map[string]any) []string {
 	file := filepath.Join(t.TempDir(), "quartet.yaml")
 	require.NoError(t, os.WriteFile(file, document(t, s), 0o600))
-	text, _ := run(t, nil, "doctor", "--config", file, "-o", "json", "--address", freePort(t)) // exit code 1: no server runs
+	// exit code 1: no server runs
+	text, _ := run(t, nil, "doctor", "--config", file, "-o", "json", "--address", freePort(t))
 	var d struct {
 		Findings []struct{ Check, Status, Message string }
 	}

@@ -82,7 +82,10 @@ func render(t *testing.T, values string) ([]object, error) {
 	require.NoError(t, err)
 	parsed, err := common.ReadValues([]byte(values))
 	require.NoError(t, err)
-	all, err := util.ToRenderValues(chart, parsed, common.ReleaseOptions{Name: "prod", Namespace: "agents", IsInstall: true, Revision: 1}, nil)
+	all, err := util.ToRenderValues(chart, parsed, common.ReleaseOptions{
+		Name: "prod", Namespace: "agents",
+		IsInstall: true, Revision: 1,
+	}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +107,9 @@ func render(t *testing.T, values string) ([]object, error) {
 			out = append(out, o)
 		}
 	}
-	slices.SortFunc(out, func(a, b object) int { return strings.Compare(a.Kind+a.Metadata.Name, b.Kind+b.Metadata.Name) })
+	slices.SortFunc(out, func(a, b object) int {
+		return strings.Compare(a.Kind+a.Metadata.Name, b.Kind+b.Metadata.Name)
+	})
 	return out, nil
 }
 
@@ -282,7 +287,11 @@ func TestTheSplitFormHasEveryService(t *testing.T) {
 		s := decode[appsv1.StatefulSet](t, one(t, all, "StatefulSet", "prod-quartet-"+service))
 		require.Equal(t, of.Command, s.Spec.Template.Spec.Containers[0].Args[:2])
 		budget := *s.Spec.Replicas > 1
-		require.Equal(t, budget, slices.ContainsFunc(all, func(o object) bool { return o.Kind == "PodDisruptionBudget" && o.Metadata.Name == s.Name }))
+		require.Equal(t, budget,
+			slices.ContainsFunc(all, func(o object) bool {
+				return o.Kind == "PodDisruptionBudget" &&
+					o.Metadata.Name == s.Name
+			}))
 	}
 	require.Equal(t, 8, served)
 }
@@ -293,7 +302,8 @@ func TestAlertsAreThoseOfTheRepository(t *testing.T) {
 	copied, err := os.ReadFile(filepath.Join(chartDir, "files", "alerts.yml"))
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(raw, copied), "cp deploy/prometheus/alerts.yml deploy/helm/quartet/files/alerts.yml")
-	rule := decode[monitoringv1.PrometheusRule](t, one(t, mustRender(t, sets["single with everything"]), "PrometheusRule", "prod-quartet"))
+	rule := decode[monitoringv1.PrometheusRule](t, one(t, mustRender(t, sets["single with everything"]),
+		"PrometheusRule", "prod-quartet"))
 	require.GreaterOrEqual(t, len(rule.Spec.Groups[0].Rules), 5)
 }
 
@@ -321,7 +331,8 @@ func settings(t *testing.T) (names, variables []string) {
 // config returns the settings of a rendered ConfigMap.
 func config(t *testing.T, all []object) map[string]any {
 	out := map[string]any{}
-	require.NoError(t, yaml.Unmarshal([]byte(decode[corev1.ConfigMap](t, one(t, all, "ConfigMap", "prod-quartet")).Data["quartet.yaml"]), &out))
+	require.NoError(t, yaml.Unmarshal([]byte(decode[corev1.ConfigMap](t, one(t, all, "ConfigMap", "prod-quartet")).
+		Data["quartet.yaml"]), &out))
 	return out
 }
 

@@ -108,11 +108,15 @@ func (i *Issuer) now() Behaviour {
 
 // Token returns an ID token with these claims beside the usual ones, as the token endpoint issues it.
 func (i *Issuer) Token(claims map[string]any) string {
-	all := map[string]any{"iss": i.URL, "aud": i.now().ClientID, "sub": "ann", "iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix()}
+	all := map[string]any{
+		"iss": i.URL, "aud": i.now().ClientID, "sub": "ann", "iat": time.Now().Unix(),
+		"exp": time.Now().Add(time.Hour).Unix(),
+	}
 	maps.Copy(all, i.now().Claims)
 	maps.Copy(all, claims)
 	maps.DeleteFunc(all, func(_ string, v any) bool { return v == nil })
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "k"}}, nil)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "k"}},
+		nil)
 	if err != nil {
 		panic(err) // the key is one of ES256
 	}
@@ -133,21 +137,29 @@ func (i *Issuer) Token(claims map[string]any) string {
 
 func (i *Issuer) discovery(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, map[string]any{
-		"issuer": i.URL, "jwks_uri": i.URL + "/keys", "authorization_endpoint": i.URL + "/authorize", "token_endpoint": i.URL + "/token",
-		"id_token_signing_alg_values_supported": []string{"ES256"}, "code_challenge_methods_supported": []string{"S256"},
+		"issuer": i.URL, "jwks_uri": i.URL + "/keys", "authorization_endpoint": i.URL + "/authorize",
+		"token_endpoint":                        i.URL + "/token",
+		"id_token_signing_alg_values_supported": []string{"ES256"}, "code_challenge_methods_supported": []string{
+			"S256",
+		},
 	})
 }
 
 func (i *Issuer) keys(w http.ResponseWriter, _ *http.Request) {
-	answer(w, http.StatusOK, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &i.key.PublicKey, KeyID: "k", Algorithm: "ES256", Use: "sig"}}})
+	answer(w, http.StatusOK,
+		jose.JSONWebKeySet{
+			Keys: []jose.JSONWebKey{{Key: &i.key.PublicKey, KeyID: "k", Algorithm: "ES256", Use: "sig"}},
+		})
 }
 
 // authorize sends the browser back with a code.
 func (i *Issuer) authorize(w http.ResponseWriter, r *http.Request) {
 	q, b := r.URL.Query(), i.now()
 	to, err := url.Parse(q.Get("redirect_uri"))
-	if err != nil || !strings.HasSuffix(to.Path, "/ui/oidc/callback") || q.Get("client_id") != b.ClientID || q.Get("response_type") != "code" ||
-		q.Get("code_challenge_method") != "S256" || len(q.Get("code_challenge")) != 43 || q.Get("state") == "" || q.Get("nonce") == "" ||
+	if err != nil || !strings.HasSuffix(to.Path, "/ui/oidc/callback") || q.Get("client_id") != b.ClientID ||
+		q.Get("response_type") != "code" ||
+		q.Get("code_challenge_method") != "S256" || len(q.Get("code_challenge")) != 43 || q.Get("state") == "" ||
+		q.Get("nonce") == "" ||
 		!slices.Contains(strings.Fields(q.Get("scope")), "openid") {
 		http.Error(w, "not a request of the registered client: "+r.URL.RawQuery, http.StatusBadRequest)
 		return
@@ -196,7 +208,8 @@ func (i *Issuer) token(w http.ResponseWriter, r *http.Request) {
 	sum := sha256.Sum256([]byte(r.FormValue("code_verifier")))
 	if !known || r.FormValue("grant_type") != "authorization_code" || r.FormValue("redirect_uri") != code.redirect ||
 		base64.RawURLEncoding.EncodeToString(sum[:]) != code.challenge {
-		answer(w, http.StatusBadRequest, map[string]string{"error": "invalid_grant", "error_description": "it was " + r.FormValue("code")})
+		answer(w, http.StatusBadRequest, map[string]string{"error": "invalid_grant", "error_description": "it was " +
+			r.FormValue("code")})
 		return
 	}
 	claims := map[string]any{"nonce": code.nonce}
@@ -205,7 +218,10 @@ func (i *Issuer) token(w http.ResponseWriter, r *http.Request) {
 	i.mu.Lock()
 	i.secrets = append(i.secrets, idToken, access)
 	i.mu.Unlock()
-	answer(w, http.StatusOK, map[string]any{"access_token": access, "token_type": "Bearer", "expires_in": 3600, "id_token": idToken})
+	answer(w, http.StatusOK, map[string]any{
+		"access_token": access, "token_type": "Bearer", "expires_in": 3600,
+		"id_token": idToken,
+	})
 }
 
 func answer(w http.ResponseWriter, status int, v any) {

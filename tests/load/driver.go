@@ -24,7 +24,8 @@ import (
 
 // Dial connects and goes on connecting, in plain text where opts say nothing else.
 func Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
-	return DialTarget("passthrough:///"+addr, append([]grpc.DialOption{grpc.WithPerRPCCredentials(client.LocalCredential(addr))}, opts...)...)
+	return DialTarget("passthrough:///"+addr,
+		append([]grpc.DialOption{grpc.WithPerRPCCredentials(client.LocalCredential(addr))}, opts...)...)
 }
 
 // DialTarget is Dial for a target as gRPC writes it.
@@ -33,7 +34,10 @@ func DialTarget(target string, opts ...grpc.DialOption) (*grpc.ClientConn, error
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: time.Second,
-			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 100 * time.Millisecond},
+			Backoff: backoff.Config{
+				BaseDelay: 10 * time.Millisecond, Multiplier: 1.5,
+				MaxDelay: 100 * time.Millisecond,
+			},
 		}),
 	}, opts...)...)
 }
@@ -104,8 +108,9 @@ type Driver struct {
 // NewDriver prepares an agent's driver.
 func NewDriver(conn grpc.ClientConnInterface, agentID string, ownIDs bool, seed uint64) *Driver {
 	return &Driver{
-		AgentID: agentID, OwnIDs: ownIDs, agents: agentv1.NewAgentServiceClient(conn), work: workv1.NewWorkServiceClient(conn),
-		rng: rand.New(rand.NewPCG(seed, 1)),
+		AgentID: agentID, OwnIDs: ownIDs, agents: agentv1.NewAgentServiceClient(conn),
+		work: workv1.NewWorkServiceClient(conn),
+		rng:  rand.New(rand.NewPCG(seed, 1)),
 	}
 }
 
@@ -188,7 +193,8 @@ func ask[R any](ctx context.Context, d *Driver, call func(context.Context) (R, e
 		return r, answered, err
 	}
 	for _, detail := range status.Convert(err).Details() {
-		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetReason() == "STORAGE" && info.GetMetadata()["outcome"] == "none" {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetReason() == "STORAGE" &&
+			info.GetMetadata()["outcome"] == "none" {
 			return r, nothing, nil
 		}
 	}
@@ -241,7 +247,10 @@ func (d *Driver) update(ctx context.Context) error {
 		return d.create(ctx)
 	}
 	objective := fmt.Sprintf("updated by mutation %d", d.n)
-	req := &workv1.UpdateWorkItemRequest{AgentId: d.AgentID, RequestId: d.requestID(), WorkItemId: it.id, Objective: &objective}
+	req := &workv1.UpdateWorkItemRequest{
+		AgentId: d.AgentID, RequestId: d.requestID(), WorkItemId: it.id,
+		Objective: &objective,
+	}
 	r, f, err := ask(ctx, d, func(ctx context.Context) (*workv1.UpdateWorkItemResponse, error) {
 		return d.work.UpdateWorkItem(ctx, req)
 	})
@@ -265,7 +274,8 @@ func (d *Driver) written(it *item, got *workv1.WorkItem, f outcome, objective st
 	}
 	d.answered.Add(1)
 	if rev := got.GetRevision(); rev < it.revision+1 || rev > it.revision+1+it.loose {
-		return fmt.Errorf("item %s: revision %d after %d with %d writes of unknown outcome", it.id, rev, it.revision, it.loose)
+		return fmt.Errorf("item %s: revision %d after %d with %d writes of unknown outcome", it.id, rev, it.revision,
+			it.loose)
 	}
 	it.revision, it.loose, it.objective = got.GetRevision(), 0, objective
 	return nil
@@ -296,7 +306,10 @@ func (d *Driver) complete(ctx context.Context) error {
 }
 
 func (d *Driver) message(ctx context.Context) error {
-	req := &agentv1.EnqueueMessageRequest{AgentId: d.AgentID, RequestId: d.requestID(), Text: fmt.Sprintf("message %d", d.n)}
+	req := &agentv1.EnqueueMessageRequest{
+		AgentId: d.AgentID, RequestId: d.requestID(),
+		Text: fmt.Sprintf("message %d", d.n),
+	}
 	r, f, err := ask(ctx, d, func(ctx context.Context) (*agentv1.EnqueueMessageResponse, error) {
 		return d.agents.EnqueueMessage(ctx, req)
 	})
@@ -341,7 +354,8 @@ func (d *Driver) check(ctx context.Context, work workv1.WorkServiceClient, n int
 		done := got.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED
 		if got.GetRevision() < it.revision || got.GetRevision() > it.revision+it.loose || done != it.completed ||
 			it.objective != "" && got.GetObjective() != it.objective {
-			return fmt.Errorf("item %s is at revision %d (%q, completed %t); the books say %d + up to %d (%q, completed %t)",
+			return fmt.Errorf("item %s is at revision %d (%q, completed %t); the books say %d + up to %d (%q, "+
+				"completed %t)",
 				it.id, got.GetRevision(), got.GetObjective(), done, it.revision, it.loose, it.objective, it.completed)
 		}
 	}

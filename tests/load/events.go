@@ -50,7 +50,10 @@ func (w *Watcher) CatchUp(ctx context.Context) error {
 }
 
 func (w *Watcher) once(ctx context.Context, stopAtEnd bool) error {
-	stream, err := w.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{Cursor: w.cursor, FromStart: w.cursor == "", StopAtEnd: stopAtEnd})
+	stream, err := w.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{
+		Cursor: w.cursor, FromStart: w.cursor == "",
+		StopAtEnd: stopAtEnd,
+	})
 	if err != nil {
 		return err
 	}
@@ -143,7 +146,8 @@ func (d *Driver) audit(requests, messages, created, revisions map[string]int) er
 		}
 	}
 	if n := created[d.AgentID]; n < len(d.items) || n > len(d.items)+d.spare {
-		return fmt.Errorf("%d items stand in the journal; %d were answered, %d have an unknown outcome", n, len(d.items), d.spare)
+		return fmt.Errorf("%d items stand in the journal; %d were answered, %d have an unknown outcome", n,
+			len(d.items), d.spare)
 	}
 	for _, it := range d.items {
 		for rev := int64(1); rev <= it.revision; rev++ {

@@ -28,7 +28,9 @@ type Workload struct {
 
 // NewWorkload makes n agents with a driver each, of which ownIDs says whether it sends request ids, and begins to watch
 // events and to take turns. The calls end with ctx.
-func NewWorkload(ctx context.Context, conn grpc.ClientConnInterface, rng *rand.Rand, n int, ownIDs func(i int) bool) (*Workload, error) {
+func NewWorkload(ctx context.Context, conn grpc.ClientConnInterface, rng *rand.Rand, n int, ownIDs func(i int) bool) (
+	*Workload, error,
+) {
 	w := &Workload{ctx: ctx, conn: conn, Watcher: NewWatcher(conn), Runner: NewRunner(conn, "runner")}
 	for i := range n {
 		d := NewDriver(conn, fmt.Sprint("agent-", i), ownIDs(i), rng.Uint64())

@@ -21,7 +21,10 @@ import (
 // inspect runs the MCP inspector's command line against a server, which is an
 // address or a command.
 func inspect(ctx context.Context, t *testing.T, server []string, args ...string) map[string]any {
-	argv := append([]string{filepath.Join("node_modules", "@modelcontextprotocol", "inspector-cli", "build", "cli.js"), "--cli"}, server...)
+	argv := append([]string{
+		filepath.Join("node_modules", "@modelcontextprotocol", "inspector-cli", "build", "cli.js"),
+		"--cli",
+	}, server...)
 	out, err := exec.CommandContext(ctx, "node", append(argv, args...)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	var answer map[string]any
@@ -45,14 +48,18 @@ func TestC5_AnIndependentClient(t *testing.T) {
 	token, err := localtoken.Read(srv.HTTP)
 	require.NoError(t, err)
 	for name, server := range map[string][]string{
-		"http":  {"http://" + srv.HTTP + "/mcp/over-http?create=true", "--transport", "http", "--header", "Authorization: Bearer " + token},
+		"http": {
+			"http://" + srv.HTTP + "/mcp/over-http?create=true", "--transport", "http", "--header",
+			"Authorization: Bearer " + token,
+		},
 		"stdio": {bin, "mcp", "--agent", "over-stdio", "--create", "--address", srv.GRPC},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tools, _ := inspect(ctx, t, server, "--method", "tools/list")["tools"].([]any)
 			require.Greater(t, len(tools), 20)
 
-			made := inspect(ctx, t, server, "--method", "tools/call", "--tool-name", "CreateWorkItem", "--tool-arg", "objective=Be inspected", "plan=look closely")
+			made := inspect(ctx, t, server, "--method", "tools/call", "--tool-name", "CreateWorkItem", "--tool-arg",
+				"objective=Be inspected", "plan=look closely")
 			require.NotContains(t, made, "isError")
 			item := field(made, "structuredContent", "result", "work_item", "work_item_id")
 			require.NotEmpty(t, item)
@@ -60,12 +67,15 @@ func TestC5_AnIndependentClient(t *testing.T) {
 			resources, _ := inspect(ctx, t, server, "--method", "resources/list")["resources"].([]any)
 			require.Len(t, resources, 2, "the briefs and the plan")
 
-			refused := inspect(ctx, t, server, "--method", "tools/call", "--tool-name", "CompleteWorkItem", "--tool-arg", "work_item_id=nothing")
+			refused := inspect(ctx, t, server, "--method", "tools/call", "--tool-name", "CompleteWorkItem",
+				"--tool-arg", "work_item_id=nothing")
 			require.Equal(t, true, refused["isError"])
 			require.Equal(t, "invalid_argument", field(refused, "structuredContent", "error", "kind"))
 
-			inspect(ctx, t, server, "--method", "tools/call", "--tool-name", "PickWorkItem", "--tool-arg", "work_item_id="+item)
-			done := inspect(ctx, t, server, "--method", "tools/call", "--tool-name", "CompleteWorkItem", "--tool-arg", "work_item_id="+item, "report=Inspected.")
+			inspect(ctx, t, server, "--method", "tools/call", "--tool-name", "PickWorkItem", "--tool-arg",
+				"work_item_id="+item)
+			done := inspect(ctx, t, server, "--method", "tools/call", "--tool-name", "CompleteWorkItem", "--tool-arg",
+				"work_item_id="+item, "report=Inspected.")
 			require.Equal(t, item, field(done, "structuredContent", "promoted_work_item_id"))
 		})
 	}
@@ -137,8 +147,11 @@ func TestC5_TheTypeScriptClient(t *testing.T) {
 		tools  int // 0: all
 		stdio  bool
 	}{
-		"http":         {server: []string{"http://" + srv.HTTP + "/mcp/ts-http?create=true"}},
-		"http memory":  {server: []string{"http://" + srv.HTTP + "/mcp/ts-http-memory?create=true&tools=memory"}, tools: 10},
+		"http": {server: []string{"http://" + srv.HTTP + "/mcp/ts-http?create=true"}},
+		"http memory": {
+			server: []string{"http://" + srv.HTTP + "/mcp/ts-http-memory?create=true&tools=memory"},
+			tools:  10,
+		},
 		"stdio":        {server: stdio("ts-stdio"), stdio: true},
 		"stdio memory": {server: stdio("ts-stdio-memory", "--tools", "memory"), tools: 10, stdio: true},
 	} {

@@ -93,17 +93,23 @@ func (r *run) itemID(a *agent, n int) string {
 var todoLists = [][]todo{
 	{},
 	{{"a", workv1.TodoState_TODO_STATE_PENDING}},
-	{{"a", workv1.TodoState_TODO_STATE_COMPLETED}, {"b", workv1.TodoState_TODO_STATE_IN_PROGRESS}, {"c", workv1.TodoState_TODO_STATE_PENDING}},
+	{
+		{"a", workv1.TodoState_TODO_STATE_COMPLETED},
+		{"b", workv1.TodoState_TODO_STATE_IN_PROGRESS},
+		{"c", workv1.TodoState_TODO_STATE_PENDING},
+	},
 	{{"a", workv1.TodoState_TODO_STATE_IN_PROGRESS}, {"b", workv1.TodoState_TODO_STATE_IN_PROGRESS}},
 	{{"a", workv1.TodoState_TODO_STATE_COMPLETED}},
 }
 
 var todoWords = map[workv1.TodoState]string{
-	workv1.TodoState_TODO_STATE_PENDING: "pending", workv1.TodoState_TODO_STATE_IN_PROGRESS: "in_progress", workv1.TodoState_TODO_STATE_COMPLETED: "completed",
+	workv1.TodoState_TODO_STATE_PENDING: "pending", workv1.TodoState_TODO_STATE_IN_PROGRESS: "in_progress",
+	workv1.TodoState_TODO_STATE_COMPLETED: "completed",
 }
 
 var planWords = map[workv1.PlanStatus]string{
-	workv1.PlanStatus_PLAN_STATUS_DRAFT: "draft", workv1.PlanStatus_PLAN_STATUS_READY: "ready", needsInput: "needs_input",
+	workv1.PlanStatus_PLAN_STATUS_DRAFT: "draft", workv1.PlanStatus_PLAN_STATUS_READY: "ready",
+	needsInput: "needs_input",
 }
 
 func protoTodos(all []todo) (out []*workv1.TodoItem) {
@@ -122,11 +128,15 @@ func toolTodos(all []todo) []any {
 }
 
 func (r *run) createCall(a *agent, n [6]int) *call {
-	objective, plan, todos := fmt.Sprint("objective ", n[1]%5), workv1.PlanStatus(n[2]%6), todoLists[n[3]%len(todoLists)]
+	objective, plan, todos := fmt.Sprint("objective ", n[1]%5), workv1.PlanStatus(n[2]%6),
+		todoLists[n[3]%len(todoLists)]
 	if plan > needsInput {
 		plan = 0
 	}
-	req := &workv1.CreateWorkItemRequest{AgentId: a.id, Objective: objective, PlanStatus: plan, TodoList: protoTodos(todos)}
+	req := &workv1.CreateWorkItemRequest{
+		AgentId: a.id, Objective: objective, PlanStatus: plan,
+		TodoList: protoTodos(todos),
+	}
 	args := map[string]any{"objective": objective, "todo_list": toolTodos(todos)}
 	if plan != 0 {
 		args["plan_status"] = planWords[plan]
@@ -142,8 +152,10 @@ func (r *run) createCall(a *agent, n [6]int) *call {
 	}
 	return &call{
 		tool: "CreateWorkItem", args: args, want: func() []string { return want },
-		direct: func(ctx context.Context, id string) (proto.Message, error) { return send(ctx, id, req.GetObjective()) },
-		other:  func(ctx context.Context, id string) error { _, err := send(ctx, id, "another"); return err },
+		direct: func(ctx context.Context, id string) (proto.Message, error) {
+			return send(ctx, id, req.GetObjective())
+		},
+		other: func(ctx context.Context, id string) error { _, err := send(ctx, id, "another"); return err },
 		apply: func(s *structpb.Struct) {
 			r.m.create(a, at(s, "work_item", "work_item_id"), objective, plan, todos)
 			_, progress := (&item{todos: todos}).unfinished()
@@ -159,7 +171,10 @@ func (r *run) pickCall(a *agent, n [6]int) *call {
 		reason = "because"
 	}
 	send := func(ctx context.Context, request, why string) (proto.Message, error) {
-		return r.w.Items().PickWorkItem(ctx, &workv1.PickWorkItemRequest{AgentId: a.id, RequestId: request, WorkItemId: id, Reason: why})
+		return r.w.Items().PickWorkItem(ctx, &workv1.PickWorkItemRequest{
+			AgentId: a.id, RequestId: request,
+			WorkItemId: id, Reason: why,
+		})
 	}
 	args := map[string]any{"work_item_id": id}
 	if reason != "" {
@@ -173,9 +188,11 @@ func (r *run) pickCall(a *agent, n [6]int) *call {
 		apply: func(s *structpb.Struct) {
 			i := r.m.items[id]
 			want, previous := r.m.pick(i)
-			r.must(warned(s, "reason_missing") == (want && reason == ""), "warnings of a pick: %v; a runnable item was left: %t", s, want)
+			r.must(warned(s, "reason_missing") == (want && reason == ""),
+				"warnings of a pick: %v; a runnable item was left: %t", s, want)
 			r.must(warned(s, "not_runnable") == !i.runnable(), "warnings of a pick: %v", s)
-			r.must(at(s, "previous_work_item", "work_item_id") == previous, "a pick's previous item: %v, not %q", s, previous)
+			r.must(at(s, "previous_work_item", "work_item_id") == previous, "a pick's previous item: %v, not %q", s,
+				previous)
 			r.must(at(s, "binding_note") != "", "a pick has no binding note")
 			if r.inRound { // the calls that follow are bound to it (SPEC A6)
 				a.turn.item = id
@@ -239,7 +256,10 @@ func (r *run) updateCall(a *agent, n [6]int) *call {
 			return send(ctx, request, req)
 		},
 		other: func(ctx context.Context, request string) error {
-			_, err := send(ctx, request, &workv1.UpdateWorkItemRequest{AgentId: a.id, WorkItemId: id, Objective: proto.String("another")})
+			_, err := send(ctx, request, &workv1.UpdateWorkItemRequest{
+				AgentId: a.id, WorkItemId: id,
+				Objective: proto.String("another"),
+			})
 			return err
 		},
 		want: func() []string {
@@ -258,7 +278,8 @@ func (r *run) updateCall(a *agent, n [6]int) *call {
 		},
 		apply: func(s *structpb.Struct) {
 			changed := r.m.update(r.m.items[id], c)
-			r.must(s.GetFields()["unchanged"].GetBoolValue() == !changed, "unchanged: %v, the model says %t", s, !changed)
+			r.must(s.GetFields()["unchanged"].GetBoolValue() == !changed, "unchanged: %v, the model says %t", s,
+				!changed)
 			_, progress := r.m.items[id].unfinished()
 			r.must(!warned(s, "several_in_progress") || progress > 1, "warnings of an update: %v", s)
 			r.must(c.todos == nil || warned(s, "several_in_progress") == (progress > 1), "warnings of an update: %v", s)
@@ -274,7 +295,10 @@ func (r *run) completeCall(a *agent, n [6]int) *call {
 	}
 	already := false
 	send := func(ctx context.Context, request string) (proto.Message, error) {
-		return r.w.Items().CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: a.id, RequestId: request, WorkItemId: id})
+		return r.w.Items().CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
+			AgentId: a.id, RequestId: request,
+			WorkItemId: id,
+		})
 	}
 	return &call{
 		tool: "CompleteWorkItem", args: map[string]any{"work_item_id": id}, completes: id, direct: send,
@@ -297,7 +321,8 @@ func (r *run) completeCall(a *agent, n [6]int) *call {
 			if already {
 				return
 			}
-			r.must(s.GetFields()["was_current"].GetBoolValue() == current, "was_current: %v, the model says %t", s, current)
+			r.must(s.GetFields()["was_current"].GetBoolValue() == current, "was_current: %v, the model says %t", s,
+				current)
 			r.must(warned(s, "unfinished_todos") == (pending+progress > 0), "warnings of a completion: %v", s)
 			r.must(warned(s, "active_tasks") == (tasks > 0), "warnings of a completion: %v", s)
 			r.m.complete(i)
@@ -367,9 +392,11 @@ func (r *run) waitForCall(a *agent, n [6]int) *call {
 		}
 		switch n[4] % 3 {
 		case 0:
-			w.contentful, req.DeliveryMode, args["delivery_mode"] = true, waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL, "contentful"
+			w.contentful, req.DeliveryMode, args["delivery_mode"] = true,
+				waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL, "contentful"
 		case 1:
-			w.hint, req.DeliveryMode, args["delivery_mode"] = true, waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT, "wake_hint"
+			w.hint, req.DeliveryMode, args["delivery_mode"] = true, waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT,
+				"wake_hint"
 		}
 	case 3:
 		w.kind, req.Wake, args["wake"] = onTimer, waitingv1.Wake_WAKE_TIMER, "timer"
@@ -385,7 +412,8 @@ func (r *run) waitForCall(a *agent, n [6]int) *call {
 	}
 	if n[5]%3 == 0 {
 		after := time.Duration(1+n[5]/3%90) * time.Second
-		w.recheck, req.RecheckAfter, args["recheck_after"] = r.m.now.Add(after), durationpb.New(after), fmt.Sprintf("%ds", int(after.Seconds()))
+		w.recheck, req.RecheckAfter, args["recheck_after"] = r.m.now.Add(after), durationpb.New(after),
+			fmt.Sprintf("%ds", int(after.Seconds()))
 	}
 	if !w.due.IsZero() {
 		args["after"] = fmt.Sprintf("%ds", int(req.GetAfter().AsDuration().Seconds()))
@@ -434,7 +462,8 @@ func (r *run) waitForCall(a *agent, n [6]int) *call {
 		apply: func(s *structpb.Struct) {
 			w.id, w.item = at(s, "wait", "wait_id"), owner()
 			if on != nil && on.over { // resolved at once, and the agent is woken
-				r.must(at(s, "wait", "status") == "resolved" || at(s, "wait", "status") == "WAIT_STATUS_RESOLVED", "a wait for a task that has ended stands: %v", s)
+				r.must(at(s, "wait", "status") == "resolved" || at(s, "wait", "status") == "WAIT_STATUS_RESOLVED",
+					"a wait for a task that has ended stands: %v", s)
 				r.m.register(w)
 				r.m.resolve(w, true, w.resource)
 				return
@@ -461,9 +490,11 @@ func (r *run) createWaitCall(a *agent, n [6]int) *call {
 	}
 	switch n[3] % 3 {
 	case 0:
-		w.contentful, req.DeliveryMode, args["delivery_mode"] = true, waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL, "contentful"
+		w.contentful, req.DeliveryMode, args["delivery_mode"] = true, waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL,
+			"contentful"
 	case 1:
-		w.hint, req.DeliveryMode, args["delivery_mode"] = true, waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT, "wake_hint"
+		w.hint, req.DeliveryMode, args["delivery_mode"] = true, waitingv1.DeliveryMode_DELIVERY_MODE_WAKE_HINT,
+			"wake_hint"
 	}
 	owner := func() string {
 		if req.GetWorkItemId() == "" && r.inRound {
@@ -511,7 +542,10 @@ func (r *run) cancelWaitCall(a *agent, n [6]int) *call {
 	return &call{
 		tool: "CancelWait", args: map[string]any{"wait_id": id},
 		direct: func(ctx context.Context, request string) (proto.Message, error) {
-			return r.w.Waits().CancelWait(ctx, &waitingv1.CancelWaitRequest{AgentId: a.id, RequestId: request, WaitId: id})
+			return r.w.Waits().CancelWait(ctx, &waitingv1.CancelWaitRequest{
+				AgentId: a.id, RequestId: request,
+				WaitId: id,
+			})
 		},
 		want: func() []string {
 			if w == nil {
@@ -532,7 +566,8 @@ func (r *run) execute(a *agent, itemID string, blocking bool) {
 		_, no = r.m.own(a, itemID)
 	}
 	ans, err := r.w.Tasks().ExecCommand(r.asAgent(a), &taskv1.ExecCommandRequest{
-		AgentId: a.id, RequestId: r.request(), Command: &taskv1.CommandSpec{Cmd: "x"}, YieldTime: durationpb.New(0), WorkItemId: itemID, Blocking: blocking,
+		AgentId: a.id, RequestId: r.request(), Command: &taskv1.CommandSpec{Cmd: "x"}, YieldTime: durationpb.New(0),
+		WorkItemId: itemID, Blocking: blocking,
 	})
 	want := only(no)
 	if no == "" && itemID != "" && r.m.items[itemID].done {

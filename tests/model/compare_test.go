@@ -47,9 +47,13 @@ func (r *run) grows(id string, revision int64) {
 
 func (r *run) compareItems(a *agent) {
 	ctx := r.asAgent(a)
-	list, err := r.w.Work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: a.id, PageSize: most, IncludeTodoList: true})
+	list, err := r.w.Work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
+		AgentId: a.id, PageSize: most,
+		IncludeTodoList: true,
+	})
 	r.fine(err)
-	r.must(len(list.GetWorkItems()) == len(a.items), "%s has %d items, the model says %d", a.id, len(list.GetWorkItems()), len(a.items))
+	r.must(len(list.GetWorkItems()) == len(a.items), "%s has %d items, the model says %d", a.id,
+		len(list.GetWorkItems()), len(a.items))
 	for i, got := range list.GetWorkItems() {
 		r.compareItem(a.items[i], got)
 	}
@@ -62,7 +66,8 @@ func (r *run) compareItems(a *agent) {
 			want = append(want, i.id)
 		}
 	}
-	r.must(slices.Equal(ids(part.GetWorkItems()), want), "filter %v lists %v, the model %v", f, ids(part.GetWorkItems()), want)
+	r.must(slices.Equal(ids(part.GetWorkItems()), want), "filter %v lists %v, the model %v", f,
+		ids(part.GetWorkItems()), want)
 	r.compareQueue(a)
 }
 
@@ -118,10 +123,13 @@ func (r *run) compareItem(i *item, got *workv1.WorkItem) {
 	i.unsure = false
 	if !i.done {
 		if next := i.recheck(); !next.IsZero() { // else the one that was given last
-			r.must(same(next, got.GetRecheckAt()), "the next reminder of item %s is %v (given %v), the model says %v", i.id, got.GetRecheckAt(), got.GetRecheckConsumedAt(), next)
+			r.must(same(next, got.GetRecheckAt()), "the next reminder of item %s is %v (given %v), the model says %v",
+				i.id, got.GetRecheckAt(), got.GetRecheckConsumedAt(), next)
 			ok("recheck_consumed", got.GetRecheckConsumedAt() != nil, false)
 		} else {
-			r.must(same(i.given, got.GetRecheckAt()), "the last reminder of item %s is %v (given %v), the model says %v", i.id, got.GetRecheckAt(), got.GetRecheckConsumedAt(), i.given)
+			r.must(same(i.given, got.GetRecheckAt()),
+				"the last reminder of item %s is %v (given %v), the model says %v", i.id, got.GetRecheckAt(),
+				got.GetRecheckConsumedAt(), i.given)
 			ok("recheck_consumed", got.GetRecheckConsumedAt() != nil, !i.given.IsZero())
 		}
 	}
@@ -144,7 +152,8 @@ func (r *run) compareItem(i *item, got *workv1.WorkItem) {
 func (r *run) compareQueue(a *agent) {
 	q, err := r.w.Work.GetWorkQueue(r.asAgent(a), &workv1.GetWorkQueueRequest{AgentId: a.id, OmitPlans: true})
 	r.fine(err)
-	r.must(q.GetCurrent().GetWorkItemId() == a.focus, "the focus of %s is %q, the model says %q", a.id, q.GetCurrent().GetWorkItemId(), a.focus)
+	r.must(q.GetCurrent().GetWorkItemId() == a.focus, "the focus of %s is %q, the model says %q", a.id, q.GetCurrent().
+		GetWorkItemId(), a.focus)
 	var open int32
 	class := map[workv1.CandidateClass][]*item{}
 	for _, i := range a.items {
@@ -164,13 +173,21 @@ func (r *run) compareQueue(a *agent) {
 		most  int
 		by    func(x, y *item) int
 	}{
-		{workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED, q.GetTriggeredBlocked(), c.GetTriggeredBlocked(), 3, byTrigger},
+		{
+			workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED, q.GetTriggeredBlocked(), c.GetTriggeredBlocked(),
+			3,
+			byTrigger,
+		},
 		{workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE, q.GetQueuedRunnable(), c.GetQueuedRunnable(), 5, byAge},
-		{workv1.CandidateClass_CANDIDATE_CLASS_WAITING_FOR_OPERATOR, q.GetWaitingForOperator(), c.GetWaitingForOperator(), 3, byUpdate},
+		{
+			workv1.CandidateClass_CANDIDATE_CLASS_WAITING_FOR_OPERATOR, q.GetWaitingForOperator(),
+			c.GetWaitingForOperator(), 3, byUpdate,
+		},
 		{workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED, q.GetBlocked(), c.GetBlocked(), 3, byUpdate},
 		{workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT, q.GetCompletedRecent(), c.GetCompleted(), 3, byUpdate},
 	} {
-		r.must(int(k.count) == len(class[k.class]), "%d of %v, the model says %d", k.count, k.class, len(class[k.class]))
+		r.must(int(k.count) == len(class[k.class]), "%d of %v, the model says %d", k.count, k.class,
+			len(class[k.class]))
 		r.ranking(fmt.Sprint(k.class), ids(k.got), ranked(class[k.class], k.by), k.most, k.by)
 	}
 	var reminders []*item
@@ -186,37 +203,53 @@ func (r *run) ranking(what string, got []string, want []*item, most int, by func
 	r.must(len(got) == min(len(want), most), "%s shows %d of %d", what, len(got), len(want))
 	for k, id := range got {
 		i := r.m.items[id]
-		r.must(i != nil && by(i, want[k]) == 0 && slices.Contains(want, i), "%s has %s in place %d, the model %s", what, id, k, want[k].id)
+		r.must(i != nil && by(i, want[k]) == 0 && slices.Contains(want, i), "%s has %s in place %d, the model %s", what,
+			id, k, want[k].id)
 	}
 }
 
 func (r *run) compareWaiting(a *agent) {
 	ctx := r.asAgent(a)
-	resp, err := r.w.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: a.id, PageSize: most, IncludeEnded: true})
+	resp, err := r.w.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{
+		AgentId: a.id, PageSize: most,
+		IncludeEnded: true,
+	})
 	r.fine(err)
-	r.must(len(resp.GetWaits()) == len(a.waits), "%s has %d waits, the model says %d", a.id, len(resp.GetWaits()), len(a.waits))
+	r.must(len(resp.GetWaits()) == len(a.waits), "%s has %d waits, the model says %d", a.id, len(resp.GetWaits()),
+		len(a.waits))
 	for i, got := range resp.GetWaits() {
 		w := a.waits[i]
-		r.must(got.GetWaitId() == w.id && got.GetWorkItemId() == w.item && got.GetStatus() == w.status, "wait %v, the model says %s of %q: %v", got, w.id, w.item, w.status)
-		r.must(w.status != active || got.GetTriggerCount() == w.count && got.GetConsumedCount() == w.seen && same(w.last, got.GetLastTriggeredAt()),
-			"wait %v, the model says %s of %q: %v, %d triggers, %d seen, last %v", got, w.id, w.item, w.status, w.count, w.seen, w.last)
+		r.must(got.GetWaitId() == w.id && got.GetWorkItemId() == w.item && got.GetStatus() == w.status,
+			"wait %v, the model says %s of %q: %v", got, w.id, w.item, w.status)
+		r.must(w.status != active || got.GetTriggerCount() == w.count && got.GetConsumedCount() == w.seen &&
+			same(w.last, got.GetLastTriggeredAt()),
+			"wait %v, the model says %s of %q: %v, %d triggers, %d seen, last %v", got, w.id, w.item, w.status, w.count,
+			w.seen, w.last)
 		r.grows(w.id, got.GetRevision())
 	}
-	trigs, err := r.w.Waiting.ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{AgentId: a.id, PageSize: most, IncludeRevoked: true})
+	trigs, err := r.w.Waiting.ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{
+		AgentId: a.id, PageSize: most, IncludeRevoked: true,
+	})
 	r.fine(err)
 	for _, got := range trigs.GetTriggers() {
 		t := r.m.trigs[got.GetTriggerId()]
-		r.must(t != nil && got.GetStatus() == t.status && got.GetDeliveryCount() == t.count && got.GetCoalescedCount() == t.joined && got.GetIgnoredCount() == t.idle,
+		r.must(t != nil && got.GetStatus() == t.status && got.GetDeliveryCount() == t.count &&
+			got.GetCoalescedCount() == t.joined && got.GetIgnoredCount() == t.idle,
 			"trigger %v, the model says %+v", got, t)
 		r.grows(t.id, got.GetRevision())
 	}
-	timers, err := r.w.Waiting.ListTimers(ctx, &waitingv1.ListTimersRequest{AgentId: a.id, PageSize: most, IncludeEnded: true})
+	timers, err := r.w.Waiting.ListTimers(ctx, &waitingv1.ListTimersRequest{
+		AgentId: a.id, PageSize: most,
+		IncludeEnded: true,
+	})
 	r.fine(err)
 	for _, got := range timers.GetTimers() {
 		t := r.m.timers[got.GetTimerId()]
-		r.must(t != nil && got.GetStatus() == t.status && got.GetFireCount() == t.fires && got.GetSkippedCount() == t.skipped,
+		r.must(t != nil && got.GetStatus() == t.status && got.GetFireCount() == t.fires &&
+			got.GetSkippedCount() == t.skipped,
 			"timer %v, the model says %+v", got, t)
-		r.must(t.status != waitingv1.TimerStatus_TIMER_STATUS_ACTIVE || same(t.next, got.GetNextFireAt()), "timer %v is next due at %v, says the model", got, t.next)
+		r.must(t.status != waitingv1.TimerStatus_TIMER_STATUS_ACTIVE || same(t.next, got.GetNextFireAt()),
+			"timer %v is next due at %v, says the model", got, t.next)
 		r.grows(t.id, got.GetRevision())
 	}
 }
@@ -238,7 +271,9 @@ func cause(m *agentv1.Message) string {
 // here: of several at once the SPEC does not say which is first, but from then on
 // it is so. A tick that is new must be the one that the model would send.
 func (r *run) lane(a *agent) {
-	resp, err := r.w.Agent.ListMessages(r.as(rpc.RoleOperator), &agentv1.ListMessagesRequest{AgentId: a.id, State: agentv1.MessageState_MESSAGE_STATE_QUEUED, PageSize: most})
+	resp, err := r.w.Agent.ListMessages(r.as(rpc.RoleOperator), &agentv1.ListMessagesRequest{
+		AgentId: a.id, State: agentv1.MessageState_MESSAGE_STATE_QUEUED, PageSize: most,
+	})
 	r.fine(err)
 	v := r.m.plan(a)
 	ticks := 0
@@ -257,12 +292,15 @@ func (r *run) lane(a *agent) {
 		if q := a.lane[at]; !q.known {
 			r.order++
 			q.known, q.id, q.priority, q.order = true, m.GetMessageId(), m.GetPriority(), r.order
-			r.must(m.GetWorkItemId() == q.item || q.item == "", "message %v is about item %q, says the model", m, q.item)
+			r.must(m.GetWorkItemId() == q.item || q.item == "", "message %v is about item %q, says the model", m,
+				q.item)
 		}
 	}
 	r.must(ticks <= 1, "%s has %d ticks in its lane", a.id, ticks)
 	for _, q := range a.lane {
-		r.must(slices.ContainsFunc(resp.GetMessages(), func(m *agentv1.Message) bool { return m.GetMessageId() == q.id }), "%s lost message %v", a.id, *q)
+		r.must(slices.ContainsFunc(resp.GetMessages(), func(m *agentv1.Message) bool {
+			return m.GetMessageId() == q.id
+		}), "%s lost message %v", a.id, *q)
 	}
 }
 
@@ -283,10 +321,13 @@ func (r *run) newTick(a *agent, v verdict, m *agentv1.Message) {
 			if len(v.items) > 0 {
 				i := r.m.items[t.GetWorkItemId()]
 				by := map[agentv1.TickReason]func(x, y *item) int{
-					agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED: byTrigger, agentv1.TickReason_TICK_REASON_PICK_QUEUED: byAge,
-					agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT: byAge, agentv1.TickReason_TICK_REASON_RECHECK: byRecheck,
+					agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED: byTrigger,
+					agentv1.TickReason_TICK_REASON_PICK_QUEUED:      byAge,
+					agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT: byAge,
+					agentv1.TickReason_TICK_REASON_RECHECK:          byRecheck,
 				}[v.tick]
-				r.must(i != nil && slices.Contains(v.items, i) && by(i, v.items[0]) == 0, "a tick about %q, the first is %q", t.GetWorkItemId(), v.items[0].id)
+				r.must(i != nil && slices.Contains(v.items, i) && by(i, v.items[0]) == 0,
+					"a tick about %q, the first is %q", t.GetWorkItemId(), v.items[0].id)
 			}
 		}
 	}
@@ -295,7 +336,10 @@ func (r *run) newTick(a *agent, v verdict, m *agentv1.Message) {
 		r.m.remind(i)
 	}
 	r.order++
-	r.m.hear(a, &message{id: m.GetMessageId(), cause: m.GetMessageId(), kind: m.GetKind(), priority: m.GetPriority(), order: r.order, tick: t, decided: r.m.now, known: true})
+	r.m.hear(a, &message{
+		id: m.GetMessageId(), cause: m.GetMessageId(), kind: m.GetKind(), priority: m.GetPriority(),
+		order: r.order, tick: t, decided: r.m.now, known: true,
+	})
 }
 
 // compareAgent checks turn, posture and decision. Nothing that can go on is
@@ -308,23 +352,30 @@ func (r *run) compareAgent(a *agent) {
 	if a.turn != nil {
 		open = a.turn.id
 	}
-	r.must(facts.GetOpenTurn().GetTurnId() == open, "%s has open turn %q, the model says %q", a.id, facts.GetOpenTurn().GetTurnId(), open)
-	r.must(int(facts.GetQueued()) == len(a.lane), "%s has %d messages queued, the model says %d", a.id, facts.GetQueued(), len(a.lane))
-	r.must(facts.GetWakeHint() == r.m.woken(a) || len(a.wakes) > 0, "%s is woken: %t, the model says %v", a.id, facts.GetWakeHint(), a.wakes)
+	r.must(facts.GetOpenTurn().GetTurnId() == open, "%s has open turn %q, the model says %q", a.id, facts.GetOpenTurn().
+		GetTurnId(), open)
+	r.must(int(facts.GetQueued()) == len(a.lane), "%s has %d messages queued, the model says %d", a.id,
+		facts.GetQueued(), len(a.lane))
+	r.must(facts.GetWakeHint() == r.m.woken(a) || len(a.wakes) > 0, "%s is woken: %t, the model says %v", a.id,
+		facts.GetWakeHint(), a.wakes)
 	r.grows(a.id, facts.GetAgent().GetRevision())
 	r.grows("facts of "+a.id, facts.GetFactsRevision())
 	got, err := r.w.Agent.GetAgent(r.as(rpc.RoleOperator), &agentv1.GetAgentRequest{AgentId: a.id})
 	r.fine(err)
 	r.happened[got.GetAgent().GetPosture().String()]++
-	r.must(got.GetAgent().GetPosture() == r.m.posture(a), "%s is %v (%s), the model says %v", a.id, got.GetAgent().GetPosture(), got.GetAgent().GetPostureReason(), r.m.posture(a))
-	r.must(got.GetAgent().GetCurrentWorkItemId() == a.focus, "GetAgent says the focus is %q, the model %q", got.GetAgent().GetCurrentWorkItemId(), a.focus)
+	r.must(got.GetAgent().GetPosture() == r.m.posture(a), "%s is %v (%s), the model says %v", a.id, got.GetAgent().
+		GetPosture(), got.GetAgent().GetPostureReason(), r.m.posture(a))
+	r.must(got.GetAgent().GetCurrentWorkItemId() == a.focus, "GetAgent says the focus is %q, the model %q",
+		got.GetAgent().GetCurrentWorkItemId(), a.focus)
 
 	x, err := r.w.Scheduler.Explain(r.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: a.id})
 	r.fine(err)
 	v := r.m.plan(a)
 	r.happened["verdict "+v.action+" "+v.reason]++
-	r.must(strings.TrimPrefix(x.GetVerdict().GetAction().String(), "DECISION_ACTION_") == strings.ToUpper(v.action), "%s: the scheduler would %v, the model says %v", a.id, x.GetVerdict(), v)
-	r.must(v.reason == "" || x.GetVerdict().GetReason() == v.reason, "%s: the scheduler says %v, the model %v", a.id, x.GetVerdict(), v)
+	r.must(strings.TrimPrefix(x.GetVerdict().GetAction().String(), "DECISION_ACTION_") == strings.ToUpper(v.action),
+		"%s: the scheduler would %v, the model says %v", a.id, x.GetVerdict(), v)
+	r.must(v.reason == "" || x.GetVerdict().GetReason() == v.reason, "%s: the scheduler says %v, the model %v", a.id,
+		x.GetVerdict(), v)
 	// A stale tick stays in the lane until a runner asks for a turn; only then is another due.
 	if !r.m.held["agent>scheduler"] && !r.m.held["work>scheduler"] && len(a.lane) == 0 {
 		r.must(v.action != "tick", "%s is stranded: %v and nobody is coming", a.id, v.tick)
@@ -340,11 +391,13 @@ func (r *run) shownQueue(a *agent, c *agentv1.ContextProjection) {
 	current := c.GetCurrent().GetFields()["work_item_id"].GetStringValue()
 	r.must(current == a.turn.bound, "a turn's context is about %q, the model says %q", current, a.turn.bound)
 	for name, class := range map[string]workv1.CandidateClass{
-		"triggered_blocked": workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED, "queued_runnable": workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE,
+		"triggered_blocked": workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED,
+		"queued_runnable":   workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE,
 	} {
 		for _, v := range c.GetQueue().GetFields()[name].GetListValue().GetValues() {
 			id := v.GetStructValue().GetFields()["work_item_id"].GetStringValue()
-			r.must(r.m.items[id] != nil && r.m.items[id].class() == class, "a turn's context shows %s among %s", id, name)
+			r.must(r.m.items[id] != nil && r.m.items[id].class() == class, "a turn's context shows %s among %s", id,
+				name)
 		}
 	}
 }
@@ -359,28 +412,48 @@ func (r *run) picture() (all []string) {
 	}
 	for _, a := range r.m.agents {
 		ctx := r.asAgent(a)
-		items, err := r.w.Work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: a.id, PageSize: most, IncludeTodoList: true})
+		items, err := r.w.Work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
+			AgentId: a.id, PageSize: most,
+			IncludeTodoList: true,
+		})
 		add(items, err)
 		queue, err := r.w.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: a.id})
 		queue.Revision = 0 // the position of the journal, which an opening moves
 		add(queue, err)
-		waits, err := r.w.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: a.id, PageSize: most, IncludeEnded: true})
+		waits, err := r.w.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{
+			AgentId: a.id, PageSize: most,
+			IncludeEnded: true,
+		})
 		waits.Revision = 0
 		add(waits, err)
-		trigs, err := r.w.Waiting.ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{AgentId: a.id, PageSize: most, IncludeRevoked: true})
+		trigs, err := r.w.Waiting.ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{
+			AgentId: a.id, PageSize: most, IncludeRevoked: true,
+		})
 		add(trigs, err)
-		timers, err := r.w.Waiting.ListTimers(ctx, &waitingv1.ListTimersRequest{AgentId: a.id, PageSize: most, IncludeEnded: true})
+		timers, err := r.w.Waiting.ListTimers(ctx, &waitingv1.ListTimersRequest{
+			AgentId: a.id, PageSize: most,
+			IncludeEnded: true,
+		})
 		add(timers, err)
-		tasks, err := r.w.Task.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: a.id, PageSize: most, IncludeTerminal: true})
+		tasks, err := r.w.Task.ListTasks(ctx, &taskv1.ListTasksRequest{
+			AgentId: a.id, PageSize: most,
+			IncludeTerminal: true,
+		})
 		add(tasks, err)
-		messages, err := r.w.Agent.ListMessages(r.as(rpc.RoleOperator), &agentv1.ListMessagesRequest{AgentId: a.id, PageSize: most})
+		messages, err := r.w.Agent.ListMessages(r.as(rpc.RoleOperator), &agentv1.ListMessagesRequest{
+			AgentId: a.id, PageSize: most,
+		})
 		add(messages, err)
-		turns, err := r.w.Agent.ListTurns(r.as(rpc.RoleOperator), &agentv1.ListTurnsRequest{AgentId: a.id, PageSize: most})
+		turns, err := r.w.Agent.ListTurns(r.as(rpc.RoleOperator), &agentv1.ListTurnsRequest{
+			AgentId: a.id, PageSize: most,
+		})
 		for _, t := range turns.GetTurns() {
 			t.LeaseExpiresAt = nil // one full term anew
 		}
 		add(turns, err)
-		decisions, err := r.w.Agent.ListDecisions(r.as(rpc.RoleOperator), &agentv1.ListDecisionsRequest{AgentId: a.id, PageSize: 100})
+		decisions, err := r.w.Agent.ListDecisions(r.as(rpc.RoleOperator), &agentv1.ListDecisionsRequest{
+			AgentId: a.id, PageSize: 100,
+		})
 		add(decisions, err)
 		agent, err := r.w.Agent.GetAgent(r.as(rpc.RoleOperator), &agentv1.GetAgentRequest{AgentId: a.id})
 		add(agent, err)

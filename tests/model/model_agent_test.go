@@ -106,7 +106,8 @@ func (m *model) plan(a *agent) verdict {
 }
 
 func (m *model) unreported(a *agent) bool {
-	return m.woken(a) || slices.ContainsFunc(a.items, func(i *item) bool { return !i.runnable() && i.triggered(a.shown) })
+	return m.woken(a) ||
+		slices.ContainsFunc(a.items, func(i *item) bool { return !i.runnable() && i.triggered(a.shown) })
 }
 
 func (m *model) reminded(a *agent) bool {
@@ -156,6 +157,7 @@ func (i *item) reminds(now time.Time) bool {
 func byTrigger(x, y *item) int {
 	return cmp.Or(y.lastTriggered().Compare(x.lastTriggered()), y.updated.Compare(x.updated))
 }
+
 func byAge(x, y *item) int {
 	if !x.resumed.IsZero() || !y.resumed.IsZero() { // those that were resumed come first
 		return cmp.Or(cmp.Compare(since(x), since(y)), x.created.Compare(y.created))
@@ -185,14 +187,20 @@ func (m *model) stale(a *agent, t *agentv1.Tick) bool {
 		return i == nil || !i.current() || !i.runnable()
 	case agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED:
 		return !slices.ContainsFunc(a.items, func(i *item) bool {
-			return i.triggered(nil) && (i.current() || i.class() == workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED)
+			return i.triggered(nil) &&
+				(i.current() || i.class() == workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED)
 		})
 	case agentv1.TickReason_TICK_REASON_WAKE_HINT:
 		waits := !slices.Contains(a.wakes, "")
 		return len(a.wakes) == 0 && a.last != t.GetLastTurnId() ||
-			len(a.wakes) > 0 && waits && !slices.ContainsFunc(a.waits, func(w *wait) bool { return w.item == "" && w.status == active && w.count > w.seen })
+			len(a.wakes) > 0 && waits &&
+				!slices.ContainsFunc(a.waits, func(w *wait) bool {
+					return w.item == "" && w.status == active &&
+						w.count > w.seen
+				})
 	case agentv1.TickReason_TICK_REASON_PICK_QUEUED:
-		return current != nil && current.runnable() && !a.stalled(current) || i == nil || i.done || !i.runnable() || i.current()
+		return current != nil && current.runnable() && !a.stalled(current) || i == nil || i.done || !i.runnable() ||
+			i.current()
 	case agentv1.TickReason_TICK_REASON_RECHECK:
 		return i == nil || i.done || i.recheck().IsZero() && i.given.IsZero()
 	}
@@ -213,7 +221,8 @@ func (m *model) bind(a *agent, q *message) string {
 		return about
 	}
 	for _, w := range a.waits {
-		ended := w.status == resolved && (w.endedBy == q.id || w.endedBy == q.cause) && q.kind != agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT
+		ended := w.status == resolved && (w.endedBy == q.id || w.endedBy == q.cause) &&
+			q.kind != agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT
 		reached := w.status == active && slices.Contains(q.reached, w)
 		if (ended || reached) && open(w.item) {
 			return w.item
@@ -376,7 +385,11 @@ func (m *model) posture(a *agent) agentv1.Posture {
 		}
 	}
 	if w := a.blocks(""); w != nil && a.focus == "" {
-		byKind := map[any]agentv1.Posture{onTask: agentv1.Posture_POSTURE_WAITING_TASK, external: agentv1.Posture_POSTURE_WAITING_EXTERNAL, onTimer: agentv1.Posture_POSTURE_WAITING_EXTERNAL, operator: agentv1.Posture_POSTURE_WAITING_OPERATOR}
+		byKind := map[any]agentv1.Posture{
+			onTask:   agentv1.Posture_POSTURE_WAITING_TASK,
+			external: agentv1.Posture_POSTURE_WAITING_EXTERNAL, onTimer: agentv1.Posture_POSTURE_WAITING_EXTERNAL,
+			operator: agentv1.Posture_POSTURE_WAITING_OPERATOR,
+		}
 		best = min(best, byKind[w.kind])
 	}
 	return best

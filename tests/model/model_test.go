@@ -211,13 +211,19 @@ type derived struct {
 func (i *item) derive() derived {
 	const blocked = workv1.Readiness_READINESS_BLOCKED
 	byKind := map[waitingv1.WaitKind]derived{
-		onTask:   {workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK, blocked, "active_task_wait"},
-		operator: {workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR, workv1.Readiness_READINESS_WAITING_FOR_OPERATOR, "active_operator_wait"},
+		onTask: {workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK, blocked, "active_task_wait"},
+		operator: {
+			workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR,
+			workv1.Readiness_READINESS_WAITING_FOR_OPERATOR, "active_operator_wait",
+		},
 		onTimer:  {workv1.SchedulingState_SCHEDULING_STATE_WAITING_TIMER, blocked, "active_timer_wait"},
 		external: {workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, blocked, "active_external_wait"},
 	}
 	if i.done {
-		return derived{workv1.SchedulingState_SCHEDULING_STATE_COMPLETED, workv1.Readiness_READINESS_COMPLETED, "completed"}
+		return derived{
+			workv1.SchedulingState_SCHEDULING_STATE_COMPLETED, workv1.Readiness_READINESS_COMPLETED,
+			"completed",
+		}
 	}
 	for _, w := range i.waits {
 		if !w.intent {
@@ -228,7 +234,10 @@ func (i *item) derive() derived {
 	case i.blocker != "":
 		return derived{workv1.SchedulingState_SCHEDULING_STATE_BLOCKED, blocked, "manual_blocker"}
 	case i.plan == needsInput:
-		return derived{workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR, workv1.Readiness_READINESS_WAITING_FOR_OPERATOR, "plan_needs_input"}
+		return derived{
+			workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR,
+			workv1.Readiness_READINESS_WAITING_FOR_OPERATOR, "plan_needs_input",
+		}
 	}
 	return derived{workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE, workv1.Readiness_READINESS_RUNNABLE, "runnable"}
 }
@@ -269,7 +278,9 @@ func (i *item) current() bool { return i.owner.focus == i.id }
 // triggered: something came that no completed turn was shown. beyond are counts
 // that were shown, though the waiting plane has not said so yet.
 func (i *item) triggered(beyond map[string]int64) bool {
-	return slices.ContainsFunc(i.waits, func(w *wait) bool { return w.count > max(w.seen, beyond[w.id], beyond[w.replaces]) })
+	return slices.ContainsFunc(i.waits, func(w *wait) bool {
+		return w.count > max(w.seen, beyond[w.id], beyond[w.replaces])
+	})
 }
 
 // lastTriggered ranks triggered items.
@@ -347,7 +358,10 @@ func (m *model) create(a *agent, id, objective string, plan workv1.PlanStatus, t
 	if plan == 0 {
 		plan = workv1.PlanStatus_PLAN_STATUS_DRAFT
 	}
-	i := &item{id: id, owner: a, objective: objective, plan: plan, todos: todos, over: map[string]bool{}, created: m.now}
+	i := &item{
+		id: id, owner: a, objective: objective, plan: plan, todos: todos, over: map[string]bool{},
+		created: m.now,
+	}
 	m.items[id], a.items = i, append(a.items, i)
 	m.wrote(i)
 }

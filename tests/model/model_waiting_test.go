@@ -67,7 +67,8 @@ func (m *model) register(w *wait) {
 // item those of its item and those that were made for no item.
 func (m *model) reached(t *trigger) (all []*wait) {
 	for _, w := range t.owner.waits {
-		if w.status == active && w.kind == external && (w.resource == t.id || w.resource == "" && (w.item == t.item || w.item == "" || t.item == "")) {
+		if w.status == active && w.kind == external && (w.resource == t.id || w.resource == "" &&
+			(w.item == t.item || w.item == "" || t.item == "")) {
 			all = append(all, w)
 		}
 	}

@@ -71,12 +71,15 @@ func (r *run) ask(ctx context.Context, c *call) {
 	r.happened[c.tool]++
 	c.apply(plain(answer))
 	if c.writes() {
-		r.remember(asked{at: r.m.now, answer: answer, again: func() (proto.Message, error) { return c.direct(ctx, id) }, other: func() error {
-			if c.other == nil {
-				return nil
-			}
-			return c.other(ctx, id)
-		}})
+		r.remember(asked{
+			at: r.m.now, answer: answer, again: func() (proto.Message, error) { return c.direct(ctx, id) },
+			other: func() error {
+				if c.other == nil {
+					return nil
+				}
+				return c.other(ctx, id)
+			},
+		})
 	} else {
 		r.must(r.w.Tails() == before, "%s had nothing to write and left a line", c.tool)
 	}
@@ -105,7 +108,8 @@ func (r *run) repeat(n [6]int) {
 	answer, err := q.again()
 	r.note("  again %T: %v", q.answer, err)
 	r.must(err == nil, "a repeated request is refused: %v", err)
-	r.must(identity(answer) == identity(q.answer), "a repeated request answers %s, at first it was %s", identity(answer), identity(q.answer))
+	r.must(identity(answer) == identity(q.answer), "a repeated request answers %s, at first it was %s",
+		identity(answer), identity(q.answer))
 	if q.other != nil {
 		if err := q.other(); err != nil {
 			r.must(fault.From(err).Reason() == fault.RequestIDReused, "an id with other arguments: %v", err)
@@ -117,8 +121,10 @@ func (r *run) repeat(n [6]int) {
 // identity returns what must not change when an answer is given again.
 func identity(m proto.Message) string {
 	s := plain(m)
-	return fmt.Sprint(at(s, "work_item", "work_item_id"), at(s, "work_item", "revision"), at(s, "work_item", "objective"), at(s, "work_item", "blocked_by"),
-		at(s, "wait", "wait_id"), at(s, "wait", "revision"), at(s, "trigger", "trigger_id"), at(s, "token"), at(s, "timer", "timer_id"), at(s, "message_id"), at(s, "outcome"), at(s, "delivery_id"))
+	return fmt.Sprint(at(s, "work_item", "work_item_id"), at(s, "work_item", "revision"),
+		at(s, "work_item", "objective"), at(s, "work_item", "blocked_by"),
+		at(s, "wait", "wait_id"), at(s, "wait", "revision"), at(s, "trigger", "trigger_id"), at(s, "token"),
+		at(s, "timer", "timer_id"), at(s, "message_id"), at(s, "outcome"), at(s, "delivery_id"))
 }
 
 func (r *run) createTrigger(n [6]int) {
@@ -198,7 +204,10 @@ func (r *run) deliver(n [6]int) {
 	if contentful {
 		a, id, reached := t.owner, got.GetDeliveryId(), slices.Clone(all)
 		r.m.say("waiting>agent", func() {
-			r.m.hear(a, &message{kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, cause: id, item: t.item, reached: reached})
+			r.m.hear(a, &message{
+				kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, cause: id, item: t.item,
+				reached: reached,
+			})
 		})
 	}
 	if req.GetRequestId() != "" {
@@ -208,12 +217,16 @@ func (r *run) deliver(n [6]int) {
 
 // interest finds the intent that a delivery made for itself.
 func (r *run) interest(t *trigger) *wait {
-	resp, err := r.w.Waiting.ListWaits(r.asAgent(t.owner), &waitingv1.ListWaitsRequest{AgentId: t.owner.id, PageSize: 500})
+	resp, err := r.w.Waiting.ListWaits(r.asAgent(t.owner), &waitingv1.ListWaitsRequest{
+		AgentId:  t.owner.id,
+		PageSize: 500,
+	})
 	r.fine(err)
 	for _, got := range resp.GetWaits() {
 		if r.m.waits[got.GetWaitId()] == nil && got.GetResource() == t.id {
 			w := &wait{
-				id: got.GetWaitId(), item: t.item, resource: t.id, owner: t.owner, intent: true, auto: true, kind: external,
+				id: got.GetWaitId(), item: t.item, resource: t.id, owner: t.owner, intent: true, auto: true,
+				kind:       external,
 				contentful: t.contentful, status: active, rev: 1,
 			}
 			r.m.waits[w.id], t.owner.waits = w, append(t.owner.waits, w)
@@ -239,7 +252,9 @@ func (r *run) rotate(n [6]int) {
 		want = "TRIGGER_EXPIRED"
 	}
 	before := r.w.Tails()
-	answer, err := r.w.Waits().RotateExternalTrigger(r.asAgent(t.owner), &waitingv1.RotateExternalTriggerRequest{AgentId: t.owner.id, RequestId: r.request(), TriggerId: t.id})
+	answer, err := r.w.Waits().RotateExternalTrigger(r.asAgent(t.owner), &waitingv1.RotateExternalTriggerRequest{
+		AgentId: t.owner.id, RequestId: r.request(), TriggerId: t.id,
+	})
 	if r.answered(before, err, want) {
 		r.must(answer.GetToken() != t.token, "a rotated trigger has its old secret")
 		t.old, t.token = t.token, answer.GetToken()
@@ -253,7 +268,9 @@ func (r *run) revoke(n [6]int) {
 	t := r.trigs[max(0, len(r.trigs)-1-n[1]%5)]
 	r.touched = t.owner
 	before := r.w.Tails()
-	_, err := r.w.Waits().CancelExternalTrigger(r.asAgent(t.owner), &waitingv1.CancelExternalTriggerRequest{AgentId: t.owner.id, RequestId: r.request(), TriggerId: t.id})
+	_, err := r.w.Waits().CancelExternalTrigger(r.asAgent(t.owner), &waitingv1.CancelExternalTriggerRequest{
+		AgentId: t.owner.id, RequestId: r.request(), TriggerId: t.id,
+	})
 	if r.answered(before, err, "") {
 		r.m.endTrigger(t, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)
 	}
@@ -302,7 +319,10 @@ func (r *run) cancelTimer(n [6]int) {
 	t := r.timers[max(0, len(r.timers)-1-n[1]%5)]
 	r.touched = t.owner
 	before := r.w.Tails()
-	_, err := r.w.Waits().CancelTimer(r.asAgent(t.owner), &waitingv1.CancelTimerRequest{AgentId: t.owner.id, RequestId: r.request(), TimerId: t.id})
+	_, err := r.w.Waits().CancelTimer(r.asAgent(t.owner), &waitingv1.CancelTimerRequest{
+		AgentId:   t.owner.id,
+		RequestId: r.request(), TimerId: t.id,
+	})
 	if r.answered(before, err, "") && t.status == waitingv1.TimerStatus_TIMER_STATUS_ACTIVE {
 		t.status = waitingv1.TimerStatus_TIMER_STATUS_CANCELLED
 	}
@@ -310,7 +330,10 @@ func (r *run) cancelTimer(n [6]int) {
 
 func (r *run) enqueue(n [6]int) {
 	a := r.whom(n)
-	req := &agentv1.EnqueueMessageRequest{AgentId: a.id, RequestId: r.request(), Text: "hello", Priority: agentv1.Priority(n[1] % 5)}
+	req := &agentv1.EnqueueMessageRequest{
+		AgentId: a.id, RequestId: r.request(), Text: "hello",
+		Priority: agentv1.Priority(n[1] % 5),
+	}
 	want := ""
 	if n[2]%3 == 0 {
 		req.WorkItemId = r.itemID(a, n[3])
@@ -330,7 +353,10 @@ func (r *run) enqueue(n [6]int) {
 		return
 	}
 	id := at(plain(answer), "message_id")
-	r.m.hear(a, &message{id: id, cause: id, kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, item: req.GetWorkItemId(), priority: req.GetPriority()})
+	r.m.hear(a, &message{
+		id: id, cause: id, kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT,
+		item: req.GetWorkItemId(), priority: req.GetPriority(),
+	})
 	r.m.say("agent>waiting", func() { r.m.operatorSaid(a, id, req.GetWorkItemId()) })
 	r.remember(asked{at: r.m.now, answer: answer, again: send})
 }
@@ -359,7 +385,10 @@ func (r *run) endCommand(n [6]int) {
 	r.touched = t.owner
 	reason := taskv1.TaskEndReason_TASK_END_REASON_EXITED
 	if n[2]%4 == 0 {
-		_, err := r.w.Tasks().StopTask(r.as(rpc.RoleOperator), &taskv1.StopTaskRequest{AgentId: t.owner.id, RequestId: r.request(), TaskId: t.id})
+		_, err := r.w.Tasks().StopTask(r.as(rpc.RoleOperator), &taskv1.StopTaskRequest{
+			AgentId:   t.owner.id,
+			RequestId: r.request(), TaskId: t.id,
+		})
 		r.fine(err)
 		_, err = r.w.worker.await(func(m *taskv1.ConnectResponse) bool { return m.GetStop().GetTaskId() == t.id })
 		r.fine(err)
@@ -393,7 +422,10 @@ func (r *run) advance(d time.Duration) {
 		r.happened["a command lost"] += len(lapsed)
 		for _, t := range lapsed {
 			delete(r.w.worker.leases, t.id)
-			_, err := r.w.Tasks().GetTaskOutput(r.asAgent(t.owner), &taskv1.GetTaskOutputRequest{AgentId: t.owner.id, TaskId: t.id, Block: true, Timeout: durationpb.New(50 * time.Second)})
+			_, err := r.w.Tasks().GetTaskOutput(r.asAgent(t.owner), &taskv1.GetTaskOutputRequest{
+				AgentId: t.owner.id,
+				TaskId:  t.id, Block: true, Timeout: durationpb.New(50 * time.Second),
+			})
 			r.fine(err)
 		}
 	}
@@ -401,7 +433,14 @@ func (r *run) advance(d time.Duration) {
 
 // repeatable restarts; a follower that is held back stays so.
 func (r *run) restart(n [6]int) {
-	names := [][]string{{"agent"}, {"work"}, {"waiting"}, {"task"}, {"scheduler"}, {"scheduler", "task", "waiting", "work", "agent"}}[n[1]%6]
+	names := [][]string{
+		{"agent"},
+		{"work"},
+		{"waiting"},
+		{"task"},
+		{"scheduler"},
+		{"scheduler", "task", "waiting", "work", "agent"},
+	}[n[1]%6]
 	r.settle()
 	before := r.picture()
 	at := r.w.Tails()

@@ -78,7 +78,8 @@ func TestModel_RandomHistories(t *testing.T) {
 	playing.Wait()
 	for _, h := range failed[:min(1, len(failed))] {
 		last, why := shrink(t, &h, 30*time.Second)
-		t.Fatalf("seed %d fails (%d agents, free scheduler: %t) after %d steps: %v\n%s", h.seed, h.agents, h.free, len(h.steps), why, strings.Join(last.log, "\n"))
+		t.Fatalf("seed %d fails (%d agents, free scheduler: %t) after %d steps: %v\n%s", h.seed, h.agents, h.free,
+			len(h.steps), why, strings.Join(last.log, "\n"))
 	}
 	t.Logf("%d steps in %s", taken, time.Since(began).Round(time.Millisecond))
 	for _, what := range slices.Sorted(maps.Keys(happened)) {

@@ -102,16 +102,22 @@ type asked struct {
 // newRun returns a world with agents.
 func newRun(home string, agents int, free bool) (r *run, err error) {
 	w, err := newWorld(home)
-	r = &run{w: w, free: free, revs: map[string]int64{}, happened: map[string]int{}, aborted: map[string]bool{}, m: &model{
-		now: epoch, items: map[string]*item{}, waits: map[string]*wait{}, trigs: map[string]*trigger{}, timers: map[string]*timer{},
-		tasks: map[string]*task{}, said: map[string][]func(){}, held: map[string]bool{},
-	}}
+	r = &run{
+		w: w, free: free, revs: map[string]int64{}, happened: map[string]int{}, aborted: map[string]bool{},
+		m: &model{
+			now: epoch, items: map[string]*item{}, waits: map[string]*wait{}, trigs: map[string]*trigger{},
+			timers: map[string]*timer{},
+			tasks:  map[string]*task{}, said: map[string][]func(){}, held: map[string]bool{},
+		},
+	}
 	if err != nil {
 		return r, err
 	}
 	for i := range agents {
 		id := fmt.Sprint("agent-", i)
-		_, err := w.Agents().SpawnAgent(planetest.As(w.Context(), rpc.RoleOperator), &agentv1.SpawnAgentRequest{AgentId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		_, err := w.Agents().SpawnAgent(planetest.As(w.Context(), rpc.RoleOperator), &agentv1.SpawnAgentRequest{
+			AgentId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+		})
 		if err != nil {
 			return r, err
 		}

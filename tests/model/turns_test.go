@@ -34,7 +34,10 @@ func (r *run) acquire(n [6]int) {
 		return
 	}
 	queue, open := a.inOrder(), a.turn != nil || a.paused
-	resp, err := r.w.Agents().AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{AgentIds: []string{a.id}, RunnerId: "r", Wait: durationpb.New(0), RequestId: r.request()})
+	resp, err := r.w.Agents().AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+		AgentIds: []string{a.id},
+		RunnerId: "r", Wait: durationpb.New(0), RequestId: r.request(),
+	})
 	r.fine(err)
 	if open {
 		r.must(resp.GetTurn() == nil && resp.GetPending(), "a second run of %s, or one while it is paused", a.id)
@@ -64,7 +67,8 @@ func (r *run) acquire(n [6]int) {
 		r.note("  turn %s with %v %v was shown %v", t.id, q.kind, q.tick, t.shown)
 		r.shows(a, t)
 		r.m.take(a, q, t)
-		r.must(resp.GetTurn().GetWorkItemId() == t.bound, "a turn of %s is bound to %q, the model says %q", a.id, resp.GetTurn().GetWorkItemId(), t.bound)
+		r.must(resp.GetTurn().GetWorkItemId() == t.bound, "a turn of %s is bound to %q, the model says %q", a.id,
+			resp.GetTurn().GetWorkItemId(), t.bound)
 		r.happened["bound by "+resp.GetTurn().GetBinding().String()]++
 		r.interjected(a, resp.GetInterjections())
 		r.shownQueue(a, resp.GetContext())
@@ -154,7 +158,10 @@ func (r *run) round(n [6]int) {
 	defer func() { r.inRound = false }()
 	t := a.turn
 	var calls []*call
-	kinds := []func(*agent, [6]int) *call{r.completeCall, r.updateCall, r.pickCall, r.waitForCall, r.createCall, r.completeCall, r.updateCall, r.createWaitCall, r.cancelWaitCall, r.pickCall}
+	kinds := []func(*agent, [6]int) *call{
+		r.completeCall, r.updateCall, r.pickCall, r.waitForCall, r.createCall,
+		r.completeCall, r.updateCall, r.createWaitCall, r.cancelWaitCall, r.pickCall,
+	}
 	req := &agentv1.SubmitRoundRequest{AgentId: a.id, TurnId: t.id, RunId: t.run, RoundIndex: int32(t.rounds)}
 	for k := range n[1] % 5 {
 		v := n
@@ -165,7 +172,10 @@ func (r *run) round(n [6]int) {
 		args, err := structpb.NewStruct(c.args)
 		r.fine(err)
 		calls = append(calls, c)
-		req.ToolCalls = append(req.ToolCalls, &agentv1.ToolCall{CallId: fmt.Sprint("c", k), Name: c.tool, Arguments: args})
+		req.ToolCalls = append(req.ToolCalls, &agentv1.ToolCall{
+			CallId: fmt.Sprint("c", k), Name: c.tool,
+			Arguments: args,
+		})
 	}
 	if n[2]%3 != 0 {
 		req.Text = "a report"
@@ -177,7 +187,8 @@ func (r *run) round(n [6]int) {
 	again, err := r.w.Agents().SubmitRound(r.runner(), req)
 	if err == nil {
 		for i, res := range again.GetToolResults() {
-			r.must(proto.Equal(res, resp.GetToolResults()[i]), "a repeated round answers %v, at first it was %v", res, resp.GetToolResults()[i])
+			r.must(proto.Equal(res, resp.GetToolResults()[i]), "a repeated round answers %v, at first it was %v", res,
+				resp.GetToolResults()[i])
 		}
 	}
 	r.must(err == nil, "a repeated round is refused: %v", err)
@@ -187,7 +198,9 @@ func (r *run) round(n [6]int) {
 }
 
 // results applies the calls of a round one by one and then the promotion.
-func (r *run) results(a *agent, t *turn, calls []*call, req *agentv1.SubmitRoundRequest, resp *agentv1.SubmitRoundResponse) (ended bool) {
+func (r *run) results(a *agent, t *turn, calls []*call, req *agentv1.SubmitRoundRequest,
+	resp *agentv1.SubmitRoundResponse,
+) (ended bool) {
 	text := req.GetText()
 	r.must(len(resp.GetToolResults()) == len(calls), "%d results of %d calls", len(resp.GetToolResults()), len(calls))
 	var completed []string
@@ -205,7 +218,8 @@ func (r *run) results(a *agent, t *turn, calls []*call, req *agentv1.SubmitRound
 		if got != "" {
 			continue
 		}
-		if it := r.m.items[c.completes]; it != nil && (!it.done || it.report == "" && !slices.Contains(completed, it.id)) {
+		if it := r.m.items[c.completes]; it != nil &&
+			(!it.done || it.report == "" && !slices.Contains(completed, it.id)) {
 			completed = append(completed, it.id)
 		}
 		if repeated(c.tool) {
@@ -223,7 +237,8 @@ func (r *run) results(a *agent, t *turn, calls []*call, req *agentv1.SubmitRound
 		r.m.items[promoted].report = text
 		r.m.wrote(r.m.items[promoted])
 	}
-	r.must(resp.GetPromotedWorkItemId() == promoted, "the text became the report of %q, the model says %q", resp.GetPromotedWorkItemId(), promoted)
+	r.must(resp.GetPromotedWorkItemId() == promoted, "the text became the report of %q, the model says %q",
+		resp.GetPromotedWorkItemId(), promoted)
 	ended = waits || promoted != ""
 	if promoted != "" {
 		r.happened["a promotion"]++
@@ -232,7 +247,8 @@ func (r *run) results(a *agent, t *turn, calls []*call, req *agentv1.SubmitRound
 		r.happened["a turn that a call ended"]++
 	}
 	r.happened["a call in a round"] += len(calls)
-	r.must(resp.GetTurnEnded() == ended, "the round ended the turn: %t (%s), the model says %t", resp.GetTurnEnded(), resp.GetEndReason(), ended)
+	r.must(resp.GetTurnEnded() == ended, "the round ended the turn: %t (%s), the model says %t", resp.GetTurnEnded(),
+		resp.GetEndReason(), ended)
 	if ended {
 		r.m.finish(a, true, false)
 		r.closed = append(r.closed, closedTurn{a, t.id, t.run, true})
@@ -289,7 +305,10 @@ func (r *run) finishTurn(n [6]int) {
 	}
 	t := a.turn
 	outcome := []agentv1.TurnOutcome{0, 1, 1, 2, 2, 3, 4, 1}[n[1]%8]
-	_, err := r.w.Agents().FinishTurn(r.runner(), &agentv1.FinishTurnRequest{AgentId: a.id, TurnId: t.id, RunId: t.run, Outcome: outcome})
+	_, err := r.w.Agents().FinishTurn(r.runner(), &agentv1.FinishTurnRequest{
+		AgentId: a.id, TurnId: t.id, RunId: t.run,
+		Outcome: outcome,
+	})
 	r.fine(err)
 	r.m.finish(a, outcome < 2, outcome > 2)
 	r.happened["a turn finished as "+outcome.String()]++
@@ -304,9 +323,15 @@ func (r *run) late(n [6]int) {
 	c := r.closed[max(0, len(r.closed)-1-n[1]%4)]
 	r.touched = c.a
 	before := r.w.Tails()
-	_, err := r.w.Agents().SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{AgentId: c.a.id, TurnId: c.id, RunId: c.run, RoundIndex: 99, Text: "late"})
+	_, err := r.w.Agents().SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
+		AgentId: c.a.id, TurnId: c.id,
+		RunId: c.run, RoundIndex: 99, Text: "late",
+	})
 	r.answered(before, err, "RUN_STALE", "TURN_ENDED")
-	_, err = r.w.Agents().FinishTurn(r.runner(), &agentv1.FinishTurnRequest{AgentId: c.a.id, TurnId: c.id, RunId: c.run})
+	_, err = r.w.Agents().FinishTurn(r.runner(), &agentv1.FinishTurnRequest{
+		AgentId: c.a.id, TurnId: c.id,
+		RunId: c.run,
+	})
 	r.answered(before, err, "", "RUN_STALE")
 	r.must(r.w.Tails() == before, "a late runner left a line")
 }
@@ -314,14 +339,18 @@ func (r *run) late(n [6]int) {
 // pause keeps an agent from beginning turns; resume lets it (SPEC A8).
 func (r *run) pause(n [6]int) {
 	a := r.whom(n)
-	_, err := r.w.Agents().PauseAgent(r.as(rpc.RoleOperator), &agentv1.PauseAgentRequest{AgentId: a.id, RequestId: r.request()})
+	_, err := r.w.Agents().PauseAgent(r.as(rpc.RoleOperator), &agentv1.PauseAgentRequest{
+		AgentId: a.id, RequestId: r.request(),
+	})
 	r.fine(err)
 	a.paused = true
 }
 
 func (r *run) resume(n [6]int) {
 	a := r.whom(n)
-	_, err := r.w.Agents().ResumeAgent(r.as(rpc.RoleOperator), &agentv1.ResumeAgentRequest{AgentId: a.id, RequestId: r.request()})
+	_, err := r.w.Agents().ResumeAgent(r.as(rpc.RoleOperator), &agentv1.ResumeAgentRequest{
+		AgentId: a.id, RequestId: r.request(),
+	})
 	r.fine(err)
 	a.paused = false
 }

@@ -37,13 +37,19 @@ func (w *world) connect(before *worker) (k *worker, err error) {
 }
 
 func (w *world) tryConnect(before *worker) (*worker, error) {
-	ctx, cancel := context.WithCancel(rpc.WithActor(w.Context(), rpc.Actor{Namespace: "acme", Principal: "w1", Role: rpc.RoleWorker}))
+	ctx, cancel := context.WithCancel(rpc.WithActor(w.Context(), rpc.Actor{
+		Namespace: "acme", Principal: "w1",
+		Role: rpc.RoleWorker,
+	}))
 	stream, err := taskv1.NewWorkerServiceClient(w.Conn("task")).Connect(ctx)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	k := &worker{stream: stream, cancel: cancel, heard: make(chan *taskv1.ConnectResponse, 1024), leases: map[string]int64{}}
+	k := &worker{
+		stream: stream, cancel: cancel, heard: make(chan *taskv1.ConnectResponse, 1024),
+		leases: map[string]int64{},
+	}
 	hello := &taskv1.WorkerHello{WorkerId: "w1", BootId: "b1", Capacity: 10000}
 	if before != nil {
 		k.leases = before.leases

@@ -31,11 +31,13 @@ func TestAnyClientWorks(t *testing.T) {
 	require.NoError(t, srv.Start(ctx))
 	t.Cleanup(func() { _ = srv.Kill() })
 
-	out, err := exec.CommandContext(ctx, "node", "loop.mjs", srv.GRPC, filepath.Join("..", "..", "proto")).CombinedOutput()
+	out, err := exec.CommandContext(ctx, "node", "loop.mjs", srv.GRPC, filepath.Join("..", "..", "proto")).
+		CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "idle")
 
-	conn, err := grpc.NewClient(srv.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(client.LocalCredential(srv.GRPC)))
+	conn, err := grpc.NewClient(srv.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithPerRPCCredentials(client.LocalCredential(srv.GRPC)))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	stream, err := reflection.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)

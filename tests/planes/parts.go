@@ -50,7 +50,8 @@ type Parts struct {
 
 // Build returns a service of Names, or that of boards, wired as services/app wires it. It is not started.
 func Build(name string, p Parts) (Module, error) {
-	work, waiting, tasks := workv1.NewWorkServiceClient(p.Conn("work")), waitingv1.NewWaitingServiceClient(p.Conn("waiting")), taskv1.NewTaskServiceClient(p.Conn("task"))
+	work, waiting, tasks := workv1.NewWorkServiceClient(p.Conn("work")),
+		waitingv1.NewWaitingServiceClient(p.Conn("waiting")), taskv1.NewTaskServiceClient(p.Conn("task"))
 	switch name {
 	case "agent":
 		return agentplane.New(agentplane.Config{}, agentplane.Deps{
@@ -58,24 +59,32 @@ func Build(name string, p Parts) (Module, error) {
 			Conn: func(service string) (grpc.ClientConnInterface, error) { return p.Conn(service), nil },
 		})
 	case "work":
-		return workplane.New(workplane.Config{Home: p.Home}, workplane.Deps{Deps: p.Deps, Tasks: p.Calls, Agents: p.Calls})
+		return workplane.New(workplane.Config{Home: p.Home}, workplane.Deps{
+			Deps: p.Deps, Tasks: p.Calls,
+			Agents: p.Calls,
+		})
 	case "waiting":
 		return waitingplane.New(waitingplane.Config{}, waitingplane.Deps{
 			Deps: p.Deps, Work: work, Tasks: tasks, Agents: p.Calls, Keys: keyfile.Fixed(keyfile.Of([]byte("key"))),
 		})
 	case "task":
 		return taskplane.New(taskplane.Config{}, taskplane.Deps{
-			Deps: p.Deps, Output: p.Output, Workspace: p.Calls.Workspace, OwnsItem: p.Calls.OwnsItem, Children: calls.Children{Planes: p.Calls},
+			Deps: p.Deps, Output: p.Output, Workspace: p.Calls.Workspace, OwnsItem: p.Calls.OwnsItem,
+			Children: calls.Children{Planes: p.Calls},
 		})
 	case "board":
 		return boardplane.New(boardplane.Config{LeaseTerm: p.StepLease}, boardplane.Deps{
 			Deps: p.Deps, Orchestrates: p.Calls.Orchestrates, MintRun: func(namespace, workerID, runID string) string {
-				return p.Keys.Mint(rpc.Actor{Namespace: namespace, Principal: "worker/" + workerID, Role: rpc.RoleWorker, AgentID: workerID, RunID: runID})
+				return p.Keys.Mint(rpc.Actor{
+					Namespace: namespace, Principal: "worker/" + workerID,
+					Role: rpc.RoleWorker, AgentID: workerID, RunID: runID,
+				})
 			},
 		})
 	case "scheduler":
 		return schedulerplane.New(schedulerplane.Config{Sweep: p.Sweep}, schedulerplane.Deps{
-			Sources: p.Sources, Agents: agentv1.NewAgentServiceClient(p.Conn("agent")), Work: work, Waiting: waiting, Clock: p.Clock,
+			Sources: p.Sources, Agents: agentv1.NewAgentServiceClient(p.Conn("agent")), Work: work, Waiting: waiting,
+			Clock: p.Clock,
 		})
 	}
 	return nil, fmt.Errorf("planes: there is no service %q", name)

@@ -95,7 +95,8 @@ func New(cfg Config) (*World, error) {
 	w := &World{
 		Clock: clock.NewFake(Epoch), Journals: planetest.NewJournals(), Taps: newTaps(), cfg: cfg, keys: keys,
 		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
-		output:  taskoutput.NewMemory(taskoutput.Kept), ids: map[string]*id.Sequence{}, stores: map[string]*memstore.Store{}, stops: map[string]func(ctx context.Context) error{},
+		output:  taskoutput.NewMemory(taskoutput.Kept), ids: map[string]*id.Sequence{},
+		stores: map[string]*memstore.Store{}, stops: map[string]func(ctx context.Context) error{},
 	}
 	w.calls = calls.Planes{Network: w.network}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
@@ -187,8 +188,9 @@ func (w *World) build(name string) (m Module, publish func(), err error) {
 		Sweep: 1000000 * time.Hour,
 		Deps: plane.Deps{
 			Log: w.log, Feeds: w.feeds, Clock: w.Clock, WaitClock: impatient{}, IDs: w.ids[name],
-			SegmentSize: 20 << 10, // some dozens of frames
-			Snapshots:   func(of string, _ int) (snapshot.Store, error) { return w.stores[of], nil }, SnapshotBytes: 8 << 10,
+			SegmentSize:   20 << 10, // some dozens of frames
+			Snapshots:     func(of string, _ int) (snapshot.Store, error) { return w.stores[of], nil },
+			SnapshotBytes: 8 << 10,
 			CheckRestored: func(restored, replayed journal.State) error { return pagestest.Same(restored, replayed) },
 			Sources: func(of string) ([]journal.Source, error) {
 				all, err := w.Journals.Sources(of)
@@ -307,7 +309,8 @@ func (w *World) Quiet() error {
 	go func() {
 		for {
 			before := w.Tails()
-			if err := errors.Join(waiting.Quiesce(w.ctx), agent.Quiesce(w.ctx), work.Quiesce(w.ctx), task.Quiesce(w.ctx)); err != nil {
+			if err := errors.Join(waiting.Quiesce(w.ctx), agent.Quiesce(w.ctx), work.Quiesce(w.ctx),
+				task.Quiesce(w.ctx)); err != nil {
 				done <- err
 				return
 			}

@@ -255,7 +255,8 @@ func NewQuartet(binary, dir, natsURL string, more ...string) (*Quartet, error) {
 	if natsURL != "" {
 		args = []string{"serve", "all", "--nats-url", natsURL}
 	}
-	args = append(args, "--data-dir", dir, "--grpc-addr", grpcAddr, "--http-addr", httpAddr, "--log-level", "warn", "--worker-roots", dir+"-workspace")
+	args = append(args, "--data-dir", dir, "--grpc-addr", grpcAddr, "--http-addr", httpAddr, "--log-level", "warn",
+		"--worker-roots", dir+"-workspace")
 	q.Process = Process{
 		Binary: binary, Args: append(args, more...), Log: filepath.Join(dir, "server.log"),
 		Ready: func(ctx context.Context) bool { return OK(ctx, "http://"+httpAddr+"/readyz") },
@@ -270,7 +271,8 @@ func NewNATS(binary, dir string) (*Process, string, error) {
 		return nil, "", err
 	}
 	conf := filepath.Join(dir, "nats.conf")
-	text := fmt.Sprintf("listen: %q\nmax_payload: 8388608\njetstream { store_dir: %q, sync_interval: always }\n", addr, filepath.Join(dir, "store"))
+	text := fmt.Sprintf("listen: %q\nmax_payload: 8388608\njetstream { store_dir: %q, sync_interval: always }\n", addr,
+		filepath.Join(dir, "store"))
 	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(conf, []byte(text), 0o600)); err != nil {
 		return nil, "", err
 	}

@@ -18,7 +18,8 @@ func TestAResultIsNotRepeatedAfterAChange(t *testing.T) {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		before := time.Now().Add(-time.Hour - time.Duration(len(text))*time.Second) // go test repeats nothing that read a file of the last two seconds
+		// go test repeats nothing that read a file of the last two seconds
+		before := time.Now().Add(-time.Hour - time.Duration(len(text))*time.Second)
 		require.NoError(t, os.Chtimes(path, before, before))
 	}
 	sources, err := os.ReadFile("sources.go")
@@ -31,7 +32,8 @@ func TestAResultIsNotRepeatedAfterAChange(t *testing.T) {
 	write("cmd/d/main.go", "package main\n\nfunc main() {}\n")
 	write("services/b/node_modules/e.js", "")
 	write("tests/proc/sources.go", string(sources))
-	write("tests/proc/with_test.go", "package proc\n\nimport \"testing\"\n\nfunc TestWith(t *testing.T) {\n\tif err := DependOnSources(); err != nil {\n\t\tt.Fatal(err)\n\t}\n}\n")
+	write("tests/proc/with_test.go", "package proc\n\nimport \"testing\"\n\nfunc TestWith(t *testing.T) {\n\tif err "+
+		":= DependOnSources(); err != nil {\n\t\tt.Fatal(err)\n\t}\n}\n")
 	repeated := func() bool {
 		cmd := exec.CommandContext(t.Context(), "go", "test", "./tests/proc")
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath")

@@ -1,4 +1,5 @@
-// Command s3server is an S3 server for tests: versitygw over a directory, in which a bucket is a directory and an object a file.
+// Command s3server is an S3 server for tests: versitygw over a directory, in which a bucket is a directory and an
+// object a file.
 //
 // It is a module of its own, so that the product has none of its libraries.
 package main
@@ -27,7 +28,8 @@ func main() {
 // run serves until the process is told to end.
 func run() error {
 	dir := flag.String("dir", "", "Directory of the buckets")
-	state := flag.String("state", "", "Directory for what the file system of -dir cannot keep with a file, if it has no extended attributes")
+	state := flag.String("state", "", "Directory for what the file system of -dir cannot keep with a file, if it has "+
+		"no extended attributes")
 	addr := flag.String("addr", "127.0.0.1:7070", "Address")
 	access := flag.String("access-key", "", "The only access key, to which all is allowed")
 	secret := flag.String("secret-key", "", "Its secret")
@@ -54,6 +56,7 @@ func run() error {
 	defer stop()
 	return embedgw.RunVersityGW(ctx, files, &embedgw.Config{
 		RootUserAccess: *access, RootUserSecret: *secret, Ports: []string{*addr}, CertFile: *cert, KeyFile: *key,
-		KeepAlive: true, Quiet: true, HealthPath: "/health", MaxConnections: 1000, MaxRequests: 1000, MultipartMaxParts: 10000,
+		KeepAlive: true, Quiet: true, HealthPath: "/health", MaxConnections: 1000, MaxRequests: 1000,
+		MultipartMaxParts: 10000,
 	})
 }

@@ -58,13 +58,16 @@ func newRig(t *testing.T, settings ...string) *rig {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	r := &rig{T: t, secret: "the-secret-of-the-client"}
 	var err error
-	r.issuer, err = issuer.New(issuer.Behaviour{ClientID: "console", Secret: r.secret, Claims: map[string]any{"tenant": "acme", "groups": []string{"viewers", "developers"}}})
+	r.issuer, err = issuer.New(issuer.Behaviour{ClientID: "console", Secret: r.secret, Claims: map[string]any{
+		"tenant": "acme", "groups": []string{"viewers", "developers"},
+	}})
 	require.NoError(t, err)
 	t.Cleanup(r.issuer.Close)
 	file := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(file, []byte(r.secret+"\n"), 0o600))
 	r.srv, err = proc.NewQuartet(built.path, filepath.Join(t.TempDir(), "data"), "", append([]string{
-		"--log-level", "debug", "--oidc-issuer", r.issuer.URL, "--oidc-audience", "quartet", "--oidc-namespace-claim", "tenant", "--oidc-role-claim", "groups",
+		"--log-level", "debug", "--oidc-issuer", r.issuer.URL, "--oidc-audience", "quartet", "--oidc-namespace-claim",
+		"tenant", "--oidc-role-claim", "groups",
 		"--oidc-roles", "developers=operator", "--oidc-client-id", "console", "--oidc-client-secret-file", file,
 	}, settings...)...)
 	require.NoError(t, err)
@@ -134,9 +137,11 @@ func TestG17_SignInWithAProvider(t *testing.T) {
 	require.Equal(t, 200, me.status, me.body)
 	var who map[string]any
 	require.NoError(t, json.Unmarshal([]byte(me.body), &who))
-	require.Equal(t, []any{"acme", "oidc:ann", "ROLE_OPERATOR"}, []any{who["namespace"], who["principal"], who["role"]}, "as a token of a program")
+	require.Equal(t, []any{"acme", "oidc:ann", "ROLE_OPERATOR"}, []any{who["namespace"], who["principal"], who["role"]},
+		"as a token of a program")
 	require.Equal(t, 401, r.send(http.MethodGet, "/v1/whoami").status, "the cookie alone is no credential")
-	require.Equal(t, 403, r.send(http.MethodGet, "/v1/whoami", "X-Quartet-Console", "1", "Origin", "https://evil.example").status)
+	require.Equal(t, 403, r.send(http.MethodGet, "/v1/whoami", "X-Quartet-Console", "1", "Origin",
+		"https://evil.example").status)
 
 	// It outlives the server, and the provider.
 	require.NoError(t, r.srv.Kill())
@@ -144,12 +149,14 @@ func TestG17_SignInWithAProvider(t *testing.T) {
 	require.Equal(t, 200, r.whoami().status)
 
 	require.Equal(t, 403, r.send(http.MethodDelete, "/ui/session").status)
-	require.Equal(t, 204, r.send(http.MethodDelete, "/ui/session", "X-Quartet-Console", "1", "Origin", "http://"+r.srv.HTTP).status)
+	require.Equal(t, 204, r.send(http.MethodDelete, "/ui/session", "X-Quartet-Console", "1", "Origin",
+		"http://"+r.srv.HTTP).status)
 	require.Equal(t, 401, r.whoami().status, "signed out")
 
 	// An ID token of this client is no credential of a program.
 	require.Equal(t, 401, r.send(http.MethodGet, "/v1/whoami", "Authorization", "Bearer "+r.issuer.Token(nil)).status)
-	require.Equal(t, 200, r.send(http.MethodGet, "/v1/whoami", "Authorization", "Bearer "+r.issuer.Token(map[string]any{"aud": "quartet"})).status)
+	require.Equal(t, 200, r.send(http.MethodGet, "/v1/whoami", "Authorization",
+		"Bearer "+r.issuer.Token(map[string]any{"aud": "quartet"})).status)
 
 	// Pages of others and other hosts begin none.
 	require.Equal(t, 403, r.send(http.MethodGet, "/ui/oidc/start", "Sec-Fetch-Site", "cross-site").status)
@@ -203,7 +210,8 @@ func TestG17_RefusedSignIns(t *testing.T) {
 	r.issuer.Behave(claims("exp", time.Now().Add(2*time.Second).Unix()))
 	r.newBrowser()
 	require.Equal(t, 200, r.send(http.MethodGet, "/ui/oidc/start").status)
-	require.Eventually(t, func() bool { return r.whoami().status == 401 }, time.Minute, 50*time.Millisecond, "the session ends with the token")
+	require.Eventually(t, func() bool { return r.whoami().status == 401 }, time.Minute, 50*time.Millisecond,
+		"the session ends with the token")
 	r.silent()
 
 	// Stopping records them; what the claims do not give is no refused login, as for programs.
@@ -238,16 +246,27 @@ func TestG17_SettingsThatAreRefused(t *testing.T) {
 	proc.Long(t)
 	r := newRig(t)
 	for says, settings := range map[string][]string{
-		"oidc-client-secret-file": {"--oidc-client-id", "x", "--oidc-client-secret-file", filepath.Join(t.TempDir(), "none")},
-		"need oidc-issuer":        {"--oidc-client-id", "x"},
-		"needs public-url":        {"--oidc-client-id", "x", "--http-addr", "0.0.0.0:0", "--grpc-addr", "127.0.0.1:0"},
-		"must be an https":        {"--oidc-client-id", "x", "--oidc-redirect-url", "http://quartet.example.com/ui/oidc/callback"},
-		"it follows from":         {"--oidc-client-id", "x", "--http-addr", "0.0.0.0:0", "--public-url", "http://quartet.example.com"},
+		"oidc-client-secret-file": {
+			"--oidc-client-id", "x", "--oidc-client-secret-file",
+			filepath.Join(t.TempDir(), "none"),
+		},
+		"need oidc-issuer": {"--oidc-client-id", "x"},
+		"needs public-url": {"--oidc-client-id", "x", "--http-addr", "0.0.0.0:0", "--grpc-addr", "127.0.0.1:0"},
+		"must be an https": {
+			"--oidc-client-id", "x", "--oidc-redirect-url",
+			"http://quartet.example.com/ui/oidc/callback",
+		},
+		"it follows from": {
+			"--oidc-client-id", "x", "--http-addr", "0.0.0.0:0", "--public-url",
+			"http://quartet.example.com",
+		},
 	} {
 		if !strings.Contains(says, "issuer") {
-			settings = append(settings, "--oidc-issuer", r.issuer.URL, "--oidc-audience", "quartet", "--oidc-namespace", "acme", "--oidc-role-claim", "groups", "--oidc-roles", "developers=operator")
+			settings = append(settings, "--oidc-issuer", r.issuer.URL, "--oidc-audience", "quartet", "--oidc-namespace",
+				"acme", "--oidc-role-claim", "groups", "--oidc-roles", "developers=operator")
 		}
-		out, err := exec.CommandContext(r.soon(), built.path, append([]string{"dev", "--data-dir", t.TempDir()}, settings...)...).CombinedOutput()
+		out, err := exec.CommandContext(r.soon(), built.path, append([]string{"dev", "--data-dir", t.TempDir()},
+			settings...)...).CombinedOutput()
 		require.Error(t, err, says)
 		require.Contains(t, string(out), says)
 	}

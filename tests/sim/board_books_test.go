@@ -24,8 +24,8 @@ func (b *books) was(kind, id, state string) bool {
 	return b.had[kind+" "+id+" "+state]
 }
 
-// endedBefore reports whether a board ended so long ago that its log may have been removed, in a world that keeps history for a time. Clocks
-// are set forward and back by up to 20 s.
+// endedBefore reports whether a board ended so long ago that its log may have been removed, in a world that keeps
+// history for a time. Clocks are set forward and back by up to 20 s.
 func (b *books) endedBefore(board string, history time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,8 +72,9 @@ var held = []string{"CLAIMED", "RUNNING"}
 // open are the states of a step that may still be changed.
 var open = []string{"PENDING", "READY", "CLAIMED", "RUNNING", "BLOCKED", "FAILED"}
 
-// boardRecord follows boards: steps go through their states in order, by the run that holds them; a step is claimed only when all that it
-// depends on is completed; a run claims one step, and ends once; nothing happens on a board that has ended.
+// boardRecord follows boards: steps go through their states in order, by the run that holds them; a step is claimed
+// only when all that it depends on is completed; a run claims one step, and ends once; nothing happens on a board that
+// has ended.
 func (b *books) boardRecord(ev *journal.Event) {
 	board := ev.SessionID + "/" + ev.TaskID
 	step := board + "/" + ev.StepID
@@ -149,7 +150,8 @@ func (b *books) addStep(ev *journal.Event, board string, s *boardv1.StepInput) {
 func (b *books) complete(ev *journal.Event, step string) {
 	for _, on := range b.needs[step] {
 		if state := b.records["step "+on]; state != "COMPLETED" {
-			b.violation("%s of step %s at wal_seq %d, which depends on %s, and that is %s", ev.Type, step, ev.WalSeq, on, state)
+			b.violation("%s of step %s at wal_seq %d, which depends on %s, and that is %s", ev.Type, step, ev.WalSeq,
+				on, state)
 		}
 	}
 }
@@ -157,7 +159,8 @@ func (b *books) complete(ev *journal.Event, step string) {
 // held follows a report of the run that holds a step.
 func (b *books) held(ev *journal.Event, step, to string, from ...string) {
 	if holder := b.records["holder of "+step]; ev.ActorRunID != holder {
-		b.violation("%s of step %s at wal_seq %d by run %q, and %q holds it", ev.Type, step, ev.WalSeq, ev.ActorRunID, holder)
+		b.violation("%s of step %s at wal_seq %d by run %q, and %q holds it", ev.Type, step, ev.WalSeq, ev.ActorRunID,
+			holder)
 	}
 	b.become(ev, "step", step, to, from...)
 	b.had["report "+ev.ActorRunID+" "+to] = true
@@ -167,7 +170,8 @@ func (b *books) held(ev *journal.Event, step, to string, from ...string) {
 func (b *books) ends(ev *journal.Event, step, to string) {
 	holder := b.records["holder of "+step]
 	if strings.HasPrefix(ev.ActorRunID, "run_") && ev.ActorRunID != holder {
-		b.violation("%s of step %s at wal_seq %d by run %s, and %q holds it", ev.Type, step, ev.WalSeq, ev.ActorRunID, holder)
+		b.violation("%s of step %s at wal_seq %d by run %s, and %q holds it", ev.Type, step, ev.WalSeq, ev.ActorRunID,
+			holder)
 	}
 	b.had["report "+ev.ActorRunID+" "+to] = true
 	if holder != "" {
@@ -188,7 +192,8 @@ func (b *books) let(ev *journal.Event, step, run string) {
 	b.move(ev, "run", run, "released", "holds")
 }
 
-// results are the end of a task, and what became of it: the agent is told it once, by a message or by the answer of its call.
+// results are the end of a task, and what became of it: the agent is told it once, by a message or by the answer of its
+// call.
 type results struct {
 	ended, messages, noted int
 	answered               bool
@@ -219,7 +224,8 @@ func (c *consequences) task(payload any) error {
 func (c *consequences) noted(id string) error {
 	r := c.ofTask(id)
 	if r.noted++; r.noted > r.ended {
-		return fmt.Errorf("the waiting plane noted %d times that task %s ended, which it did %d times", r.noted, id, r.ended)
+		return fmt.Errorf("the waiting plane noted %d times that task %s ended, which it did %d times", r.noted, id,
+			r.ended)
 	}
 	return nil
 }

@@ -37,7 +37,10 @@ type runName struct {
 }
 
 func newBoardCalls(w *world, k *known, name string, seed uint64) *boardCalls {
-	return &boardCalls{client: newClient(w, k, name, seed), boards: boardv1.NewBoardServiceClient(w.conn(nil, name, "board"))}
+	return &boardCalls{
+		client: newClient(w, k, name, seed),
+		boards: boardv1.NewBoardServiceClient(w.conn(nil, name, "board")),
+	}
 }
 
 // run makes n calls.
@@ -71,31 +74,49 @@ func (c *boardCalls) one() {
 	case k < 12 && len(c.runs) > 0:
 		r := c.runs[c.rnd.IntN(len(c.runs))]
 		call("CancelWorkerRun", func(ctx context.Context) error {
-			_, err := c.boards.CancelWorkerRun(ctx, &boardv1.CancelWorkerRunRequest{SessionId: r.session, BoardId: r.board, RunId: r.run, RequestId: request})
+			_, err := c.boards.CancelWorkerRun(ctx, &boardv1.CancelWorkerRunRequest{
+				SessionId: r.session,
+				BoardId:   r.board, RunId: r.run, RequestId: request,
+			})
 			return err
 		})
 	case k < 16:
-		to := []boardv1.StepStatus{boardv1.StepStatus_STEP_STATUS_COMPLETED, boardv1.StepStatus_STEP_STATUS_FAILED, boardv1.StepStatus_STEP_STATUS_BLOCKED, boardv1.StepStatus_STEP_STATUS_PENDING}[c.rnd.IntN(4)]
+		to := []boardv1.StepStatus{
+			boardv1.StepStatus_STEP_STATUS_COMPLETED, boardv1.StepStatus_STEP_STATUS_FAILED,
+			boardv1.StepStatus_STEP_STATUS_BLOCKED, boardv1.StepStatus_STEP_STATUS_PENDING,
+		}[c.rnd.IntN(4)]
 		c.change(ctx, "UpdateStep", func(ctx context.Context, id string) ([]string, error) {
-			r, err := c.boards.UpdateStep(ctx, &boardv1.UpdateStepRequest{SessionId: b.session, BoardId: b.board, StepId: step, Status: to, RequestId: id, Reason: "because"})
+			r, err := c.boards.UpdateStep(ctx, &boardv1.UpdateStepRequest{
+				SessionId: b.session, BoardId: b.board,
+				StepId: step, Status: to, RequestId: id, Reason: "because",
+			})
 			return r.GetEventIds(), err
 		})
 	case k < 22:
 		op := c.operation(step, request)
 		c.change(ctx, "UpdateBoard", func(ctx context.Context, id string) ([]string, error) {
-			r, err := c.boards.UpdateBoard(ctx, &boardv1.UpdateBoardRequest{SessionId: b.session, BoardId: b.board, RequestId: id, Operations: []*boardv1.Operation{op}})
+			r, err := c.boards.UpdateBoard(ctx, &boardv1.UpdateBoardRequest{
+				SessionId: b.session, BoardId: b.board,
+				RequestId: id, Operations: []*boardv1.Operation{op},
+			})
 			return r.GetEventIds(), err
 		})
 	case k < 25:
 		c.read(ctx, b)
 	case k < 26:
 		c.change(ctx, "CompleteBoard", func(ctx context.Context, id string) ([]string, error) {
-			r, err := c.boards.CompleteBoard(ctx, &boardv1.CompleteBoardRequest{SessionId: b.session, BoardId: b.board, RequestId: id})
+			r, err := c.boards.CompleteBoard(ctx, &boardv1.CompleteBoardRequest{
+				SessionId: b.session, BoardId: b.board,
+				RequestId: id,
+			})
 			return r.GetEventIds(), err
 		})
 	case k < 27:
 		call("CancelBoard", func(ctx context.Context) error {
-			_, err := c.boards.CancelBoard(ctx, &boardv1.CancelBoardRequest{SessionId: b.session, BoardId: b.board, RequestId: request, Reason: "because"})
+			_, err := c.boards.CancelBoard(ctx, &boardv1.CancelBoardRequest{
+				SessionId: b.session, BoardId: b.board,
+				RequestId: request, Reason: "because",
+			})
 			return err
 		})
 	default:
@@ -112,7 +133,9 @@ func (c *boardCalls) orchestrator(session string) context.Context {
 }
 
 // change makes a mutation of a board that may be repeated.
-func (c *boardCalls) change(ctx context.Context, what string, call func(ctx context.Context, id string) ([]string, error)) {
+func (c *boardCalls) change(ctx context.Context, what string, call func(ctx context.Context, id string) ([]string,
+	error),
+) {
 	request := c.request()
 	var events []string
 	ask := func() error {
@@ -127,17 +150,22 @@ func (c *boardCalls) change(ctx context.Context, what string, call func(ctx cont
 	if !c.w.books.has("board", request) {
 		c.k.violation("%s: %s %s was answered and is not in the journal", c.name, what, request)
 	}
-	c.answered = append(c.answered, answered{at: time.Now(), what: what, id: fmt.Sprint(events), again: func() (string, error) {
-		err := ask()
-		return fmt.Sprint(events), err
-	}})
+	c.answered = append(c.answered, answered{
+		at: time.Now(), what: what, id: fmt.Sprint(events),
+		again: func() (string, error) {
+			err := ask()
+			return fmt.Sprint(events), err
+		},
+	})
 }
 
 // operation returns a random operation on a board.
 func (c *boardCalls) operation(step, request string) *boardv1.Operation {
 	switch c.rnd.IntN(6) {
 	case 0:
-		return &boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_ADD_STEP, Step: &boardv1.StepInput{StepId: "added-" + request, Title: "added", DependsOnStepIds: []string{step}}}
+		return &boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_ADD_STEP, Step: &boardv1.StepInput{
+			StepId: "added-" + request, Title: "added", DependsOnStepIds: []string{step},
+		}}
 	case 1:
 		return &boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_CANCEL_STEP, StepId: step, Reason: "because"}
 	case 2, 3:
@@ -166,8 +194,13 @@ func (c *boardCalls) create() {
 		}
 		steps = append(steps, s)
 	}
-	_, err := mutate(c.client, ctx, "board", "CreateBoard", func(r *boardv1.CreateBoardResponse) string { return r.GetBoard().GetBoardId() }, func(ctx context.Context, id string) (*boardv1.CreateBoardResponse, error) {
-		return c.boards.CreateBoard(ctx, &boardv1.CreateBoardRequest{SessionId: b.session, BoardId: b.board, WalName: b.board, Title: "a board", Steps: steps, DefaultWorkerPoolId: pool, RequestId: id})
+	_, err := mutate(c.client, ctx, "board", "CreateBoard", func(r *boardv1.CreateBoardResponse) string {
+		return r.GetBoard().GetBoardId()
+	}, func(ctx context.Context, id string) (*boardv1.CreateBoardResponse, error) {
+		return c.boards.CreateBoard(ctx, &boardv1.CreateBoardRequest{
+			SessionId: b.session, BoardId: b.board,
+			WalName: b.board, Title: "a board", Steps: steps, DefaultWorkerPoolId: pool, RequestId: id,
+		})
 	})
 	if err != nil {
 		if c.w.ctx.Err() == nil {
@@ -185,16 +218,26 @@ func (c *boardCalls) create() {
 func (c *boardCalls) open(ctx context.Context, b boardName) {
 	limit := durationpb.New(time.Duration(5+c.rnd.IntN(60)) * time.Second)
 	parallel := int32(1 + c.rnd.IntN(3))
-	_, _ = mutate(c.client, ctx, "board", "OpenStandingDispatch", func(r *boardv1.OpenStandingDispatchResponse) string { return r.GetDispatch().GetDispatchId() }, func(ctx context.Context, id string) (*boardv1.OpenStandingDispatchResponse, error) {
-		return c.boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{SessionId: b.session, BoardId: b.board, MaxParallel: parallel, StepTimeout: limit, RequestId: id})
+	_, _ = mutate(c.client, ctx, "board", "OpenStandingDispatch", func(r *boardv1.OpenStandingDispatchResponse) string {
+		return r.GetDispatch().GetDispatchId()
+	}, func(ctx context.Context, id string) (*boardv1.OpenStandingDispatchResponse, error) {
+		return c.boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{
+			SessionId: b.session,
+			BoardId:   b.board, MaxParallel: parallel, StepTimeout: limit, RequestId: id,
+		})
 	})
 }
 
 // dispatch starts a run on a worker.
 func (c *boardCalls) dispatch(ctx context.Context, b boardName) {
 	limit := durationpb.New(time.Duration(5+c.rnd.IntN(60)) * time.Second)
-	resp, err := mutate(c.client, ctx, "board", "DispatchWorker", func(r *boardv1.DispatchWorkerResponse) string { return r.GetRun().GetRunId() }, func(ctx context.Context, id string) (*boardv1.DispatchWorkerResponse, error) {
-		return c.boards.DispatchWorker(ctx, &boardv1.DispatchWorkerRequest{SessionId: b.session, BoardId: b.board, Timeout: limit, Wait: durationpb.New(0), RequestId: id})
+	resp, err := mutate(c.client, ctx, "board", "DispatchWorker", func(r *boardv1.DispatchWorkerResponse) string {
+		return r.GetRun().GetRunId()
+	}, func(ctx context.Context, id string) (*boardv1.DispatchWorkerResponse, error) {
+		return c.boards.DispatchWorker(ctx, &boardv1.DispatchWorkerRequest{
+			SessionId: b.session, BoardId: b.board,
+			Timeout: limit, Wait: durationpb.New(0), RequestId: id,
+		})
 	})
 	if err == nil {
 		c.runs = append(c.runs, runName{b, resp.GetRun().GetRunId()})
@@ -211,13 +254,15 @@ func (c *boardCalls) read(ctx context.Context, b boardName) {
 	})
 	switch {
 	case c.w.ctx.Err() != nil:
-	case err != nil && fault.From(err).Reason() == fault.HistoryRemoved && c.w.books.endedBefore(b.key(), c.w.history()):
+	case err != nil && fault.From(err).Reason() == fault.HistoryRemoved &&
+		c.w.books.endedBefore(b.key(), c.w.history()):
 	case err != nil:
 		c.k.violation("%s: board %s was created, and reading it is refused: %w", c.name, b, err)
 	default:
 		for _, s := range got.GetSteps() {
 			if !c.w.books.was("step", b.key()+"/"+s.GetStepId(), stepState(s.GetStatus())) {
-				c.k.violation("%s: step %s of board %s is shown as %s, which it never was in the journal", c.name, s.GetStepId(), b, s.GetStatus())
+				c.k.violation("%s: step %s of board %s is shown as %s, which it never was in the journal", c.name,
+					s.GetStepId(), b, s.GetStatus())
 			}
 		}
 	}
@@ -254,7 +299,10 @@ const boardCapacity = 2
 
 func newBoardWorker(w *world, k *known, name string, seed uint64) *boardWorker {
 	c := newClient(w, k, name, seed)
-	return &boardWorker{client: c, id: name, conn: boardv1.NewBoardWorkerServiceClient(w.conn(nil, name, "board")), changed: make(chan struct{}, 1)}
+	return &boardWorker{
+		client: c, id: name, conn: boardv1.NewBoardWorkerServiceClient(w.conn(nil, name, "board")),
+		changed: make(chan struct{}, 1),
+	}
 }
 
 // run holds streams until ctx ends, one after the other.
@@ -298,9 +346,13 @@ func (w *boardWorker) session(ctx context.Context, patience time.Duration) {
 	stream, err := w.conn.Connect(ctx)
 	held := w.holding()
 	if err == nil {
-		err = stream.Send(&boardv1.ConnectRequest{Want: int32(boardCapacity - min(boardCapacity, len(held))), Hello: &boardv1.BoardWorkerHello{
-			WorkerId: w.id, BootId: fmt.Sprintf("%s-%d", w.id, w.boots), WorkerPoolIds: []string{pool}, Capacity: boardCapacity, RunIds: held,
-		}})
+		err = stream.Send(&boardv1.ConnectRequest{
+			Want: int32(boardCapacity - min(boardCapacity, len(held))),
+			Hello: &boardv1.BoardWorkerHello{
+				WorkerId: w.id, BootId: fmt.Sprintf("%s-%d", w.id, w.boots), WorkerPoolIds: []string{pool},
+				Capacity: boardCapacity, RunIds: held,
+			},
+		})
 	}
 	if err == nil {
 		_, err = stream.Header()
@@ -498,8 +550,8 @@ func (w *boardWorker) wake() {
 	}
 }
 
-// boardsAtRest compares the boards of a quiet system with the books. Without workers no step is held; working says that they are still
-// there, so that none that they may claim is left.
+// boardsAtRest compares the boards of a quiet system with the books. Without workers no step is held; working says that
+// they are still there, so that none that they may claim is left.
 func (c *client) boardsAtRest(working bool) error {
 	ctx := planetest.As(c.w.ctx, rpc.RoleOperator)
 	boards := boardv1.NewBoardServiceClient(c.w.conn(nil, c.name, "board"))
@@ -509,7 +561,10 @@ func (c *client) boardsAtRest(working bool) error {
 			return err
 		}
 		for _, listed := range list.GetBoards() {
-			resp, err := boards.InspectBoard(ctx, &boardv1.InspectBoardRequest{SessionId: session, BoardId: listed.GetBoardId()})
+			resp, err := boards.InspectBoard(ctx, &boardv1.InspectBoardRequest{
+				SessionId: session,
+				BoardId:   listed.GetBoardId(),
+			})
 			if err != nil {
 				return err
 			}
@@ -526,13 +581,17 @@ func (c *client) boardAtRest(resp *boardv1.InspectBoardResponse, working bool) e
 	name := boardName{b.GetSessionId(), b.GetBoardId()}
 	for _, s := range b.GetSteps() {
 		if state := c.w.books.state("step", name.key()+"/"+s.GetStepId()); state != stepState(s.GetStatus()) {
-			return fmt.Errorf("step %s of board %s is %s, and the journal says %s", s.GetStepId(), name, s.GetStatus(), state)
+			return fmt.Errorf("step %s of board %s is %s, and the journal says %s", s.GetStepId(), name, s.GetStatus(),
+				state)
 		}
-		held := s.GetStatus() == boardv1.StepStatus_STEP_STATUS_CLAIMED || s.GetStatus() == boardv1.StepStatus_STEP_STATUS_RUNNING
+		held := s.GetStatus() == boardv1.StepStatus_STEP_STATUS_CLAIMED ||
+			s.GetStatus() == boardv1.StepStatus_STEP_STATUS_RUNNING
 		if held && !working {
-			return fmt.Errorf("step %s of board %s is held by run %s, and no worker is there", s.GetStepId(), name, s.GetClaimedByRunId())
+			return fmt.Errorf("step %s of board %s is held by run %s, and no worker is there", s.GetStepId(), name,
+				s.GetClaimedByRunId())
 		}
-		open := len(resp.GetDispatches()) > 0 && b.GetStatus() == boardv1.BoardStatus_BOARD_STATUS_RUNNING && !b.GetTerminating()
+		open := len(resp.GetDispatches()) > 0 && b.GetStatus() == boardv1.BoardStatus_BOARD_STATUS_RUNNING &&
+			!b.GetTerminating()
 		if s.GetStatus() == boardv1.StepStatus_STEP_STATUS_READY && open && working {
 			return fmt.Errorf("step %s of board %s is ready, and workers that may claim it do not", s.GetStepId(), name)
 		}

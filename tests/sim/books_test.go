@@ -59,7 +59,12 @@ type page struct {
 }
 
 func newBooks() *books {
-	b := &books{pages: map[string]*page{}, asked: map[string]int{}, requests: map[string]uint64{}, records: map[string]string{}, had: map[string]bool{}, needs: map[string][]string{}, over: map[string]time.Time{}, counts: map[string]int64{}, changes: map[string]int{}, types: map[string]int{}, effects: newConsequences(), copied: newPublished()}
+	b := &books{
+		pages: map[string]*page{}, asked: map[string]int{}, requests: map[string]uint64{},
+		records: map[string]string{}, had: map[string]bool{}, needs: map[string][]string{},
+		over: map[string]time.Time{}, counts: map[string]int64{}, changes: map[string]int{}, types: map[string]int{},
+		effects: newConsequences(), copied: newPublished(),
+	}
 	for _, p := range journals {
 		b.pages[p] = &page{positions: map[string]float64{}}
 	}
@@ -115,7 +120,8 @@ func (b *books) shown(reply any) {
 	case *workv1.GetWorkItemResponse:
 		items = append(items, r.GetWorkItem())
 	case *workv1.GetWorkQueueResponse:
-		items = slices.Concat(items, r.GetTriggeredBlocked(), r.GetQueuedRunnable(), r.GetWaitingForOperator(), r.GetBlocked(), r.GetCompletedRecent())
+		items = slices.Concat(items, r.GetTriggeredBlocked(), r.GetQueuedRunnable(), r.GetWaitingForOperator(),
+			r.GetBlocked(), r.GetCompletedRecent())
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -181,7 +187,8 @@ func (b *books) stored(plane string, seq uint64, f framelog.Frame) {
 	}
 	p.end = end
 	if f.Generation < p.generation {
-		b.violation("%s: frame %d is of generation %d and was stored in generation %d: a writer was not fenced", plane, seq, f.Generation, p.generation)
+		b.violation("%s: frame %d is of generation %d and was stored in generation %d: a writer was not fenced", plane,
+			seq, f.Generation, p.generation)
 	}
 	for _, line := range lines.Split(f.Body) {
 		raw, err := journal.ParseLine(line)
@@ -211,7 +218,8 @@ func (b *books) line(plane string, seq uint64, p *page, ev *journal.Event) {
 	if ev.RequestHash != "" {
 		k := plane + " " + ev.RequestID
 		if at, ok := b.requests[k]; ok && at != seq {
-			b.violation("%s: request %s was executed in frame %d and again in frame %d (%s)", plane, ev.RequestID, at, seq, ev.Type)
+			b.violation("%s: request %s was executed in frame %d and again in frame %d (%s)", plane, ev.RequestID, at,
+				seq, ev.Type)
 		}
 		b.requests[k] = seq
 	}
@@ -253,7 +261,8 @@ func text(ev *journal.Event, field string) string    { return own(ev)[field].Get
 func (b *books) move(ev *journal.Event, kind, id, to string, from ...string) {
 	k := kind + " " + id
 	if !slices.Contains(from, b.records[k]) {
-		b.violation("%s of %s %s at wal_seq %d, which is %q and must be one of %q", ev.Type, kind, id, ev.WalSeq, b.records[k], from)
+		b.violation("%s of %s %s at wal_seq %d, which is %q and must be one of %q", ev.Type, kind, id, ev.WalSeq,
+			b.records[k], from)
 	}
 	b.records[k] = to
 }
@@ -289,7 +298,8 @@ func (b *books) agentRecord(ev *journal.Event) {
 		b.move(ev, "agent", p.GetAgent().GetAgentId(), "there", "")
 	case *agentv1.MessageQueued:
 		if m := p.GetMessage(); m.GetTick() != nil && b.records["turn of "+m.GetAgentId()] != "" {
-			b.violation("tick %s of %s was queued during turn %s (SPEC D2)", m.GetMessageId(), m.GetAgentId(), b.records["turn of "+m.GetAgentId()])
+			b.violation("tick %s of %s was queued during turn %s (SPEC D2)", m.GetMessageId(), m.GetAgentId(),
+				b.records["turn of "+m.GetAgentId()])
 		} else if m.GetTimerId() != "" || m.GetTriggerId() != "" {
 			b.move(ev, "message because of", m.GetCausationId(), "there", "")
 		}
@@ -315,7 +325,8 @@ func (b *books) agentRecord(ev *journal.Event) {
 		b.move(ev, "turn of", t.GetAgentId(), t.GetTurnId(), "")
 		b.move(ev, "turn", t.GetTurnId(), "open", "")
 		b.rise(ev, "lease generation", t.GetAgentId(), t.GetLeaseGeneration())
-		if t.GetAcquireRequestId() != "" && t.GetAgentId() != goneAgent { // SPEC X2; who is deleted gives its requests free
+		// SPEC X2; who is deleted gives its requests free
+		if t.GetAcquireRequestId() != "" && t.GetAgentId() != goneAgent {
 			b.move(ev, "turn for request", requestOf(t), t.GetTurnId(), "")
 		}
 	case *agentv1.TurnCompleted:
@@ -324,7 +335,8 @@ func (b *books) agentRecord(ev *journal.Event) {
 		b.ended(ev, p.GetTurn())
 	case *agentv1.TurnInterrupted:
 		b.ended(ev, p.GetTurn())
-		if t := p.GetTurn(); t.GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED && t.GetAcquireRequestId() != "" && t.GetAgentId() != goneAgent {
+		if t := p.GetTurn(); t.GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED &&
+			t.GetAcquireRequestId() != "" && t.GetAgentId() != goneAgent {
 			b.move(ev, "turn for request", requestOf(t), "", t.GetTurnId()) // no runner has it
 		}
 	case *agentv1.TurnAborted:
@@ -345,8 +357,10 @@ func requestOf(t *agentv1.Turn) string {
 
 func (b *books) ended(ev *journal.Event, t *agentv1.Turn) {
 	b.move(ev, "turn of", t.GetAgentId(), "", t.GetTurnId())
-	if _, processed := b.records["processed by "+t.GetTurnId()]; processed && t.GetState() != agentv1.TurnState_TURN_STATE_COMPLETED {
-		b.violation("turn %s of %s ended as %s, and its message counts as processed", t.GetTurnId(), t.GetAgentId(), t.GetState())
+	if _, processed := b.records["processed by "+t.GetTurnId()]; processed &&
+		t.GetState() != agentv1.TurnState_TURN_STATE_COMPLETED {
+		b.violation("turn %s of %s ended as %s, and its message counts as processed", t.GetTurnId(), t.GetAgentId(),
+			t.GetState())
 	}
 	b.move(ev, "turn", t.GetTurnId(), "over", "open")
 }
@@ -372,7 +386,8 @@ func (b *books) workRecord(ev *journal.Event) {
 	if w, ok := ev.Payload.(interface {
 		GetWorkItem() *workv1.WorkItemRecord
 	}); ok && w.GetWorkItem() != nil {
-		if k, n := "revision of item "+w.GetWorkItem().GetWorkItemId(), w.GetWorkItem().GetRevision(); n >= b.counts[k] {
+		if k, n := "revision of item "+w.GetWorkItem().GetWorkItemId(), w.GetWorkItem().GetRevision(); n >=
+			b.counts[k] {
 			b.counts[k] = n // a pick does not change it
 		} else {
 			b.violation("%s: %s is %d after %d", ev.Type, k, n, b.counts[k])
@@ -398,7 +413,8 @@ func (b *books) waitingRecord(ev *journal.Event) {
 		b.move(ev, "timer", p.GetTimer().GetTimerId(), "active", "active")
 		b.rise(ev, "firing", p.GetTimer().GetTimerId(), p.GetTimer().GetFireCount())
 		if p.GetDueAt().AsTime().After(ev.CreatedAt) {
-			b.violation("timer %s fired at %s, before its time %s", p.GetTimer().GetTimerId(), ev.CreatedAt, p.GetDueAt().AsTime())
+			b.violation("timer %s fired at %s, before its time %s", p.GetTimer().GetTimerId(), ev.CreatedAt,
+				p.GetDueAt().AsTime())
 		}
 		b.move(ev, "firing", p.GetTimer().GetTimerId()+p.GetDueAt().AsTime().String(), "fired", "")
 	case *waitingv1.TimerCancelled:

@@ -46,7 +46,10 @@ type address struct {
 }
 
 func newKnown() *known {
-	return &known{items: map[string][]string{}, waits: map[string][]string{}, timers: map[string][]string{}, owners: map[string]string{}, tasks: map[string][]string{}, refusals: map[string]int{}}
+	return &known{
+		items: map[string][]string{}, waits: map[string][]string{}, timers: map[string][]string{},
+		owners: map[string]string{}, tasks: map[string][]string{}, refusals: map[string]int{},
+	}
 }
 
 func (k *known) violation(format string, args ...any) {
@@ -161,7 +164,9 @@ func (c *client) until(ctx context.Context, what string, call func(ctx context.C
 
 // mutate makes a mutation. id returns the record that an answer names; what is stored in a journal under the request
 // must be there when the answer is.
-func mutate[R proto.Message](c *client, ctx context.Context, plane, what string, id func(R) string, call func(ctx context.Context, requestID string) (R, error)) (R, error) { //nolint:revive // the client is the receiver
+func mutate[R proto.Message](c *client, ctx context.Context, plane, what string, id func(R) string,
+	call func(ctx context.Context, requestID string) (R, error),
+) (R, error) { //nolint:revive // the client is the receiver
 	request := c.request()
 	var resp R
 	ask := func() error {
@@ -191,9 +196,14 @@ func mutate[R proto.Message](c *client, ctx context.Context, plane, what string,
 // spawn creates the agents.
 func (c *client) spawn() {
 	for _, a := range agents {
-		_, _ = mutate(c, planetest.As(c.w.ctx, rpc.RoleOperator), "agent", "SpawnAgent", func(r *agentv1.SpawnAgentResponse) string { return r.GetAgent().GetAgentId() }, func(ctx context.Context, id string) (*agentv1.SpawnAgentResponse, error) {
-			return c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: a, RequestId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
-		})
+		_, _ = mutate(c, planetest.As(c.w.ctx, rpc.RoleOperator), "agent", "SpawnAgent",
+			func(r *agentv1.SpawnAgentResponse) string { return r.GetAgent().GetAgentId() },
+			func(ctx context.Context, id string) (*agentv1.SpawnAgentResponse, error) {
+				return c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+					AgentId: a, RequestId: id,
+					Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+				})
+			})
 	}
 }
 
@@ -225,13 +235,21 @@ func (c *client) one() {
 	case k < 38:
 		c.read(ctx, a, item)
 	case k < 44:
-		_, _ = mutate(c, ctx, "work", "PickWorkItem", func(r *workv1.PickWorkItemResponse) string { return r.GetWorkItem().GetWorkItemId() }, func(ctx context.Context, id string) (*workv1.PickWorkItemResponse, error) {
-			return c.work.PickWorkItem(ctx, &workv1.PickWorkItemRequest{AgentId: a, RequestId: id, WorkItemId: item, Reason: "because"})
+		_, _ = mutate(c, ctx, "work", "PickWorkItem", func(r *workv1.PickWorkItemResponse) string {
+			return r.GetWorkItem().GetWorkItemId()
+		}, func(ctx context.Context, id string) (*workv1.PickWorkItemResponse, error) {
+			return c.work.PickWorkItem(ctx, &workv1.PickWorkItemRequest{
+				AgentId: a, RequestId: id, WorkItemId: item,
+				Reason: "because",
+			})
 		})
 	case k < 48:
 		id := c.request()
 		_ = c.until(ctx, "CompleteWorkItem", func(ctx context.Context) error {
-			_, err := c.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: a, RequestId: id, WorkItemId: item})
+			_, err := c.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
+				AgentId: a, RequestId: id,
+				WorkItemId: item,
+			})
 			return err
 		})
 	case k < 60:
@@ -247,7 +265,10 @@ func (c *client) one() {
 	case k < 70 && timer != "":
 		id := c.request()
 		_ = c.until(ctx, "CancelTimer", func(ctx context.Context) error {
-			_, err := c.waiting.CancelTimer(ctx, &waitingv1.CancelTimerRequest{AgentId: a, RequestId: id, TimerId: timer})
+			_, err := c.waiting.CancelTimer(ctx, &waitingv1.CancelTimerRequest{
+				AgentId: a, RequestId: id,
+				TimerId: timer,
+			})
 			return err
 		})
 	case k < 75:
@@ -270,7 +291,8 @@ func (c *client) repeat() {
 		return
 	}
 	was := c.answered[n%len(c.answered)]
-	// The product keeps history for longer than it remembers requests: 2 days at least, and 24 hours. What a world removes earlier has no first answer.
+	// The product keeps history for longer than it remembers requests: 2 days at least, and 24 hours. What a world
+	// removes earlier has no first answer.
 	if h := c.w.history(); time.Since(was.at) > 20*time.Hour || h > 0 && time.Since(was.at) > h/2 {
 		return
 	}
@@ -291,8 +313,13 @@ func (c *client) create(ctx context.Context, a string) {
 	}
 	value := c.request()
 	begin := c.w.q.Steps()
-	resp, err := mutate(c, ctx, "work", "CreateWorkItem", func(r *workv1.CreateWorkItemResponse) string { return r.GetWorkItem().GetWorkItemId() }, func(ctx context.Context, id string) (*workv1.CreateWorkItemResponse, error) {
-		return c.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: a, RequestId: id, Objective: value, PlanStatus: status})
+	resp, err := mutate(c, ctx, "work", "CreateWorkItem", func(r *workv1.CreateWorkItemResponse) string {
+		return r.GetWorkItem().GetWorkItemId()
+	}, func(ctx context.Context, id string) (*workv1.CreateWorkItemResponse, error) {
+		return c.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+			AgentId: a, RequestId: id, Objective: value,
+			PlanStatus: status,
+		})
 	})
 	if err != nil {
 		return
@@ -382,7 +409,9 @@ func (c *client) waitFor(ctx context.Context, a, item string) {
 	if c.rnd.IntN(4) == 0 {
 		req.RecheckAfter = durationpb.New(time.Duration(1+c.rnd.IntN(40)) * time.Second)
 	}
-	resp, err := mutate(c, ctx, "waiting", "WaitFor", func(r *waitingv1.WaitForResponse) string { return r.GetWait().GetWaitId() }, func(ctx context.Context, id string) (*waitingv1.WaitForResponse, error) {
+	resp, err := mutate(c, ctx, "waiting", "WaitFor", func(r *waitingv1.WaitForResponse) string {
+		return r.GetWait().GetWaitId()
+	}, func(ctx context.Context, id string) (*waitingv1.WaitForResponse, error) {
 		req := proto.CloneOf(req)
 		req.RequestId = id
 		return c.waiting.WaitFor(ctx, req)
@@ -395,14 +424,19 @@ func (c *client) waitFor(ctx context.Context, a, item string) {
 }
 
 func (c *client) timer(ctx context.Context, a, item string) {
-	req := &waitingv1.CreateTimerRequest{AgentId: a, Description: "tick", After: durationpb.New(time.Duration(1+c.rnd.IntN(30)) * time.Second)}
+	req := &waitingv1.CreateTimerRequest{
+		AgentId: a, Description: "tick",
+		After: durationpb.New(time.Duration(1+c.rnd.IntN(30)) * time.Second),
+	}
 	if c.rnd.IntN(2) == 0 {
 		req.WorkItemId = item
 	}
 	if c.rnd.IntN(3) == 0 {
 		req.Every, req.Count = durationpb.New(time.Duration(5+c.rnd.IntN(20))*time.Second), int64(1+c.rnd.IntN(3))
 	}
-	resp, err := mutate(c, ctx, "waiting", "CreateTimer", func(r *waitingv1.CreateTimerResponse) string { return r.GetTimer().GetTimerId() }, func(ctx context.Context, id string) (*waitingv1.CreateTimerResponse, error) {
+	resp, err := mutate(c, ctx, "waiting", "CreateTimer", func(r *waitingv1.CreateTimerResponse) string {
+		return r.GetTimer().GetTimerId()
+	}, func(ctx context.Context, id string) (*waitingv1.CreateTimerResponse, error) {
 		req := proto.CloneOf(req)
 		req.RequestId = id
 		return c.waiting.CreateTimer(ctx, req)
@@ -425,11 +459,13 @@ func (c *client) trigger(ctx context.Context, a, item string) {
 	if c.rnd.IntN(4) == 0 {
 		req.ExpiresAt = timestamppb.New(c.w.shift.Now().Add(time.Duration(20+c.rnd.IntN(60)) * time.Second))
 	}
-	resp, err := mutate(c, ctx, "waiting", "CreateExternalTrigger", func(r *waitingv1.CreateExternalTriggerResponse) string { return r.GetTrigger().GetTriggerId() }, func(ctx context.Context, id string) (*waitingv1.CreateExternalTriggerResponse, error) {
-		req := proto.CloneOf(req)
-		req.RequestId = id
-		return c.waiting.CreateExternalTrigger(ctx, req)
-	})
+	resp, err := mutate(c, ctx, "waiting", "CreateExternalTrigger",
+		func(r *waitingv1.CreateExternalTriggerResponse) string { return r.GetTrigger().GetTriggerId() },
+		func(ctx context.Context, id string) (*waitingv1.CreateExternalTriggerResponse, error) {
+			req := proto.CloneOf(req)
+			req.RequestId = id
+			return c.waiting.CreateExternalTrigger(ctx, req)
+		})
 	if err == nil && resp.GetToken() != "" {
 		c.k.mu.Lock()
 		defer c.k.mu.Unlock()
@@ -451,7 +487,10 @@ func (c *client) deliver() {
 	c.k.mu.Unlock()
 	request := c.request()
 	err := c.until(planetest.As(c.w.ctx, rpc.RoleService), "DeliverTrigger", func(ctx context.Context) error {
-		_, err := c.waiting.DeliverTrigger(ctx, &waitingv1.DeliverTriggerRequest{Token: token, RequestId: request, Body: []byte("news " + request), ContentType: "text/plain"})
+		_, err := c.waiting.DeliverTrigger(ctx, &waitingv1.DeliverTriggerRequest{
+			Token: token, RequestId: request,
+			Body: []byte("news " + request), ContentType: "text/plain",
+		})
 		return err
 	})
 	c.k.mu.Lock()
@@ -466,11 +505,13 @@ func (c *client) say(a, item string) {
 	if c.rnd.IntN(2) == 0 {
 		req.WorkItemId = item
 	}
-	_, _ = mutate(c, planetest.As(c.w.ctx, rpc.RoleOperator), "agent", "EnqueueMessage", func(r *agentv1.EnqueueMessageResponse) string { return r.GetMessageId() }, func(ctx context.Context, id string) (*agentv1.EnqueueMessageResponse, error) {
-		req := proto.CloneOf(req)
-		req.RequestId = id
-		return c.agents.EnqueueMessage(ctx, req)
-	})
+	_, _ = mutate(c, planetest.As(c.w.ctx, rpc.RoleOperator), "agent", "EnqueueMessage",
+		func(r *agentv1.EnqueueMessageResponse) string { return r.GetMessageId() },
+		func(ctx context.Context, id string) (*agentv1.EnqueueMessageResponse, error) {
+			req := proto.CloneOf(req)
+			req.RequestId = id
+			return c.agents.EnqueueMessage(ctx, req)
+		})
 }
 
 // halt pauses an agent and resumes it.

@@ -25,7 +25,8 @@ import (
 	taskoutput "quartet/services/task/output"
 )
 
-// executions are what the workers of a run did: what each execution of a command wrote, by task and generation of its lease.
+// executions are what the workers of a run did: what each execution of a command wrote, by task and generation of its
+// lease.
 type executions struct {
 	mu   sync.Mutex
 	all  map[string]map[int64]*execution
@@ -76,8 +77,8 @@ func (e *executions) expected(taskID string, n int64) []byte {
 	return all[:min(int64(len(all)), n)]
 }
 
-// commandWorker executes commands as far as the task plane sees: it reports the start of each, its output and its end, over
-// streams that break, and it loses its commands when its process is started anew.
+// commandWorker executes commands as far as the task plane sees: it reports the start of each, its output and its end,
+// over streams that break, and it loses its commands when its process is started anew.
 type commandWorker struct {
 	*client
 	id     string
@@ -109,10 +110,14 @@ type command struct {
 
 func newCommandWorker(w *world, k *known, name string, seed uint64, did *executions) *commandWorker {
 	c := newClient(w, k, name, seed)
-	return &commandWorker{client: c, id: name, conn: taskv1.NewWorkerServiceClient(w.conn(nil, name, "task")), did: did, changed: make(chan struct{}, 1)}
+	return &commandWorker{
+		client: c, id: name, conn: taskv1.NewWorkerServiceClient(w.conn(nil, name, "task")), did: did,
+		changed: make(chan struct{}, 1),
+	}
 }
 
-// planned returns random numbers that follow from what a command is, so that they do not depend on the order in which goroutines run.
+// planned returns random numbers that follow from what a command is, so that they do not depend on the order in which
+// goroutines run.
 func planned(what ...any) *rand.Rand {
 	sum := sha256.Sum256([]byte(fmt.Sprint(what...)))
 	return rand.New(rand.NewPCG(binary.BigEndian.Uint64(sum[:8]), 1))
@@ -228,7 +233,9 @@ func (w *commandWorker) session(ctx context.Context, patience time.Duration) {
 		default:
 		}
 		if err = ctx.Err(); err == nil && beat {
-			err = stream.Send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Heartbeat{Heartbeat: &taskv1.WorkerHeartbeat{RunningTaskIds: w.holding()}}})
+			err = stream.Send(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Heartbeat{
+				Heartbeat: &taskv1.WorkerHeartbeat{RunningTaskIds: w.holding()},
+			}})
 		}
 		if err == nil {
 			err = w.report(stream.Send, sent)
@@ -284,17 +291,25 @@ func (w *commandWorker) due(sent map[*command]*reported) (all []*taskv1.ConnectR
 		c := w.commands[id]
 		if sent[c] == nil {
 			sent[c] = &reported{offset: c.acked}
-			all = append(all, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Started{Started: &taskv1.CommandStarted{TaskId: id, LeaseGeneration: c.gen}}})
+			all = append(all, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Started{
+				Started: &taskv1.CommandStarted{TaskId: id, LeaseGeneration: c.gen},
+			}})
 		}
 		r := sent[c]
 		if c.input > r.input {
 			r.input = c.input
-			all = append(all, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_InputTaken{InputTaken: &taskv1.CommandInputTaken{TaskId: id, LeaseGeneration: c.gen, InputSeq: c.input}}})
+			all = append(all, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_InputTaken{
+				InputTaken: &taskv1.CommandInputTaken{TaskId: id, LeaseGeneration: c.gen, InputSeq: c.input},
+			}})
 		}
 		if fresh := c.x.wrote[r.offset-c.x.base:]; len(fresh) > 0 {
-			all = append(all, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Output{Output: &taskv1.CommandOutput{
-				TaskId: id, LeaseGeneration: c.gen, Chunk: &taskv1.OutputChunk{Offset: r.offset, Stream: taskv1.OutputStream_OUTPUT_STREAM_STDOUT, Data: bytes.Clone(fresh)},
-			}}})
+			all = append(all, &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Output{
+				Output: &taskv1.CommandOutput{
+					TaskId: id, LeaseGeneration: c.gen, Chunk: &taskv1.OutputChunk{
+						Offset: r.offset, Stream: taskv1.OutputStream_OUTPUT_STREAM_STDOUT, Data: bytes.Clone(fresh),
+					},
+				},
+			}})
 			r.offset += int64(len(fresh))
 		}
 		if c.ended != nil && !r.ended {
@@ -359,7 +374,10 @@ func (w *commandWorker) accept(l *taskv1.CommandLease) {
 func (w *commandWorker) execute(c *command) {
 	plan := planned("command ", c.task.GetTaskId(), c.gen)
 	chunks := plan.IntN(5)
-	end := &taskv1.CommandEnded{TaskId: c.task.GetTaskId(), LeaseGeneration: c.gen, Reason: taskv1.TaskEndReason_TASK_END_REASON_EXITED, ExitCode: new(int32)}
+	end := &taskv1.CommandEnded{
+		TaskId: c.task.GetTaskId(), LeaseGeneration: c.gen,
+		Reason: taskv1.TaskEndReason_TASK_END_REASON_EXITED, ExitCode: new(int32),
+	}
 	for n := range chunks + 1 {
 		over := time.NewTimer(time.Duration(plan.Int64N(int64(6 * time.Second))))
 		stopped := c.stopped
@@ -425,8 +443,10 @@ func (w *commandWorker) acknowledged(a *taskv1.ReportAck) {
 		c.abandon()
 		delete(w.commands, a.GetTaskId())
 	default:
-		if piece, err := w.w.output.Read(context.Background(), c.ns, a.GetTaskId(), taskoutput.FromEnd(1), 1); err != nil || piece.End < a.GetOutputBytes() {
-			w.k.violation("output of command %s is acknowledged up to %d, and is stored up to %d: %w", a.GetTaskId(), a.GetOutputBytes(), piece.End, err)
+		if piece, err := w.w.output.Read(context.Background(), c.ns, a.GetTaskId(), taskoutput.FromEnd(1), 1); err !=
+			nil || piece.End < a.GetOutputBytes() {
+			w.k.violation("output of command %s is acknowledged up to %d, and is stored up to %d: %w", a.GetTaskId(),
+				a.GetOutputBytes(), piece.End, err)
 		}
 		c.acked = max(c.acked, a.GetOutputBytes())
 	}
@@ -439,7 +459,9 @@ type outputs struct {
 }
 
 // Append implements output.Store.
-func (s *outputs) Append(ctx context.Context, namespace, taskID string, chunk *taskv1.OutputChunk) (end int64, err error) {
+func (s *outputs) Append(ctx context.Context, namespace, taskID string, chunk *taskv1.OutputChunk) (end int64,
+	err error,
+) {
 	err = s.seam.Change(ctx, fmt.Sprintf("append %s %d", taskID, chunk.GetOffset()), func() (err error) {
 		end, err = s.Store.Append(context.WithoutCancel(ctx), namespace, taskID, chunk)
 		return err
@@ -456,7 +478,9 @@ func unavailable(err error) error {
 }
 
 // Read implements output.Store.
-func (s *outputs) Read(ctx context.Context, namespace, taskID string, offset int64, limit int) (taskoutput.Piece, error) {
+func (s *outputs) Read(ctx context.Context, namespace, taskID string, offset int64, limit int) (taskoutput.Piece,
+	error,
+) {
 	if err := s.seam.Look(ctx, fmt.Sprintf("read %s %d", taskID, offset)); err != nil {
 		return taskoutput.Piece{}, unavailable(err)
 	}
@@ -471,7 +495,10 @@ type commandCalls struct {
 }
 
 func newCommandCalls(w *world, k *known, name string, seed uint64) *commandCalls {
-	return &commandCalls{client: newClient(w, k, name, seed), tasks: taskv1.NewTaskServiceClient(w.conn(nil, name, "task"))}
+	return &commandCalls{
+		client: newClient(w, k, name, seed),
+		tasks:  taskv1.NewTaskServiceClient(w.conn(nil, name, "task")),
+	}
 }
 
 // run makes n calls.
@@ -495,13 +522,19 @@ func (c *commandCalls) one() {
 	case k < 10:
 		request := c.request()
 		_ = c.until(planetest.As(c.w.ctx, rpc.RoleOperator), "StopTask", func(ctx context.Context) error {
-			_, err := c.tasks.StopTask(ctx, &taskv1.StopTaskRequest{AgentId: c.owner(task), TaskId: task, RequestId: request})
+			_, err := c.tasks.StopTask(ctx, &taskv1.StopTaskRequest{
+				AgentId: c.owner(task), TaskId: task,
+				RequestId: request,
+			})
 			return err
 		})
 	case k < 13:
 		request := c.request()
 		_ = c.until(planetest.As(c.w.ctx, rpc.RoleOperator), "SendTaskInput", func(ctx context.Context) error {
-			_, err := c.tasks.SendTaskInput(ctx, &taskv1.SendTaskInputRequest{AgentId: c.owner(task), TaskId: task, RequestId: request, Text: "input\n"})
+			_, err := c.tasks.SendTaskInput(ctx, &taskv1.SendTaskInputRequest{
+				AgentId: c.owner(task), TaskId: task,
+				RequestId: request, Text: "input\n",
+			})
 			return err
 		})
 	case k < 17:
@@ -520,16 +553,25 @@ func (c *commandCalls) owner(task string) string {
 
 // exec starts a command.
 func (c *commandCalls) exec(ctx context.Context, a string) {
-	req := &taskv1.ExecCommandRequest{AgentId: a, YieldTime: durationpb.New(time.Duration(c.rnd.IntN(4)) * time.Second), Command: &taskv1.CommandSpec{
-		Cmd: "true", Workdir: "/", AcceptsInput: c.rnd.IntN(2) == 0, RestartPolicy: taskv1.RestartPolicy(c.rnd.IntN(3)),
-	}}
+	req := &taskv1.ExecCommandRequest{
+		AgentId: a, YieldTime: durationpb.New(time.Duration(c.rnd.IntN(4)) * time.Second),
+		Command: &taskv1.CommandSpec{
+			Cmd: "true", Workdir: "/", AcceptsInput: c.rnd.IntN(2) == 0,
+			RestartPolicy: taskv1.RestartPolicy(c.rnd.IntN(3)),
+		},
+	}
 	c.k.mu.Lock()
 	if item := c.item(a); c.rnd.IntN(2) == 0 {
 		req.WorkItemId = item
 	}
 	c.k.mu.Unlock()
-	resp, err := mutate(c.client, ctx, "task", "ExecCommand", func(r *taskv1.ExecCommandResponse) string { return r.GetHandle().GetTaskId() }, func(ctx context.Context, id string) (*taskv1.ExecCommandResponse, error) {
-		one := &taskv1.ExecCommandRequest{AgentId: req.GetAgentId(), YieldTime: req.GetYieldTime(), Command: req.GetCommand(), WorkItemId: req.GetWorkItemId(), RequestId: id}
+	resp, err := mutate(c.client, ctx, "task", "ExecCommand", func(r *taskv1.ExecCommandResponse) string {
+		return r.GetHandle().GetTaskId()
+	}, func(ctx context.Context, id string) (*taskv1.ExecCommandResponse, error) {
+		one := &taskv1.ExecCommandRequest{
+			AgentId: req.GetAgentId(), YieldTime: req.GetYieldTime(),
+			Command: req.GetCommand(), WorkItemId: req.GetWorkItemId(), RequestId: id,
+		}
 		return c.tasks.ExecCommand(ctx, one)
 	})
 	if err != nil {
@@ -557,7 +599,10 @@ func (c *client) checkOutput(task string) error {
 	c.k.mu.Unlock()
 	var got *taskv1.GetTaskOutputResponse
 	err := c.until(planetest.As(c.w.ctx, rpc.RoleOperator), "GetTaskOutput", func(ctx context.Context) (err error) {
-		got, err = tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: agent, TaskId: task, MaxBytes: 1 << 19})
+		got, err = tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{
+			AgentId: agent, TaskId: task,
+			MaxBytes: 1 << 19,
+		})
 		return err
 	})
 	if err != nil {
@@ -569,7 +614,8 @@ func (c *client) checkOutput(task string) error {
 	return nil
 }
 
-// commandsAtRest checks that no command is left that nobody executes, and that the output of each is what was acknowledged.
+// commandsAtRest checks that no command is left that nobody executes, and that the output of each is what was
+// acknowledged.
 func (c *client) commandsAtRest() error {
 	ctx := planetest.As(c.w.ctx, rpc.RoleOperator)
 	tasks := taskv1.NewTaskServiceClient(c.w.conn(nil, c.name, "task"))
@@ -588,8 +634,10 @@ func (c *client) commandsAtRest() error {
 			if err := c.checkOutput(t.GetTaskId()); err != nil {
 				return err
 			}
-			if n := int64(len(c.w.did.expected(t.GetTaskId(), 1<<40))); t.GetEndReason() == taskv1.TaskEndReason_TASK_END_REASON_EXITED && t.GetOutputBytes() != n {
-				return fmt.Errorf("task %s exited and has %d bytes of output; it wrote %d", t.GetTaskId(), t.GetOutputBytes(), n)
+			if n := int64(len(c.w.did.expected(t.GetTaskId(), 1<<40))); t.GetEndReason() ==
+				taskv1.TaskEndReason_TASK_END_REASON_EXITED && t.GetOutputBytes() != n {
+				return fmt.Errorf("task %s exited and has %d bytes of output; it wrote %d", t.GetTaskId(),
+					t.GetOutputBytes(), n)
 			}
 		}
 	}

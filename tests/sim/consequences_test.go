@@ -11,8 +11,8 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// consequences are what events of one plane must bring about in another one, exactly once (SPEC R8): no event may be passed
-// over, and none may have its effect twice. It is part of the books.
+// consequences are what events of one plane must bring about in another one, exactly once (SPEC R8): no event may be
+// passed over, and none may have its effect twice. It is part of the books.
 type consequences struct {
 	due  map[string]int // what must come, by what it is
 	came map[string]int
@@ -38,7 +38,8 @@ type operatorWait struct {
 
 func newConsequences() *consequences {
 	return &consequences{
-		due: map[string]int{}, came: map[string]int{}, firings: map[string]*firings{}, tasks: map[string]*results{}, shown: map[string]int64{},
+		due: map[string]int{}, came: map[string]int{}, firings: map[string]*firings{}, tasks: map[string]*results{},
+		shown:  map[string]int64{},
 		asking: map[string]*operatorWait{}, queued: map[string]map[string]int{},
 	}
 }
@@ -80,7 +81,8 @@ func (c *consequences) read(plane, agentID, itemID string, payload any) error {
 	case *waitingv1.WaitRechecked:
 		c.must("%s is woken by recheck %s", agentID, p.GetWait().GetWaitId())
 	case *waitingv1.WaitRegistered:
-		if w := p.GetWait(); w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT && w.GetWorkItemId() != "" {
+		if w := p.GetWait(); w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR &&
+			w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT && w.GetWorkItemId() != "" {
 			c.asking[w.GetWaitId()] = &operatorWait{agent: agentID, item: w.GetWorkItemId()}
 		}
 	case *waitingv1.WaitCancelled:
@@ -125,7 +127,8 @@ func (c *consequences) message(payload any, m *agentv1.Message) error {
 	switch payload.(type) {
 	case *agentv1.MessageQueued:
 		if m.GetTick() != nil && len(lane) > 0 {
-			return fmt.Errorf("tick %s of %s was queued behind %d messages: a tick is for an agent with nothing to do (SPEC D2)", m.GetMessageId(), m.GetAgentId(), len(lane))
+			return fmt.Errorf("tick %s of %s was queued behind %d messages: a tick is for an agent with nothing to "+
+				"do (SPEC D2)", m.GetMessageId(), m.GetAgentId(), len(lane))
 		}
 		lane[m.GetMessageId()]++
 		return c.arrived(m)
@@ -155,11 +158,13 @@ func (c *consequences) arrived(m *agentv1.Message) error {
 		f, n := c.firingsOf(m.GetTimerId()), int64(0)
 		f.queued++
 		if _, err := fmt.Sscanf(m.GetCausationId(), m.GetTimerId()+"/%d", &n); err != nil {
-			return fmt.Errorf("message %s is about timer %s because of %q", m.GetMessageId(), m.GetTimerId(), m.GetCausationId())
+			return fmt.Errorf("message %s is about timer %s because of %q", m.GetMessageId(), m.GetTimerId(),
+				m.GetCausationId())
 		}
 		for earlier := range f.alone {
 			if earlier < n {
-				return fmt.Errorf("firing %d of timer %s brought a message, and firing %d did not", n, m.GetTimerId(), earlier)
+				return fmt.Errorf("firing %d of timer %s brought a message, and firing %d did not", n, m.GetTimerId(),
+					earlier)
 			}
 		}
 		clear(f.alone) // this message may stand for those that were not consumed when it was queued
@@ -186,7 +191,8 @@ func (c *consequences) atRest() error {
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.tasks)) {
 		if r := c.tasks[id]; r.ended != 1 || r.noted != 1 || r.messages == 0 && !r.answered {
-			return fmt.Errorf("task %s ended %d times, and the waiting plane noted it %d times; the agent has %d messages about it, and the call was answered: %t", id, r.ended, r.noted, r.messages, r.answered)
+			return fmt.Errorf("task %s ended %d times, and the waiting plane noted it %d times; the agent has %d "+
+				"messages about it, and the call was answered: %t", id, r.ended, r.noted, r.messages, r.answered)
 		}
 	}
 	for _, timer := range slices.Sorted(maps.Keys(c.firings)) {
@@ -196,7 +202,8 @@ func (c *consequences) atRest() error {
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.asking)) {
 		if w := c.asking[id]; w.answeredBy != "" {
-			return fmt.Errorf("wait %s of item %s for an operator goes on, and message %s answered it", id, w.item, w.answeredBy)
+			return fmt.Errorf("wait %s of item %s for an operator goes on, and message %s answered it", id, w.item,
+				w.answeredBy)
 		}
 	}
 	return nil
@@ -205,7 +212,8 @@ func (c *consequences) atRest() error {
 // consumed checks an active wait of a quiet system: what completed turns have shown of it is consumed (SPEC P2).
 func (c *consequences) consumed(w *waitingv1.Wait) error {
 	if n := min(c.shown[w.GetWaitId()], w.GetTriggerCount()); w.GetConsumedCount() < n {
-		return fmt.Errorf("turns have shown %d triggers of wait %s, and it has consumed %d", n, w.GetWaitId(), w.GetConsumedCount())
+		return fmt.Errorf("turns have shown %d triggers of wait %s, and it has consumed %d", n, w.GetWaitId(),
+			w.GetConsumedCount())
 	}
 	return nil
 }

@@ -98,7 +98,10 @@ func (r *run) spoil(frames []framelog.Frame) spoiled {
 		return spoiled{fmt.Sprintf("frame %d of %d is missing", at, len(frames)), at, slices.Delete(frames, at, at+1)}
 	case 2:
 		n := 1 + r.rnd.IntN(min(5, len(frames)-1))
-		return spoiled{fmt.Sprintf("the last %d of %d frames are missing", n, len(frames)), len(frames), frames[:len(frames)-n]}
+		return spoiled{
+			fmt.Sprintf("the last %d of %d frames are missing", n, len(frames)), len(frames),
+			frames[:len(frames)-n],
+		}
 	}
 	frames[at], frames[at+1] = frames[at+1], frames[at]
 	return spoiled{fmt.Sprintf("frames %d and %d of %d are in the wrong order", at, at+1, len(frames)), at, frames}
@@ -117,7 +120,8 @@ func (c *client) readOf(plane string) (err error) {
 	case "board":
 		err = c.readBoards(ctx)
 	case "task":
-		_, err = taskv1.NewTaskServiceClient(c.w.conn(nil, c.name, "task")).ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agents[0]})
+		_, err = taskv1.NewTaskServiceClient(c.w.conn(nil, c.name, "task")).
+			ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agents[0]})
 	}
 	return err
 }
@@ -131,7 +135,10 @@ func (c *client) readBoards(ctx context.Context) error {
 			return err
 		}
 		for _, b := range list.GetBoards() {
-			if _, err := boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: session, BoardId: b.GetBoardId()}); err != nil {
+			if _, err := boards.GetBoard(ctx, &boardv1.GetBoardRequest{
+				SessionId: session,
+				BoardId:   b.GetBoardId(),
+			}); err != nil {
 				return err
 			}
 		}

@@ -43,7 +43,10 @@ func (c *client) liveAndGo() {
 		_ = c.until(ctx, what, func(ctx context.Context) error { return call(ctx, id) })
 	}
 	call("SpawnAgent", func(ctx context.Context, id string) error {
-		_, err := c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: goneAgent, RequestId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		_, err := c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			AgentId: goneAgent, RequestId: id,
+			Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+		})
 		return err
 	})
 	for range callsOfClient {
@@ -54,29 +57,44 @@ func (c *client) liveAndGo() {
 		switch k := c.rnd.IntN(6); {
 		case k < 2 || item == "":
 			call("CreateWorkItem", func(ctx context.Context, id string) error {
-				resp, err := c.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: goneAgent, RequestId: id, Objective: text, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY})
+				resp, err := c.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+					AgentId: goneAgent, RequestId: id,
+					Objective: text, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY,
+				})
 				item = resp.GetWorkItem().GetWorkItemId()
 				return err
 			})
 		case k < 3:
 			call("WaitFor", func(ctx context.Context, id string) error {
-				_, err := c.waiting.WaitFor(ctx, &waitingv1.WaitForRequest{AgentId: goneAgent, RequestId: id, WorkItemId: item, Reason: text, Wake: waitingv1.Wake_WAKE_EXTERNAL})
+				_, err := c.waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
+					AgentId: goneAgent, RequestId: id,
+					WorkItemId: item, Reason: text, Wake: waitingv1.Wake_WAKE_EXTERNAL,
+				})
 				return err
 			})
 		case k < 4:
 			call("CreateTimer", func(ctx context.Context, id string) error {
-				_, err := c.waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{AgentId: goneAgent, RequestId: id, Description: text, After: durationpb.New(20 * time.Second)})
+				_, err := c.waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
+					AgentId: goneAgent, RequestId: id,
+					Description: text, After: durationpb.New(20 * time.Second),
+				})
 				return err
 			})
 		default:
 			call("EnqueueMessage", func(ctx context.Context, id string) error {
-				_, err := c.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: goneAgent, RequestId: id, Text: text, Priority: agentv1.Priority_PRIORITY_NORMAL})
+				_, err := c.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+					AgentId: goneAgent, RequestId: id,
+					Text: text, Priority: agentv1.Priority_PRIORITY_NORMAL,
+				})
 				return err
 			})
 		}
 	}
 	call("DeleteAgent", func(ctx context.Context, id string) error {
-		_, err := c.agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{AgentId: goneAgent, RequestId: id, Reason: goneWord})
+		_, err := c.agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{
+			AgentId: goneAgent, RequestId: id,
+			Reason: goneWord,
+		})
 		c.k.mu.Lock()
 		defer c.k.mu.Unlock()
 		c.k.gone = c.k.gone || err == nil
@@ -103,7 +121,10 @@ func (r *run) erased() error {
 		if fault.From(err).Code() != codes.NotFound {
 			return fmt.Errorf("%s was erased, and reading it is answered with: %w", goneAgent, err)
 		}
-		_, err = c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: goneAgent, RequestId: "again", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		_, err = c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			AgentId: goneAgent, RequestId: "again",
+			Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+		})
 		if fault.From(err).Code() != codes.AlreadyExists {
 			return fmt.Errorf("%s was erased, and creating it again is answered with: %w", goneAgent, err)
 		}

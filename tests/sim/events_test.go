@@ -30,7 +30,10 @@ type published struct {
 }
 
 func newPublished() *published {
-	return &published{stored: map[string][]string{}, frames: map[string]map[uint64]int{}, number: map[string]int{}, next: map[string]int{}, gone: map[string]bool{}}
+	return &published{
+		stored: map[string][]string{}, frames: map[string]map[uint64]int{}, number: map[string]int{},
+		next: map[string]int{}, gone: map[string]bool{},
+	}
 }
 
 // event notes an event that a plane has stored.
@@ -90,7 +93,8 @@ func (p *published) read(m *nats.Msg) error {
 		n, ok := p.frames[plane][end.Seq]
 		p.skip(plane, n)
 		if !ok || n > p.next[plane] {
-			return fmt.Errorf("EVENTS has a position behind frame %d of %s, and %d of its events", end.Seq, plane, p.next[plane])
+			return fmt.Errorf("EVENTS has a position behind frame %d of %s, and %d of its events", end.Seq, plane,
+				p.next[plane])
 		}
 		return nil
 	}
@@ -105,7 +109,8 @@ func (p *published) read(m *nats.Msg) error {
 	case !ok:
 		return fmt.Errorf("event %s of %s is published and not stored", ev.ID, plane)
 	case n > p.next[plane]:
-		return fmt.Errorf("event %s of %s is the %d. of its journal, and is published after %d", ev.ID, plane, n+1, p.next[plane])
+		return fmt.Errorf("event %s of %s is the %d. of its journal, and is published after %d", ev.ID, plane, n+1,
+			p.next[plane])
 	}
 	p.next[plane] = max(p.next[plane], n+1)
 	return nil
@@ -131,10 +136,14 @@ func (p *published) check() error {
 // publish begins to copy the journal of a plane to EVENTS, as a process does for what it serves.
 func (w *world) publish(l *life) (*bus.Publisher, error) {
 	name := l.tag + "/events"
-	log := archive.NewLog(&sim.Log{Queue: w.q, Of: l.proc, Name: name, Inner: w.logs[l.name], Disk: &w.disk}, w.archives[l.name], framelog.PartitionName(l.name, 0))
+	log := archive.NewLog(&sim.Log{Queue: w.q, Of: l.proc, Name: name, Inner: w.logs[l.name], Disk: &w.disk},
+		w.archives[l.name], framelog.PartitionName(l.name, 0))
 	return bus.Start(l.ctx, bus.Config{
 		Target: &sim.EventsTarget{Queue: w.q, Of: l.proc, Name: name, Events: w.events},
-		Source: &sim.Source{Source: l.feeds.Source(journal.NewSource(l.name, 0, log)), Queue: w.q, Of: l.proc, Edge: l.name + ">" + name},
+		Source: &sim.Source{
+			Source: l.feeds.Source(journal.NewSource(l.name, 0, log)), Queue: w.q, Of: l.proc,
+			Edge: l.name + ">" + name,
+		},
 	})
 }
 

@@ -18,8 +18,8 @@ import (
 	"quartet/tests/planes"
 )
 
-// instanceNames are the instances of a run in which each process serves all planes, of those partitions for which it has
-// the lease, and forwards the other calls.
+// instanceNames are the instances of a run in which each process serves all planes, of those partitions for which it
+// has the lease, and forwards the other calls.
 var instanceNames = []string{"one", "two", "three"}
 
 // Terms of a run's instances.
@@ -51,9 +51,13 @@ type unit struct {
 	held   journal.Lease
 }
 
-// newInstance returns an instance that is not started. Its clock runs up to a tenth faster or slower than those of others.
+// newInstance returns an instance that is not started. Its clock runs up to a tenth faster or slower than those of
+// others.
 func (w *world) newInstance(l *life) (planes.Module, error) {
-	i := &instance{w: w, l: l, groups: map[string]*lease.Group{}, shapes: map[string]*rpc.Instance{}, units: map[string]*unit{}}
+	i := &instance{
+		w: w, l: l, groups: map[string]*lease.Group{}, shapes: map[string]*rpc.Instance{},
+		units: map[string]*unit{},
+	}
 	rate := []float64{0.9, 1, 1.1}[slices.Index(instanceNames, l.name)]
 	i.keeper = lease.NewKeeper(lease.Config{
 		ID: l.proc.Name, Term: leaseTerm, Peer: lease.Peer{Addr: l.proc.Name},
@@ -89,7 +93,10 @@ func (w *world) newInstance(l *life) (planes.Module, error) {
 func (i *instance) build(name string, held journal.Lease) (planes.Module, *life, error) {
 	i.mu.Lock()
 	i.taken++
-	part := &life{name: name, tag: fmt.Sprintf("%s/%s.%d", i.l.proc.Name, name, i.taken), proc: i.l.proc, feeds: i.l.feeds, held: held, ctx: i.l.ctx}
+	part := &life{
+		name: name, tag: fmt.Sprintf("%s/%s.%d", i.l.proc.Name, name, i.taken), proc: i.l.proc,
+		feeds: i.l.feeds, held: held, ctx: i.l.ctx,
+	}
 	i.mu.Unlock()
 	module, err := planes.Build(name, i.w.parts(part))
 	return module, part, err
@@ -207,7 +214,9 @@ func (i *instance) end(u *unit) {
 
 // peer returns a connection of a process to another instance.
 func (w *world) peer(of *sim.Process, addr string) grpc.ClientConnInterface {
-	return &sim.Conn{Queue: w.q, Of: of, Edge: of.Name + ">" + addr, Plain: true, Repeated: func(args any) { w.books.repeated(args, w.planes...) }, Serving: func() (*sim.Process, grpc.ClientConnInterface) {
+	return &sim.Conn{Queue: w.q, Of: of, Edge: of.Name + ">" + addr, Plain: true, Repeated: func(args any) {
+		w.books.repeated(args, w.planes...)
+	}, Serving: func() (*sim.Process, grpc.ClientConnInterface) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, name := range instanceNames {

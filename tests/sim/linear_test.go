@@ -40,7 +40,8 @@ var register = porcupine.Model{
 	},
 }
 
-// linearizable reports whether the histories of all objectives are (SPEC X1: an answered write is seen by every later read).
+// linearizable reports whether the histories of all objectives are (SPEC X1: an answered write is seen by every later
+// read).
 func (k *known) linearizable() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -74,12 +74,14 @@ func (c *client) compareWaits(agent string) error {
 	var stand, shown []string
 	for _, w := range waits.GetWaits() {
 		if w.GetWorkItemId() != "" && w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
-			stand = append(stand, fmt.Sprintf("%s at %s, revision %d", w.GetWaitId(), w.GetWorkItemId(), w.GetRevision()))
+			stand = append(stand, fmt.Sprintf("%s at %s, revision %d", w.GetWaitId(), w.GetWorkItemId(),
+				w.GetRevision()))
 		}
 	}
 	for _, it := range items.GetWorkItems() {
 		for _, w := range it.GetWaits() {
-			shown = append(shown, fmt.Sprintf("%s at %s, revision %d", w.GetWaitId(), it.GetWorkItemId(), w.GetRevision()))
+			shown = append(shown, fmt.Sprintf("%s at %s, revision %d", w.GetWaitId(), it.GetWorkItemId(),
+				w.GetRevision()))
 		}
 	}
 	slices.Sort(stand)
@@ -99,8 +101,10 @@ func (c *client) nothingOverdue() error {
 			return err
 		}
 		for _, w := range waits.GetWaits() {
-			if w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE && w.GetDueAt() != nil && w.GetDueAt().AsTime().Before(now) {
-				return fmt.Errorf("wait %s of %s was due at %s, and it is %s", w.GetWaitId(), agent, w.GetDueAt().AsTime(), now)
+			if w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE && w.GetDueAt() != nil &&
+				w.GetDueAt().AsTime().Before(now) {
+				return fmt.Errorf("wait %s of %s was due at %s, and it is %s", w.GetWaitId(), agent,
+					w.GetDueAt().AsTime(), now)
 			}
 			if w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
 				if err := c.w.books.consumed(w); err != nil {
@@ -114,7 +118,8 @@ func (c *client) nothingOverdue() error {
 		}
 		for _, t := range timers.GetTimers() {
 			if t.GetStatus() == waitingv1.TimerStatus_TIMER_STATUS_ACTIVE && t.GetNextFireAt().AsTime().Before(now) {
-				return fmt.Errorf("timer %s of %s is due since %s, and it is %s", t.GetTimerId(), agent, t.GetNextFireAt().AsTime(), now)
+				return fmt.Errorf("timer %s of %s is due since %s, and it is %s", t.GetTimerId(), agent,
+					t.GetNextFireAt().AsTime(), now)
 			}
 		}
 	}
@@ -126,7 +131,8 @@ func (c *client) nothingOverdue() error {
 func (c *client) nothingRunnable() error {
 	ctx := planetest.As(c.w.ctx, rpc.RoleOperator)
 	for _, agent := range agents {
-		why, err := schedulerv1.NewSchedulerServiceClient(c.w.conn(nil, c.name, "scheduler")).Explain(ctx, &schedulerv1.ExplainRequest{AgentId: agent})
+		why, err := schedulerv1.NewSchedulerServiceClient(c.w.conn(nil, c.name, "scheduler")).
+			Explain(ctx, &schedulerv1.ExplainRequest{AgentId: agent})
 		if err != nil {
 			return err
 		}
@@ -139,7 +145,8 @@ func (c *client) nothingRunnable() error {
 			return err
 		}
 		for _, it := range items.GetWorkItems() {
-			if it.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE && v.GetReason() != "no_progress" && v.GetReason() != "message_queued" {
+			if it.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE && v.GetReason() != "no_progress" &&
+				v.GetReason() != "message_queued" {
 				return fmt.Errorf("item %s of %s can be worked on, and the verdict is %s", it.GetWorkItemId(), agent, v)
 			}
 		}
@@ -153,7 +160,8 @@ func (c *client) compareDeliveries() error {
 	defer c.k.mu.Unlock()
 	for _, t := range c.k.triggers {
 		if n := c.w.books.count("deliveries", t.id); n < t.acked || n > t.attempted {
-			return fmt.Errorf("trigger %s has %d deliveries; %d were answered of %d that were made", t.id, n, t.acked, t.attempted)
+			return fmt.Errorf("trigger %s has %d deliveries; %d were answered of %d that were made", t.id, n, t.acked,
+				t.attempted)
 		}
 	}
 	return nil

@@ -135,8 +135,10 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 			r.w.planes = journals
 		}
 		r.commands, r.boards = commands, boards
-		r.w.segment = []int64{0, 2 << 10, 12 << 10}[rnd.IntN(3)]                             // a segment of a few frames, or of some dozens
-		r.w.snapshot = []int64{0, 3 << 10, 20 << 10}[rand.New(rand.NewPCG(seed, 2)).IntN(3)] // after some frames, or some dozens
+		// a segment of a few frames, or of some dozens
+		r.w.segment = []int64{0, 2 << 10, 12 << 10}[rnd.IntN(3)]
+		// after some frames, or some dozens
+		r.w.snapshot = []int64{0, 3 << 10, 20 << 10}[rand.New(rand.NewPCG(seed, 2)).IntN(3)]
 		r.w.archived = rand.New(rand.NewPCG(seed, 3)).IntN(4) > 0
 		r.w.short = rand.New(rand.NewPCG(seed, 4)).IntN(2) > 0
 		r.w.evicts = rand.New(rand.NewPCG(seed, 5)).IntN(3) > 0
@@ -199,7 +201,8 @@ func (r *run) check() error {
 	case r.w.failed() != nil:
 		return violated{"start", r.w.failed()}
 	case r.q.Steps() > mostSteps:
-		return violated{"bounded", fmt.Errorf("%d crossings; parked: %s", r.q.Steps(), strings.Join(r.q.Parked(), ", "))}
+		return violated{"bounded", fmt.Errorf("%d crossings; parked: %s", r.q.Steps(),
+			strings.Join(r.q.Parked(), ", "))}
 	}
 	return nil
 }
@@ -267,7 +270,8 @@ func (r *run) play() error {
 		c := newCommandCalls(w, r.k, "commands", r.rep.seed*8+3)
 		r.clients.Go(func() { c.run(callsOfClient) })
 		for n := range 2 {
-			r.workers = append(r.workers, newCommandWorker(w, r.k, fmt.Sprint("worker-", n), r.rep.seed*16+uint64(n), w.did))
+			r.workers = append(r.workers, newCommandWorker(w, r.k, fmt.Sprint("worker-", n), r.rep.seed*16+uint64(n),
+				w.did))
 		}
 	}
 	if r.boards {
@@ -397,7 +401,8 @@ func (r *run) quiet() error {
 		case !moved:
 			return nil
 		case n > mostQuiet:
-			return violated{"bounded", fmt.Errorf("%d crossings and no end; parked: %s", n, strings.Join(r.q.Parked(), ", "))}
+			return violated{"bounded", fmt.Errorf("%d crossings and no end; parked: %s", n,
+				strings.Join(r.q.Parked(), ", "))}
 		}
 	}
 }
@@ -426,7 +431,8 @@ func (r *run) again() error {
 		return err
 	}
 	if n := r.w.books.changed(); n != changed {
-		return violated{"named waker", fmt.Errorf("a restart of a quiet system wrote %d events: before %s, after %s", n-changed, before, fmt.Sprint(r.w.books.types))}
+		return violated{"named waker", fmt.Errorf("a restart of a quiet system wrote %d events: before %s, after %s",
+			n-changed, before, fmt.Sprint(r.w.books.types))}
 	}
 	return r.w.books.replayed(r.w)
 }

@@ -43,7 +43,10 @@ func (r *runner) run(ctx context.Context) {
 		request := r.request()
 		var resp *agentv1.AcquireTurnResponse
 		for ctx.Err() == nil {
-			req := &agentv1.AcquireTurnRequest{RunnerId: r.name, RequestId: request, Wait: durationpb.New(20 * time.Second)}
+			req := &agentv1.AcquireTurnRequest{
+				RunnerId: r.name, RequestId: request,
+				Wait: durationpb.New(20 * time.Second),
+			}
 			if !r.modest && r.rnd.IntN(6) == 0 {
 				r.twice(ctx, req)
 			}
@@ -83,7 +86,10 @@ func (r *runner) turn(ctx context.Context, resp *agentv1.AcquireTurnResponse) {
 		if !r.modest && r.rnd.IntN(12) == 0 {
 			return
 		}
-		req := &agentv1.SubmitRoundRequest{AgentId: t.GetAgentId(), TurnId: t.GetTurnId(), RunId: t.GetRunId(), RoundIndex: int32(n), Text: "text"}
+		req := &agentv1.SubmitRoundRequest{
+			AgentId: t.GetAgentId(), TurnId: t.GetTurnId(), RunId: t.GetRunId(),
+			RoundIndex: int32(n), Text: "text",
+		}
 		for k := range 1 + r.rnd.IntN(2) {
 			name, args := r.tool(t)
 			if r.modest {
@@ -96,7 +102,10 @@ func (r *runner) turn(ctx context.Context, resp *agentv1.AcquireTurnResponse) {
 			if err != nil {
 				panic(err)
 			}
-			req.ToolCalls = append(req.ToolCalls, &agentv1.ToolCall{CallId: fmt.Sprint("c", k), Name: name, Arguments: s})
+			req.ToolCalls = append(req.ToolCalls, &agentv1.ToolCall{
+				CallId: fmt.Sprint("c", k), Name: name,
+				Arguments: s,
+			})
 		}
 		var got *agentv1.SubmitRoundResponse
 		err := r.until(ctx, "SubmitRound", func(ctx context.Context) (err error) {
@@ -124,7 +133,10 @@ func (r *runner) turn(ctx context.Context, resp *agentv1.AcquireTurnResponse) {
 		outcome = agentv1.TurnOutcome(2 + r.rnd.IntN(3))
 	}
 	_ = r.until(ctx, "FinishTurn", func(ctx context.Context) error {
-		_, err := r.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: t.GetAgentId(), TurnId: t.GetTurnId(), RunId: t.GetRunId(), Outcome: outcome})
+		_, err := r.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
+			AgentId: t.GetAgentId(), TurnId: t.GetTurnId(),
+			RunId: t.GetRunId(), Outcome: outcome,
+		})
 		return err
 	})
 }
@@ -148,7 +160,10 @@ func (r *runner) tool(t *agentv1.Turn) (name string, args map[string]any) {
 	case 0:
 		return "CreateWorkItem", map[string]any{"objective": "made in " + t.GetTurnId(), "plan_status": "ready"}
 	case 1:
-		return "WaitFor", map[string]any{"wake": "timer", "reason": "a while", "after": fmt.Sprintf("%ds", 1+r.rnd.IntN(30))}
+		return "WaitFor", map[string]any{
+			"wake": "timer", "reason": "a while",
+			"after": fmt.Sprintf("%ds", 1+r.rnd.IntN(30)),
+		}
 	case 2:
 		return "WaitFor", map[string]any{"wake": "operator_input", "reason": "a question", "work_item_id": item}
 	case 3, 4, 5, 6:
@@ -168,7 +183,10 @@ func (r *runner) command(agent, item string) (name string, args map[string]any) 
 	task := r.pick(r.k.tasks[agent])
 	r.k.mu.Unlock()
 	if task == "" || r.rnd.IntN(2) == 0 {
-		return "ExecCommand", map[string]any{"cmd": "true", "workdir": "/", "yield_time": fmt.Sprintf("%ds", r.rnd.IntN(8))}
+		return "ExecCommand", map[string]any{
+			"cmd": "true", "workdir": "/",
+			"yield_time": fmt.Sprintf("%ds", r.rnd.IntN(8)),
+		}
 	}
 	args = map[string]any{"wake": "task_result", "reason": "the command", "resource": task}
 	if item != "" {

@@ -18,7 +18,8 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("seed", 1, "the first seed")
-	seedsFlag = flag.Int("seeds", 0, "how many seeds to run in this process; 0: a number for this form of the test, in several processes")
+	seedsFlag = flag.Int("seeds", 0, "how many seeds to run in this process; 0: a number for this form of the test, "+
+		"in several processes")
 	stepsFlag = flag.Int("steps", 0, "after how many steps no other seed is begun in this process")
 	totalFlag = flag.Int("total", 0, "after how many steps in all processes no other seed is begun; 0: no limit")
 	showFlag  = flag.Bool("show", false, "print the steps of each run")
@@ -84,7 +85,8 @@ func TestSim(t *testing.T) {
 		running.Go(func() {
 			first, count := *seedFlag+uint64(i*n/processes), (i+1)*n/processes-i*n/processes
 
-			cmd := exec.CommandContext(ctx, os.Args[0], "-test.run", "^TestSim$", "-test.v", "-test.timeout", "0", "-seed", fmt.Sprint(first), "-seeds", fmt.Sprint(count), "-steps", fmt.Sprint(*totalFlag/processes))
+			cmd := exec.CommandContext(ctx, os.Args[0], "-test.run", "^TestSim$", "-test.v", "-test.timeout", "0",
+				"-seed", fmt.Sprint(first), "-seeds", fmt.Sprint(count), "-steps", fmt.Sprint(*totalFlag/processes))
 			cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=400", "GODEBUG=asyncpreemptoff=1")
 			cmd.Dir = filepath.Join(root, "tests", "sim")
 			out, err := cmd.CombinedOutput()
@@ -108,11 +110,13 @@ func TestSim(t *testing.T) {
 
 // runSeeds runs seeds in this process.
 func runSeeds(t *testing.T) {
-	began, steps, frames, calls, turns, crashes, faults, archived, removed, byInstances := time.Now(), 0, 0, 0, 0, 0, 0, 0, int64(0), int64(0)
+	began, steps, frames, calls, turns, crashes, faults, archived, removed, byInstances := time.Now(), 0, 0, 0, 0, 0, 0,
+		0, int64(0), int64(0)
 	seed := *seedFlag
 	for ; seed < *seedFlag+uint64(max(*seedsFlag, 1)) && (*stepsFlag == 0 || steps < *stepsFlag); seed++ {
 		rep := simulate(t, seed, kept)
-		steps, frames, calls, turns, crashes = steps+rep.steps, frames+rep.frames, calls+rep.calls, turns+rep.turns, crashes+rep.crashes
+		steps, frames, calls, turns, crashes = steps+rep.steps, frames+rep.frames, calls+rep.calls, turns+rep.turns,
+			crashes+rep.crashes
 		archived += rep.archived
 		removed += rep.removed
 		if rep.instances {
@@ -128,13 +132,17 @@ func runSeeds(t *testing.T) {
 			}
 		}
 		if rep.err != nil {
-			t.Fatalf("seed %d failed by %v\nrepeat it with: go test ./tests/sim -run 'TestSim$' -v -args -seed=%d -seeds=1 -show", seed, rep.err, seed)
+			t.Fatalf("seed %d failed by %v\nrepeat it with: go test ./tests/sim -run 'TestSim$' -v -args -seed=%d "+
+				"-seeds=1 -show", seed, rep.err, seed)
 		}
 	}
-	t.Logf("seeds %d to %d together: %d steps, %d frames, %d calls, %d turns, %d crashes, %d faults, %d segments archived, %d old events removed, %d of these by instances, in %s", *seedFlag, seed-1, steps, frames, calls, turns, crashes, faults, archived, removed, byInstances, time.Since(began).Round(time.Second))
+	t.Logf("seeds %d to %d together: %d steps, %d frames, %d calls, %d turns, %d crashes, %d faults, %d segments "+
+		"archived, %d old events removed, %d of these by instances, in %s", *seedFlag, seed-1, steps, frames, calls,
+		turns, crashes, faults, archived, removed, byInstances, time.Since(began).Round(time.Second))
 }
 
-// TestSim_InstancesRemoveHistory checks that instances, of which one takes planes over from the others, remove old events in one of a few worlds.
+// TestSim_InstancesRemoveHistory checks that instances, of which one takes planes over from the others, remove old
+// events in one of a few worlds.
 func TestSim_InstancesRemoveHistory(t *testing.T) {
 	for seed := uint64(66); seed < 166; seed++ { // the first one does, until worlds become others
 		rep := simulate(t, seed, kept)
@@ -146,9 +154,9 @@ func TestSim_InstancesRemoveHistory(t *testing.T) {
 	require.Fail(t, "no world with instances removed anything")
 }
 
-// TestSim_OneSeedOneRun checks that a seed decides everything, whatever the number of processors: two more runs choose the
-// same steps and store the same bytes. Those of instances are compared on one processor, since on two a run of some dozens still
-// parts from the others (docs/reliability.md).
+// TestSim_OneSeedOneRun checks that a seed decides everything, whatever the number of processors: two more runs choose
+// the same steps and store the same bytes. Those of instances are compared on one processor, since on two a run of some
+// dozens still parts from the others (docs/reliability.md).
 func TestSim_OneSeedOneRun(t *testing.T) {
 	n := max(*seedsFlag, 24)
 	if testing.Short() || race {
@@ -165,8 +173,8 @@ func TestSim_OneSeedOneRun(t *testing.T) {
 		}
 		for _, processors := range others {
 			again := on(processors)
-			// The runtime preempts a goroutine that is slow, which a busy machine may do in one run and not in another. Where that
-			// shows, two of some runs are the same.
+			// The runtime preempts a goroutine that is slow, which a busy machine may do in one run and not in another.
+			// Where that shows, two of some runs are the same.
 			runs := []report{first, again}
 			for len(runs) < 5 && !anyTwoAgree(runs) {
 				runs = append(runs, on(processors))
@@ -196,7 +204,8 @@ func difference(first, again report) string {
 		a, b := lines[0], lines[1]
 		for i := range min(len(a), len(b)) {
 			if a[i] != b[i] {
-				return fmt.Sprintf("after\n%s\ncame first\n%s\nand then\n%s", strings.Join(a[max(0, i-16):i], "\n"), a[i], b[i])
+				return fmt.Sprintf("after\n%s\ncame first\n%s\nand then\n%s", strings.Join(a[max(0, i-16):i], "\n"),
+					a[i], b[i])
 			}
 		}
 	}

@@ -109,9 +109,15 @@ type world struct {
 func newWorld(q *sim.Queue, home string, together bool, names []string) *world {
 	keys := rpc.NewKeyring(nil, false)
 	w := &world{
-		q: q, home: home, together: together, names: names, planes: journals[:4], did: &executions{all: map[string]map[int64]*execution{}, once: map[string]string{}}, leases: sim.NewLeases(), shift: &steps{}, books: newBooks(), keys: keys,
-		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Renewed: func() string { return keys.MintService("test") }}),
-		output:  taskoutput.NewMemory(taskoutput.Kept), logs: map[string]*memlog.Log{}, stores: map[string]*memstore.Store{}, archives: map[string]archive.Store{}, lives: map[string]*life{}, ends: map[string]*witness{}, feeds: journal.NewFeeds(),
+		q: q, home: home, together: together, names: names, planes: journals[:4],
+		did: &executions{all: map[string]map[int64]*execution{}, once: map[string]string{}}, leases: sim.NewLeases(),
+		shift: &steps{}, books: newBooks(), keys: keys,
+		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Renewed: func() string {
+			return keys.MintService("test")
+		}}),
+		output: taskoutput.NewMemory(taskoutput.Kept), logs: map[string]*memlog.Log{},
+		stores: map[string]*memstore.Store{}, archives: map[string]archive.Store{}, lives: map[string]*life{},
+		ends: map[string]*witness{}, feeds: journal.NewFeeds(),
 	}
 	w.events = sim.NewEvents(w.books.copied.message)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
@@ -168,8 +174,11 @@ func (s *steps) TimerAt(t time.Time) clock.Timer { return clock.System().TimerAt
 
 // conn returns a connection of a process to a service, whichever life that has.
 func (w *world) conn(of *sim.Process, from, to string) grpc.ClientConnInterface {
-	return &sim.Conn{Queue: w.q, Of: of, Edge: from + ">" + to, Identify: w.split(), Around: func(args any) func(any, error) { return w.books.around(to, args) },
-		Repeated: func(args any) { w.books.repeated(args, to) }, Serving: func() (*sim.Process, grpc.ClientConnInterface) {
+	return &sim.Conn{
+		Queue: w.q, Of: of, Edge: from + ">" + to, Identify: w.split(),
+		Around:   func(args any) func(any, error) { return w.books.around(to, args) },
+		Repeated: func(args any) { w.books.repeated(args, to) },
+		Serving: func() (*sim.Process, grpc.ClientConnInterface) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			l := w.lives[to]
@@ -184,7 +193,8 @@ func (w *world) conn(of *sim.Process, from, to string) grpc.ClientConnInterface 
 				return l.proc, l.conn
 			}
 			return nil, nil
-		}}
+		},
+	}
 }
 
 // split reports whether what lives are instances of all services.
@@ -204,16 +214,26 @@ func (w *world) lifeOf(p *sim.Process) *life {
 func (w *world) parts(l *life) planes.Parts {
 	dial := func(to string) grpc.ClientConnInterface { return w.conn(l.proc, l.tag, to) }
 	log := func(of string) framelog.Log {
-		log := &sim.Log{Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.logs[of], Disk: &w.disk, Stored: func(seq uint64, f framelog.Frame) {
-			w.books.stored(of, seq, f)
-		}}
+		log := &sim.Log{
+			Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.logs[of], Disk: &w.disk,
+			Stored: func(seq uint64, f framelog.Frame) {
+				w.books.stored(of, seq, f)
+			},
+		}
 		if !w.archived {
 			return log
 		}
-		return archive.NewLog(log, &sim.Archive{Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.archives[of], Disk: &w.disk}, framelog.PartitionName(of, 0))
+		return archive.NewLog(log, &sim.Archive{
+			Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.archives[of],
+			Disk: &w.disk,
+		}, framelog.PartitionName(of, 0))
 	}
 	return planes.Parts{
-		Home: w.home, Output: &outputs{w.output, sim.Store{Queue: w.q, Of: l.proc, Name: "output " + l.tag, Disk: &w.disk}}, StepLease: stepLease, Keys: w.keys, Calls: calls.Planes{Network: w.network, Via: dial}, Conn: dial,
+		Home: w.home, Output: &outputs{w.output, sim.Store{
+			Queue: w.q, Of: l.proc, Name: "output " + l.tag,
+			Disk: &w.disk,
+		}}, StepLease: stepLease, Keys: w.keys, Calls: calls.Planes{Network: w.network, Via: dial},
+		Conn:  dial,
 		Sweep: 1000000 * time.Hour, // events must bring about everything
 		Deps: plane.Deps{
 			Log:     func(of string, _ int) (framelog.Log, error) { return log(of), nil },
@@ -226,9 +246,13 @@ func (w *world) parts(l *life) planes.Parts {
 				if w.snapshot == 0 {
 					return nil, nil
 				}
-				return &sim.Snapshots{Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.stores[of], Disk: &w.disk}, nil
+				return &sim.Snapshots{
+					Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.stores[of],
+					Disk: &w.disk,
+				}, nil
 			},
-			SnapshotBytes: w.snapshot, Eviction: w.eviction(), CheckRestored: w.checked(), EraseAfter: w.eraseAfter(), EraseEvents: func(ctx context.Context, of, namespace, agentID string) error {
+			SnapshotBytes: w.snapshot, Eviction: w.eviction(), CheckRestored: w.checked(), EraseAfter: w.eraseAfter(),
+			EraseEvents: func(ctx context.Context, of, namespace, agentID string) error {
 				store := sim.Store{Queue: w.q, Of: l.proc, Name: "events " + l.tag}
 				return store.Change(ctx, "erase "+of+" "+agentID, func() error {
 					w.events.Erase(bus.EventPrefix + namespace + "." + of + "." + agentID + ".")
@@ -242,7 +266,8 @@ func (w *world) parts(l *life) planes.Parts {
 					return // it looks again and again for deleted agents
 				}
 				agentID = cmp.Or(agentID, plane.ReadOf(ctx))
-				_, _ = w.q.Park(ctx, sim.Crossing{Edge: "command " + l.tag + " " + method + " " + agentID + " " + requestID, Of: l.proc})
+				_, _ = w.q.Park(ctx, sim.Crossing{Edge: "command " + l.tag + " " + method + " " + agentID + " " +
+					requestID, Of: l.proc})
 			},
 		},
 	}
@@ -256,7 +281,8 @@ func (w *world) eviction() *eviction.Policy {
 	return nil
 }
 
-// checked returns the function that compares states; nil once a journal was damaged: what is damaged before a snapshot is in one of them only.
+// checked returns the function that compares states; nil once a journal was damaged: what is damaged before a snapshot
+// is in one of them only.
 func (w *world) checked() func(restored, replayed journal.State) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -290,7 +316,8 @@ func (s *ids) New(prefix string) string {
 	defer s.mu.Unlock()
 	s.n++
 	tail := id.Derived("", s.life, fmt.Sprint(s.n))
-	return prefix + fmt.Sprintf("%010d", time.Since(epoch).Microseconds()/1000)[:10] + fmt.Sprintf("%06d", s.n) + tail[:10]
+	return prefix + fmt.Sprintf("%010d", time.Since(epoch).Microseconds()/1000)[:10] + fmt.Sprintf("%06d", s.n) +
+		tail[:10]
 }
 
 // epoch is when the clock of a bubble begins.
@@ -515,9 +542,10 @@ func (w *world) close() error {
 
 // frames returns what a journal holds.
 func (w *world) frames(of string) (all []framelog.Frame) {
-	_ = archive.NewLog(w.logs[of], w.archives[of], framelog.PartitionName(of, 0)).Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
-		all = append(all, f)
-		return nil
-	})
+	_ = archive.NewLog(w.logs[of], w.archives[of], framelog.PartitionName(of, 0)).Scan(context.Background(), 0,
+		func(_ uint64, f framelog.Frame) error {
+			all = append(all, f)
+			return nil
+		})
 	return slices.Clip(all)
 }

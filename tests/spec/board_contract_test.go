@@ -42,14 +42,35 @@ func TestBoardContract_QuerySteps(t *testing.T) {
 		req  *boardv1.QueryStepsRequest
 		want []string
 	}{
-		"by default in order of creation, without those that have ended": {&boardv1.QueryStepsRequest{}, []string{"z", "a", "m", "stuck", "other"}},
-		"with those that have ended":                                     {&boardv1.QueryStepsRequest{IncludeTerminalSteps: true}, []string{"z", "a", "m", "done", "bad", "gone", "stuck", "other"}},
-		"of several statuses, still in order of creation":                {&boardv1.QueryStepsRequest{Statuses: []boardv1.StepStatus{blocked, claimed}}, []string{"a", "stuck"}},
-		"a terminal status alone shows nothing":                          {&boardv1.QueryStepsRequest{Statuses: []boardv1.StepStatus{failed}}, []string{}},
-		"a terminal status on request":                                   {&boardv1.QueryStepsRequest{Statuses: []boardv1.StepStatus{failed}, IncludeTerminalSteps: true}, []string{"bad"}},
-		"of a pool":                                                      {&boardv1.QueryStepsRequest{WorkerPoolId: "other"}, []string{"other"}},
-		"claimed by":                                                     {&boardv1.QueryStepsRequest{ClaimedByAgentId: "worker-1"}, []string{"a"}},
-		"claimed by somebody else":                                       {&boardv1.QueryStepsRequest{ClaimedByAgentId: "worker-2"}, []string{}},
+		"by default in order of creation, without those that have ended": {
+			&boardv1.QueryStepsRequest{},
+			[]string{"z", "a", "m", "stuck", "other"},
+		},
+		"with those that have ended": {
+			&boardv1.QueryStepsRequest{IncludeTerminalSteps: true}, []string{
+				"z", "a", "m", "done", "bad", "gone",
+				"stuck", "other",
+			},
+		},
+		"of several statuses, still in order of creation": {
+			&boardv1.QueryStepsRequest{Statuses: []boardv1.StepStatus{blocked, claimed}}, []string{"a", "stuck"},
+		},
+		"a terminal status alone shows nothing": {
+			&boardv1.QueryStepsRequest{Statuses: []boardv1.StepStatus{failed}}, []string{},
+		},
+		"a terminal status on request": {
+			&boardv1.QueryStepsRequest{Statuses: []boardv1.StepStatus{failed}, IncludeTerminalSteps: true},
+			[]string{"bad"},
+		},
+		"of a pool": {
+			&boardv1.QueryStepsRequest{WorkerPoolId: "other"}, []string{"other"},
+		},
+		"claimed by": {
+			&boardv1.QueryStepsRequest{ClaimedByAgentId: "worker-1"}, []string{"a"},
+		},
+		"claimed by somebody else": {
+			&boardv1.QueryStepsRequest{ClaimedByAgentId: "worker-2"}, []string{},
+		},
 	} {
 		c.req.BoardId = "one"
 		got, truncated := b.query(c.req)
@@ -95,7 +116,8 @@ func TestBoardContract_AWorkersCandidates(t *testing.T) {
 	got := run.query(&boardv1.QueryStepsRequest{})
 	require.Equal(t, []string{"first", "s0", "s1", "s2", "s3"}, stepIDs(got))
 	require.True(t, got.GetTruncated())
-	require.Equal(t, []string{"first", "s0", "s1", "s2", "s3", "s4", "s5", "s6"}, stepIDs(run.query(&boardv1.QueryStepsRequest{Limit: 50})))
+	require.Equal(t, []string{"first", "s0", "s1", "s2", "s3", "s4", "s5", "s6"},
+		stepIDs(run.query(&boardv1.QueryStepsRequest{Limit: 50})))
 
 	scoped := b.dispatch("one", "default", "s6", "later", "s2")
 	require.Equal(t, []string{"s2", "s6"}, stepIDs(scoped.query(&boardv1.QueryStepsRequest{})))
@@ -129,7 +151,8 @@ func TestBoardContract_AWorkersCandidates(t *testing.T) {
 func TestBoardContract_EachReportHasItsEvent(t *testing.T) {
 	b := newBoards(t)
 	for to, want := range map[boardv1.StepStatus]string{
-		blocked: "task_step_blocked", completed: "task_step_completed", failed: "task_step_failed", cancelled: "task_step_cancelled",
+		blocked: "task_step_blocked", completed: "task_step_completed", failed: "task_step_failed",
+		cancelled: "task_step_cancelled",
 	} {
 		for _, started := range []bool{false, true} {
 			board := fmt.Sprintf("%s-%v", want, started)
@@ -149,7 +172,10 @@ func TestBoardContract_EachReportHasItsEvent(t *testing.T) {
 				require.Equal(t, []string{"task_step_started", "task_step_updated"}, types(b.wal(board, at)))
 			}
 			at, what := b.get(board).GetRevision(), "what came of it"
-			require.NoError(t, run.report(&boardv1.UpdateStepRequest{StepId: "a", Status: to, ResultSummary: &what, ArtifactIds: []string{"file-1"}}))
+			require.NoError(t, run.report(&boardv1.UpdateStepRequest{
+				StepId: "a", Status: to, ResultSummary: &what,
+				ArtifactIds: []string{"file-1"},
+			}))
 			lines := b.wal(board, at)
 			require.Equal(t, []string{want}, types(lines))
 			require.NotEmpty(t, lines[0].Actor)
@@ -172,7 +198,8 @@ func TestBoardContract_EachReportHasItsEvent(t *testing.T) {
 // in every status that allows it, and proves that nothing else can.
 func TestBoardContract_ContentGoesThroughUpdateBoard(t *testing.T) {
 	b := newBoards(t)
-	b.create("one", step("dep"), step("pending", "dep"), step("ready"), step("blocked"), step("failed"), step("claimed"), step("cancelled"), step("completed"))
+	b.create("one", step("dep"), step("pending", "dep"), step("ready"), step("blocked"), step("failed"),
+		step("claimed"), step("cancelled"), step("completed"))
 	require.NoError(t, b.set("one", "blocked", blocked))
 	require.NoError(t, b.set("one", "failed", failed))
 	require.NoError(t, b.set("one", "cancelled", cancelled))
@@ -182,12 +209,22 @@ func TestBoardContract_ContentGoesThroughUpdateBoard(t *testing.T) {
 	require.NoError(t, err)
 
 	title, summary, pool, no := "New title", "New summary", "other", false
-	all := &boardv1.StepFields{Title: &title, Summary: &summary, WorkerPoolId: &pool, Required: &no, DependsOnStepIds: &boardv1.StepList{StepIds: []string{"dep"}}}
-	for id, after := range map[string]boardv1.StepStatus{"pending": pending, "ready": pending, "blocked": blocked, "failed": failed, "claimed": claimed} {
+	all := &boardv1.StepFields{
+		Title: &title, Summary: &summary, WorkerPoolId: &pool, Required: &no,
+		DependsOnStepIds: &boardv1.StepList{StepIds: []string{"dep"}},
+	}
+	for id, after := range map[string]boardv1.StepStatus{
+		"pending": pending, "ready": pending, "blocked": blocked,
+		"failed": failed, "claimed": claimed,
+	} {
 		at := b.get("one").GetRevision()
-		require.NoError(t, b.patch("one", &boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_UPDATE_STEP, StepId: id, Fields: all}), id)
+		require.NoError(t, b.patch("one", &boardv1.Operation{
+			Op:     boardv1.OperationKind_OPERATION_KIND_UPDATE_STEP,
+			StepId: id, Fields: all,
+		}), id)
 		s := b.step("one", id)
-		require.Equal(t, []string{title, summary, pool}, []string{s.GetTitle(), s.GetSummary(), s.GetWorkerPoolId()}, id)
+		require.Equal(t, []string{title, summary, pool}, []string{s.GetTitle(), s.GetSummary(), s.GetWorkerPoolId()},
+			id)
 		require.False(t, s.GetRequired())
 		require.Equal(t, []string{"dep"}, s.GetDependsOnStepIds())
 		require.Equal(t, after, s.GetStatus(), "%s: only pending and ready steps are looked at again", id)
@@ -196,21 +233,32 @@ func TestBoardContract_ContentGoesThroughUpdateBoard(t *testing.T) {
 	}
 	text := &boardv1.StepFields{Title: &title, Summary: &summary}
 	for id, stays := range map[string]boardv1.StepStatus{"completed": completed, "cancelled": cancelled} {
-		require.NoError(t, b.patch("one", &boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_UPDATE_STEP, StepId: id, Fields: text}))
+		require.NoError(t, b.patch("one", &boardv1.Operation{
+			Op:     boardv1.OperationKind_OPERATION_KIND_UPDATE_STEP,
+			StepId: id, Fields: text,
+		}))
 		require.Equal(t, stays, b.step("one", id).GetStatus())
 		require.Equal(t, title, b.step("one", id).GetTitle())
 	}
 
 	// The board's own texts, each optional.
-	require.NoError(t, b.patch("one", &boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_UPDATE_TASK, Task: &boardv1.UpdateTask{Summary: &summary}}))
+	require.NoError(t, b.patch("one", &boardv1.Operation{
+		Op:   boardv1.OperationKind_OPERATION_KIND_UPDATE_TASK,
+		Task: &boardv1.UpdateTask{Summary: &summary},
+	}))
 	require.Equal(t, []string{"Board one", summary}, []string{b.get("one").GetTitle(), b.get("one").GetSummary()})
-	require.NoError(t, b.patch("one", &boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_UPDATE_TASK, Task: &boardv1.UpdateTask{Title: &title}}))
+	require.NoError(t, b.patch("one", &boardv1.Operation{
+		Op:   boardv1.OperationKind_OPERATION_KIND_UPDATE_TASK,
+		Task: &boardv1.UpdateTask{Title: &title},
+	}))
 	require.Equal(t, []string{title, summary}, []string{b.get("one").GetTitle(), b.get("one").GetSummary()})
 
 	// A new step has the defaults, and those it names.
 	require.NoError(t, b.patch("one",
 		&boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_ADD_STEP, Step: step("plain")},
-		&boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_ADD_STEP, Step: &boardv1.StepInput{StepId: "named", Title: "N", WorkerPoolId: pool, Required: &no}}))
+		&boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_ADD_STEP, Step: &boardv1.StepInput{
+			StepId: "named", Title: "N", WorkerPoolId: pool, Required: &no,
+		}}))
 	require.True(t, b.step("one", "plain").GetRequired())
 	require.Equal(t, "default", b.step("one", "plain").GetWorkerPoolId())
 	require.False(t, b.step("one", "named").GetRequired())
@@ -218,7 +266,10 @@ func TestBoardContract_ContentGoesThroughUpdateBoard(t *testing.T) {
 
 	// The tool that reports on a step takes none of these fields.
 	for _, field := range []string{"title", "summary", "depends_on_step_ids", "worker_pool_id", "required"} {
-		got := b.tool("board_update_step", map[string]any{"task_id": "one", "step_id": "plain", "status": "completed", field: "x"})
+		got := b.tool("board_update_step", map[string]any{
+			"task_id": "one", "step_id": "plain", "status": "completed",
+			field: "x",
+		})
 		require.Equal(t, "unknown_field", got.GetError().GetKind(), field)
 	}
 	require.Equal(t, ready, b.step("one", "plain").GetStatus())
@@ -227,8 +278,12 @@ func TestBoardContract_ContentGoesThroughUpdateBoard(t *testing.T) {
 // TestBoardContract_WhatMayBeDeleted proves the statuses in which a step can be deleted.
 func TestBoardContract_WhatMayBeDeleted(t *testing.T) {
 	b := newBoards(t)
-	b.create("one", step("ready"), step("dep"), step("pending", "dep"), step("cancelled"), step("blocked"), step("failed"), step("completed"), step("claimed"), step("running"))
-	for id, to := range map[string]boardv1.StepStatus{"cancelled": cancelled, "blocked": blocked, "failed": failed, "completed": completed} {
+	b.create("one", step("ready"), step("dep"), step("pending", "dep"), step("cancelled"), step("blocked"),
+		step("failed"), step("completed"), step("claimed"), step("running"))
+	for id, to := range map[string]boardv1.StepStatus{
+		"cancelled": cancelled, "blocked": blocked, "failed": failed,
+		"completed": completed,
+	} {
 		require.NoError(t, b.set("one", id, to))
 	}
 	for _, id := range []string{"claimed", "running"} {
@@ -261,21 +316,29 @@ func TestBoardContract_DiagnosticsAreDerived(t *testing.T) {
 	require.False(t, b.get("one").GetDiagnostics().GetStalled())
 	require.NoError(t, b.set("one", "a", failed))
 	at := b.get("one")
-	require.Equal(t, boardv1.BoardStatus_BOARD_STATUS_RUNNING, at.GetStatus(), "a failed step fails no board, and nothing to do blocks none")
+	require.Equal(t, boardv1.BoardStatus_BOARD_STATUS_RUNNING, at.GetStatus(),
+		"a failed step fails no board, and nothing to do blocks none")
 	require.True(t, at.GetDiagnostics().GetStalled())
 	require.Equal(t, []string{"a", "b"}, at.GetDiagnostics().GetStalledByStepIds())
 	require.False(t, at.GetDiagnostics().GetCompleteable())
-	inspected, err := b.Boards.InspectBoard(dev.Within(t), &boardv1.InspectBoardRequest{SessionId: session, BoardId: "one"})
+	inspected, err := b.Boards.InspectBoard(dev.Within(t), &boardv1.InspectBoardRequest{
+		SessionId: session,
+		BoardId:   "one",
+	})
 	require.NoError(t, err)
 	require.True(t, inspected.GetBoard().GetDiagnostics().GetStalled())
 	require.Equal(t, at.GetRevision(), b.get("one").GetRevision())
 	require.Empty(t, b.wal("one", at.GetRevision()), "diagnostics write no line")
 
-	require.NoError(t, b.patch("one", &boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_REOPEN_STEP, StepId: "a"}))
+	require.NoError(t, b.patch("one", &boardv1.Operation{
+		Op:     boardv1.OperationKind_OPERATION_KIND_REOPEN_STEP,
+		StepId: "a",
+	}))
 	require.NoError(t, b.set("one", "a", completed))
 	require.NoError(t, b.set("one", "b", completed))
 	at = b.get("one")
-	require.Equal(t, boardv1.BoardStatus_BOARD_STATUS_RUNNING, at.GetStatus(), "the orchestrator alone completes a board")
+	require.Equal(t, boardv1.BoardStatus_BOARD_STATUS_RUNNING, at.GetStatus(),
+		"the orchestrator alone completes a board")
 	require.True(t, at.GetDiagnostics().GetCompleteable())
 	require.Empty(t, b.wal("one", at.GetRevision()))
 }
@@ -284,7 +347,10 @@ func TestBoardContract_DiagnosticsAreDerived(t *testing.T) {
 func TestBoardContract_OptionalSteps(t *testing.T) {
 	b := newBoards(t)
 	complete := func(board string) error {
-		_, err := b.Boards.CompleteBoard(dev.Within(t), &boardv1.CompleteBoardRequest{SessionId: session, BoardId: board})
+		_, err := b.Boards.CompleteBoard(dev.Within(t), &boardv1.CompleteBoardRequest{
+			SessionId: session,
+			BoardId:   board,
+		})
 		return err
 	}
 	// A required step behind an optional one waits for it all the same.
@@ -293,7 +359,10 @@ func TestBoardContract_OptionalSteps(t *testing.T) {
 	require.NoError(t, b.set("one", "extra", failed))
 	require.Equal(t, pending, b.step("one", "needed").GetStatus(), "failed is not completed")
 	require.ErrorIs(t, complete("one"), fault.BoardNotCompleteable)
-	require.NoError(t, b.patch("one", &boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_REOPEN_STEP, StepId: "extra"}))
+	require.NoError(t, b.patch("one", &boardv1.Operation{
+		Op:     boardv1.OperationKind_OPERATION_KIND_REOPEN_STEP,
+		StepId: "extra",
+	}))
 	require.NoError(t, b.set("one", "extra", completed))
 	require.Equal(t, ready, b.step("one", "needed").GetStatus())
 	require.NoError(t, b.set("one", "needed", completed))
@@ -339,22 +408,31 @@ func TestBoardContract_EveryTool(t *testing.T) {
 			made := ok(name("create"), map[string]any{"task_id": id, "wal_name": id, "title": "T", "steps": steps})
 			require.NotEmpty(t, made["event_ids"])
 			require.NotContains(t, made["board"], "steps", "a write answers with a summary")
-			ok(name("update"), map[string]any{"task_id": id, "operations": []any{map[string]any{"op": "update_task", "task": map[string]any{"title": "U"}}}})
+			ok(name("update"),
+				map[string]any{
+					"task_id": id, "operations": []any{
+						map[string]any{"op": "update_task", "task": map[string]any{"title": "U"}},
+					},
+				})
 			require.Len(t, ok(name("query_steps"), map[string]any{"task_id": id})["steps"], 1)
 			ok(name("update_step"), map[string]any{"task_id": id, "step_id": "a", "status": "completed"})
 			require.Len(t, ok(name("list"), nil)["boards"], 1)
 			ok(name(end), map[string]any{"task_id": id, "reason": "enough"})
 			board := ok(name("get"), map[string]any{"task_id": id})["board"].(map[string]any)
-			require.Equal(t, map[string]string{"complete": "completed", "fail": "failed", "cancel": "cancelled"}[end], board["status"])
+			require.Equal(t, map[string]string{"complete": "completed", "fail": "failed", "cancel": "cancelled"}[end],
+				board["status"])
 			require.Equal(t, "U", board["title"])
 			require.Equal(t, session, board["created_by_agent_id"])
 			require.Empty(t, ok(name("list"), nil)["boards"])
 		}
 		// Claiming is a run's; an orchestrator has no such tool.
-		require.Equal(t, "tool_not_available", b.tool(name("claim_step"), map[string]any{"task_id": "x"}).GetError().GetKind())
+		require.Equal(t, "tool_not_available", b.tool(name("claim_step"), map[string]any{"task_id": "x"}).GetError().
+			GetKind())
 		// Who acts comes from the credential; arguments that claim it are refused.
 		for _, field := range []string{"actor_agent_id", "actor_run_id", "session_id"} {
-			require.Equal(t, "unknown_field", b.tool(name("get"), map[string]any{"task_id": "complete-1", field: "other"}).GetError().GetKind(), field)
+			require.Equal(t, "unknown_field",
+				b.tool(name("get"), map[string]any{"task_id": "complete-1", field: "other"}).GetError().GetKind(),
+				field)
 		}
 	}
 }

@@ -28,7 +28,9 @@ type boards struct {
 
 func newBoards(t *testing.T) *boards {
 	b := &boards{Server: dev.Start(t), t: t}
-	_, err := b.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{AgentId: session, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := b.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+		AgentId: session, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	})
 	require.NoError(t, err)
 	return b
 }
@@ -72,12 +74,18 @@ func (b *boards) step(board, id string) *boardv1.Step {
 
 // set changes a step's status as the orchestrator.
 func (b *boards) set(board, id string, to boardv1.StepStatus) error {
-	_, err := b.Boards.UpdateStep(dev.Within(b.t), &boardv1.UpdateStepRequest{SessionId: session, BoardId: board, StepId: id, Status: to})
+	_, err := b.Boards.UpdateStep(dev.Within(b.t), &boardv1.UpdateStepRequest{
+		SessionId: session, BoardId: board,
+		StepId: id, Status: to,
+	})
 	return err
 }
 
 func (b *boards) patch(board string, ops ...*boardv1.Operation) error {
-	_, err := b.Boards.UpdateBoard(dev.Within(b.t), &boardv1.UpdateBoardRequest{SessionId: session, BoardId: board, Operations: ops})
+	_, err := b.Boards.UpdateBoard(dev.Within(b.t), &boardv1.UpdateBoardRequest{
+		SessionId: session, BoardId: board,
+		Operations: ops,
+	})
 	return err
 }
 
@@ -109,7 +117,10 @@ type walLine struct {
 // wal reads the lines of a board's log behind a position.
 func (b *boards) wal(board string, after int64) []walLine {
 	b.t.Helper()
-	got, err := b.Boards.ReadWal(dev.Within(b.t), &boardv1.ReadWalRequest{SessionId: session, WalName: board, AfterWalSeq: after})
+	got, err := b.Boards.ReadWal(dev.Within(b.t), &boardv1.ReadWalRequest{
+		SessionId: session, WalName: board,
+		AfterWalSeq: after,
+	})
 	require.NoError(b.t, err)
 	require.False(b.t, got.GetTruncated())
 	var lines []walLine
@@ -204,7 +215,10 @@ func (b *boards) tool(name string, args map[string]any) *agentv1.ToolResult {
 	b.t.Helper()
 	in, err := structpb.NewStruct(args)
 	require.NoError(b.t, err)
-	got, err := b.Agents.CallTool(dev.Within(b.t), &agentv1.CallToolRequest{AgentId: session, Name: name, Arguments: in})
+	got, err := b.Agents.CallTool(dev.Within(b.t), &agentv1.CallToolRequest{
+		AgentId: session, Name: name,
+		Arguments: in,
+	})
 	require.NoError(b.t, err)
 	return got.GetResult()
 }

@@ -22,7 +22,8 @@ func TestBoardContract_Records(t *testing.T) {
 	a := step("a")
 	a.Summary = "What a does"
 	_, err := b.Boards.CreateBoard(dev.Within(t), &boardv1.CreateBoardRequest{
-		SessionId: session, BoardId: "one", WalName: "another-name", Title: "One", Summary: "What it is for", Steps: []*boardv1.StepInput{a, step("b", "a")},
+		SessionId: session, BoardId: "one", WalName: "another-name", Title: "One", Summary: "What it is for",
+		Steps: []*boardv1.StepInput{a, step("b", "a")},
 	})
 	require.NoError(t, err)
 	run := b.dispatch("one", "default", "a")
@@ -30,14 +31,21 @@ func TestBoardContract_Records(t *testing.T) {
 	require.NoError(t, err)
 	held := b.step("one", "a")
 	what := "half of it"
-	require.NoError(t, run.report(&boardv1.UpdateStepRequest{StepId: "a", Status: running, ResultSummary: &what, ArtifactIds: []string{"log-1"}}))
-	require.True(t, b.step("one", "a").GetLeaseExpiresAt().AsTime().After(held.GetLeaseExpiresAt().AsTime()), "a report that ends nothing renews the lease")
+	require.NoError(t, run.report(&boardv1.UpdateStepRequest{
+		StepId: "a", Status: running, ResultSummary: &what,
+		ArtifactIds: []string{"log-1"},
+	}))
+	require.True(t, b.step("one", "a").GetLeaseExpiresAt().AsTime().After(held.GetLeaseExpiresAt().AsTime()),
+		"a report that ends nothing renews the lease")
 
 	board := map[string]any{}
 	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(b.get("one"))
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(raw, &board))
-	for _, field := range []string{"board_id", "wal_path", "title", "summary", "status", "root_step_ids", "steps", "created_by_agent_id", "created_at", "updated_at"} {
+	for _, field := range []string{
+		"board_id", "wal_path", "title", "summary", "status", "root_step_ids", "steps",
+		"created_by_agent_id", "created_at", "updated_at",
+	} {
 		require.NotEmpty(t, board[field], field)
 	}
 	require.Contains(t, board["wal_path"], "another-name.wal.jsonl", "the names of board and log need not agree")
@@ -50,7 +58,10 @@ func TestBoardContract_Records(t *testing.T) {
 	}
 	require.Equal(t, []any{"a"}, board["steps"].([]any)[1].(map[string]any)["depends_on_step_ids"])
 	for _, field := range []string{"priority", "order"} {
-		got := b.tool("board_create", map[string]any{"task_id": "two", "wal_name": "two", "title": "T", "steps": []any{map[string]any{"step_id": "a", "title": "A", field: 1}}})
+		got := b.tool("board_create", map[string]any{
+			"task_id": "two", "wal_name": "two", "title": "T",
+			"steps": []any{map[string]any{"step_id": "a", "title": "A", field: 1}},
+		})
 		require.Equal(t, "unknown_field", got.GetError().GetKind(), field)
 	}
 }
@@ -67,11 +78,17 @@ func TestBoardContract_LinesOfALog(t *testing.T) {
 	require.NoError(t, err)
 	ids := map[string]bool{}
 	lines := b.wal("one", 0)
-	require.Equal(t, []string{"task_created", "task_step_ready", "task_running", "task_step_claimed", "task_step_completed", "task_step_ready"}, types(lines))
+	require.Equal(t, []string{
+		"task_created", "task_step_ready", "task_running", "task_step_claimed",
+		"task_step_completed", "task_step_ready",
+	}, types(lines))
 	for i, raw := range bytes.Split(bytes.TrimSpace(got.GetLines()), []byte("\n")) {
 		var line map[string]any
 		require.NoError(t, json.Unmarshal(raw, &line), "each line is a JSON object")
-		for _, field := range []string{"wal_seq", "session_id", "event_id", "event_type", "actor_agent_id", "actor_run_id", "task_id", "payload", "created_at"} {
+		for _, field := range []string{
+			"wal_seq", "session_id", "event_id", "event_type", "actor_agent_id",
+			"actor_run_id", "task_id", "payload", "created_at",
+		} {
 			require.Contains(t, line, field, "%s", raw)
 		}
 		require.EqualValues(t, i+1, line["wal_seq"], "without a gap")
@@ -99,7 +116,8 @@ func TestBoardContract_EndingABoard(t *testing.T) {
 	b.Up()
 	for _, fail := range []bool{true, false} {
 		id := fmt.Sprintf("fail-%v", fail)
-		b.create(id, step("ready"), step("pending", "ready"), step("blocked"), step("claimed"), step("running"), step("completed"), step("failed"), step("cancelled"))
+		b.create(id, step("ready"), step("pending", "ready"), step("blocked"), step("claimed"), step("running"),
+			step("completed"), step("failed"), step("cancelled"))
 		stays := map[string]boardv1.StepStatus{"completed": completed, "failed": failed, "cancelled": cancelled}
 		for name, to := range stays {
 			require.NoError(t, b.set(id, name, to))
@@ -113,7 +131,8 @@ func TestBoardContract_EndingABoard(t *testing.T) {
 				require.NoError(t, run.report(&boardv1.UpdateStepRequest{StepId: name, Status: running}))
 			}
 		}
-		at, to, reason, line, last := b.get(id).GetRevision(), cancelled, "task_cancelled", "task_step_cancelled", "task_cancelled"
+		at, to, reason, line, last := b.get(id).GetRevision(), cancelled, "task_cancelled", "task_step_cancelled",
+			"task_cancelled"
 		var timedOut []string
 		if fail {
 			to, reason, line, last = failed, "task_failed", "task_step_failed", "task_failed"
@@ -121,7 +140,10 @@ func TestBoardContract_EndingABoard(t *testing.T) {
 			require.NoError(t, err)
 			timedOut = got.GetTimedOutRunIds()
 		} else {
-			got, err := b.Boards.CancelBoard(dev.Within(t), &boardv1.CancelBoardRequest{SessionId: session, BoardId: id})
+			got, err := b.Boards.CancelBoard(dev.Within(t), &boardv1.CancelBoardRequest{
+				SessionId: session,
+				BoardId:   id,
+			})
 			require.NoError(t, err)
 			timedOut = got.GetTimedOutRunIds()
 		}
@@ -155,14 +177,19 @@ func TestBoardContract_SummaryContents(t *testing.T) {
 		_, err := run.claim(name)
 		require.NoError(t, err)
 	}
-	got, err := b.Boards.GetSummary(dev.Within(t), &boardv1.GetSummaryRequest{SessionId: session, WorkerId: "worker-1", WorkerPoolId: "other"})
+	got, err := b.Boards.GetSummary(dev.Within(t), &boardv1.GetSummaryRequest{
+		SessionId: session, WorkerId: "worker-1",
+		WorkerPoolId: "other",
+	})
 	require.NoError(t, err)
 	require.Contains(t, got.GetText(), "- one [running] Board one: 2 ready, 2 held, 1 blocked")
 	require.NotContains(t, got.GetText(), "- two", "a board that has ended is not shown")
 	at := -1
 	for _, part := range []string{
-		"## Held by you\n- one/mine [claimed]", "## Blocked or failed\n- one/stuck [blocked]", "## Held by workers\n- one/theirs [claimed]",
-		"## Ready for your pool\n- one/elsewhere [ready]", "## Ready\n- one/free [ready]", "## Recent changes, newest first\n",
+		"## Held by you\n- one/mine [claimed]", "## Blocked or failed\n- one/stuck [blocked]",
+		"## Held by workers\n- one/theirs [claimed]",
+		"## Ready for your pool\n- one/elsewhere [ready]", "## Ready\n- one/free [ready]",
+		"## Recent changes, newest first\n",
 	} {
 		require.Contains(t, got.GetText(), part)
 		next := strings.Index(got.GetText(), part)

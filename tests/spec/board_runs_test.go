@@ -22,7 +22,10 @@ func TestBoardContract_ARunThatEnds(t *testing.T) {
 	_, err = second.claim("b")
 	require.NoError(t, err)
 	at := b.get("one").GetRevision()
-	end, err := b.Boards.FinishWorkerRun(first.ctx(), &boardv1.FinishWorkerRunRequest{SessionId: session, BoardId: "one", WorkerResult: "gave up"})
+	end, err := b.Boards.FinishWorkerRun(first.ctx(), &boardv1.FinishWorkerRunRequest{
+		SessionId: session,
+		BoardId:   "one", WorkerResult: "gave up",
+	})
 	require.NoError(t, err)
 	require.Equal(t, failed, end.GetRun().GetStepStatus())
 	lines := b.wal("one", at)
@@ -42,13 +45,18 @@ func TestBoardContract_CreatedByARun(t *testing.T) {
 	require.NoError(t, err)
 	turn, err := b.Agents.AcquireTurn(dev.Within(t), &agentv1.AcquireTurnRequest{AgentIds: []string{session}})
 	require.NoError(t, err)
-	args, err := structpb.NewStruct(map[string]any{"task_id": "one", "wal_name": "one", "title": "T", "steps": []any{map[string]any{"step_id": "a", "title": "A"}}})
-	require.NoError(t, err)
-	got, err := b.Agents.SubmitRound(dev.Within(t), &agentv1.SubmitRoundRequest{
-		AgentId: session, RunId: turn.GetTurn().GetRunId(), RoundIndex: 0, TurnId: turn.GetTurn().GetTurnId(), ToolCalls: []*agentv1.ToolCall{{CallId: "c1", Name: "board_create", Arguments: args}},
+	args, err := structpb.NewStruct(map[string]any{
+		"task_id": "one", "wal_name": "one", "title": "T",
+		"steps": []any{map[string]any{"step_id": "a", "title": "A"}},
 	})
 	require.NoError(t, err)
-	require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetToolResults()[0].GetStatus(), "%v", got.GetToolResults()[0].GetError())
+	got, err := b.Agents.SubmitRound(dev.Within(t), &agentv1.SubmitRoundRequest{
+		AgentId: session, RunId: turn.GetTurn().GetRunId(), RoundIndex: 0, TurnId: turn.GetTurn().GetTurnId(),
+		ToolCalls: []*agentv1.ToolCall{{CallId: "c1", Name: "board_create", Arguments: args}},
+	})
+	require.NoError(t, err)
+	require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetToolResults()[0].GetStatus(), "%v",
+		got.GetToolResults()[0].GetError())
 	require.Equal(t, session, b.get("one").GetCreatedByAgentId())
 	require.Equal(t, turn.GetTurn().GetRunId(), b.get("one").GetCreatedByRunId())
 }

@@ -78,11 +78,13 @@ func TestEveryRequirementNamesItsTests(t *testing.T) {
 // Citations are SPEC X1, SPEC X2, X3, SPEC W4–W10 and P1, S2-012, S2-012 to S2-015.
 var (
 	continued = regexp.MustCompile(`\n[ \t]*//+[ \t]?`)
-	specList  = regexp.MustCompile(`\bSPEC ([A-Z]\d+(?:\.\d+)?(?:(?:, and |, | and | or | to |–|-)[A-Z]\d+(?:\.\d+)?)*)`)
+	specList  = regexp.MustCompile(
+		`\bSPEC ([A-Z]\d+(?:\.\d+)?(?:(?:, and |, | and | or | to |–|-)[A-Z]\d+(?:\.\d+)?)*)`)
 	specRange = regexp.MustCompile(`([A-Z])(\d+)(?: to |–|-)[A-Z](\d+)`)
 	specOne   = regexp.MustCompile(`[A-Z]\d+(?:\.\d+)?`)
 	boardOnly = regexp.MustCompile(`\bS2-(\d{1,3})(?:(?: to |–|-)S2-(\d{1,3}))?`)
-	nowhere   = regexp.MustCompile(`upstream #\d+|SPEC §\s?\d*|SPEC section \d+|ARCHITECTURE (?:§|section )\d+|ARCHITECTURE§\d+|\bS[0134]\b[^-]|\bS2(?:'s| \(|"| "| "|,| writes| names)`)
+	nowhere   = regexp.MustCompile(
+		`upstream #\d+|SPEC §\s?\d*|SPEC section \d+|ARCHITECTURE (?:§|section )\d+|ARCHITECTURE§\d+|\bS[0134]\b[^-]|\bS2(?:'s| \(|"| "| "|,| writes| names)`)
 	// products is what others call so: a storage service and the servers that speak its protocol.
 	products = regexp.MustCompile(`\b(?:Amazon S3|S3 servers?)\b`)
 )

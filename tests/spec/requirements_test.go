@@ -25,16 +25,23 @@ import (
 // no delegation, and that a private child has neither boards nor spawning.
 func TestA3_AParentsItemMayBeCompleted(t *testing.T) {
 	b := newBoards(t)
-	item, err := b.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{AgentId: session, Objective: "delegate"})
+	item, err := b.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
+		AgentId: session, Objective: "delegate",
+	})
 	require.NoError(t, err)
 	id := item.GetWorkItem().GetWorkItemId()
 	_, err = b.Work.PickWorkItem(dev.Within(t), &workv1.PickWorkItemRequest{AgentId: session, WorkItemId: id})
 	require.NoError(t, err)
-	child, err := b.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{ParentAgentId: session, InitialMessage: "do it"})
+	child, err := b.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+		ParentAgentId:  session,
+		InitialMessage: "do it",
+	})
 	require.NoError(t, err)
 	_, err = b.Work.CompleteWorkItem(dev.Within(t), &workv1.CompleteWorkItemRequest{AgentId: session, WorkItemId: id})
 	require.NoError(t, err)
-	d, err := b.Agents.GetDelegation(dev.Within(t), &agentv1.GetDelegationRequest{AgentId: session, DelegationId: child.GetDelegationId()})
+	d, err := b.Agents.GetDelegation(dev.Within(t), &agentv1.GetDelegationRequest{
+		AgentId: session, DelegationId: child.GetDelegationId(),
+	})
 	require.NoError(t, err)
 	require.Equal(t, id, d.GetDelegation().GetParentWorkItemId())
 	require.Equal(t, agentv1.DelegationState_DELEGATION_STATE_OPEN, d.GetDelegation().GetState())
@@ -48,7 +55,10 @@ func TestA3_AParentsItemMayBeCompleted(t *testing.T) {
 	require.True(t, names["CreateWorkItem"])
 	for _, name := range []string{"SpawnAgent", "board_create", "board_dispatch_worker"} {
 		require.False(t, names[name], name)
-		got, err := b.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{AgentId: child.GetAgentId(), Name: name, Arguments: &structpb.Struct{}})
+		got, err := b.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
+			AgentId: child.GetAgentId(), Name: name,
+			Arguments: &structpb.Struct{},
+		})
 		require.NoError(t, err)
 		require.Equal(t, "tool_not_available", got.GetResult().GetError().GetKind(), name)
 	}
@@ -58,7 +68,9 @@ func TestA3_AParentsItemMayBeCompleted(t *testing.T) {
 func TestW10_DefaultPage(t *testing.T) {
 	b := newBoards(t)
 	for i := range 21 {
-		_, err := b.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{AgentId: session, Objective: fmt.Sprint("item ", i)})
+		_, err := b.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
+			AgentId: session, Objective: fmt.Sprint("item ", i),
+		})
 		require.NoError(t, err)
 	}
 	page, err := b.Work.ListWorkItems(dev.Within(t), &workv1.ListWorkItemsRequest{AgentId: session})
@@ -70,25 +82,33 @@ func TestW10_DefaultPage(t *testing.T) {
 // TestT3_BoundsOfOutputReads proves the limits of GetTaskOutput.
 func TestT3_BoundsOfOutputReads(t *testing.T) {
 	b := newBoards(t)
-	run, err := b.Tasks.ExecCommand(dev.Within(t), &taskv1.ExecCommandRequest{AgentId: session, Command: &taskv1.CommandSpec{Cmd: "echo hello"}, YieldTime: durationpb.New(0)})
+	run, err := b.Tasks.ExecCommand(dev.Within(t), &taskv1.ExecCommandRequest{
+		AgentId: session, Command: &taskv1.CommandSpec{Cmd: "echo hello"}, YieldTime: durationpb.New(0),
+	})
 	require.NoError(t, err)
 	read := func(req *taskv1.GetTaskOutputRequest) error {
 		req.AgentId, req.TaskId = session, run.GetTask().GetTaskId()
 		_, err := b.Tasks.GetTaskOutput(dev.Within(t), req)
 		return err
 	}
-	require.NoError(t, read(&taskv1.GetTaskOutputRequest{Block: true, MaxBytes: 1_000_000, Timeout: durationpb.New(55 * time.Second)}))
+	require.NoError(t,
+		read(&taskv1.GetTaskOutputRequest{Block: true, MaxBytes: 1_000_000, Timeout: durationpb.New(55 * time.Second)}))
 	require.ErrorIs(t, read(&taskv1.GetTaskOutputRequest{MaxBytes: 1_000_001}), fault.LimitExceeded)
-	require.ErrorIs(t, read(&taskv1.GetTaskOutputRequest{Block: true, Timeout: durationpb.New(55*time.Second + 1)}), fault.LimitExceeded)
+	require.ErrorIs(t, read(&taskv1.GetTaskOutputRequest{Block: true, Timeout: durationpb.New(55*time.Second + 1)}),
+		fault.LimitExceeded)
 }
 
 // TestA5_AFullLane fills a lane, and proves that messages by themselves change no
 // work item and no focus.
 func TestA5_AFullLane(t *testing.T) {
 	b := newBoards(t)
-	item, err := b.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{AgentId: session, Objective: "stay"})
+	item, err := b.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
+		AgentId: session, Objective: "stay",
+	})
 	require.NoError(t, err)
-	_, err = b.Work.PickWorkItem(dev.Within(t), &workv1.PickWorkItemRequest{AgentId: session, WorkItemId: item.GetWorkItem().GetWorkItemId()})
+	_, err = b.Work.PickWorkItem(dev.Within(t), &workv1.PickWorkItemRequest{
+		AgentId: session, WorkItemId: item.GetWorkItem().GetWorkItemId(),
+	})
 	require.NoError(t, err)
 	queue := func() string {
 		got, err := b.Work.GetWorkQueue(dev.Within(t), &workv1.GetWorkQueueRequest{AgentId: session})
@@ -134,11 +154,14 @@ func TestA5_AFullLane(t *testing.T) {
 func TestW16_NamesOverREST(t *testing.T) {
 	b := newBoards(t)
 	item, err := b.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
-		AgentId: session, Objective: "x", TodoList: []*workv1.TodoItem{{Text: "first", State: workv1.TodoState_TODO_STATE_PENDING}},
+		AgentId: session, Objective: "x", TodoList: []*workv1.TodoItem{
+			{Text: "first", State: workv1.TodoState_TODO_STATE_PENDING},
+		},
 	})
 	require.NoError(t, err)
 	get := func(path string, want int) string {
-		req, err := http.NewRequestWithContext(dev.Within(t), http.MethodGet, b.URL()+"/v1/agents/"+session+"/work-items"+path, nil)
+		req, err := http.NewRequestWithContext(dev.Within(t), http.MethodGet, b.URL()+"/v1/agents/"+session+
+			"/work-items"+path, nil)
 		require.NoError(t, err)
 		resp, err := proc.HTTP.Do(req)
 		require.NoError(t, err)

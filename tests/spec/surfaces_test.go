@@ -22,7 +22,8 @@ import (
 
 // internalID is what a public text must not contain: an id of the specification, or
 // the name of a document that outsiders do not have.
-var internalID = regexp.MustCompile(`SPEC [A-Z]\d+|SPEC §|\([^()\n]*\b[XAWPDTBC]\d{1,2}\b[^()\n]*\)|\bS2-\d+|\bS[0-4]\b`)
+var internalID = regexp.MustCompile(
+	`SPEC [A-Z]\d+|SPEC §|\([^()\n]*\b[XAWPDTBC]\d{1,2}\b[^()\n]*\)|\bS2-\d+|\bS[0-4]\b`)
 
 func check(t *testing.T, where, text string) {
 	t.Helper()
@@ -59,7 +60,8 @@ func attached(text string) string {
 }
 
 func TestAttachedComments(t *testing.T) {
-	text := "// detached\n\n// leading\nmessage M {\n  // one\n\n  // also leading\n  string a = 1; // trailing\n  // trailing below\n\n}\n"
+	text := "// detached\n\n// leading\nmessage M {\n  // one\n\n  // also leading\n  string a = 1; // trailing\n  " +
+		"// trailing below\n\n}\n"
 	require.Equal(t, "leading\none\nalso leading\n trailing\ntrailing below", attached(text))
 }
 
@@ -75,7 +77,8 @@ func TestPublicDocumentsHaveNoIDs(t *testing.T) {
 		check(t, f.path, attached(f.text))
 	}
 	for _, f := range files(t, ".md") {
-		if f.path == "docs/errors.md" || f.path == "docs/configuration.md" || f.path == "docs/metrics.md" || f.path == "docs/roles.md" {
+		if f.path == "docs/errors.md" || f.path == "docs/configuration.md" || f.path == "docs/metrics.md" ||
+			f.path == "docs/roles.md" {
 			check(t, f.path, f.text)
 		}
 	}
@@ -93,7 +96,8 @@ var publicID = regexp.MustCompile(`SPEC [A-Z]\d+|SPEC §|\bS2-\d+`)
 func TestStringsHaveNoIDs(t *testing.T) {
 	n := 0
 	for _, f := range files(t, ".go") {
-		if strings.HasSuffix(f.path, "_test.go") || strings.HasPrefix(f.path, "tests/") || strings.HasPrefix(f.path, "tools/") {
+		if strings.HasSuffix(f.path, "_test.go") || strings.HasPrefix(f.path, "tests/") ||
+			strings.HasPrefix(f.path, "tools/") {
 			continue
 		}
 		parsed, err := parser.ParseFile(token.NewFileSet(), f.path, f.text, parser.SkipObjectResolution)

@@ -18,7 +18,8 @@ var (
 )
 
 func init() {
-	for _, w := range strings.Fields(`doom doomed dooms hope hoped hopes hoping fate fates crowd crowds crowded shelf shelves sequel sequels
+	for _, w := range strings.Fields(
+		`doom doomed dooms hope hoped hopes hoping fate fates crowd crowds crowded shelf shelves sequel sequels
 		ailing forester foresters errand errands mourn mourns mourned mourning bury buries buried burying heir heirs choosy knot knots
 		heed heeds heeded heeding untold unheard mightiest longago`) {
 		banned[w] = true
@@ -34,7 +35,8 @@ func words(text string) []string {
 		}
 		from := 0
 		for i, r := range id {
-			if i > from && unicode.IsUpper(r) && (unicode.IsLower(rune(id[i-1])) || i+1 < len(id) && unicode.IsLower(rune(id[i+1]))) {
+			if i > from && unicode.IsUpper(r) && (unicode.IsLower(rune(id[i-1])) || i+1 < len(id) &&
+				unicode.IsLower(rune(id[i+1]))) {
 				out = append(out, strings.ToLower(id[from:i]))
 				from = i
 			}

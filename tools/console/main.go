@@ -96,10 +96,13 @@ func run(source, out string) error {
 func bundle(source string) (map[string][]byte, error) {
 	result := api.Build(api.BuildOptions{
 		AbsWorkingDir: source, EntryPoints: []string{"src/main.tsx", "src/layout.worker.ts", "src/style.css"},
-		Bundle: true, Write: false, Outdir: "out", Format: api.FormatESModule, Target: api.ES2022, Platform: api.PlatformBrowser,
-		JSX: api.JSXAutomatic, JSXImportSource: "preact", LegalComments: api.LegalCommentsNone, Charset: api.CharsetUTF8,
-		MinifyWhitespace: true, MinifyIdentifiers: true, MinifySyntax: true, TsconfigRaw: "{}", LogLevel: api.LogLevelWarning,
-		Define: map[string]string{"process.env.NODE_ENV": `"production"`},
+		Bundle: true, Write: false, Outdir: "out", Format: api.FormatESModule, Target: api.ES2022,
+		Platform: api.PlatformBrowser,
+		JSX:      api.JSXAutomatic, JSXImportSource: "preact", LegalComments: api.LegalCommentsNone,
+		Charset:          api.CharsetUTF8,
+		MinifyWhitespace: true, MinifyIdentifiers: true, MinifySyntax: true, TsconfigRaw: "{}",
+		LogLevel: api.LogLevelWarning,
+		Define:   map[string]string{"process.env.NODE_ENV": `"production"`},
 	})
 	if len(result.Errors) > 0 {
 		return nil, fmt.Errorf("%d errors", len(result.Errors))

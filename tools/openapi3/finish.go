@@ -81,7 +81,8 @@ func parse(text string) (any, error) {
 func finish(doc map[string]any) error {
 	parsed := map[string]any{}
 	for name, text := range map[string]string{
-		"info": info, "schemas": schemas, "trigger": trigger, "delivered": delivered, "key": idempotencyKey, "match": ifMatch,
+		"info": info, "schemas": schemas, "trigger": trigger, "delivered": delivered, "key": idempotencyKey,
+		"match": ifMatch,
 	} {
 		v, err := parse(text)
 		if err != nil {
@@ -130,7 +131,9 @@ func reword(v any) {
 		if responses, ok := v["responses"].(map[string]any); ok {
 			responses["default"] = map[string]any{
 				"description": "A refusal or a failure.",
-				"content":     map[string]any{"application/json": map[string]any{"schema": map[string]any{"$ref": "#/components/schemas/Error"}}},
+				"content": map[string]any{
+					"application/json": map[string]any{"schema": map[string]any{"$ref": "#/components/schemas/Error"}},
+				},
 			}
 		}
 		if v["$ref"] == statusRef {

@@ -30,8 +30,15 @@ type plugin struct {
 var plugins = []plugin{
 	{program: "protoc-gen-go", dir: "pkg/pb", parameter: "paths=source_relative"},
 	{program: "protoc-gen-go-grpc", dir: "pkg/pb", parameter: "paths=source_relative"},
-	{program: "protoc-gen-grpc-gateway", dir: "pkg/pb", parameter: "paths=source_relative,grpc_api_configuration=proto/gateway.yaml", together: true},
-	{program: "protoc-gen-openapiv2", dir: "deploy/openapi", parameter: "allow_merge=true,merge_file_name=quartet,grpc_api_configuration=proto/gateway.yaml", together: true},
+	{
+		program: "protoc-gen-grpc-gateway", dir: "pkg/pb",
+		parameter: "paths=source_relative,grpc_api_configuration=proto/gateway.yaml", together: true,
+	},
+	{
+		program: "protoc-gen-openapiv2", dir: "deploy/openapi",
+		parameter: "allow_merge=true,merge_file_name=quartet,grpc_api_configuration=proto/gateway.yaml",
+		together:  true,
+	},
 }
 
 func (p plugin) run(ctx context.Context, tools, out string, names []string, set *descriptorpb.FileDescriptorSet) error {
@@ -59,7 +66,9 @@ func (p plugin) batches(names []string) [][]string {
 	return out
 }
 
-func (p plugin) generate(ctx context.Context, tools, out string, names []string, set *descriptorpb.FileDescriptorSet) error {
+func (p plugin) generate(ctx context.Context, tools, out string, names []string,
+	set *descriptorpb.FileDescriptorSet,
+) error {
 	raw, err := proto.Marshal(&pluginpb.CodeGeneratorRequest{
 		FileToGenerate: names, Parameter: proto.String(p.parameter), ProtoFile: needed(names, set),
 	})
@@ -83,7 +92,8 @@ func (p plugin) generate(ctx context.Context, tools, out string, names []string,
 		if f.GetName() == "" || f.InsertionPoint != nil || !filepath.IsLocal(f.GetName()) {
 			return fmt.Errorf("cannot write a file named %q (insertion points are not supported)", f.GetName())
 		}
-		if err := write(filepath.Join(out, p.dir, filepath.FromSlash(f.GetName())), []byte(f.GetContent())); err != nil {
+		if err := write(filepath.Join(out, p.dir, filepath.FromSlash(f.GetName())), []byte(f.GetContent())); err !=
+			nil {
 			return err
 		}
 	}

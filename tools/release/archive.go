@@ -20,7 +20,10 @@ func (r *release) tar(base string, files []file) error {
 	}
 	t := tar.NewWriter(z)
 	for _, f := range files {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: base + "/" + f.name, Mode: int64(f.mode), Size: int64(len(f.data)), ModTime: r.date, Format: tar.FormatUSTAR}
+		h := &tar.Header{
+			Typeflag: tar.TypeReg, Name: base + "/" + f.name, Mode: int64(f.mode),
+			Size: int64(len(f.data)), ModTime: r.date, Format: tar.FormatUSTAR,
+		}
 		if err := t.WriteHeader(h); err != nil {
 			return err
 		}
@@ -38,7 +41,9 @@ func (r *release) tar(base string, files []file) error {
 func (r *release) zip(base string, files []file) error {
 	var out bytes.Buffer
 	z := zip.NewWriter(&out)
-	z.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestCompression) })
+	z.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) {
+		return flate.NewWriter(w, flate.BestCompression)
+	})
 	for _, f := range files {
 		h := &zip.FileHeader{Name: base + "/" + f.name, Method: zip.Deflate, Modified: r.date}
 		h.SetMode(f.mode)

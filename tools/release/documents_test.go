@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// checkPages checks that what the pages of an unpacked archive link to is in it, that no comment for a test is in them, and that
-// the README needs no repository.
+// checkPages checks that what the pages of an unpacked archive link to is in it, that no comment for a test is in them,
+// and that the README needs no repository.
 func checkPages(t *testing.T, dir string) {
 	links := 0
 	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -53,5 +53,7 @@ func TestAPageForReaders(t *testing.T) {
 	} {
 		require.Equal(t, want, string(forReaders("docs/guides/b.md", "docs/guides/b.md", []byte(in), has)), in)
 	}
-	require.Equal(t, "[a](docs/a.md#part), [b](docs/guides), c", string(forReaders(readme, "README.md", []byte("[a](../../docs/a.md#part), [b](../../docs/guides), [c](../../go.mod)"), has)))
+	require.Equal(t, "[a](docs/a.md#part), [b](docs/guides), c",
+		string(forReaders(readme, "README.md", []byte("[a](../../docs/a.md#part), [b](../../docs/guides), "+
+			"[c](../../go.mod)"), has)))
 }

@@ -1,5 +1,5 @@
-// Command release makes the files of a version: an archive for each platform, packages for Debian and RPM systems, a list of the
-// modules in each binary (SBOM), definitions of images, and the checksums of all.
+// Command release makes the files of a version: an archive for each platform, packages for Debian and RPM systems, a
+// list of the modules in each binary (SBOM), definitions of images, and the checksums of all.
 //
 // The same commit gives the same bytes: all times are that of the commit, and nothing about the machine is
 // recorded. The command needs the go command, git, and network access to the module proxy only.

@@ -66,10 +66,14 @@ func (r *release) packages(work string, p platform, all, pages []file) error {
 	from := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
 	// The package makers write into what they are given, so each gets its own.
 	contents := func() files.Contents {
-		out := files.Contents{{Destination: "/etc/quartet", Type: files.TypeDir, FileInfo: &files.ContentFileInfo{Mode: 0o755, MTime: r.date}}}
+		out := files.Contents{{Destination: "/etc/quartet", Type: files.TypeDir, FileInfo: &files.ContentFileInfo{
+			Mode: 0o755, MTime: r.date,
+		}}}
 		for _, at := range places {
 			out = append(out, &files.Content{
-				Source: from(at.name), Destination: at.to, Type: at.kind, FileInfo: &files.ContentFileInfo{Owner: "root", Group: at.group, Mode: at.mode, MTime: r.date},
+				Source: from(at.name), Destination: at.to, Type: at.kind, FileInfo: &files.ContentFileInfo{
+					Owner: "root", Group: at.group, Mode: at.mode, MTime: r.date,
+				},
 			})
 		}
 		return out
@@ -81,13 +85,19 @@ func (r *release) packages(work string, p platform, all, pages []file) error {
 	}
 	for _, format := range []string{"deb", "rpm"} {
 		info := nfpm.WithDefaults(&nfpm.Info{
-			Name: "quartet", Arch: p.arch, Platform: p.os, Version: r.version, Release: "1", Section: "admin", Priority: "optional", License: "Apache-2.0",
+			Name: "quartet", Arch: p.arch, Platform: p.os, Version: r.version, Release: "1", Section: "admin",
+			Priority: "optional", License: "Apache-2.0",
 			Maintainer: "The Quartet authors <quartet@localhost>", MTime: r.date, DisableGlobbing: true,
-			Description: "Durable control plane for long-lived AI agents\n Stores agents, their work items, tasks, boards and waits: what was answered is on disk.\n One static binary: server, command line, MCP, runner and worker.",
+			Description: "Durable control plane for long-lived AI agents\n Stores agents, their work items, tasks, " +
+				"boards and waits: what was answered is on disk.\n One static binary: server, command line, MCP, " +
+				"runner and worker.",
 			Overridables: nfpm.Overridables{
 				Contents: contents(), Recommends: []string{"ca-certificates"},
-				Scripts: nfpm.Scripts{PostInstall: from("systemd/postinstall.sh"), PreRemove: from("systemd/preremove.sh"), PostRemove: from("systemd/postremove.sh")},
-				RPM:     nfpm.RPM{BuildHost: "localhost", Summary: "Durable control plane for long-lived AI agents"},
+				Scripts: nfpm.Scripts{
+					PostInstall: from("systemd/postinstall.sh"),
+					PreRemove:   from("systemd/preremove.sh"), PostRemove: from("systemd/postremove.sh"),
+				},
+				RPM: nfpm.RPM{BuildHost: "localhost", Summary: "Durable control plane for long-lived AI agents"},
 			},
 		})
 		maker, err := nfpm.Get(format)

@@ -69,7 +69,10 @@ func checkPackaged(t *testing.T, r release, files map[string]packaged) {
 
 // checkScripts compares the scripts of a package with those of the repository, and has the shell read them.
 func checkScripts(t *testing.T, r release, scripts map[string]string) {
-	for name, file := range map[string]string{"postinst": "postinstall.sh", "prerm": "preremove.sh", "postrm": "postremove.sh"} {
+	for name, file := range map[string]string{
+		"postinst": "postinstall.sh", "prerm": "preremove.sh",
+		"postrm": "postremove.sh",
+	} {
 		source, err := os.ReadFile(filepath.Join(r.repo, "deploy", "systemd", file))
 		require.NoError(t, err)
 		require.Equal(t, strings.TrimSpace(string(source)), strings.TrimSpace(scripts[name]), name)
@@ -158,7 +161,8 @@ func checkRPM(t *testing.T, r release, raw []byte) {
 	require.NoError(t, err)
 	name, err := p.Header.GetNEVRA()
 	require.NoError(t, err)
-	require.Equal(t, "quartet "+r.version+" 1 "+rpmArch[runtime.GOARCH], fmt.Sprint(name.Name, " ", name.Version, " ", name.Release, " ", name.Arch))
+	require.Equal(t, "quartet "+r.version+" 1 "+rpmArch[runtime.GOARCH], fmt.Sprint(name.Name, " ", name.Version, " ",
+		name.Release, " ", name.Arch))
 	text := func(tag int) string {
 		s, err := p.Header.GetString(tag)
 		require.NoError(t, err)
@@ -169,7 +173,10 @@ func checkRPM(t *testing.T, r release, raw []byte) {
 	built, err := p.Header.GetInt(rpmutils.BUILDTIME)
 	require.NoError(t, err)
 	require.Equal(t, r.date.Unix(), int64(built))
-	checkScripts(t, r, map[string]string{"postinst": text(rpmutils.POSTIN), "prerm": text(rpmutils.PREUN), "postrm": text(rpmutils.POSTUN)})
+	checkScripts(t, r, map[string]string{
+		"postinst": text(rpmutils.POSTIN), "prerm": text(rpmutils.PREUN),
+		"postrm": text(rpmutils.POSTUN),
+	})
 
 	list, err := p.Header.GetFiles()
 	require.NoError(t, err)
@@ -179,8 +186,10 @@ func checkRPM(t *testing.T, r release, raw []byte) {
 			continue
 		}
 		files[f.Name()] = packaged{
-			mode: fs.FileMode(f.Mode() & 0o777), user: f.UserName(), group: f.GroupName(), modified: time.Unix(int64(f.Mtime()), 0),
-			config: f.Flags()&(rpmutils.RPMFILE_CONFIG|rpmutils.RPMFILE_NOREPLACE) == rpmutils.RPMFILE_CONFIG|rpmutils.RPMFILE_NOREPLACE,
+			mode: fs.FileMode(f.Mode() & 0o777), user: f.UserName(), group: f.GroupName(),
+			modified: time.Unix(int64(f.Mtime()), 0),
+			config: f.Flags()&(rpmutils.RPMFILE_CONFIG|rpmutils.RPMFILE_NOREPLACE) == rpmutils.RPMFILE_CONFIG|
+				rpmutils.RPMFILE_NOREPLACE,
 		}
 	}
 	payload, err := p.PayloadReaderExtended()
@@ -200,8 +209,8 @@ func checkRPM(t *testing.T, r release, raw []byte) {
 	checkPackaged(t, r, files)
 }
 
-// startAsInstalled starts the program of an archive by the command line and the settings that the packages install. Variables win over
-// the file: the data and the ports are those of the test.
+// startAsInstalled starts the program of an archive by the command line and the settings that the packages install.
+// Variables win over the file: the data and the ports are those of the test.
 func startAsInstalled(t *testing.T, dir string) {
 	unit, err := os.ReadFile(filepath.Join(dir, "systemd", "quartet.service"))
 	require.NoError(t, err)
@@ -214,7 +223,8 @@ func startAsInstalled(t *testing.T, dir string) {
 
 	grpc, rest := freePort(t), freePort(t)
 	program, data := filepath.Join(dir, "quartet"), t.TempDir()
-	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + data, "QUARTET_DATA_DIR=" + data, "QUARTET_GRPC_ADDR=" + grpc, "QUARTET_HTTP_ADDR=" + rest}
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + data, "QUARTET_DATA_DIR=" + data, "QUARTET_GRPC_ADDR=" +
+		grpc, "QUARTET_HTTP_ADDR=" + rest}
 	cmd := exec.CommandContext(t.Context(), program, args[1:]...)
 	var log bytes.Buffer
 	cmd.Env, cmd.Stderr, cmd.Stdout = env, &log, &log

@@ -126,7 +126,8 @@ func (r *release) identify(ctx context.Context) error {
 		return err
 	}
 	if !r.dirty {
-		return fmt.Errorf("files differ from the commit:\n%s\ncommit them, or give -dirty for a release that says so", changed)
+		return fmt.Errorf("files differ from the commit:\n%s\ncommit them, or give -dirty for a release that says so",
+			changed)
 	}
 	r.revision += "+dirty"
 	return nil
@@ -153,7 +154,8 @@ func (r *release) empty() error {
 	}
 	if len(entries) > 0 {
 		if _, err := os.Stat(filepath.Join(r.out, mark)); err != nil {
-			return fmt.Errorf("%s has files, and none of them is %s: it is not a release; give another directory with -out", r.out, mark)
+			return fmt.Errorf("%s has files, and none of them is %s: it is not a release; give another directory "+
+				"with -out", r.out, mark)
 		}
 		if err := os.RemoveAll(r.out); err != nil {
 			return err
@@ -171,11 +173,14 @@ func (r *release) build(ctx context.Context, work string, p platform) (string, e
 	if _, err := os.Stat(to); err == nil {
 		return to, nil
 	}
-	ldflags := fmt.Sprintf("%s -X quartet/pkg/version.revision=%s -X quartet/pkg/version.date=%s", r.ldflags, r.revision, r.date.Format(time.RFC3339))
+	ldflags := fmt.Sprintf("%s -X quartet/pkg/version.revision=%s -X quartet/pkg/version.date=%s", r.ldflags,
+		r.revision, r.date.Format(time.RFC3339))
 	// Without -buildvcs: revision and date are given, so that a clone and an archive make the same bytes.
-	cmd := exec.CommandContext(ctx, r.goCommand, "build", "-trimpath", "-buildvcs=false", "-tags", r.tags, "-ldflags", ldflags, "-o", to, "./cmd/quartet")
+	cmd := exec.CommandContext(ctx, r.goCommand, "build", "-trimpath", "-buildvcs=false", "-tags", r.tags, "-ldflags",
+		ldflags, "-o", to, "./cmd/quartet")
 	cmd.Dir = r.repo
-	cmd.Env = append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch, "CGO_ENABLED=0", "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=")
+	cmd.Env = append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch, "CGO_ENABLED=0", "GOAMD64=v1", "GOARM64=v8.0",
+		"GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
@@ -225,7 +230,10 @@ func (r *release) make(ctx context.Context, work string, p platform, shells map[
 		return err
 	}
 	files = append(files, pages...)
-	for shell, name := range map[string]string{"bash": "quartet.bash", "zsh": "_quartet", "fish": "quartet.fish", "powershell": "quartet.ps1"} {
+	for shell, name := range map[string]string{
+		"bash": "quartet.bash", "zsh": "_quartet", "fish": "quartet.fish",
+		"powershell": "quartet.ps1",
+	} {
 		files = append(files, file{"completions/" + name, 0o644, shells[shell]})
 	}
 	if p.os == "linux" {
@@ -277,7 +285,8 @@ func (r *release) images() error {
 	if !bytes.Contains(raw, []byte("\nARG VERSION\n")) {
 		return errors.New("deploy/release/Dockerfile has no line ARG VERSION")
 	}
-	return r.write("Dockerfile", bytes.ReplaceAll(raw, []byte("\nARG VERSION\n"), []byte("\nARG VERSION="+r.version+"\n")))
+	return r.write("Dockerfile", bytes.ReplaceAll(raw, []byte("\nARG VERSION\n"),
+		[]byte("\nARG VERSION="+r.version+"\n")))
 }
 
 // sums writes mark, which has the checksums of all other files in the form that sha256sum -c reads. It must be called

@@ -45,18 +45,21 @@ func output(t *testing.T, name string, args ...string) string {
 // makeRelease makes a release of a repository for this machine's platform.
 func makeRelease(t *testing.T, repo string) (release, map[string][]byte) {
 	r := release{
-		repo: repo, out: filepath.Join(t.TempDir(), "dist"), platforms: []string{"linux/" + runtime.GOARCH}, goCommand: "go",
-		tags: "grpcnotrace", ldflags: "-s -w", dirty: true, log: io.Discard,
+		repo: repo, out: filepath.Join(t.TempDir(), "dist"), platforms: []string{"linux/" + runtime.GOARCH},
+		goCommand: "go",
+		tags:      "grpcnotrace", ldflags: "-s -w", dirty: true, log: io.Discard,
 	}
 	require.NoError(t, r.run(t.Context()))
 	return r, contents(t, r.out)
 }
 
-// elsewhere returns a clone of the repository in another directory, with the files of this one as they are, committed or not.
+// elsewhere returns a clone of the repository in another directory, with the files of this one as they are, committed
+// or not.
 func elsewhere(t *testing.T) string {
 	from, to := repository(t), filepath.Join(t.TempDir(), "another", "place")
 	output(t, "git", "clone", "--quiet", "--no-checkout", from, to)
-	output(t, "git", "-C", to, "reset", "--quiet") // the index is that of the commit, so that the same files differ from it
+	// the index is that of the commit, so that the same files differ from it
+	output(t, "git", "-C", to, "reset", "--quiet")
 	for name := range strings.SplitSeq(output(t, "git", "-C", from, "ls-files", "-z"), "\x00") {
 		info, err := os.Lstat(filepath.Join(from, name))
 		if name == "" || errors.Is(err, fs.ErrNotExist) {
@@ -115,13 +118,15 @@ func TestRelease(t *testing.T) {
 	require.Equal(t, "linux", runtime.GOOS, "the program is run")
 	r, first := makeRelease(t, repository(t))
 	base := "quartet_" + r.version + "_linux_" + runtime.GOARCH
-	deb, rpm := "quartet_"+r.version+"-1_"+runtime.GOARCH+".deb", "quartet-"+r.version+"-1."+rpmArch[runtime.GOARCH]+".rpm"
+	deb, rpm := "quartet_"+r.version+"-1_"+runtime.GOARCH+".deb", "quartet-"+r.version+"-1."+rpmArch[runtime.GOARCH]+
+		".rpm"
 	root := t.TempDir()
 	archive := unpack(t, first[base+".tar.gz"], root)
 	program := filepath.Join(root, base, "quartet")
 
 	t.Run("its files", func(t *testing.T) {
-		require.ElementsMatch(t, []string{base + ".tar.gz", base + ".cdx.json", deb, rpm, "Dockerfile", mark}, slices.Collect(maps.Keys(first)))
+		require.ElementsMatch(t, []string{base + ".tar.gz", base + ".cdx.json", deb, rpm, "Dockerfile", mark},
+			slices.Collect(maps.Keys(first)))
 	})
 
 	t.Run("the same commit in another directory makes the same bytes", func(t *testing.T) {
@@ -169,7 +174,8 @@ func TestRelease(t *testing.T) {
 
 	t.Run("the SBOM names the modules of the binary", func(t *testing.T) {
 		doc := new(cyclonedx.BOM)
-		require.NoError(t, cyclonedx.NewBOMDecoder(bytes.NewReader(first[base+".cdx.json"]), cyclonedx.BOMFileFormatJSON).Decode(doc))
+		require.NoError(t, cyclonedx.NewBOMDecoder(bytes.NewReader(first[base+".cdx.json"]),
+			cyclonedx.BOMFileFormatJSON).Decode(doc))
 		binary, err := os.ReadFile(program)
 		require.NoError(t, err)
 		require.Equal(t, fmt.Sprintf("%x", sha256.Sum256(binary)), (*doc.Metadata.Component.Hashes)[0].Value)
@@ -203,7 +209,10 @@ func TestRelease(t *testing.T) {
 			o.out = t.TempDir()
 			require.NoError(t, os.Mkdir(filepath.Join(work, p.os+"-"+p.arch), 0o700))
 			require.NoError(t, os.WriteFile(filepath.Join(work, p.os+"-"+p.arch, p.binary()), binary, 0o700))
-			require.NoError(t, o.make(t.Context(), work, p, map[string][]byte{"bash": {1}, "zsh": {1}, "fish": {1}, "powershell": {1}}))
+			require.NoError(t, o.make(t.Context(), work, p, map[string][]byte{
+				"bash": {1}, "zsh": {1}, "fish": {1},
+				"powershell": {1},
+			}))
 			base := "quartet_" + r.version + "_" + p.os + "_" + p.arch
 			var names []string
 			if p.os == "windows" {
@@ -224,17 +233,24 @@ func TestRelease(t *testing.T) {
 
 	t.Run("the deb", func(t *testing.T) { checkDeb(t, r, first[deb]) })
 	t.Run("the rpm", func(t *testing.T) { checkRPM(t, r, first[rpm]) })
-	t.Run("the program starts with the settings of the packages", func(t *testing.T) { startAsInstalled(t, filepath.Join(root, base)) })
+	t.Run("the program starts with the settings of the packages", func(t *testing.T) {
+		startAsInstalled(t, filepath.Join(root, base))
+	})
 }
 
 // inEveryArchive returns the names of the files that each archive has.
 func inEveryArchive(t *testing.T, r release, program string) []string {
 	names := []string{
-		program, "README.md", "sbom.cdx.json", "completions/quartet.bash", "completions/_quartet", "completions/quartet.fish", "completions/quartet.ps1",
+		program, "README.md", "sbom.cdx.json", "completions/quartet.bash", "completions/_quartet",
+		"completions/quartet.fish", "completions/quartet.ps1",
 		"LICENSE", "CHANGELOG.md", "SECURITY.md", "llms.txt", "deploy/openapi/quartet.openapi.json",
 	}
-	for _, pattern := range []string{"docs/*.md", "docs/guides/*.md", "docs/pictures/*", "examples/typescript-runner/*.json", "examples/typescript-runner/*.md", "examples/typescript-runner/src/*.ts"} {
-		found := strings.Fields(output(t, "git", "-C", r.repo, "ls-files", "--", ":(glob)"+pattern)) // not what tests have made there
+	for _, pattern := range []string{
+		"docs/*.md", "docs/guides/*.md", "docs/pictures/*",
+		"examples/typescript-runner/*.json", "examples/typescript-runner/*.md", "examples/typescript-runner/src/*.ts",
+	} {
+		// not what tests have made there
+		found := strings.Fields(output(t, "git", "-C", r.repo, "ls-files", "--", ":(glob)"+pattern))
 		require.NotEmpty(t, found, pattern)
 		names = append(names, found...)
 	}
@@ -243,13 +259,18 @@ func inEveryArchive(t *testing.T, r release, program string) []string {
 
 // inArchivesForLinux are the names of the files that only these have.
 var inArchivesForLinux = []string{
-	"systemd/quartet.service", "systemd/quartet-worker.service", "systemd/quartet.yaml", "systemd/worker.env", "systemd/sysusers.conf",
+	"systemd/quartet.service", "systemd/quartet-worker.service", "systemd/quartet.yaml", "systemd/worker.env",
+	"systemd/sysusers.conf",
 	"systemd/postinstall.sh", "systemd/preremove.sh", "systemd/postremove.sh",
 }
 
 func TestZip(t *testing.T) {
 	r := release{out: t.TempDir(), log: io.Discard, date: time.Unix(1_700_000_000, 0).UTC()}
-	require.NoError(t, r.zip("quartet_1", []file{{"quartet.exe", 0o755, []byte("MZ")}, {"completions/quartet.ps1", 0o644, []byte("x")}}))
+	require.NoError(t,
+		r.zip("quartet_1", []file{
+			{"quartet.exe", 0o755, []byte("MZ")},
+			{"completions/quartet.ps1", 0o644, []byte("x")},
+		}))
 	z, err := zip.OpenReader(filepath.Join(r.out, "quartet_1.zip"))
 	require.NoError(t, err)
 	defer z.Close()

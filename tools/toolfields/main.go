@@ -43,7 +43,8 @@ func write(image, out string) error {
 	}
 	words := map[string]string{}
 	files.RangeFiles(func(f protoreflect.FileDescriptor) bool {
-		internal := strings.HasSuffix(f.Path(), "_event.proto") || strings.HasSuffix(f.Path(), "_page.proto") || f.Package() == "quartet.snapshot.v1"
+		internal := strings.HasSuffix(f.Path(), "_event.proto") || strings.HasSuffix(f.Path(), "_page.proto") ||
+			f.Package() == "quartet.snapshot.v1"
 		if internal || !strings.HasPrefix(string(f.Package()), "quartet.") {
 			return true
 		}

@@ -56,7 +56,10 @@ func (l listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	secured := tls.Server(c, l.config)
-	return &conn{Conn: secured, secured: secured, frames: connlimit.NewFrames(connlimit.Of(c.RemoteAddr())), logf: l.logf}, nil
+	return &conn{
+		Conn: secured, secured: secured, frames: connlimit.NewFrames(connlimit.Of(c.RemoteAddr())),
+		logf: l.logf,
+	}, nil
 }
 
 // conn is a connection with TLS. It does not have the method ConnectionState: with it the HTTP server would not
@@ -83,8 +86,10 @@ func (c *conn) Read(p []byte) (int, error) {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.logf("TLS handshake with %s: %v", c.RemoteAddr(), err)
 	}
-	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) && plain.Conn != nil && looksLikeHTTP(plain.RecordHeader) {
-		_, _ = io.WriteString(plain.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nThis port takes HTTP over TLS only; use https:// in place of http://.\n")
+	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) && plain.Conn != nil &&
+		looksLikeHTTP(plain.RecordHeader) {
+		_, _ = io.WriteString(plain.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nThis port "+
+			"takes HTTP over TLS only; use https:// in place of http://.\n")
 	}
 	return n, err
 }

@@ -22,7 +22,9 @@ import (
 )
 
 // secured serves what it is asked with TLS, and returns its address and how clients trust it.
-func secured(t *testing.T, limits connlimit.Limits) (address string, trusted *tls.Config, logged *observer.ObservedLogs) {
+func secured(t *testing.T, limits connlimit.Limits) (address string, trusted *tls.Config,
+	logged *observer.ObservedLogs,
+) {
 	t.Helper()
 	certificates := httptest.NewTLSServer(nil)
 	t.Cleanup(certificates.Close)

@@ -1,8 +1,8 @@
 // Package archive keeps closed segments of a log outside of it, compressed, and reads them as the log had them.
 //
-// A segment is stored as objects with some of its frames each, and an index, which is the last of its objects. A catalog names the segments of a
-// partition and the hashes of their indexes. A segment is part of the archive once it is in the catalog, and only then the log
-// may drop it. See ADR 0037.
+// A segment is stored as objects with some of its frames each, and an index, which is the last of its objects. A
+// catalog names the segments of a partition and the hashes of their indexes. A segment is part of the archive once it
+// is in the catalog, and only then the log may drop it. See ADR 0037.
 package archive
 
 import (
@@ -41,7 +41,8 @@ func knownFormat(format uint32) bool { return format >= formatWhole && format <=
 // objectBytes is about how many bytes the frames of an object have before they are compressed.
 const objectBytes = 512 << 10
 
-// maxObject is how many bytes the frames of an object may have. A frame is not divided, and has at most as many as a message.
+// maxObject is how many bytes the frames of an object may have. A frame is not divided, and has at most as many as a
+// message.
 const maxObject = objectBytes + 64<<20
 
 // The errors of a Store.
@@ -52,8 +53,8 @@ var (
 	ErrReplaced = errors.New("archive: the catalog was replaced")
 )
 
-// Store keeps the archive of one partition. It is safe for concurrent use. More than one process may write to it: a catalog replaces only
-// the one that its writer has read.
+// Store keeps the archive of one partition. It is safe for concurrent use. More than one process may write to it: a
+// catalog replaces only the one that its writer has read.
 type Store interface {
 	// Begin begins to store a segment, under a name of its own.
 	Begin(ctx context.Context, segment uint64) (Draft, error)

@@ -31,8 +31,9 @@ type Archiver struct {
 	cancel  context.CancelFunc
 	due     chan struct{}
 	idle    sync.WaitGroup
-	working chan struct{}     // has a value while the catalog is changed
-	looked  map[string]uint64 // by name: the Expiry.State until whose change Expire has nothing more to remove of a segment
+	working chan struct{} // has a value while the catalog is changed
+	// by name: the Expiry.State until whose change Expire has nothing more to remove of a segment
+	looked map[string]uint64
 
 	mu      sync.Mutex
 	started bool
@@ -46,7 +47,10 @@ func Start(log framelog.Log, now func() time.Time, logger *zap.Logger, metrics *
 	if !ok {
 		return nil
 	}
-	a := &Archiver{log: l, now: now, logger: logger, metrics: metrics, due: make(chan struct{}, 1), working: make(chan struct{}, 1)}
+	a := &Archiver{
+		log: l, now: now, logger: logger, metrics: metrics, due: make(chan struct{}, 1),
+		working: make(chan struct{}, 1),
+	}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
 }
@@ -206,7 +210,9 @@ func (a *Archiver) Expire(ctx context.Context, x Expiry) (lines int64, err error
 		old, failed = x.Line(line)
 		return old && failed == nil
 	}
-	lines, err = a.rewrite(ctx, Erasing{Line: line, Old: true}, func(*Catalog) (func(Segment) bool, error) { return due, nil }, func(s Segment) {
+	lines, err = a.rewrite(ctx, Erasing{Line: line, Old: true}, func(*Catalog) (func(Segment) bool, error) {
+		return due, nil
+	}, func(s Segment) {
 		if s.GetArchivedAt().AsTime().Before(x.All) {
 			looked[s.GetName()] = x.State
 		}
@@ -226,7 +232,9 @@ func (a *Archiver) Expire(ctx context.Context, x Expiry) (lines int64, err error
 
 // rewrite erases lines in some of the segments of the catalog, and calls done with each of them as it is in the
 // catalog afterwards. The function that some returns reports whether a segment is one of them.
-func (a *Archiver) rewrite(ctx context.Context, what Erasing, some func(*Catalog) (func(Segment) bool, error), done func(Segment)) (lines int64, err error) {
+func (a *Archiver) rewrite(ctx context.Context, what Erasing, some func(*Catalog) (func(Segment) bool, error),
+	done func(Segment),
+) (lines int64, err error) {
 	if a == nil {
 		return 0, ErrNotArchived
 	}
@@ -307,7 +315,8 @@ func (a *Archiver) pass(ctx context.Context) error {
 			return err
 		}
 		if !added.Has(next.Number) {
-			return fmt.Errorf("archive: segment %d of %s is not in the catalog that another process wrote", next.Number, c.Partition)
+			return fmt.Errorf("archive: segment %d of %s is not in the catalog that another process wrote", next.Number,
+				c.Partition)
 		}
 		c = added
 		a.log.mu.Lock()
@@ -316,7 +325,9 @@ func (a *Archiver) pass(ctx context.Context) error {
 		a.metrics.holds(c)
 		if i := c.find(c.End().Seq); i < len(c.Segments) {
 			s := c.Segments[i]
-			a.logger.Info("journal: a segment is archived", zap.Uint64("segment", s.GetNumber()), zap.Int64("frames", s.GetFrames()), zap.Int64("bytes", s.GetBytes()), zap.Int64("stored", s.GetStored()), zap.Duration("took", a.now().Sub(began)))
+			a.logger.Info("journal: a segment is archived", zap.Uint64("segment", s.GetNumber()),
+				zap.Int64("frames", s.GetFrames()), zap.Int64("bytes", s.GetBytes()),
+				zap.Int64("stored", s.GetStored()), zap.Duration("took", a.now().Sub(began)))
 		}
 	}
 }
@@ -328,7 +339,8 @@ func (a *Archiver) drop(ctx context.Context, c *Catalog, number uint64) error {
 	s := c.Segments[c.at(number)]
 	f, err := a.log.Live.Get(ctx, s.End.Seq)
 	if err == nil && f.Link.Format > 0 && f.Link.Hash != s.End.Hash && framelog.HashOf(c.Partition, f) == f.Link.Hash {
-		return fmt.Errorf("archive: segment %d of %s is archived with another frame %d than the log has: another journal has its archive there", number, c.Partition, s.End.Seq)
+		return fmt.Errorf("archive: segment %d of %s is archived with another frame %d than the log has: another "+
+			"journal has its archive there", number, c.Partition, s.End.Seq)
 	}
 	return a.log.Drop(ctx, number)
 }
@@ -346,11 +358,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return nil
 	}
 	return &Metrics{
-		segments: meter.Gauge(reg, "quartet_archive_segments", "Segments of a journal that are in its archive.", "partition"),
-		stored:   meter.Gauge(reg, "quartet_archive_stored_bytes", "Bytes that the archived segments of a journal take.", "partition"),
-		bytes:    meter.Gauge(reg, "quartet_archive_frame_bytes", "Bytes that the frames of the archived segments of a journal had before they were compressed.", "partition"),
-		live:     meter.Gauge(reg, "quartet_journal_segments", "Segments of a journal that are streams: the one that is written to, and those before it that are not archived yet. It is counted after each snapshot.", "partition"),
-		failures: meter.Counter(reg, "quartet_archive_failures_total", "Attempts to archive segments of a journal that failed; each is tried again.", "partition"),
+		segments: meter.Gauge(reg, "quartet_archive_segments", "Segments of a journal that are in its archive.",
+			"partition"),
+		stored: meter.Gauge(reg, "quartet_archive_stored_bytes",
+			"Bytes that the archived segments of a journal take.", "partition"),
+		bytes: meter.Gauge(reg, "quartet_archive_frame_bytes", "Bytes that the frames of the archived segments of "+
+			"a journal had before they were compressed.", "partition"),
+		live: meter.Gauge(reg, "quartet_journal_segments", "Segments of a journal that are streams: the one that "+
+			"is written to, and those before it that are not archived yet. It is counted after each snapshot.",
+			"partition"),
+		failures: meter.Counter(reg, "quartet_archive_failures_total",
+			"Attempts to archive segments of a journal that failed; each is tried again.", "partition"),
 	}
 }
 

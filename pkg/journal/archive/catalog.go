@@ -53,7 +53,8 @@ func Read(ctx context.Context, store Store, partition string) (*Catalog, error) 
 	}
 	switch {
 	case !knownFormat(in.GetFormat()):
-		return nil, fmt.Errorf("archive: the catalog of %s has format %d, this version reads up to %d", partition, in.GetFormat(), Format)
+		return nil, fmt.Errorf("archive: the catalog of %s has format %d, this version reads up to %d", partition,
+			in.GetFormat(), Format)
 	case in.GetPartition() != partition:
 		return nil, fmt.Errorf("%w: %s: it is that of %s", ErrDamaged, partition, in.GetPartition())
 	}
@@ -82,7 +83,8 @@ func (c *Catalog) replace(ctx context.Context, store Store, segments []Segment) 
 	out := &archivev1.Catalog{Partition: c.Partition}
 	var erased, removed int64
 	for _, s := range segments {
-		out.Segments, erased, removed = append(out.Segments, s.Segment), erased+s.GetErasedLines(), removed+s.GetRemovedLines()
+		out.Segments, erased, removed = append(out.Segments, s.Segment), erased+s.GetErasedLines(),
+			removed+s.GetRemovedLines()
 	}
 	out.Format = formatOf(erased, removed)
 	plain, err := proto.MarshalOptions{Deterministic: true}.Marshal(out)
@@ -140,7 +142,8 @@ func readIndex(b []byte) (*archivev1.Index, error) {
 	return x, nil
 }
 
-// Frames reads an object of the index x of a segment. It verifies that its frames continue each other, and the log before them.
+// Frames reads an object of the index x of a segment. It verifies that its frames continue each other, and the log
+// before them.
 func (s Segment) Frames(ctx context.Context, store Store, x *archivev1.Index, i int) ([]Frame, error) {
 	o := x.GetObjects()[i]
 	b, err := get(ctx, store, s.GetName(), o)
@@ -167,7 +170,8 @@ func (s Segment) Frames(ctx context.Context, store Store, x *archivev1.Index, i 
 	return frames, nil
 }
 
-// Scan calls fn with the frames of a segment from a sequence number on, in order. It verifies that they continue each other.
+// Scan calls fn with the frames of a segment from a sequence number on, in order. It verifies that they continue each
+// other.
 func (s Segment) Scan(ctx context.Context, store Store, from uint64, fn func(uint64, framelog.Frame) error) error {
 	x, err := s.Index(ctx, store)
 	if err != nil {
@@ -177,9 +181,12 @@ func (s Segment) Scan(ctx context.Context, store Store, from uint64, fn func(uin
 }
 
 // scan calls fn with the frames of objects from a sequence number on. read returns those of an object.
-func scan(x *archivev1.Index, from uint64, read func(i int) ([]Frame, error), fn func(uint64, framelog.Frame) error) error {
+func scan(x *archivev1.Index, from uint64, read func(i int) ([]Frame, error),
+	fn func(uint64, framelog.Frame) error,
+) error {
 	objects := x.GetObjects()
-	for i := sort.Search(len(objects), func(i int) bool { return objects[i].GetLast() >= from }); i < len(objects); i++ {
+	for i := sort.Search(len(objects), func(i int) bool { return objects[i].GetLast() >= from }); i <
+		len(objects); i++ {
 		frames, err := read(i)
 		if err != nil {
 			return err

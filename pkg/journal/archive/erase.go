@@ -23,9 +23,10 @@ type Erasing struct {
 }
 
 // Erase stores the segment with a number anew without some lines, reads back what was stored, puts it into the
-// catalog in place of the one with these lines, and removes that from the store. It returns the catalog then, and how many lines were
-// erased; c and 0 if there were none. If another process replaced the catalog, or removed what was stored (see Clean), the error is ErrReplaced. If only the removal
-// failed, the catalog is returned with the error; what is left is removed by Clean.
+// catalog in place of the one with these lines, and removes that from the store. It returns the catalog then, and how
+// many lines were erased; c and 0 if there were none. If another process replaced the catalog, or removed what was
+// stored (see Clean), the error is ErrReplaced. If only the removal failed, the catalog is returned with the error;
+// what is left is removed by Clean.
 func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, what Erasing) (*Catalog, int64, error) {
 	i := slices.IndexFunc(c.Segments, func(s Segment) bool { return s.GetNumber() == number })
 	if i < 0 {
@@ -37,7 +38,10 @@ func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, what Er
 		return c, 0, err
 	}
 	frames := &erasing{segment: s, store: store, what: what, removed: s.GetRemovedLines()}
-	next, err := c.write(ctx, store, s.Before, frames, framelog.Segment{Number: number, First: s.GetFirst(), Shared: s.GetShared()}, s.GetArchivedAt().AsTime(), &frames.removed)
+	next, err := c.write(ctx, store, s.Before, frames, framelog.Segment{
+		Number: number, First: s.GetFirst(),
+		Shared: s.GetShared(),
+	}, s.GetArchivedAt().AsTime(), &frames.removed)
 	if err == nil {
 		err = next.Verify(ctx, store)
 	}
@@ -62,7 +66,8 @@ func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, what Er
 		if err := replaced.replace(ctx, store, c.Segments); err != nil {
 			return c, 0, err
 		}
-		return c, 0, fmt.Errorf("%w: segment %d of %s was removed while it was stored anew", ErrReplaced, number, c.Partition)
+		return c, 0, fmt.Errorf("%w: segment %d of %s was removed while it was stored anew", ErrReplaced, number,
+			c.Partition)
 	}
 	return replaced, frames.erased, store.Remove(ctx, s.GetName())
 }
@@ -159,7 +164,8 @@ func (c *Catalog) Clean(ctx context.Context, store Store) error {
 	if err != nil {
 		return err
 	}
-	c, err = Read(ctx, store, c.Partition) // after the names: a segment that is put into the catalog between has its name there
+	// after the names: a segment that is put into the catalog between has its name there
+	c, err = Read(ctx, store, c.Partition)
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,8 @@ func withSecrets(t *testing.T) *written {
 			if i%2 == 0 {
 				text = secretText
 			}
-			w.write(t, fmt.Sprintf(`{"wal_seq":%d,"text":"%s"}`+"\n"+`{"wal_seq":%d,"text":"what eve said"}`+"\n", n+1, text, n+2))
+			w.write(t, fmt.Sprintf(`{"wal_seq":%d,"text":"%s"}`+"\n"+`{"wal_seq":%d,"text":"what eve said"}`+"\n", n+1,
+				text, n+2))
 			n += 2
 		}
 	}
@@ -102,8 +103,8 @@ func TestCatalog_Erase(t *testing.T) {
 	}
 }
 
-// TestCatalog_FormatOfErasedLines: what has erased lines is refused by earlier versions, which know format 1 only; what has none is
-// written as they read it.
+// TestCatalog_FormatOfErasedLines: what has erased lines is refused by earlier versions, which know format 1 only; what
+// has none is written as they read it.
 func TestCatalog_FormatOfErasedLines(t *testing.T) {
 	w := withSecrets(t)
 	store := dirstore.New(t.TempDir(), "test", 0)
@@ -125,8 +126,8 @@ func TestCatalog_FormatOfErasedLines(t *testing.T) {
 	}
 }
 
-// TestCatalog_EraseRepeats ends an erasure at each call of the store, with and without the effect of that call. Readers find all frames
-// whatever happened, and the erasure can be repeated.
+// TestCatalog_EraseRepeats ends an erasure at each call of the store, with and without the effect of that call. Readers
+// find all frames whatever happened, and the erasure can be repeated.
 func TestCatalog_EraseRepeats(t *testing.T) {
 	for _, effect := range []bool{false, true} {
 		calls := 0
@@ -223,7 +224,8 @@ func (s *cleanedStore) ReplaceCatalog(ctx context.Context, version uint64, conte
 	return s.Store.ReplaceCatalog(ctx, version, content)
 }
 
-// What another process removed before it was in the catalog is in no catalog afterwards, and the erasure can be repeated.
+// What another process removed before it was in the catalog is in no catalog afterwards, and the erasure can be
+// repeated.
 func TestCatalog_EraseWhileAnotherCleans(t *testing.T) {
 	w := withSecrets(t)
 	store := &cleanedStore{Store: dirstore.New(t.TempDir(), "test", 0)}

@@ -26,12 +26,14 @@ type encoder struct {
 	frames []*archivev1.Frame
 	size   int
 	erased int64 // lines of all frames that were added
-	gone   int64 // at most how many lines the frames had that were removed before; 1 where they had none, so that it is not 0
+	// at most how many lines the frames had that were removed before; 1 where they had none, so that it is not 0
+	gone int64
 }
 
 // newEncoder returns the encoder of the frames of a partition behind an end of its log.
 func newEncoder(partition string, before framelog.End) (*encoder, error) {
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(objectBytes))
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true),
+		zstd.WithWindowSize(objectBytes))
 	if err != nil {
 		return nil, fmt.Errorf("archive: %w", err)
 	}
@@ -54,8 +56,9 @@ func (e *encoder) add(seq uint64, f framelog.Frame) error {
 	}
 	l := f.Link
 	to := &archivev1.Frame{
-		Step: seq - e.end.Seq, Id: f.ID, Generation: f.Generation, Body: append([]byte(nil), f.Body...), Segment: l.Segment,
-		Format: uint32(l.Format), Incarnation: l.Incarnation, First: l.First, Next: l.Next,
+		Step: seq - e.end.Seq, Id: f.ID, Generation: f.Generation, Body: append([]byte(nil), f.Body...),
+		Segment: l.Segment,
+		Format:  uint32(l.Format), Incarnation: l.Incarnation, First: l.First, Next: l.Next,
 	}
 	if l.Format > 0 && f.Rests == nil {
 		to.Salt = append([]byte(nil), l.Salt[:]...)
@@ -76,14 +79,15 @@ func (e *encoder) add(seq uint64, f framelog.Frame) error {
 	return nil
 }
 
-// frameRoom is about how many bytes a frame has beside its body, and lineRoom a line of a frame of which lines were erased.
+// frameRoom is about how many bytes a frame has beside its body, and lineRoom a line of a frame of which lines were
+// erased.
 const (
 	frameRoom = 200
 	lineRoom  = 40
 )
 
-// full reports whether the object should be finished before a frame with a body of n bytes. A large frame is alone in its object, which
-// then is about as large as the frame's message is in the log.
+// full reports whether the object should be finished before a frame with a body of n bytes. A large frame is alone in
+// its object, which then is about as large as the frame's message is in the log.
 func (e *encoder) full(n int) bool { return e.size > 0 && e.size+n+frameRoom > objectBytes }
 
 // finish returns the object with the frames that were added since the last one; nil if there are none.
@@ -97,8 +101,8 @@ func (e *encoder) finish() (content []byte, before framelog.End, err error) {
 	return content, before, err
 }
 
-// decode returns the frames of an object that begins behind an end of the log of a partition, and the end behind them. It verifies that they
-// continue each other.
+// decode returns the frames of an object that begins behind an end of the log of a partition, and the end behind them.
+// It verifies that they continue each other.
 func decode(partition string, before framelog.End, content []byte) (frames []Frame, end framelog.End, err error) {
 	var in archivev1.Frames
 	if err := unpack(content, &in); err != nil {
@@ -106,9 +110,13 @@ func decode(partition string, before framelog.End, content []byte) (frames []Fra
 	}
 	frames, end = make([]Frame, len(in.GetFrames())), before
 	for i, from := range in.GetFrames() {
-		f := framelog.Frame{ID: from.GetId(), Generation: from.GetGeneration(), Body: from.GetBody(), Link: framelog.Link{
-			Format: int(from.GetFormat()), Incarnation: from.GetIncarnation(), Segment: from.GetSegment(), First: from.GetFirst(), Next: from.GetNext(),
-		}}
+		f := framelog.Frame{
+			ID: from.GetId(), Generation: from.GetGeneration(), Body: from.GetBody(),
+			Link: framelog.Link{
+				Format: int(from.GetFormat()), Incarnation: from.GetIncarnation(), Segment: from.GetSegment(),
+				First: from.GetFirst(), Next: from.GetNext(),
+			},
+		}
 		if f.Link.Format > 0 {
 			f.Link.Prev = end.Hash
 			copy(f.Link.Salt[:], from.GetSalt())
@@ -157,7 +165,8 @@ func pack(z *zstd.Encoder, m proto.Message) ([]byte, error) {
 
 // unpack reads what pack returned.
 func unpack(b []byte, m proto.Message) error {
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(maxObject))
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(maxObject))
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}

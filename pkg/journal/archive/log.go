@@ -121,7 +121,9 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.
 
 // read reads from the live log with live, which is its Scan or Follow, and from the archive what the live log does
 // not have any more.
-func (l *Log) read(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error, live func(context.Context, uint64, func(uint64, framelog.Frame) error) error) error {
+func (l *Log) read(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error,
+	live func(context.Context, uint64, func(uint64, framelog.Frame) error) error,
+) error {
 	var own error // of fn
 	pass := func(seq uint64, f framelog.Frame) error {
 		if own = fn(seq, f); own == nil {
@@ -196,15 +198,16 @@ func (l *Log) archived(ctx context.Context, from uint64, fn func(uint64, framelo
 			return l.damaged(from, err)
 		}
 		var own error
-		err = scan(x, from, func(i int) ([]Frame, error) { return l.object(ctx, s, x, i) }, func(seq uint64, f framelog.Frame) error {
-			if own = ctx.Err(); own == nil {
-				own = fn(seq, f)
-			}
-			if own == nil {
-				from = seq + 1
-			}
-			return own
-		})
+		err = scan(x, from, func(i int) ([]Frame, error) { return l.object(ctx, s, x, i) },
+			func(seq uint64, f framelog.Frame) error {
+				if own = ctx.Err(); own == nil {
+					own = fn(seq, f)
+				}
+				if own == nil {
+					from = seq + 1
+				}
+				return own
+			})
 		if own != nil {
 			return own
 		}

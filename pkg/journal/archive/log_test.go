@@ -107,7 +107,9 @@ func (w *written) reads(t *testing.T, l framelog.Log) {
 		f, err := l.Get(t.Context(), end.Seq)
 		require.NoError(t, err)
 		requireFrame(t, w.frames[end.Seq], f)
-		for _, read := range []func(context.Context, uint64, func(uint64, framelog.Frame) error) error{l.Scan, l.Follow} {
+		for _, read := range []func(context.Context, uint64, func(uint64, framelog.Frame) error) error{
+			l.Scan, l.Follow,
+		} {
 			at := i
 			err := read(t.Context(), end.Seq+1, func(seq uint64, f framelog.Frame) error {
 				at++
@@ -139,7 +141,10 @@ func requireFrame(t *testing.T, want, got framelog.Frame) {
 var errEnough = errors.New("enough")
 
 func TestLog_ReadsThrough(t *testing.T) {
-	for name, sizes := range map[string][3]int{"small": {4, 3, 10}, "several objects": {3, 12, 150_000}, "one frame": {5, 0, 0}} {
+	for name, sizes := range map[string][3]int{
+		"small": {4, 3, 10}, "several objects": {3, 12, 150_000},
+		"one frame": {5, 0, 0},
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWritten()
 			w.segments(t, sizes[0], sizes[1], sizes[2])
@@ -221,10 +226,11 @@ func TestLog_Damaged(t *testing.T) {
 			changed := append([]byte(nil), intact...)
 			changed[i] ^= 1 << (i % 8)
 			require.NoError(t, os.WriteFile(file, changed, 0o600))
-			err := archive.NewLog(w.live, store, partition).Scan(t.Context(), 1, func(seq uint64, f framelog.Frame) error {
-				requireFrame(t, w.frames[seq], f)
-				return nil
-			})
+			err := archive.NewLog(w.live, store, partition).
+				Scan(t.Context(), 1, func(seq uint64, f framelog.Frame) error {
+					requireFrame(t, w.frames[seq], f)
+					return nil
+				})
 			var broken *framelog.Broken
 			require.ErrorAs(t, err, &broken, "byte %d of %s", i, file)
 			require.Equal(t, partition, broken.Partition)
@@ -234,10 +240,12 @@ func TestLog_Damaged(t *testing.T) {
 	w.reads(t, archive.NewLog(w.live, store, partition))
 	require.NoError(t, os.Remove(catalogs[0]))
 	var broken *framelog.Broken
-	require.ErrorAs(t, archive.NewLog(w.live, store, partition).Scan(t.Context(), 1, func(uint64, framelog.Frame) error { return nil }), &broken)
+	require.ErrorAs(t, archive.NewLog(w.live, store, partition).
+		Scan(t.Context(), 1, func(uint64, framelog.Frame) error { return nil }), &broken)
 	require.ErrorContains(t, broken, "segments from 0 on are neither in the log nor in its archive")
 
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "test-0", "segment-1-other.frames"), []byte("no index is in here"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "test-0", "segment-1-other.frames"),
+		[]byte("no index is in here"), 0o600))
 	stored, unreadable, err := archive.Stored(t.Context(), store, partition)
 	require.NoError(t, err)
 	require.Len(t, stored, 1)
@@ -247,7 +255,8 @@ func TestLog_Damaged(t *testing.T) {
 	w.reads(t, archive.NewLog(w.live, store, partition))
 }
 
-// TestArchiver_AnothersArchive: a segment is not dropped because the archive of another journal has one of the same number.
+// TestArchiver_AnothersArchive: a segment is not dropped because the archive of another journal has one of the same
+// number.
 func TestArchiver_AnothersArchive(t *testing.T) {
 	other, w := newWritten(), newWritten()
 	other.segments(t, 3, 2, 10)
@@ -291,8 +300,8 @@ func (d damagedAt) Get(ctx context.Context, seq uint64) (framelog.Frame, error) 
 	return f, err
 }
 
-// TestArchiver_DropsADamagedSegment: that the last frame of a segment is damaged in the log does not keep the segment there, since what is
-// archived was verified.
+// TestArchiver_DropsADamagedSegment: that the last frame of a segment is damaged in the log does not keep the segment
+// there, since what is archived was verified.
 func TestArchiver_DropsADamagedSegment(t *testing.T) {
 	w := newWritten()
 	w.segments(t, 3, 2, 10)
@@ -307,7 +316,8 @@ func TestArchiver_DropsADamagedSegment(t *testing.T) {
 	require.Equal(t, segments[2:], left)
 }
 
-// TestArchiver_Repeats ends an archiver at each call of its store and of the log, with and without the effect of that call.
+// TestArchiver_Repeats ends an archiver at each call of its store and of the log, with and without the effect of that
+// call.
 func TestArchiver_Repeats(t *testing.T) {
 	for _, effect := range []bool{false, true} {
 		calls := 0
@@ -316,7 +326,8 @@ func TestArchiver_Repeats(t *testing.T) {
 			w.segments(t, 3, 2, 10)
 			inner := dirstore.New(t.TempDir(), "test", 0)
 			f := &failing{left: calls, effect: effect, failed: make(chan struct{})}
-			a := archive.Start(archive.NewLog(failingLive{w.live, f}, failingStore{inner, f}, partition), time.Now, zap.NewNop(), nil)
+			a := archive.Start(archive.NewLog(failingLive{w.live, f}, failingStore{inner, f}, partition), time.Now,
+				zap.NewNop(), nil)
 			a.Below(w.end())
 			ctx, cancel := context.WithCancel(t.Context())
 			settled := make(chan error, 1)

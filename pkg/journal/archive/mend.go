@@ -12,7 +12,9 @@ import (
 // Stored returns the segments of a partition that are stored completely, in the catalog or not, by name, as their
 // indexes describe them. It does not read their frames. unreadable has the errors of those whose index cannot be
 // read, by name.
-func Stored(ctx context.Context, store Store, partition string) (all map[string]Segment, unreadable map[string]error, err error) {
+func Stored(ctx context.Context, store Store, partition string) (all map[string]Segment, unreadable map[string]error,
+	err error,
+) {
 	names, err := store.Names(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -28,9 +30,11 @@ func Stored(ctx context.Context, store Store, partition string) (all map[string]
 	return all, unreadable, ctx.Err()
 }
 
-// Write stores a segment anew of frames that continue the log of a partition behind an end, and reads back what was stored. It is not in the
-// catalog; see Replace.
-func Write(ctx context.Context, store Store, partition string, before framelog.End, seg framelog.Segment, frames []Frame, now time.Time) (Segment, error) {
+// Write stores a segment anew of frames that continue the log of a partition behind an end, and reads back what was
+// stored. It is not in the catalog; see Replace.
+func Write(ctx context.Context, store Store, partition string, before framelog.End, seg framelog.Segment,
+	frames []Frame, now time.Time,
+) (Segment, error) {
 	c := &Catalog{Partition: partition}
 	s, err := c.write(ctx, store, before, frameLog{frames: frames}, seg, now, new(int64))
 	if err == nil {
@@ -58,8 +62,9 @@ func (l frameLog) Scan(_ context.Context, from uint64, fn func(uint64, framelog.
 	return errClosed // the segment has no other frames, even if none of them closes it
 }
 
-// Replace stores a catalog with some segments, in order, in place of the one with a version, damaged or not. It returns ErrReplaced if there is
-// another one. Where segments do not continue each other, the log has frames of which there is no copy.
+// Replace stores a catalog with some segments, in order, in place of the one with a version, damaged or not. It returns
+// ErrReplaced if there is another one. Where segments do not continue each other, the log has frames of which there is
+// no copy.
 func Replace(ctx context.Context, store Store, partition string, version uint64, segments []Segment) (*Catalog, error) {
 	c := &Catalog{Partition: partition, version: version}
 	if err := c.replace(ctx, store, segments); err != nil {

@@ -47,7 +47,10 @@ func (o *owners) list(x *archivev1.Index) {
 	}
 	x.ListsOwners = true
 	for _, namespace := range slices.Sorted(maps.Keys(o.all)) {
-		x.Owners = append(x.Owners, &archivev1.Owners{Namespace: namespace, AgentIds: slices.Sorted(maps.Keys(o.all[namespace]))})
+		x.Owners = append(x.Owners, &archivev1.Owners{
+			Namespace: namespace,
+			AgentIds:  slices.Sorted(maps.Keys(o.all[namespace])),
+		})
 	}
 }
 

@@ -27,7 +27,8 @@ func (s countingStore) Get(ctx context.Context, name string, at uint64, bytes in
 
 // eventOf returns the line of an event of an agent.
 func eventOf(walSeq int, namespace, agent, text string) string {
-	return fmt.Sprintf(`{"wal_seq":%d,"event_type":"said","agent_id":%q,"namespace":%q,"payload":{"text":%q}}`+"\n", walSeq, agent, namespace, text)
+	return fmt.Sprintf(`{"wal_seq":%d,"event_type":"said","agent_id":%q,"namespace":%q,"payload":{"text":%q}}`+"\n",
+		walSeq, agent, namespace, text)
 }
 
 // erasing erases the lines of an agent.

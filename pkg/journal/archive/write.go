@@ -13,14 +13,16 @@ import (
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
 )
 
-// errClosed ends the reading of a segment at the frame that closes it, or behind which the log goes on in another one: a repair that
-// accepts a loss cuts a segment, and begins a new incarnation in another one.
+// errClosed ends the reading of a segment at the frame that closes it, or behind which the log goes on in another one:
+// a repair that accepts a loss cuts a segment, and begins a new incarnation in another one.
 var errClosed = errors.New("archive: the segment is closed")
 
 // Add stores the segment seg of a log, which must be closed and follow those in the catalog, reads back what was
 // stored, and puts it into the catalog. It returns the new catalog. If another process was faster, the error is
 // ErrReplaced.
-func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg framelog.Segment, now time.Time) (*Catalog, error) {
+func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg framelog.Segment, now time.Time) (
+	*Catalog, error,
+) {
 	s, err := c.write(ctx, store, c.End(), log, seg, now, new(int64))
 	if err != nil {
 		return nil, err
@@ -37,9 +39,12 @@ func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg fr
 
 // write stores a segment that begins behind an end of the log. *removed is read after log was scanned; it is how many
 // lines of the segment were removed so far.
-func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, log framelog.Log, seg framelog.Segment, now time.Time, removed *int64) (Segment, error) {
+func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, log framelog.Log, seg framelog.Segment,
+	now time.Time, removed *int64,
+) (Segment, error) {
 	if before.Seq > 0 && before.Segment > seg.Number {
-		return Segment{}, fmt.Errorf("archive: segment %d of %s does not follow what is archived, which ends before segment %d", seg.Number, c.Partition, before.Segment)
+		return Segment{}, fmt.Errorf("archive: segment %d of %s does not follow what is archived, which ends before "+
+			"segment %d", seg.Number, c.Partition, before.Segment)
 	}
 	d, err := store.Begin(ctx, seg.Number)
 	if err != nil {
@@ -51,7 +56,10 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 		return Segment{}, err
 	}
 	defer func() { _ = enc.zstd.Close() }()
-	row := &archivev1.Segment{Number: seg.Number, Shared: seg.Shared, First: seg.First, Before: before.String(), ArchivedAt: timestamppb.New(now)}
+	row := &archivev1.Segment{
+		Number: seg.Number, Shared: seg.Shared, First: seg.First, Before: before.String(),
+		ArchivedAt: timestamppb.New(now),
+	}
 	x := &archivev1.Index{Partition: c.Partition, Segment: row}
 	var stored int64
 	var of owners
@@ -142,7 +150,8 @@ func (s Segment) Verify(ctx context.Context, store Store) error {
 		return err
 	})
 	if err == nil && (at != s.End || frames != s.GetFrames() || erased != s.GetErasedLines()) {
-		err = fmt.Errorf("archive: segment %d has %d frames up to %s with %d erased lines, not %d up to %s with %d", s.GetNumber(), frames, at, erased, s.GetFrames(), s.End, s.GetErasedLines())
+		err = fmt.Errorf("archive: segment %d has %d frames up to %s with %d erased lines, not %d up to %s with %d",
+			s.GetNumber(), frames, at, erased, s.GetFrames(), s.End, s.GetErasedLines())
 	}
 	return err
 }

@@ -103,7 +103,10 @@ func Announcement(r snapshot.Ref) *structpb.Struct {
 
 // Announce records the snapshot that a snapshot_taken event announces. s is its payload, which Announcement returned.
 func (t *Tracker) Announce(s *structpb.Struct) error {
-	r := snapshot.Ref{Snapshot: uint64(s.GetFields()["snapshot"].GetNumberValue()), Number: uint64(s.GetFields()["manifest"].GetNumberValue())}
+	r := snapshot.Ref{
+		Snapshot: uint64(s.GetFields()["snapshot"].GetNumberValue()),
+		Number:   uint64(s.GetFields()["manifest"].GetNumberValue()),
+	}
 	hash, err := hex.DecodeString(s.GetFields()["hash"].GetStringValue())
 	if err != nil || len(hash) != len(r.Hash) {
 		return errors.New("an announcement of a snapshot without a hash")
@@ -148,8 +151,8 @@ func (t *Tracker) Base() *snapshot.Base {
 // Has returns the Extent of the newest snapshot.
 func (t *Tracker) Has() Extent { return t.has }
 
-// Cut is a state at a moment, from which a snapshot is written while the state goes on: the page of an owner is taken before the next event
-// changes it.
+// Cut is a state at a moment, from which a snapshot is written while the state goes on: the page of an owner is taken
+// before the next event changes it.
 type Cut struct {
 	snapshot.Cut
 

@@ -31,18 +31,29 @@ func New(reg prometheus.Registerer, plane string) *Counters {
 		return nil
 	}
 	g := &Counters{
-		seconds: meter.Histogram(reg, "quartet_journal_append_seconds", "Time from the first attempt to write a frame until it was on disk.", meter.Disk, "plane").WithLabelValues(plane),
-		bytes:   meter.Histogram(reg, "quartet_journal_frame_bytes", "Size of the frames written.", meter.Bytes, "plane").WithLabelValues(plane),
-		lines:   meter.Histogram(reg, "quartet_journal_frame_events", "Number of events in each frame written, that is, for each fsync.", meter.Many, "plane").WithLabelValues(plane),
-		loads:   meter.Histogram(reg, "quartet_journal_load_seconds", "Time to load a partition, at the start or after its lease was acquired again.", meter.Work, "plane").WithLabelValues(plane),
-		plane:   plane, events: meter.Counter(reg, "quartet_journal_events_total", "Events on disk, by type.", "plane", "event_type"),
-		snapshots:       meter.Counter(reg, "quartet_journal_snapshots_total", "Snapshots written.", "plane").WithLabelValues(plane),
-		snapshotPages:   meter.Counter(reg, "quartet_journal_snapshot_pages_total", "Pages of owners in the snapshots written.", "plane").WithLabelValues(plane),
-		snapshotBytes:   meter.Counter(reg, "quartet_journal_snapshot_bytes_total", "Bytes of the snapshots written.", "plane").WithLabelValues(plane),
-		snapshotSeconds: meter.Histogram(reg, "quartet_journal_snapshot_seconds", "Time to write a snapshot, while commands go on.", meter.Work, "plane").WithLabelValues(plane),
-		byType:          map[string]prometheus.Counter{}, appends: map[string]prometheus.Counter{},
+		seconds: meter.Histogram(reg, "quartet_journal_append_seconds",
+			"Time from the first attempt to write a frame until it was on disk.", meter.Disk, "plane").
+			WithLabelValues(plane),
+		bytes: meter.Histogram(reg, "quartet_journal_frame_bytes", "Size of the frames written.", meter.Bytes,
+			"plane").WithLabelValues(plane),
+		lines: meter.Histogram(reg, "quartet_journal_frame_events", "Number of events in each frame written, that "+
+			"is, for each fsync.", meter.Many, "plane").WithLabelValues(plane),
+		loads: meter.Histogram(reg, "quartet_journal_load_seconds", "Time to load a partition, at the start or "+
+			"after its lease was acquired again.", meter.Work, "plane").WithLabelValues(plane),
+		plane: plane, events: meter.Counter(reg, "quartet_journal_events_total", "Events on disk, by type.", "plane",
+			"event_type"),
+		snapshots: meter.Counter(reg, "quartet_journal_snapshots_total", "Snapshots written.", "plane").
+			WithLabelValues(plane),
+		snapshotPages: meter.Counter(reg, "quartet_journal_snapshot_pages_total",
+			"Pages of owners in the snapshots written.", "plane").WithLabelValues(plane),
+		snapshotBytes: meter.Counter(reg, "quartet_journal_snapshot_bytes_total", "Bytes of the snapshots written.",
+			"plane").WithLabelValues(plane),
+		snapshotSeconds: meter.Histogram(reg, "quartet_journal_snapshot_seconds",
+			"Time to write a snapshot, while commands go on.", meter.Work, "plane").WithLabelValues(plane),
+		byType: map[string]prometheus.Counter{}, appends: map[string]prometheus.Counter{},
 	}
-	appends := meter.Counter(reg, "quartet_journal_appends_total", "Attempts to write a frame by outcome: ok, refused, busy (tried again), overtaken by another writer, or unknown.", "plane", "outcome")
+	appends := meter.Counter(reg, "quartet_journal_appends_total", "Attempts to write a frame by outcome: ok, "+
+		"refused, busy (tried again), overtaken by another writer, or unknown.", "plane", "outcome")
 	for _, outcome := range []string{"ok", "refused", "busy", "overtaken", "unknown"} {
 		g.appends[outcome] = appends.WithLabelValues(plane, outcome)
 	}

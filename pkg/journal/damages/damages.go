@@ -55,12 +55,13 @@ func (r *Registry) ReportReplica(partition, server string, damage error) {
 		r.replicas = map[[2]string]report{}
 	}
 	r.replicas[[2]string{partition, server}] = report{
-		reading: fmt.Errorf(aReplica+" %s is damaged and another one is read: %w", server, damage), until: time.Now().Add(replicaTerm),
+		reading: fmt.Errorf(aReplica+" %s is damaged and another one is read: %w", server, damage), until: time.Now().
+				Add(replicaTerm),
 	}
 }
 
-// ReportStored records what was found when all that is stored of a journal was read: that it is damaged, or nil. It holds until
-// that is done again.
+// ReportStored records what was found when all that is stored of a journal was read: that it is damaged, or nil. It
+// holds until that is done again.
 func (r *Registry) ReportStored(partition string, damage error) {
 	r.change(partition, func(of *report) { of.stored = damage })
 }
@@ -107,16 +108,20 @@ const (
 // Remedy returns what a person does about the damage that an error of All describes.
 func Remedy(text string) string {
 	if strings.HasPrefix(text, aReplica) {
-		return "stop that NATS server, remove jetstream in its store, and start it: it copies everything from the others; `quartet verify` names all damaged replicas"
+		return "stop that NATS server, remove jetstream in its store, and start it: it copies everything from the " +
+			"others; `quartet verify` names all damaged replicas"
 	}
 	if strings.HasPrefix(text, aStream) && strings.Contains(text, copied) {
-		return "stop the server; `quartet repair --apply` moves the stream away, and the next start copies it again from the journals, as far back as it keeps events"
+		return "stop the server; `quartet repair --apply` moves the stream away, and the next start copies it again " +
+			"from the journals, as far back as it keeps events"
 	}
 	if strings.HasPrefix(text, aStream) && strings.Contains(text, written) {
-		return "stop the server; `quartet repair --apply` moves the stream away, and the next start reads the journal, which takes longer, and writes snapshots again"
+		return "stop the server; `quartet repair --apply` moves the stream away, and the next start reads the " +
+			"journal, which takes longer, and writes snapshots again"
 	}
 	if strings.HasPrefix(text, aStream) {
-		return "nothing is refused, and what cannot be read is gone: it cannot be copied again; a restore of a backup has what was kept then"
+		return "nothing is refused, and what cannot be read is gone: it cannot be copied again; a restore of a " +
+			"backup has what was kept then"
 	}
 	return "stop the server; `quartet repair` says which intact copies there are, and repairs with --apply"
 }

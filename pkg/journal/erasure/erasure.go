@@ -1,10 +1,10 @@
 // Package erasure knows which owners of a partition's records were erased, by hashes of their names.
 //
-// Owns: the hash of an owner; the set of those that were erased, as events and snapshots have it; which lines of a journal are theirs.
-// Never does: erase anything.
+// Owns: the hash of an owner; the set of those that were erased, as events and snapshots have it; which lines of a
+// journal are theirs. Never does: erase anything.
 //
-// The key of the hashes is in the journal beside them. So whoever has the journal can find out whether a name was erased, which is what
-// keeps it from being used again, but no name is read from it.
+// The key of the hashes is in the journal beside them. So whoever has the journal can find out whether a name was
+// erased, which is what keeps it from being used again, but no name is read from it.
 package erasure
 
 import (

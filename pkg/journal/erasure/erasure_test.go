@@ -54,5 +54,6 @@ func restored(t *testing.T, b []byte) *erasure.Set {
 }
 
 func line(namespace, agent string) []byte {
-	return fmt.Appendf(nil, `{"wal_seq":3,"event_type":"said","agent_id":%q,"namespace":%q,"payload":{}}`+"\n", agent, namespace)
+	return fmt.Appendf(nil, `{"wal_seq":3,"event_type":"said","agent_id":%q,"namespace":%q,"payload":{}}`+"\n", agent,
+		namespace)
 }

@@ -25,14 +25,17 @@ func TestB1_LineRoundTrip(t *testing.T) {
 		want := &r.Event
 		for _, key := range []string{
 			"agent_id", "event_id", "namespace", "plane", "session_id", "task_id", "step_id", "work_item_id",
-			"actor_namespace", "actor_agent_id", "actor_run_id", "actor_key_id", "principal", "role", "method", "request_id",
+			"actor_namespace", "actor_agent_id", "actor_run_id", "actor_key_id", "principal", "role", "method",
+			"request_id",
 			"request_hash", "traceparent", "readiness_from", "readiness_to", "readiness_reason",
 		} {
 			*r.field([]byte(key)) = text.Draw(t, key)
 		}
 		want.Type = "error_info"
 		want.CreatedAt = time.UnixMicro(rapid.Int64Range(0, 1<<52).Draw(t, "created_at")).UTC()
-		want.Payload = &errdetails.ErrorInfo{Reason: text.Draw(t, "reason"), Metadata: map[string]string{"a b": text.Draw(t, "v")}}
+		want.Payload = &errdetails.ErrorInfo{Reason: text.Draw(t, "reason"), Metadata: map[string]string{
+			"a b": text.Draw(t, "v"),
+		}}
 		line, err := AppendLine(nil, want)
 		require.NoError(t, err)
 		require.True(t, json.Valid(line), "%s", line)
@@ -61,7 +64,8 @@ func TestStringThatIsNotUTF8(t *testing.T) {
 }
 
 func FuzzParseLine(f *testing.F) {
-	f.Add([]byte(`{"wal_seq":1,"event_type":"x","agent_id":"a","created_at":"2026-01-02T03:04:05.000006Z","payload":{"a":[1,"]}"]}}`))
+	f.Add([]byte(
+		`{"wal_seq":1,"event_type":"x","agent_id":"a","created_at":"2026-01-02T03:04:05.000006Z","payload":{"a":[1,"]}"]}}`))
 	f.Add([]byte(`{"wal_seq":1`))
 	f.Add([]byte(`{"wal_seq":1,"event_type":"\`))
 	f.Add([]byte(`{"wal_seq":1,"event_type":"x","agent_id":"\u12`))
@@ -86,7 +90,8 @@ func TestParseLineAgreesWithJSON(t *testing.T) {
 		_, err := ParseLine([]byte(line))
 		require.ErrorIs(t, err, errLine, line)
 	}
-	raw, err := ParseLine([]byte(` { "event_type" : "x\n" , "new" : [ {} ] , "wal_seq" : 3 , "created_at":"2026-01-02T03:04:05+02:00"} `))
+	raw, err := ParseLine(
+		[]byte(` { "event_type" : "x\n" , "new" : [ {} ] , "wal_seq" : 3 , "created_at":"2026-01-02T03:04:05+02:00"} `))
 	require.NoError(t, err)
 	require.Equal(t, "x\n", raw.Type)
 	require.Equal(t, 1, raw.CreatedAt.UTC().Hour())
@@ -94,7 +99,8 @@ func TestParseLineAgreesWithJSON(t *testing.T) {
 
 func TestSnake(t *testing.T) {
 	for in, want := range map[string]string{
-		"WorkItemCreated": "work_item_created", "HTTPDone": "http_done", "StepID": "step_id", "A": "a", "TaskQueuedV2": "task_queued_v2",
+		"WorkItemCreated": "work_item_created", "HTTPDone": "http_done", "StepID": "step_id", "A": "a",
+		"TaskQueuedV2": "task_queued_v2",
 	} {
 		require.Equal(t, want, lines.TypeOfMessage(in))
 	}

@@ -1,4 +1,5 @@
-// Package event is one event of a journal: its fields, the line of a frame that it is written as, and the types of payloads.
+// Package event is one event of a journal: its fields, the line of a frame that it is written as, and the types of
+// payloads.
 package event
 
 import (
@@ -52,7 +53,8 @@ type Event struct {
 // By gives an event of a reaction the actor of the event that caused it. It has no effect on an event of a
 // command, whose actor is always the caller; only an ActorRunID remains if the caller has no run id.
 func (ev *Event) By(cause *Event) {
-	ev.ActorNamespace, ev.ActorAgentID, ev.ActorRunID, ev.ActorKeyID = cause.ActorNamespace, cause.ActorAgentID, cause.ActorRunID, cause.ActorKeyID
+	ev.ActorNamespace, ev.ActorAgentID, ev.ActorRunID, ev.ActorKeyID = cause.ActorNamespace, cause.ActorAgentID,
+		cause.ActorRunID, cause.ActorKeyID
 	ev.Principal, ev.Role = cause.Principal, cause.Role
 }
 
@@ -78,7 +80,8 @@ const (
 // Internal reports whether an event type belongs to the journal itself, and is not shown to people.
 func Internal(eventType string) bool {
 	switch eventType {
-	case TypePartitionOpened, TypeSourceConsumed, TypeRequestAnswered, TypeIncarnationBegan, TypeSnapshotTaken, TypeOwnerErased, TypeLineErased:
+	case TypePartitionOpened, TypeSourceConsumed, TypeRequestAnswered, TypeIncarnationBegan, TypeSnapshotTaken,
+		TypeOwnerErased, TypeLineErased:
 		return true
 	}
 	return false

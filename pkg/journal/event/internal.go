@@ -11,7 +11,9 @@ import (
 
 // Opened returns the payload of partition_opened.
 func Opened(generation uint64) *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{"generation": structpb.NewNumberValue(float64(generation))}}
+	return &structpb.Struct{
+		Fields: map[string]*structpb.Value{"generation": structpb.NewNumberValue(float64(generation))},
+	}
 }
 
 // Consumed returns the payload of source_consumed, which says how far the journal of a partition of another plane was
@@ -43,8 +45,9 @@ func (ev *Event) Removed() bool { return ev.Type == TypeLineErased }
 type Retaining interface {
 	// Needs reports whether an old event must be kept: because the state refers to it, or because a reader of the
 	// journal from its beginning would come to another result without it. before is the time before which events of its
-	// namespace are old. If Needs returns false for an event, it must do so later too, unless before moves back: a state
-	// may come to refer to new events only. It is called with the read lock held, for each old event, and must be quick.
+	// namespace are old. If Needs returns false for an event, it must do so later too, unless before moves back: a
+	// state may come to refer to new events only. It is called with the read lock held, for each old event, and must be
+	// quick.
 	Needs(ev *Event, before time.Time) bool
 }
 

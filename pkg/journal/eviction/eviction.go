@@ -40,7 +40,8 @@ type Counts struct {
 	resident.Counts
 	// FileBytes is the size of the file.
 	FileBytes int64
-	// Failed means that owners stay in memory because the last write to the file failed, there is no file, or it was unreadable.
+	// Failed means that owners stay in memory because the last write to the file failed, there is no file, or it was
+	// unreadable.
 	Failed bool
 }
 

@@ -100,7 +100,8 @@ func TestNoFile(t *testing.T) {
 			}
 			e.Applied()
 			require.False(t, e.Evict(false))
-			require.Equal(t, eviction.Counts{Counts: resident.Counts{Resident: 2 * eviction.DefaultKeep}, Failed: true}, e.Counts())
+			require.Equal(t, eviction.Counts{Counts: resident.Counts{Resident: 2 * eviction.DefaultKeep}, Failed: true},
+				e.Counts())
 			require.Equal(t, test.logged, logs.Len())
 		})
 	}
@@ -128,19 +129,25 @@ func TestMetrics(t *testing.T) {
 	other := eviction.NewMetrics(reg, "agent")
 	other.Set(1, eviction.Counts{Counts: resident.Counts{Resident: 1}, Failed: true})
 	require.Equal(t, map[string]float64{
-		"quartet_owners_resident work/1": 2, "quartet_owners_evicted work/1": 3, "quartet_owners_file_bytes work/1": 640, "quartet_eviction_failed work/1": 0,
+		"quartet_owners_resident work/1": 2, "quartet_owners_evicted work/1": 3,
+		"quartet_owners_file_bytes work/1": 640, "quartet_eviction_failed work/1": 0,
 		"quartet_owners_evicted_reads_total work/1": 4,
-		"quartet_owners_resident agent/1":           1, "quartet_owners_evicted agent/1": 0, "quartet_owners_file_bytes agent/1": 0, "quartet_eviction_failed agent/1": 1,
+		"quartet_owners_resident agent/1":           1, "quartet_owners_evicted agent/1": 0,
+		"quartet_owners_file_bytes agent/1": 0, "quartet_eviction_failed agent/1": 1,
 		"quartet_owners_evicted_reads_total agent/1": 0,
 	}, series())
 	other.Remove(1)
 
-	for _, step := range []struct{ reads, total int64 }{{6, 6}, {6, 6}, {1, 7}, {3, 9}} { // it was loaded again before the third
+	// it was loaded again before the third
+	for _, step := range []struct{ reads, total int64 }{{6, 6}, {6, 6}, {1, 7}, {3, 9}} {
 		m.Set(1, eviction.Counts{Counts: resident.Counts{Reads: step.reads}})
 		require.InDelta(t, step.total, series()["quartet_owners_evicted_reads_total work/1"], 0)
 	}
 	m.Remove(1)
-	require.Equal(t, map[string]float64{"quartet_owners_evicted_reads_total work/1": 9, "quartet_owners_evicted_reads_total agent/1": 0}, series())
+	require.Equal(t, map[string]float64{
+		"quartet_owners_evicted_reads_total work/1":  9,
+		"quartet_owners_evicted_reads_total agent/1": 0,
+	}, series())
 
 	none := eviction.NewMetrics(nil, "work")
 	none.Set(1, eviction.Counts{})

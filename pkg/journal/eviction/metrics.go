@@ -8,7 +8,8 @@ import (
 	"quartet/pkg/meter"
 )
 
-// Metrics are the metrics of the owners of a plane's partitions. A nil *Metrics sets nothing. Its methods are not called concurrently.
+// Metrics are the metrics of the owners of a plane's partitions. A nil *Metrics sets nothing. Its methods are not
+// called concurrently.
 type Metrics struct {
 	plane                            string
 	resident, evicted, bytes, failed *prometheus.GaugeVec
@@ -16,18 +17,24 @@ type Metrics struct {
 	counted                          map[string]int64 // reads, by partition
 }
 
-// NewMetrics registers the metrics with reg, or uses those that an earlier call registered. It returns nil if reg is nil.
+// NewMetrics registers the metrics with reg, or uses those that an earlier call registered. It returns nil if reg is
+// nil.
 func NewMetrics(reg prometheus.Registerer, plane string) *Metrics {
 	if reg == nil {
 		return nil
 	}
 	return &Metrics{
 		plane: plane, counted: map[string]int64{},
-		resident: meter.Gauge(reg, "quartet_owners_resident", "Agents (of the board plane: boards) of a partition whose state is in memory.", "plane", "partition"),
-		evicted:  meter.Gauge(reg, "quartet_owners_evicted", "Agents (of the board plane: boards) of a partition whose state is in the file of those that are not used.", "plane", "partition"),
-		bytes:    meter.Gauge(reg, "quartet_owners_file_bytes", "Size of the file of a partition's agents that are not used.", "plane", "partition"),
-		failed:   meter.Gauge(reg, "quartet_eviction_failed", "1 while agents that are not used stay in memory because their file cannot be written, or could not be read; 0 otherwise.", "plane", "partition"),
-		reads:    meter.Counter(reg, "quartet_owners_evicted_reads_total", "Reads of agents from the file of those that are not used.", "plane", "partition"),
+		resident: meter.Gauge(reg, "quartet_owners_resident", "Agents (of the board plane: boards) of a partition "+
+			"whose state is in memory.", "plane", "partition"),
+		evicted: meter.Gauge(reg, "quartet_owners_evicted", "Agents (of the board plane: boards) of a partition "+
+			"whose state is in the file of those that are not used.", "plane", "partition"),
+		bytes: meter.Gauge(reg, "quartet_owners_file_bytes", "Size of the file of a partition's agents that are "+
+			"not used.", "plane", "partition"),
+		failed: meter.Gauge(reg, "quartet_eviction_failed", "1 while agents that are not used stay in memory "+
+			"because their file cannot be written, or could not be read; 0 otherwise.", "plane", "partition"),
+		reads: meter.Counter(reg, "quartet_owners_evicted_reads_total",
+			"Reads of agents from the file of those that are not used.", "plane", "partition"),
 	}
 }
 

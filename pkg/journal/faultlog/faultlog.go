@@ -73,7 +73,8 @@ var (
 	_ framelog.Segmented = (*Log)(nil)
 )
 
-// New wraps a log, which must be a framelog.Segmented if its segments are used. Until faults are set it behaves like inner.
+// New wraps a log, which must be a framelog.Segmented if its segments are used. Until faults are set it behaves like
+// inner.
 func New(inner framelog.Log) *Log {
 	return &Log{Log: inner, release: make(chan struct{}), held: make(chan struct{}, 64)}
 }
@@ -272,8 +273,8 @@ func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 	return l.Log.Tail(ctx)
 }
 
-// Scan implements framelog.Log. It returns ErrLost if FailReads asked for this read to fail, and nil without calling fn if StaleReads
-// asked for this one to show nothing.
+// Scan implements framelog.Log. It returns ErrLost if FailReads asked for this read to fail, and nil without calling fn
+// if StaleReads asked for this one to show nothing.
 func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	if err := l.readFault(); err != nil {
 		return err

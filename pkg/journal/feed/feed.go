@@ -172,7 +172,10 @@ func (f *Feed) End() {
 // and events, which must not be changed afterwards.
 func (f *Feed) Add(before, at framelog.End, body []byte, events []*event.Event) {
 	if f != nil {
-		f.chain.Add(before.Seq, at.Seq, at.Seq, len(body), &fedFrame{before: before, at: at, body: body, events: events})
+		f.chain.Add(before.Seq, at.Seq, at.Seq, len(body), &fedFrame{
+			before: before, at: at, body: body,
+			events: events,
+		})
 	}
 }
 
@@ -202,7 +205,10 @@ func (s fedSource) follow(ctx context.Context, after framelog.End, fn func(frame
 		frame, _, covered, changed := s.feed.chain.Next(after.Seq + 1)
 		if frame != nil {
 			if !after.SameAs(frame.before) {
-				return &framelog.Broken{Partition: s.feed.name, After: after, Seq: frame.at.Seq, First: frame.before.WalSeq + 1, Cause: "the log has other frames than those that were read"}
+				return &framelog.Broken{
+					Partition: s.feed.name, After: after, Seq: frame.at.Seq,
+					First: frame.before.WalSeq + 1, Cause: "the log has other frames than those that were read",
+				}
 			}
 			if err := fn(frame.at, frame.read()); err != nil {
 				return err
@@ -240,7 +246,9 @@ func (s fedSource) follow(ctx context.Context, after framelog.End, fn func(frame
 
 // catchUp follows the log behind after until the chain covers the next frame, and returns the end of the log before
 // that frame. changed is closed at the chain's next change.
-func (s fedSource) catchUp(ctx context.Context, after framelog.End, changed <-chan struct{}, fn func(framelog.End, []event.Line) error) (framelog.End, error) {
+func (s fedSource) catchUp(ctx context.Context, after framelog.End, changed <-chan struct{},
+	fn func(framelog.End, []event.Line) error,
+) (framelog.End, error) {
 	var read atomic.Pointer[framelog.End]
 	read.Store(&after)
 	covers := func() (bool, <-chan struct{}) {

@@ -11,10 +11,11 @@ import (
 
 // Source is the journal of one partition as other partitions follow it.
 //
-// Follow calls fn for each frame behind after, in order and once, with the end of the log behind the frame. It blocks until ctx ends or fn returns
-// an error, and may also return because of an error of the log; it is then called again. A frame that does not continue the one before it, or
-// after, ends it with a *framelog.Broken, and so does a log that does not have the frame at after. The zero End is the beginning of the log; of an
-// End with a zero Hash only Seq is used. lines are shared and must not be changed.
+// Follow calls fn for each frame behind after, in order and once, with the end of the log behind the frame. It blocks
+// until ctx ends or fn returns an error, and may also return because of an error of the log; it is then called again. A
+// frame that does not continue the one before it, or after, ends it with a *framelog.Broken, and so does a log that
+// does not have the frame at after. The zero End is the beginning of the log; of an End with a zero Hash only Seq is
+// used. lines are shared and must not be changed.
 type Source interface {
 	Plane() string
 	Partition() int
@@ -70,7 +71,8 @@ func (s logSource) At(ctx context.Context, seq uint64) (framelog.End, error) {
 // Follow implements Source. If frames up to after were lost and the loss was accepted, it goes on with the new
 // incarnation; see incarnation.Follow.
 func (s logSource) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []event.Line) error) error {
-	return incarnation.Follow(ctx, s.log, framelog.PartitionName(s.plane, s.partition), after, func(at framelog.End, f framelog.Frame) error {
-		return fn(at, event.Lines(f.Body))
-	})
+	return incarnation.Follow(ctx, s.log, framelog.PartitionName(s.plane, s.partition), after,
+		func(at framelog.End, f framelog.Frame) error {
+			return fn(at, event.Lines(f.Body))
+		})
 }

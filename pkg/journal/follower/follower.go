@@ -22,12 +22,14 @@ const (
 	retryDamage = 5 * time.Second
 )
 
-// Read follows a source behind after until ctx ends or apply returns Stop, not wrapped; then it returns nil. It calls apply
-// with every frame in order, from one goroutine, and once unless apply fails; the lines are valid
+// Read follows a source behind after until ctx ends or apply returns Stop, not wrapped; then it returns nil. It calls
+// apply with every frame in order, from one goroutine, and once unless apply fails; the lines are valid
 // during the call. When following ends for another reason, or apply returns another error, Read logs
 // it and follows again, from the frame that was not applied. If the journal is damaged, Read returns
 // an error that wraps a *framelog.Broken.
-func Read(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger, apply func(at framelog.End, lines []journal.Line) error) error {
+func Read(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger,
+	apply func(at framelog.End, lines []journal.Line) error,
+) error {
 	pacer := retry.New(firstPause, lastPause)
 	for ctx.Err() == nil {
 		var stopped bool
@@ -45,22 +47,28 @@ func Read(ctx context.Context, src journal.Source, after framelog.End, logger *z
 		case stopped || ctx.Err() != nil:
 			return nil //nolint:nilerr // it is the end that was asked for
 		case errors.As(err, &broken):
-			logger.Error("a journal is damaged", zap.String("plane", src.Plane()), zap.Int("partition", src.Partition()), zap.Error(err))
+			logger.Error("a journal is damaged", zap.String("plane", src.Plane()),
+				zap.Int("partition", src.Partition()), zap.Error(err))
 			return err
 		}
-		logger.Warn("following a journal again", zap.String("plane", src.Plane()), zap.Int("partition", src.Partition()), zap.Uint64("after", after.Seq), zap.Error(err))
+		logger.Warn("following a journal again", zap.String("plane", src.Plane()),
+			zap.Int("partition", src.Partition()), zap.Uint64("after", after.Seq), zap.Error(err))
 		_ = pacer.Wait(ctx) // the loop checks ctx
 	}
 	return nil
 }
 
 // Run is Read that also goes on when the journal is damaged: it tries again every retryDamage.
-func Run(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger, apply func(at framelog.End, lines []journal.Line) error) {
+func Run(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger,
+	apply func(at framelog.End, lines []journal.Line) error,
+) {
 	run(ctx, src, after, logger, apply, func(error) {})
 }
 
 // run is Run, and calls damaged when the journal turns out to be damaged.
-func run(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger, apply func(at framelog.End, lines []journal.Line) error, damaged func(error)) {
+func run(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger,
+	apply func(at framelog.End, lines []journal.Line) error, damaged func(error),
+) {
 	read := func(at framelog.End, lines []journal.Line) error {
 		err := apply(at, lines)
 		if err == nil {
@@ -105,7 +113,10 @@ type Set struct {
 // NewSet returns a Set without sources. It calls apply with the lines of every frame, in
 // the order of each source, from one goroutine for each source.
 func NewSet(logger *zap.Logger, apply func(src journal.Source, lines []journal.Line)) *Set {
-	s := &Set{logger: logger, apply: apply, read: map[journal.Source]uint64{}, damage: map[journal.Source]error{}, advanced: make(chan struct{})}
+	s := &Set{
+		logger: logger, apply: apply, read: map[journal.Source]uint64{}, damage: map[journal.Source]error{},
+		advanced: make(chan struct{}),
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }

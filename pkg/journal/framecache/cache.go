@@ -34,7 +34,9 @@ type Cache struct {
 // Lines returns the lines of the frame at seq, calling read if they are not cached. It blocks
 // while maxReads others are reading, until ctx ends. An error of read is returned and not cached.
 // The lines are shared and must not be changed.
-func (c *Cache) Lines(ctx context.Context, seq uint64, read func(ctx context.Context, seq uint64) ([][]byte, error)) ([][]byte, error) {
+func (c *Cache) Lines(ctx context.Context, seq uint64, read func(ctx context.Context, seq uint64) ([][]byte, error)) (
+	[][]byte, error,
+) {
 	c.once.Do(func() { c.reads = make(chan struct{}, maxReads) })
 	if lines := c.get(seq); lines != nil {
 		return lines, nil

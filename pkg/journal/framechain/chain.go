@@ -103,8 +103,8 @@ func (c *Chain[T]) Next(from uint64) (value *T, seq uint64, covered bool, change
 	return nil, 0, true, c.changed
 }
 
-// Due reports whether the end of the log is to be read and given to Verify, together with head, where the log ends as far
-// as the chain knows. It returns true to one caller in each CheckInterval in which no frame was added.
+// Due reports whether the end of the log is to be read and given to Verify, together with head, where the log ends as
+// far as the chain knows. It returns true to one caller in each CheckInterval in which no frame was added.
 func (c *Chain[T]) Due() (head uint64, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

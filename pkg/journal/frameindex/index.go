@@ -12,11 +12,12 @@ import (
 const blockFrames = 64
 
 // Index holds, for each frame of a partition, its first wal_seq and its sequence number in the
-// log. It takes 2 to 4 bytes for a frame: a partition has as many frames as it ever wrote, and 10^7 of them took 160 MB when both numbers were
-// kept. Its zero value is empty and ready to use. It is not safe for concurrent use.
+// log. It takes 2 to 4 bytes for a frame: a partition has as many frames as it ever wrote, and 10^7 of them took 160 MB
+// when both numbers were kept. Its zero value is empty and ready to use. It is not safe for concurrent use.
 type Index struct {
 	blocks []block
-	deltas []byte // of all blocks; for each frame but the first of a block, the differences from the one before, as varints
+	// of all blocks; for each frame but the first of a block, the differences from the one before, as varints
+	deltas []byte
 	last   entry
 	n      int
 }

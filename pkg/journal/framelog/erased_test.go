@@ -73,18 +73,25 @@ func TestErasedLines(t *testing.T) {
 func TestErasedLinesCannotBeChanged(t *testing.T) {
 	whole, _ := said(t)
 	for what, change := range map[string]func(f *framelog.Frame){
-		"a line":       func(f *framelog.Frame) { f.Body = bytes.Replace(f.Body, []byte("bob"), []byte("eve"), 1) },
-		"another mark": func(f *framelog.Frame) { f.Body = bytes.Replace(f.Body, framelog.Mark(3), framelog.Mark(4), 1) },
+		"a line": func(f *framelog.Frame) { f.Body = bytes.Replace(f.Body, []byte("bob"), []byte("eve"), 1) },
+		"another mark": func(f *framelog.Frame) {
+			f.Body = bytes.Replace(f.Body, framelog.Mark(3), framelog.Mark(4),
+				1)
+		},
 		"text instead of mark": func(f *framelog.Frame) {
 			f.Body = bytes.Replace(f.Body, framelog.Mark(3), []byte(lineOf(3, "eve")+"\n"), 1)
 		},
-		"a line more":            func(f *framelog.Frame) { f.Body = append(slices.Clone(f.Body), framelog.Mark(4)...) },
-		"a line less":            func(f *framelog.Frame) { f.Body = bytes.Replace(f.Body, framelog.Mark(3), nil, 1) },
-		"a hash":                 func(f *framelog.Frame) { f.Rests[0].Hash[0]++ },
-		"the salt of a line":     func(f *framelog.Frame) { f.Rests[1].Salt[0]++ },
-		"a hash more":            func(f *framelog.Frame) { f.Rests = append(f.Rests, framelog.Rest{Erased: true}) },
-		"the salt of the frame":  func(f *framelog.Frame) { f.Link.Salt[0]++ },
-		"a line said to be gone": func(f *framelog.Frame) { f.Rests[1] = framelog.Rest{Erased: true, Hash: f.Rests[0].Hash} },
+		"a line more": func(f *framelog.Frame) {
+			f.Body = append(slices.Clone(f.Body), framelog.Mark(4)...)
+		},
+		"a line less":           func(f *framelog.Frame) { f.Body = bytes.Replace(f.Body, framelog.Mark(3), nil, 1) },
+		"a hash":                func(f *framelog.Frame) { f.Rests[0].Hash[0]++ },
+		"the salt of a line":    func(f *framelog.Frame) { f.Rests[1].Salt[0]++ },
+		"a hash more":           func(f *framelog.Frame) { f.Rests = append(f.Rests, framelog.Rest{Erased: true}) },
+		"the salt of the frame": func(f *framelog.Frame) { f.Link.Salt[0]++ },
+		"a line said to be gone": func(f *framelog.Frame) {
+			f.Rests[1] = framelog.Rest{Erased: true, Hash: f.Rests[0].Hash}
+		},
 	} {
 		frames, _ := erased(t, whole, "ada")
 		change(&frames[0].Frame)

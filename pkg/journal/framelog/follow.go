@@ -79,8 +79,8 @@ func get(ctx context.Context, log Log, seq uint64) (Frame, error) {
 // errFirst ends a scan at the first frame.
 var errFirst = errors.New("framelog: the first frame")
 
-// verifyAttempts is how often a frame that is not found is looked for, over 2.3 s, unless the log says that it is gone: a
-// server of a cluster that is no leader any more may not have it.
+// verifyAttempts is how often a frame that is not found is looked for, over 2.3 s, unless the log says that it is gone:
+// a server of a cluster that is no leader any more may not have it.
 const verifyAttempts = 10
 
 // verify returns a *Broken if the log does not have the frame at end, or has another one there. It returns nil if
@@ -88,12 +88,16 @@ const verifyAttempts = 10
 func verify(ctx context.Context, log Log, partition string, end End) error {
 	f, err := get(ctx, log, end.Seq)
 	pacer := NewPacer()
-	for n := 1; n < verifyAttempts && errors.Is(err, ErrNoFrame) && !errors.Is(err, ErrGone) && pacer.Wait(ctx) == nil; n++ {
+	for n := 1; n < verifyAttempts && errors.Is(err, ErrNoFrame) && !errors.Is(err, ErrGone) &&
+		pacer.Wait(ctx) == nil; n++ {
 		f, err = log.Get(ctx, end.Seq)
 	}
 	switch {
 	case errors.Is(err, ErrNoFrame):
-		return &Broken{Partition: partition, After: End{}, Seq: end.Seq, Cause: fmt.Sprintf("frame %d, with the events up to wal_seq %d, is gone", end.Seq, end.WalSeq)}
+		return &Broken{
+			Partition: partition, After: End{}, Seq: end.Seq,
+			Cause: fmt.Sprintf("frame %d, with the events up to wal_seq %d, is gone", end.Seq, end.WalSeq),
+		}
 	case err != nil:
 		return err
 	}
@@ -101,7 +105,11 @@ func verify(ctx context.Context, log Log, partition string, end End) error {
 		return nil // it was removed with others, and cannot be verified
 	}
 	if got, _ := Anchor(partition, end.Seq, f); got.Hash != end.Hash {
-		return &Broken{Partition: partition, After: End{}, Seq: end.Seq, Cause: fmt.Sprintf("frame %d is another one than the one that was read there (%.12s, not %.12s)", end.Seq, got.Hash, end.Hash)}
+		return &Broken{
+			Partition: partition, After: End{}, Seq: end.Seq,
+			Cause: fmt.Sprintf("frame %d is another one than the one that was read there (%.12s, not %.12s)", end.Seq,
+				got.Hash, end.Hash),
+		}
 	}
 	return nil
 }

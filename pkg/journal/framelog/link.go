@@ -43,10 +43,11 @@ type Link struct {
 	Incarnation uint64
 	Segment     uint64 // number of the segment in which the frame is
 	First       uint64 // wal_seq of the frame's first line; of a frame without lines that of the next line
-	Next        uint64 // of a frame that closes its segment: the sequence number at which the next segment begins; 0 for all others
-	Salt        Salt
-	Prev        Hash // of the frame before; zero for the first
-	Hash        Hash // of this frame
+	// of a frame that closes its segment: the sequence number at which the next segment begins; 0 for all others
+	Next uint64
+	Salt Salt
+	Prev Hash // of the frame before; zero for the first
+	Hash Hash // of this frame
 }
 
 // String returns l as ParseLink reads it, "" for format 0.
@@ -58,7 +59,8 @@ func (l Link) String() string {
 	if l.Format == formatClosing {
 		numbers += "." + strconv.FormatUint(l.Next, 10)
 	}
-	return fmt.Sprintf("%s.%s.%s.%s", numbers, text.EncodeToString(l.Salt[:]), text.EncodeToString(l.Prev[:]), text.EncodeToString(l.Hash[:]))
+	return fmt.Sprintf("%s.%s.%s.%s", numbers, text.EncodeToString(l.Salt[:]), text.EncodeToString(l.Prev[:]),
+		text.EncodeToString(l.Hash[:]))
 }
 
 // ParseLink parses what Link.String returned.
@@ -172,7 +174,10 @@ func hashOf(partition string, f Frame, c *Content) Hash {
 		buf = binary.AppendUvarint(buf, uint64(len(s)))
 		buf = append(buf, s...)
 	}
-	for _, n := range []uint64{uint64(f.Link.Format), f.Generation, f.Link.Incarnation, f.Link.Segment, f.Link.First, c.Lines()} {
+	for _, n := range []uint64{
+		uint64(f.Link.Format), f.Generation, f.Link.Incarnation, f.Link.Segment, f.Link.First,
+		c.Lines(),
+	} {
 		buf = binary.BigEndian.AppendUint64(buf, n)
 	}
 	if f.Link.Format == formatClosing {
@@ -221,7 +226,8 @@ func (b *Broken) Error() string {
 		if b.After.WalSeq+1 == b.First-1 {
 			missing = fmt.Sprintf("wal_seq %d is", b.First-1)
 		}
-		return fmt.Sprintf("the journal of %s is damaged: %s missing between frames %d and %d", b.Partition, missing, b.After.Seq, b.Seq)
+		return fmt.Sprintf("the journal of %s is damaged: %s missing between frames %d and %d", b.Partition, missing,
+			b.After.Seq, b.Seq)
 	case b.First == 0:
 		return fmt.Sprintf("the journal of %s is damaged at frame %d: %s", b.Partition, b.Seq, b.Cause)
 	}
@@ -256,7 +262,8 @@ func Anchor(partition string, seq uint64, f Frame) (end End, intact bool) {
 // over is Next for removed frames that end at to. Their hashes cannot be verified; the frame that follows continues
 // the last of them.
 func (e End) over(partition string, seq uint64, to End) (next End, intact bool, err error) {
-	if to.Seq != seq || to.Seq <= e.Seq || to.WalSeq < e.WalSeq || to.Incarnation < e.Incarnation || to.Segment < e.Segment {
+	if to.Seq != seq || to.Seq <= e.Seq || to.WalSeq < e.WalSeq || to.Incarnation < e.Incarnation ||
+		to.Segment < e.Segment {
 		cause := fmt.Sprintf("the frames that were removed there end at %s, which does not follow %s", to, e)
 		return e, false, &Broken{Partition: partition, After: e, Seq: seq, Cause: cause}
 	}
@@ -280,7 +287,10 @@ func (e End) behind(partition string, seq uint64, f Frame) (next End, intact boo
 // Altered returns the error for the frame at seq, whose lines do not have its hash. before is the end of the log
 // before it.
 func Altered(partition string, before End, seq uint64) *Broken {
-	return &Broken{Partition: partition, After: before, Seq: seq, First: before.WalSeq + 1, Cause: fmt.Sprintf("the content of frame %d was changed", seq)}
+	return &Broken{
+		Partition: partition, After: before, Seq: seq, First: before.WalSeq + 1,
+		Cause: fmt.Sprintf("the content of frame %d was changed", seq),
+	}
 }
 
 // join returns the end of the log directly before the lines of f, and why f does not continue the log
@@ -298,8 +308,10 @@ func (e End) join(f Frame) (End, string) {
 		return e, fmt.Sprintf("the frame has format %d, this version reads up to %d", l.Format, Format)
 	case l.Prev != e.Hash:
 		return e, fmt.Sprintf("the frame continues another one (%.12s, not %.12s)", l.Prev, e.Hash)
-	case l.Incarnation < e.Incarnation, e.chained() && (l.Segment < e.Segment || l.Segment > e.Segment && l.Incarnation == e.Incarnation):
-		return e, fmt.Sprintf("the frame is of incarnation %d, segment %d, where %d, %d goes on", l.Incarnation, l.Segment, e.Incarnation, e.Segment)
+	case l.Incarnation < e.Incarnation, e.chained() && (l.Segment < e.Segment || l.Segment > e.Segment &&
+		l.Incarnation == e.Incarnation):
+		return e, fmt.Sprintf("the frame is of incarnation %d, segment %d, where %d, %d goes on", l.Incarnation,
+			l.Segment, e.Incarnation, e.Segment)
 	// Behind frames of format 0, of which an anchor does not know the wal_seq, Prev alone tells.
 	case l.First <= e.WalSeq || l.First > e.WalSeq+1 && l.Incarnation == e.Incarnation:
 		return e, fmt.Sprintf("wal_seq %d follows %d", l.First, e.WalSeq)

@@ -133,7 +133,11 @@ func TestEveryChangeIsSeen(t *testing.T) {
 		}
 		if i < len(original)-1 { // a loss at the end is seen by a witness only
 			changes["removed"] = func(f []written) []written { return append(f[:i:i], f[i+1:]...) }
-			changes["exchanged"] = func(f []written) []written { f[i].Frame, f[i+1].Frame = f[i+1].Frame, f[i].Frame; return f }
+			changes["exchanged"] = func(f []written) []written {
+				f[i].Frame, f[i+1].Frame = f[i+1].Frame,
+					f[i].Frame
+				return f
+			}
 		}
 		if len(original[i].Body) > 0 { // of nothing else: it goes when a line is erased
 			changes["salt"] = func(f []written) []written { f[i].Link.Salt[0]++; return f }

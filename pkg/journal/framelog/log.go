@@ -25,10 +25,11 @@ var (
 	ErrNoFrame = errors.New("framelog: no such frame")
 	// ErrGone is the ErrNoFrame of a frame that no server has.
 	ErrGone = fmt.Errorf("%w: no server has it", ErrNoFrame)
-	// ErrRemoved means that a frame was removed with all its lines, because it was older than history is kept. It is neither missing nor
-	// damaged.
+	// ErrRemoved means that a frame was removed with all its lines, because it was older than history is kept. It is
+	// neither missing nor damaged.
 	ErrRemoved = errors.New("framelog: the frame was removed")
-	// ErrSegmentGone is the ErrRefused of a segment that the log does not have any more: another writer went on long ago.
+	// ErrSegmentGone is the ErrRefused of a segment that the log does not have any more: another writer went on long
+	// ago.
 	ErrSegmentGone = fmt.Errorf("%w: the segment is gone", ErrRefused)
 	// ErrTrimmed means that frames were asked for that the log does not have any more.
 	ErrTrimmed = errors.New("framelog: the log begins later")
@@ -66,9 +67,11 @@ type Segmented interface {
 	// Prepare makes sure that the segment behind number exists, and returns the sequence number at which it begins. It
 	// is idempotent.
 	Prepare(ctx context.Context, number uint64) (first uint64, err error)
-	// Size returns how many bytes the frames of a segment have in the log; ErrSegmentGone if it does not have the segment.
+	// Size returns how many bytes the frames of a segment have in the log; ErrSegmentGone if it does not have the
+	// segment.
 	Size(ctx context.Context, number uint64) (int64, error)
-	// Segments returns the segments that the log has, in order. Their numbers have gaps where an accepted loss left segments out.
+	// Segments returns the segments that the log has, in order. Their numbers have gaps where an accepted loss left
+	// segments out.
 	Segments(ctx context.Context) ([]Segment, error)
 	// Drop permanently removes a segment, which must be closed and the first one. It is idempotent. A Shared segment
 	// stays in the store; the log does not have it any more once the one behind it was dropped.
@@ -86,9 +89,9 @@ type Segment struct {
 // where one stream holds many partitions; 0 is before the first frame. Implementations are safe for concurrent use and
 // pass journaltest.RunLog.
 type Log interface {
-	// Append stores f in the segment f.Link.Segment if the log's last sequence is expect, and returns f's sequence once f is on disk.
-	// ErrWrongSequence, ErrBusy and ErrRefused (wrapped) promise that this call stored nothing and never will.
-	// Any other error, including a context error, is ambiguous: f may be stored, may be stored later, or never.
+	// Append stores f in the segment f.Link.Segment if the log's last sequence is expect, and returns f's sequence once
+	// f is on disk. ErrWrongSequence, ErrBusy and ErrRefused (wrapped) promise that this call stored nothing and never
+	// will. Any other error, including a context error, is ambiguous: f may be stored, may be stored later, or never.
 	// f.Body is not kept after a definite outcome.
 	Append(ctx context.Context, expect uint64, f Frame) (uint64, error)
 

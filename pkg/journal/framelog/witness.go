@@ -35,10 +35,12 @@ func Compare(partition string, w Witness) (*Comparison, error) {
 func (c *Comparison) Read(end End) error {
 	switch {
 	case c.met:
-	case end.Incarnation > c.end.Incarnation, end.Seq == c.end.Seq && end.Hash == c.end.Hash && end.WalSeq == c.end.WalSeq:
+	case end.Incarnation > c.end.Incarnation, end.Seq == c.end.Seq && end.Hash == c.end.Hash &&
+		end.WalSeq == c.end.WalSeq:
 		c.met = true
 	case end.Seq == c.end.Seq:
-		return &Broken{Partition: c.partition, Seq: end.Seq, Cause: fmt.Sprintf("another frame is in its place than the one that was written there (%.12s, not %.12s)", end.Hash, c.end.Hash)}
+		return &Broken{Partition: c.partition, Seq: end.Seq, Cause: fmt.Sprintf("another frame is in its place than "+
+			"the one that was written there (%.12s, not %.12s)", end.Hash, c.end.Hash)}
 	}
 	return nil
 }

@@ -59,7 +59,10 @@ func (w *Writer) Salt(id string) (s Salt) {
 // Seal chains f to the end of a log, and returns it with the end behind it, except for its sequence
 // number. c is the content of its body, with its salt. A frame whose Link.Next is set closes the segment.
 func (w *Writer) Seal(end End, f Frame, c *Content) (Frame, End) {
-	l := Link{Format: formatChained, Incarnation: max(end.Incarnation, 1), Segment: end.Segment, First: end.WalSeq + 1, Next: f.Link.Next, Salt: c.salt, Prev: end.Hash}
+	l := Link{
+		Format: formatChained, Incarnation: max(end.Incarnation, 1), Segment: end.Segment, First: end.WalSeq + 1,
+		Next: f.Link.Next, Salt: c.salt, Prev: end.Hash,
+	}
 	behind := End{WalSeq: end.WalSeq + c.Lines(), Incarnation: l.Incarnation, Segment: l.Segment}
 	if l.Next > 0 {
 		l.Format = formatClosing
@@ -71,18 +74,21 @@ func (w *Writer) Seal(end End, f Frame, c *Content) (Frame, End) {
 	return f, behind
 }
 
-// CloseSegment writes the frame that closes the segment at end, behind which the log goes on in the next one, which begins
-// at the sequence number next. The outcome is as for Write. Once the log has this frame, it refuses appends of a
+// CloseSegment writes the frame that closes the segment at end, behind which the log goes on in the next one, which
+// begins at the sequence number next. The outcome is as for Write. Once the log has this frame, it refuses appends of a
 // writer that does not know of it.
 func (w *Writer) CloseSegment(ctx context.Context, end End, generation, next uint64) Result {
 	f := Frame{ID: w.NewID(""), Generation: generation, Link: Link{Next: next}}
 	return w.Write(ctx, end, f, NewContent(w.Salt(f.ID)))
 }
 
-// Begin chains f to the end of a log as the first frame of a new incarnation of its partition, whose lines begin with the
-// wal_seq first, in a segment that is not before that of end. c is the content of its body, with its salt.
+// Begin chains f to the end of a log as the first frame of a new incarnation of its partition, whose lines begin with
+// the wal_seq first, in a segment that is not before that of end. c is the content of its body, with its salt.
 func Begin(partition string, end End, segment, incarnation, first uint64, f Frame, c *Content) Frame {
-	f.Link = Link{Format: formatChained, Incarnation: incarnation, Segment: segment, First: first, Salt: c.salt, Prev: end.Hash}
+	f.Link = Link{
+		Format: formatChained, Incarnation: incarnation, Segment: segment, First: first, Salt: c.salt,
+		Prev: end.Hash,
+	}
 	f.Link.Hash = hashOf(partition, f, c)
 	return f
 }
@@ -128,7 +134,8 @@ func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result
 				w.Fencing()
 			}
 			clean = false
-			w.Logger.Warn("journal: append without an answer, fencing", zap.String("frame", f.ID), zap.Uint64("expect", end.Seq), zap.Error(err))
+			w.Logger.Warn("journal: append without an answer, fencing", zap.String("frame", f.ID),
+				zap.Uint64("expect", end.Seq), zap.Error(err))
 			next, err := w.fence(ctx, end, f.Generation, fences)
 			if err == nil {
 				// The fence has the sequence number that the frame expected, so that attempt can no

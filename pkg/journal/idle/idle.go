@@ -20,8 +20,8 @@ import (
 // same frame. All followers of a partition in a process ask once together.
 const Interval = 10 * time.Second
 
-// Watch makes the followers of a process look whether what they have read is still there. Its zero value is not ready to
-// use; use New. It is safe for concurrent use.
+// Watch makes the followers of a process look whether what they have read is still there. Its zero value is not ready
+// to use; use New. It is safe for concurrent use.
 type Watch struct {
 	clock clock.Clock
 	mu    sync.Mutex
@@ -32,7 +32,8 @@ type Watch struct {
 func New(c clock.Clock) *Watch { return &Watch{clock: c, looks: map[string]*look{}} }
 
 // Source returns src. While its Follow receives no frame, it asks the log whether it still has the last one. If it does
-// not, Follow verifies the position as it does at its beginning, and ends with a *framelog.Broken if the log is damaged.
+// not, Follow verifies the position as it does at its beginning, and ends with a *framelog.Broken if the log is
+// damaged.
 func (w *Watch) Source(src journal.Source) journal.Source {
 	name := framelog.PartitionName(src.Plane(), src.Partition())
 	w.mu.Lock()
@@ -87,7 +88,9 @@ type source struct {
 
 // Follow implements journal.Source. When the log seems not to have any more what was read, it follows again behind
 // the last frame that it passed to fn, and thereby verifies that the log has that frame.
-func (s source) Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) error {
+func (s source) Follow(ctx context.Context, after framelog.End,
+	fn func(at framelog.End, lines []journal.Line) error,
+) error {
 	for {
 		next, again, err := s.follow(ctx, after, fn)
 		if !again {
@@ -98,7 +101,9 @@ func (s source) Follow(ctx context.Context, after framelog.End, fn func(at frame
 }
 
 // follow follows until there is doubt about what was read; again is then true, and next is where to continue.
-func (s source) follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) (next framelog.End, again bool, err error) {
+func (s source) follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) (
+	next framelog.End, again bool, err error,
+) {
 	var read atomic.Pointer[framelog.End]
 	read.Store(&after)
 	following, stop := context.WithCancel(ctx)

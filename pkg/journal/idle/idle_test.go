@@ -64,7 +64,9 @@ type told struct {
 }
 
 // Follow implements journal.Source.
-func (s told) Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) error {
+func (s told) Follow(ctx context.Context, after framelog.End,
+	fn func(at framelog.End, lines []journal.Line) error,
+) error {
 	return s.Source.Follow(ctx, after, func(at framelog.End, lines []journal.Line) error {
 		err := fn(at, lines)
 		if err == nil {
@@ -74,8 +76,8 @@ func (s told) Follow(ctx context.Context, after framelog.End, fn func(at framelo
 	})
 }
 
-// follow follows a source that is watched until it ends, and returns a channel with the sequence numbers that the watch knows and
-// one with the error.
+// follow follows a source that is watched until it ends, and returns a channel with the sequence numbers that the watch
+// knows and one with the error.
 func follow(ctx context.Context, watch *idle.Watch, src journal.Source) (seqs chan uint64, ended chan error) {
 	seqs, ended = make(chan uint64, 100), make(chan error, 1)
 	watched := watch.Source(told{src, seqs})
@@ -85,8 +87,8 @@ func follow(ctx context.Context, watch *idle.Watch, src journal.Source) (seqs ch
 	return seqs, ended
 }
 
-// TestR10_AnIdleFollowerNotices: a journal that loses its end while nothing is written is noticed by all who follow it, and
-// as long as it is in order one of them asks for one frame in each interval.
+// TestR10_AnIdleFollowerNotices: a journal that loses its end while nothing is written is noticed by all who follow it,
+// and as long as it is in order one of them asks for one frame in each interval.
 func TestR10_AnIdleFollowerNotices(t *testing.T) {
 	log := &counted{Log: memlog.New()}
 	write(t, log, 3)
@@ -159,8 +161,8 @@ func (s *stale) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	return s.counted.Get(ctx, seq)
 }
 
-// TestR10_AnOlderCopyUnderAFollower: the store of a NATS server is exchanged for an older copy, and nothing is written since.
-// The follower's own reading begins again behind what it has read, and alone would not notice.
+// TestR10_AnOlderCopyUnderAFollower: the store of a NATS server is exchanged for an older copy, and nothing is written
+// since. The follower's own reading begins again behind what it has read, and alone would not notice.
 func TestR10_AnOlderCopyUnderAFollower(t *testing.T) {
 	store, older := t.TempDir(), filepath.Join(t.TempDir(), "older")
 	var exchange sync.Once
@@ -203,7 +205,8 @@ func TestR10_AnOlderCopyUnderAFollower(t *testing.T) {
 	fake.AwaitTimers(1)
 	exchange = sync.Once{}
 	require.NoError(t, srv.Restart())
-	require.Eventually(t, func() bool { _, _, err := log.Tail(t.Context()); return err == nil }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, _, err := log.Tail(t.Context()); return err == nil }, time.Minute,
+		10*time.Millisecond)
 	require.Empty(t, ended)
 	fake.Advance(idle.Interval)
 	var broken *framelog.Broken

@@ -51,14 +51,17 @@ func (b Beginning) Frame(newID func(prefix string) string, salt framelog.Salt) (
 			return framelog.Frame{}, fmt.Errorf("incarnation: %w", err)
 		}
 		// As package journal writes its lines.
-		body = fmt.Appendf(body, `{"wal_seq":%d,"event_type":"%s","agent_id":"","event_id":"%s","namespace":"","plane":"%s","created_at":`, b.First+uint64(i), event.kind, newID("evt_"), b.Plane)
+		body = fmt.Appendf(body,
+			`{"wal_seq":%d,"event_type":"%s","agent_id":"","event_id":"%s","namespace":"","plane":"%s","created_at":`,
+			b.First+uint64(i), event.kind, newID("evt_"), b.Plane)
 		body = jsontext.AppendTime(body, b.At)
 		body = fmt.Appendf(body, `,"payload":%s}`+"\n", payload)
 	}
 	content := framelog.NewContent(salt)
 	content.Add(body)
 	f := framelog.Frame{ID: newID(""), Generation: b.Generation, Body: body}
-	return framelog.Begin(framelog.PartitionName(b.Plane, b.Partition), b.Behind, max(b.Segment, b.Behind.Segment), b.Number, b.First, f, content), nil
+	return framelog.Begin(framelog.PartitionName(b.Plane, b.Partition), b.Behind, max(b.Segment, b.Behind.Segment),
+		b.Number, b.First, f, content), nil
 }
 
 // Behind reports whether the frame f at seq begins a new incarnation, and returns the end of the log that it
@@ -87,9 +90,12 @@ func Behind(partition string, seq uint64, f framelog.Frame) (end framelog.End, b
 	return end, err == nil && end.Hash == f.Link.Prev
 }
 
-// Follow is framelog.Follow for a partition that may have begun a new incarnation: if the frame at after is gone because
-// the partition continues behind an earlier one, which its operator decided, it goes on with the new incarnation.
-func Follow(ctx context.Context, log framelog.Log, partition string, after framelog.End, fn func(at framelog.End, f framelog.Frame) error) error {
+// Follow is framelog.Follow for a partition that may have begun a new incarnation: if the frame at after is gone
+// because the partition continues behind an earlier one, which its operator decided, it goes on with the new
+// incarnation.
+func Follow(ctx context.Context, log framelog.Log, partition string, after framelog.End,
+	fn func(at framelog.End, f framelog.Frame) error,
+) error {
 	err := framelog.Follow(ctx, log, partition, after, fn)
 	var broken *framelog.Broken
 	if !errors.As(err, &broken) || broken.Partition != partition || broken.Seq != after.Seq {
@@ -108,7 +114,9 @@ var errFound = errors.New("incarnation: found")
 // Resume returns where a reader continues who has read the log up to after, if the frame at after is gone: the end
 // behind which the next incarnation begins, with lost set. lost is false if no incarnation began behind an earlier
 // frame; then the log is damaged.
-func Resume(ctx context.Context, log framelog.Log, partition string, after framelog.End) (end framelog.End, lost bool, err error) {
+func Resume(ctx context.Context, log framelog.Log, partition string, after framelog.End) (end framelog.End, lost bool,
+	err error,
+) {
 	err = log.Scan(ctx, after.Seq+1, func(seq uint64, f framelog.Frame) error {
 		behind, begins := Behind(partition, seq, f)
 		if begins && f.Link.Incarnation > after.Incarnation && f.Link.First > after.WalSeq && behind.Seq < after.Seq {

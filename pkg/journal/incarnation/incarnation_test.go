@@ -24,10 +24,16 @@ const partition = "from/0"
 func written(t *testing.T, n int) (ends []framelog.End, frames []framelog.Frame) {
 	t.Helper()
 	log := memlog.New()
-	w := framelog.Writer{Log: log, Partition: partition, NewID: func(string) string { return fmt.Sprint(len(ends)) }, Timeout: time.Minute, Logger: zap.NewNop()}
+	w := framelog.Writer{
+		Log: log, Partition: partition, NewID: func(string) string { return fmt.Sprint(len(ends)) },
+		Timeout: time.Minute, Logger: zap.NewNop(),
+	}
 	end := framelog.End{}
 	for i := range n {
-		f := framelog.Frame{ID: fmt.Sprint("frame", i), Generation: 1, Body: fmt.Appendf(nil, `{"wal_seq":%d,"event_type":"error_info","agent_id":"keeper"}`+"\n", i+1)}
+		f := framelog.Frame{
+			ID: fmt.Sprint("frame", i), Generation: 1,
+			Body: fmt.Appendf(nil, `{"wal_seq":%d,"event_type":"error_info","agent_id":"keeper"}`+"\n", i+1),
+		}
 		c := framelog.NewContent(w.Salt(f.ID))
 		c.Add(f.Body)
 		sealed, _ := w.Seal(end, f, c)
@@ -40,7 +46,9 @@ func written(t *testing.T, n int) (ends []framelog.End, frames []framelog.Frame)
 }
 
 // again returns a log with the first frames, and then, at seq, a new incarnation.
-func again(t *testing.T, ends []framelog.End, frames []framelog.Frame, kept int, seq uint64, b incarnation.Beginning) framelog.Log {
+func again(t *testing.T, ends []framelog.End, frames []framelog.Frame, kept int, seq uint64,
+	b incarnation.Beginning,
+) framelog.Log {
 	t.Helper()
 	log := memlog.New()
 	for i, f := range frames[:kept] {
@@ -70,12 +78,15 @@ func follow(t *testing.T, log framelog.Log, after framelog.End) (seqs []uint64, 
 
 var errEnough = errors.New("enough")
 
-// TestFollowersGoOnBehindALoss: who has read frames that were given up goes on with the new incarnation, and who has not
-// reads what was kept first.
+// TestFollowersGoOnBehindALoss: who has read frames that were given up goes on with the new incarnation, and who has
+// not reads what was kept first.
 func TestFollowersGoOnBehindALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ends, frames := written(t, 10)
-		log := again(t, ends, frames, 6, 2000, incarnation.Beginning{Behind: ends[5], Number: 2, First: 1011, Generation: 7})
+		log := again(t, ends, frames, 6, 2000, incarnation.Beginning{
+			Behind: ends[5], Number: 2, First: 1011,
+			Generation: 7,
+		})
 		for _, read := range []int{0, 3, 6, 7, 10} {
 			after, want := framelog.End{}, []uint64(nil)
 			if read > 0 {
@@ -98,24 +109,33 @@ func TestWhatWasNotGivenUpIsDamage(t *testing.T) {
 		ends, frames := written(t, 10)
 		var broken *framelog.Broken
 		// The kept frames 4 to 6 are gone as well.
-		log := again(t, ends, frames, 3, 2000, incarnation.Beginning{Behind: ends[5], Number: 2, First: 1011, Generation: 7})
+		log := again(t, ends, frames, 3, 2000, incarnation.Beginning{
+			Behind: ends[5], Number: 2, First: 1011,
+			Generation: 7,
+		})
 		_, err := follow(t, log, ends[4])
 		require.ErrorAs(t, err, &broken)
 		// The incarnation is not a newer one for this reader.
-		log = again(t, ends, frames, 6, 2000, incarnation.Beginning{Behind: ends[5], Number: 2, First: 1011, Generation: 7})
+		log = again(t, ends, frames, 6, 2000, incarnation.Beginning{
+			Behind: ends[5], Number: 2, First: 1011,
+			Generation: 7,
+		})
 		newer := ends[8]
 		newer.Incarnation = 2
 		_, err = follow(t, log, newer)
 		require.ErrorAs(t, err, &broken)
 		// It uses wal_seqs that this reader has read.
-		log = again(t, ends, frames, 6, 2000, incarnation.Beginning{Behind: ends[5], Number: 2, First: 8, Generation: 7})
+		log = again(t, ends, frames, 6, 2000, incarnation.Beginning{
+			Behind: ends[5], Number: 2, First: 8,
+			Generation: 7,
+		})
 		_, err = follow(t, log, ends[8])
 		require.ErrorAs(t, err, &broken)
 	})
 }
 
-// TestAPartitionLoadsItsIncarnations: a partition loads what was kept, continues behind the gap of wal_seq, and takes its
-// generation from the beginning.
+// TestAPartitionLoadsItsIncarnations: a partition loads what was kept, continues behind the gap of wal_seq, and takes
+// its generation from the beginning.
 func TestAPartitionLoadsItsIncarnations(t *testing.T) {
 	log := memlog.New()
 	cfg := journaltest.Config(log)
@@ -131,11 +151,15 @@ func TestAPartitionLoadsItsIncarnations(t *testing.T) {
 	last := put("b")
 	require.NoError(t, p.Close(t.Context()))
 	var end framelog.End
-	require.NoError(t, framelog.Follow(t.Context(), stopping{log}, partition, framelog.End{}, func(at framelog.End, _ framelog.Frame) error {
-		end = at
-		return nil
-	}))
-	f, err := incarnation.Beginning{Plane: "from", Behind: end, Number: 2, First: 5000, Generation: 40, At: time.UnixMilli(1e12)}.Frame(cfg.NewID, framelog.Salt{1})
+	require.NoError(t, framelog.Follow(t.Context(), stopping{log}, partition, framelog.End{},
+		func(at framelog.End, _ framelog.Frame) error {
+			end = at
+			return nil
+		}))
+	f, err := incarnation.Beginning{
+		Plane: "from", Behind: end, Number: 2, First: 5000, Generation: 40,
+		At: time.UnixMilli(1e12),
+	}.Frame(cfg.NewID, framelog.Salt{1})
 	require.NoError(t, err)
 	log.Put(900, f)
 

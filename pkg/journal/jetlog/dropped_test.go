@@ -15,8 +15,8 @@ import (
 	"quartet/pkg/natsd/natsdtest"
 )
 
-// TestASegmentIsDroppedWhileItIsRead: a reader to which the server did not send all of a segment yet is told when it is dropped, and a log with
-// an archive goes on there.
+// TestASegmentIsDroppedWhileItIsRead: a reader to which the server did not send all of a segment yet is told when it is
+// dropped, and a log with an archive goes on there.
 func TestASegmentIsDroppedWhileItIsRead(t *testing.T) {
 	if testing.Short() {
 		t.Skip("go test -short leaves this out; make test runs it")
@@ -70,7 +70,10 @@ func TestLog_DropBehindASharedSegment(t *testing.T) {
 	require.NoError(t, err)
 	last := uint64(0)
 	add := func(segment uint64) {
-		last, err = log.Append(t.Context(), last, framelog.Frame{ID: "f", Generation: 1, Body: []byte("{}\n"), Link: framelog.Link{Segment: segment}})
+		last, err = log.Append(t.Context(), last, framelog.Frame{
+			ID: "f", Generation: 1, Body: []byte("{}\n"),
+			Link: framelog.Link{Segment: segment},
+		})
 		require.NoError(t, err)
 	}
 	add(0)

@@ -24,8 +24,8 @@ func (a *asked) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	return a.Log.Get(ctx, seq)
 }
 
-// TestR10_AFrameThatIsGoneIsDefinite: the only server of a log is asked once about the frame that a follower read last; so it
-// is about a number at which another partition has a frame.
+// TestR10_AFrameThatIsGoneIsDefinite: the only server of a log is asked once about the frame that a follower read last;
+// so it is about a number at which another partition has a frame.
 func TestR10_AFrameThatIsGoneIsDefinite(t *testing.T) {
 	nc := natsdtest.Connect(t)
 	_, err := jetlog.Ensure(t.Context(), nc, "test", 1, 2)
@@ -41,7 +41,8 @@ func TestR10_AFrameThatIsGoneIsDefinite(t *testing.T) {
 	for _, seq := range []uint64{2, 3} {
 		logs[0].gets.Store(0)
 		var broken *framelog.Broken
-		err = framelog.Follow(t.Context(), logs[0], "test/0", framelog.End{Seq: seq, WalSeq: 7, Hash: framelog.Hash{1}}, func(framelog.End, framelog.Frame) error { return nil })
+		err = framelog.Follow(t.Context(), logs[0], "test/0", framelog.End{Seq: seq, WalSeq: 7, Hash: framelog.Hash{1}},
+			func(framelog.End, framelog.Frame) error { return nil })
 		require.ErrorAs(t, err, &broken)
 		require.ErrorContains(t, err, "is gone")
 		require.EqualValues(t, 1, logs[0].gets.Load())
@@ -50,11 +51,16 @@ func TestR10_AFrameThatIsGoneIsDefinite(t *testing.T) {
 	}
 }
 
-// TestLog_DroppedWhileRead drops a segment while it is read: whoever reads it is told, and does not wait for it without end.
+// TestLog_DroppedWhileRead drops a segment while it is read: whoever reads it is told, and does not wait for it without
+// end.
 func TestLog_DroppedWhileRead(t *testing.T) {
 	for name, read := range map[string]func(l *jetlog.Log, fn func(uint64, framelog.Frame) error) error{
-		"Scan":   func(l *jetlog.Log, fn func(uint64, framelog.Frame) error) error { return l.Scan(t.Context(), 1, fn) },
-		"Follow": func(l *jetlog.Log, fn func(uint64, framelog.Frame) error) error { return l.Follow(t.Context(), 1, fn) },
+		"Scan": func(l *jetlog.Log, fn func(uint64, framelog.Frame) error) error {
+			return l.Scan(t.Context(), 1, fn)
+		},
+		"Follow": func(l *jetlog.Log, fn func(uint64, framelog.Frame) error) error {
+			return l.Follow(t.Context(), 1, fn)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nc := natsdtest.Connect(t)
@@ -64,12 +70,17 @@ func TestLog_DroppedWhileRead(t *testing.T) {
 			require.NoError(t, err)
 			const frames = 48 // more than a reader has ahead
 			for seq := range uint64(frames) {
-				_, err := log.Append(t.Context(), seq, framelog.Frame{ID: "f", Generation: 1, Body: make([]byte, 1<<20)})
+				_, err := log.Append(t.Context(), seq, framelog.Frame{
+					ID: "f", Generation: 1,
+					Body: make([]byte, 1<<20),
+				})
 				require.NoError(t, err)
 			}
 			_, err = log.Prepare(t.Context(), 0)
 			require.NoError(t, err)
-			_, err = log.Append(t.Context(), frames, framelog.Frame{ID: "g", Generation: 1, Link: framelog.Link{Segment: 1}})
+			_, err = log.Append(t.Context(), frames, framelog.Frame{ID: "g", Generation: 1, Link: framelog.Link{
+				Segment: 1,
+			}})
 			require.NoError(t, err)
 			reader, err := jetlog.New(nc, "test", 0)
 			require.NoError(t, err)

@@ -12,7 +12,8 @@ import (
 	"quartet/pkg/natsd/natsdtest"
 )
 
-// A log that goes on in the next segment while it is read is read up to where it ended before, and not on in that segment.
+// A log that goes on in the next segment while it is read is read up to where it ended before, and not on in that
+// segment.
 func TestR10_ASegmentBeginsWhileAReplicaIsRead(t *testing.T) {
 	nc := natsdtest.Connect(t)
 	_, err := jetlog.Ensure(t.Context(), nc, "test", 1, 1)

@@ -41,8 +41,9 @@ const pullBytes = 32 << 20
 // client that reads older events. It is just larger than the largest message.
 const followBytes = 9 << 20
 
-// frameBytes is less than any frame takes as a message. The client makes a channel for as many messages as it may ask for, and
-// drops what does not fit, status messages included; so it may ask for more messages than there are in the bytes.
+// frameBytes is less than any frame takes as a message. The client makes a channel for as many messages as it may ask
+// for, and drops what does not fit, status messages included; so it may ask for more messages than there are in the
+// bytes.
 const frameBytes = 128
 
 // Header returns the header of the message of frame f. With it, the broker stores the message only in stream, and

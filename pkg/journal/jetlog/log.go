@@ -133,7 +133,10 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 			return 0, fmt.Errorf("jetlog: append: %w", err)
 		}
 		if s = at(all, f.Link.Segment); s == nil {
-			return 0, fmt.Errorf("%w: %s", framelog.ErrSegmentGone, Place{Plane: l.plane, Partition: l.partition, Segment: f.Link.Segment}.Stream())
+			return 0, fmt.Errorf("%w: %s", framelog.ErrSegmentGone, Place{
+				Plane: l.plane, Partition: l.partition,
+				Segment: f.Link.Segment,
+			}.Stream())
 		}
 	}
 	return s.append(ctx, expect, f)
@@ -145,8 +148,8 @@ func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 	return f, seq, err
 }
 
-// tail is Tail, which also returns the segments. Those that are known are all there are, unless the last frame in them closes its
-// segment.
+// tail is Tail, which also returns the segments. Those that are known are all there are, unless the last frame in them
+// closes its segment.
 func (l *Log) tail(ctx context.Context) (framelog.Frame, uint64, []*segment, error) {
 	all, err := l.known(ctx)
 	if err != nil {
@@ -250,7 +253,9 @@ func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Fr
 // scan calls fn, in order, with the frames in the segments whose sequence numbers are at least from and at most last.
 // It returns the sequence number from which to continue, also with an error. Numbers without a frame are skipped, but
 // if the last frame of a segment in that range is not delivered, the error is ErrIncomplete.
-func (l *Log) scan(ctx context.Context, all []*segment, from, last uint64, fn func(uint64, framelog.Frame) error) (next uint64, err error) {
+func (l *Log) scan(ctx context.Context, all []*segment, from, last uint64, fn func(uint64, framelog.Frame) error) (
+	next uint64, err error,
+) {
 	for i := max(holds(all, from), 0); i < len(all) && from <= last; i++ {
 		end := last
 		if holds(all, last) != i {
@@ -302,7 +307,9 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.
 // frame of the last segment that has frames (closed is true), or with an error. next is the sequence number at which
 // to continue. If a later segment has frames, followSegment does not wait for more frames of a segment, whose closing
 // frame may be lost, but goes on to the next one. It skips a segment whose closing frame is before from.
-func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) (next uint64, closed bool, err error) {
+func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) (next uint64,
+	closed bool, err error,
+) {
 	all, err := l.refresh(ctx)
 	if err == nil {
 		err = begins(all, from)
@@ -329,7 +336,8 @@ func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, fr
 			}
 			continued = later > 0
 		}
-		// If a later segment has frames, this one had stopped growing before its tail is read here, so the tail is final.
+		// If a later segment has frames, this one had stopped growing before its tail is read here, so the tail is
+		// final.
 		f, end, err := all[i].tail(ctx)
 		switch {
 		case err != nil:
@@ -349,7 +357,8 @@ func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, fr
 			from, closed = max(from, next), false
 		}
 	}
-	return from, false, fmt.Errorf("%w: the segment of %s/%d that follows is not there yet", framelog.ErrNoFrame, l.plane, l.partition)
+	return from, false, fmt.Errorf("%w: the segment of %s/%d that follows is not there yet", framelog.ErrNoFrame,
+		l.plane, l.partition)
 }
 
 // errClosed ends a reader at the frame that closes a segment.
@@ -450,7 +459,8 @@ func (l *Log) Drop(ctx context.Context, number uint64) error {
 	case s == nil || s.Shared:
 		return nil
 	case len(all) == 1 || s != all[0] && (s != all[1] || !all[0].Shared):
-		return fmt.Errorf("jetlog: segment %d of %s/%d is not to be dropped: it is not the first of several", number, l.plane, l.partition)
+		return fmt.Errorf("jetlog: segment %d of %s/%d is not to be dropped: it is not the first of several", number,
+			l.plane, l.partition)
 	}
 	_, behind, err := tailOf(ctx, all[slices.Index(all, s)+1:])
 	if err == nil && behind == 0 {

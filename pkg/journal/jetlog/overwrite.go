@@ -7,8 +7,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Overwrite removes the messages of a stream whose subjects match a filter, and overwrites their bytes in the server's files, which a purge leaves
-// there until a file is written anew. It is no error if there is no such message or stream.
+// Overwrite removes the messages of a stream whose subjects match a filter, and overwrites their bytes in the server's
+// files, which a purge leaves there until a file is written anew. It is no error if there is no such message or stream.
 func Overwrite(ctx context.Context, stream jetstream.Stream, subject string) error {
 	for next := uint64(1); ; next++ {
 		m, err := Patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
@@ -21,8 +21,12 @@ func Overwrite(ctx context.Context, stream jetstream.Stream, subject string) err
 			return err
 		}
 		next = m.Sequence
-		_, err = Patiently(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, stream.SecureDeleteMsg(ctx, next) })
-		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) && !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
+		_, err = Patiently(ctx, func(ctx context.Context) (struct{}, error) {
+			return struct{}{},
+				stream.SecureDeleteMsg(ctx, next)
+		})
+		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) &&
+			!errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
 			return err
 		}
 	}

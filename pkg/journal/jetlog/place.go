@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Place is a segment of a partition's log. Shared is set for segment 0 of a plane whose partitions began in one stream, as
-// earlier versions wrote it.
+// Place is a segment of a partition's log. Shared is set for segment 0 of a plane whose partitions began in one stream,
+// as earlier versions wrote it.
 type Place struct {
 	Plane     string
 	Partition int
@@ -32,8 +32,8 @@ func (p Place) Stream() string {
 	return streamPrefix + p.Plane + "-" + p.number()
 }
 
-// Subject returns the subject of the segment's frames. It has the number of tokens that the subjects in a shared stream have, so that
-// an earlier version, which would create that stream, is refused by the server.
+// Subject returns the subject of the segment's frames. It has the number of tokens that the subjects in a shared stream
+// have, so that an earlier version, which would create that stream, is refused by the server.
 func (p Place) Subject() string {
 	if p.Shared {
 		return SubjectPrefix(p.Plane) + strconv.Itoa(p.Partition)

@@ -21,8 +21,8 @@ const replicaTerm = 10 * time.Minute
 // incompleteTerm is the same of a replica that did not deliver. It may be far behind, or starting.
 const incompleteTerm = 30 * time.Second
 
-// placements is how often a consumer is placed until it is at a server that suits. NATS chooses the server: of three, of
-// which one suits, all attempts miss it once in 10⁷ times.
+// placements is how often a consumer is placed until it is at a server that suits. NATS chooses the server: of three,
+// of which one suits, all attempts miss it once in 10⁷ times.
 const placements = 40
 
 // ErrIncomplete means that a replica does not deliver frames that its leader has.
@@ -123,7 +123,9 @@ func broken(err error) error {
 func (s *segment) copies() int { return s.stored.CachedInfo().Config.Replicas }
 
 // readOnce is read from one replica. It also returns the server of that replica, "" outside of a cluster.
-func (s *segment) readOnce(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (next uint64, replica string, err error) {
+func (s *segment) readOnce(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (next uint64,
+	replica string, err error,
+) {
 	cons, err := s.place(ctx, from, func(server string) bool { return !s.replicas.avoided(server) })
 	if err != nil {
 		return from, "", fmt.Errorf("jetlog: read: %w", err)
@@ -152,8 +154,9 @@ func (s *segment) place(ctx context.Context, from uint64, suits func(server stri
 				DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 				OptStartSeq:       max(from, 1),
 				InactiveThreshold: time.Minute,
-				// Where the client makes its consumer again it looks at no context, so it may try once (10 s at most), and this package again.
-				// Ending it by Stop meanwhile would leave the new consumer's goroutines running.
+				// Where the client makes its consumer again it looks at no context, so it may try once (10 s at most),
+				// and this package again. Ending it by Stop meanwhile would leave the new consumer's goroutines
+				// running.
 				MaxResetAttempts: 1,
 			})
 		})
@@ -171,8 +174,8 @@ func (s *segment) place(ctx context.Context, from uint64, suits func(server stri
 	}
 }
 
-// remove removes a consumer that is not used any more. The server would do so after a minute; whoever tries again and again
-// to load a partition would have too many until then.
+// remove removes a consumer that is not used any more. The server would do so after a minute; whoever tries again and
+// again to load a partition would have too many until then.
 func (s *segment) remove(consumer *jetstream.ConsumerInfo) {
 	_ = s.nc.Publish("$JS.API.CONSUMER.DELETE."+s.Stream()+"."+consumer.Name, nil) // without an answer
 }
@@ -196,7 +199,8 @@ func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame,
 			return nil
 		})
 		if found != nil {
-			s.onDamage(info.Cluster.Leader, fmt.Errorf("jetlog: frame %d, which the replica on %s has, is gone", seq, replica))
+			s.onDamage(info.Cluster.Leader, fmt.Errorf("jetlog: frame %d, which the replica on %s has, is gone", seq,
+				replica))
 			return *found, nil
 		}
 		if replica == "" || err != nil && !errors.Is(err, ErrIncomplete) {
@@ -275,7 +279,9 @@ func (l *Log) ScanReplica(ctx context.Context, server string, fn func(uint64, fr
 }
 
 // scanReplica reads the segment up to last at one server.
-func (s *segment) scanReplica(ctx context.Context, server string, last uint64, fn func(uint64, framelog.Frame) error) error {
+func (s *segment) scanReplica(ctx context.Context, server string, last uint64,
+	fn func(uint64, framelog.Frame) error,
+) error {
 	next := s.first
 	for n := 1; ; n++ {
 		cons, err := s.place(ctx, next, func(at string) bool { return at == server })
@@ -284,7 +290,8 @@ func (s *segment) scanReplica(ctx context.Context, server string, last uint64, f
 		}
 		next, err = read(ctx, cons, cons.CachedInfo().Name, next, last, fn)
 		s.remove(cons.CachedInfo())
-		if moved := (errors.Is(err, errMoved) || isInterrupted(err)) && n < placements; !moved && (n >= 2 || !errors.Is(err, ErrIncomplete)) {
+		if moved := (errors.Is(err, errMoved) || isInterrupted(err)) && n < placements; !moved &&
+			(n >= 2 || !errors.Is(err, ErrIncomplete)) {
 			return err
 		}
 	}

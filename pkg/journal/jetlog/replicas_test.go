@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A replica that is read from again is not one of those that are avoided, whether somebody asked for it meanwhile or not.
+// A replica that is read from again is not one of those that are avoided, whether somebody asked for it meanwhile or
+// not.
 func TestReplicas_TermsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r replicas

@@ -27,7 +27,9 @@ type segment struct {
 
 // open looks a segment up.
 func (l *Log) open(ctx context.Context, p Place) (*segment, error) {
-	s, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return l.js.Stream(ctx, p.Stream()) })
+	s, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+		return l.js.Stream(ctx, p.Stream())
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +53,10 @@ func (s *segment) append(ctx context.Context, expect uint64, f framelog.Frame) (
 	if expect < s.first {
 		expect = 0 // the last frame is in the segment before, so this segment has none
 	}
-	resp, err := s.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: s.Subject(), Data: Body(f), Header: Header(s.Stream(), expect, f)})
+	resp, err := s.nc.RequestMsgWithContext(ctx, &nats.Msg{
+		Subject: s.Subject(), Data: Body(f),
+		Header: Header(s.Stream(), expect, f),
+	})
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return 0, fmt.Errorf("%w: %w", framelog.ErrTooLarge, err)
@@ -120,7 +125,9 @@ func (s *segment) last(ctx context.Context) (uint64, error) {
 
 // get returns the frame at seq, or ErrNoFrame.
 func (s *segment) get(ctx context.Context, seq uint64) (framelog.Frame, error) {
-	m, err := Patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return s.stored.GetMsg(ctx, seq) })
+	m, err := Patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return s.stored.GetMsg(ctx, seq)
+	})
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound) && s.stored.CachedInfo().Config.Replicas > 1:
 		return s.getElsewhere(ctx, seq)
@@ -146,7 +153,8 @@ func Patiently[R any](ctx context.Context, ask func(context.Context) (R, error))
 		r, err := ask(one)
 		unanswered := one.Err() != nil
 		cancel()
-		if api := new(jetstream.APIError); errors.As(err, &api) && api.Code == 503 && leaderless < 10 && pacer.Wait(ctx) == nil {
+		if api := new(jetstream.APIError); errors.As(err, &api) && api.Code == 503 && leaderless < 10 &&
+			pacer.Wait(ctx) == nil {
 			leaderless++
 			continue
 		}
@@ -164,7 +172,9 @@ var errMoved = errors.New("jetlog: the consumer was made again")
 
 // read calls fn with the frames that a consumer delivers from from on, up to last or indefinitely, and returns where to
 // continue. If only is not empty, it ends with errMoved when another consumer than the one of that name delivers.
-func read(ctx context.Context, cons jetstream.Consumer, only string, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
+func read(ctx context.Context, cons jetstream.Consumer, only string, from, last uint64,
+	fn func(uint64, framelog.Frame) error,
+) (uint64, error) {
 	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ctx = reading
@@ -178,7 +188,8 @@ func read(ctx context.Context, cons jetstream.Consumer, only string, from, last 
 		ahead, heartbeat = followBytes, 5*time.Second
 	}
 	// A request that a cluster lost is noticed by the missing heartbeats, after twice their interval.
-	msgs, err := cons.Messages(jetstream.PullMaxMessagesWithBytesLimit(ahead/frameBytes, ahead), jetstream.PullHeartbeat(heartbeat))
+	msgs, err := cons.Messages(jetstream.PullMaxMessagesWithBytesLimit(ahead/frameBytes, ahead),
+		jetstream.PullHeartbeat(heartbeat))
 	if err != nil {
 		return from, fmt.Errorf("jetlog: read: %w", err)
 	}

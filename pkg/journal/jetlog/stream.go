@@ -16,7 +16,8 @@ import (
 // messages, and with reads by the leader only, because a follower may answer with old data after it was frozen.
 // partitions is how many the plane has, which is fixed, because agents are assigned to partitions by it.
 func (p Place) Config(replicas, partitions int) jetstream.StreamConfig {
-	subjects, description := []string{p.Subject(), p.Unused()}, fmt.Sprintf("Quartet: journal of %s/%d, segment %d", p.Plane, p.Partition, p.Segment)
+	subjects, description := []string{p.Subject(), p.Unused()}, fmt.Sprintf("Quartet: journal of %s/%d, segment %d",
+		p.Plane, p.Partition, p.Segment)
 	if p.Shared {
 		subjects, description = []string{SubjectPrefix(p.Plane) + "*"}, "Quartet: journal of the plane "+p.Plane
 	}
@@ -62,7 +63,9 @@ func Ensure(ctx context.Context, nc *nats.Conn, plane string, replicas, partitio
 	}
 	n, has := partitions, map[int]bool{}
 	for _, p := range places {
-		got, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, p.Stream()) })
+		got, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+			return js.Stream(ctx, p.Stream())
+		})
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			has[p.Partition] = true // it was removed since, and there is one behind it
 			continue
@@ -121,7 +124,8 @@ func create(ctx context.Context, js jetstream.JetStream, want jetstream.StreamCo
 	})
 	var refused *jetstream.APIError
 	if errors.As(err, &refused) && (refused.ErrorCode == codeNoPeers || refused.ErrorCode == codeNotClustered) {
-		return nil, fmt.Errorf("jetlog: stream %s: replicas is %d, and there are not so many NATS servers in one cluster that have JetStream: start them, or lower replicas: %w", want.Name, want.Replicas, err)
+		return nil, fmt.Errorf("jetlog: stream %s: replicas is %d, and there are not so many NATS servers in one "+
+			"cluster that have JetStream: start them, or lower replicas: %w", want.Name, want.Replicas, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("jetlog: stream %s: %w", want.Name, err)
@@ -135,7 +139,9 @@ func create(ctx context.Context, js jetstream.JetStream, want jetstream.StreamCo
 func narrow(ctx context.Context, js jetstream.JetStream, shared jetstream.StreamConfig, partitions int) error {
 	p, _ := ParseStream(shared.Name)
 	shared.Subjects = narrowed(p.Plane, partitions)
-	_, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.UpdateStream(ctx, shared) })
+	_, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+		return js.UpdateStream(ctx, shared)
+	})
 	return err
 }
 
@@ -183,7 +189,8 @@ func Create(ctx context.Context, nc *nats.Conn, p Place, replicas, partitions in
 	case got.State.Msgs > 0:
 		return fmt.Errorf("jetlog: stream %s has messages already", want.Name)
 	case max(got.Config.FirstSeq, 1) != max(first, 1):
-		return fmt.Errorf("jetlog: stream %s exists already and begins at %d, not at %d", want.Name, got.Config.FirstSeq, first)
+		return fmt.Errorf("jetlog: stream %s exists already and begins at %d, not at %d", want.Name,
+			got.Config.FirstSeq, first)
 	default:
 		return verify(want, got.Config)
 	}

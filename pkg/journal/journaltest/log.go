@@ -61,7 +61,9 @@ func logEmpty(t *testing.T, log framelog.Log) {
 	require.Zero(t, f)
 	_, err = log.Get(t.Context(), 1)
 	require.ErrorIs(t, err, framelog.ErrNoFrame)
-	require.NoError(t, log.Scan(t.Context(), 1, func(uint64, framelog.Frame) error { return errors.New("no frame expected") }))
+	require.NoError(t, log.Scan(t.Context(), 1, func(uint64, framelog.Frame) error {
+		return errors.New("no frame expected")
+	}))
 }
 
 func logOrder(t *testing.T, log framelog.Log) {
@@ -132,7 +134,9 @@ func logScan(t *testing.T, log framelog.Log) {
 		}))
 		require.Equal(t, seqs[from:], got)
 	}
-	require.NoError(t, log.Scan(t.Context(), seqs[49]+1, func(uint64, framelog.Frame) error { return errors.New("nothing is there") }))
+	require.NoError(t, log.Scan(t.Context(), seqs[49]+1, func(uint64, framelog.Frame) error {
+		return errors.New("nothing is there")
+	}))
 	stop := errors.New("stop")
 	require.ErrorIs(t, log.Scan(t.Context(), 1, func(uint64, framelog.Frame) error { return stop }), stop)
 }

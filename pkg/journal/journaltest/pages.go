@@ -30,13 +30,17 @@ func (s *State) Page(o pages.Owner) proto.Message {
 	at, values := &structpb.ListValue{}, &structpb.ListValue{}
 	for i, put := range s.Log {
 		if key, value, _ := strings.Cut(put, "="); key == o.ID {
-			at.Values, values.Values = append(at.Values, structpb.NewNumberValue(float64(i))), append(values.Values, structpb.NewStringValue(value))
+			at.Values, values.Values = append(at.Values, structpb.NewNumberValue(float64(i))),
+				append(values.Values, structpb.NewStringValue(value))
 		}
 	}
 	if len(at.Values) == 0 {
 		return nil
 	}
-	return &structpb.Struct{Fields: map[string]*structpb.Value{"at": structpb.NewListValue(at), "values": structpb.NewListValue(values)}}
+	return &structpb.Struct{Fields: map[string]*structpb.Value{
+		"at":     structpb.NewListValue(at),
+		"values": structpb.NewListValue(values),
+	}}
 }
 
 // NewPage implements journal.Paged.

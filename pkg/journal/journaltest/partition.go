@@ -24,8 +24,8 @@ type rig struct {
 	p       *journal.Partition[*State]
 }
 
-// RunPartition tests a partition over a log, with and without failures of the log. segmentSize is that of its segments, and open
-// returns an empty log.
+// RunPartition tests a partition over a log, with and without failures of the log. segmentSize is that of its segments,
+// and open returns an empty log.
 func RunPartition(t *testing.T, segmentSize int64, open func(t *testing.T) framelog.Log) {
 	for name, test := range map[string]func(*testing.T, *rig){
 		"X1 refused append changes nothing":  refused,
@@ -66,9 +66,11 @@ func RunPartition(t *testing.T, segmentSize int64, open func(t *testing.T) frame
 	}
 }
 
-// withSegments are the tests that do not depend on which append a fault meets: one that closes a segment may come before a frame.
+// withSegments are the tests that do not depend on which append a fault meets: one that closes a segment may come
+// before a frame.
 var withSegments = map[string]bool{
-	"X2 memory across reload": true, "X2 repeated by all at once": true, "R5 two writers": true, "R6 opening fences": true, "close refuses and finishes": true,
+	"X2 memory across reload": true, "X2 repeated by all at once": true, "R5 two writers": true,
+	"R6 opening fences": true, "close refuses and finishes": true,
 }
 
 // open opens one more partition over the log.
@@ -412,7 +414,8 @@ func twoWriters(t *testing.T, r *rig) {
 		for c := range callers {
 			wg.Go(func() {
 				for i := range each {
-					if _, _, err := journal.Do(t.Context(), p, Put("k", fmt.Sprintf("%d-%d-%d", w, c, i), "")); err != nil {
+					if _, _, err := journal.Do(t.Context(), p, Put("k", fmt.Sprintf("%d-%d-%d", w, c, i), "")); err !=
+						nil {
 						t.Error(err)
 						return
 					}

@@ -104,7 +104,8 @@ func logSegments(t *testing.T, log framelog.Log) {
 	require.ErrorIs(t, err, framelog.ErrNoFrame)
 	_, err = log.Get(t.Context(), ends[each].Seq+1)
 	require.ErrorIs(t, err, framelog.ErrNoFrame, "between two segments")
-	f, _ = w.Seal(framelog.End{Seq: end.Seq, Segment: segments + 5}, framelog.Frame{ID: "ahead", Generation: 1}, framelog.NewContent(w.Salt("ahead")))
+	f, _ = w.Seal(framelog.End{Seq: end.Seq, Segment: segments + 5}, framelog.Frame{ID: "ahead", Generation: 1},
+		framelog.NewContent(w.Salt("ahead")))
 	_, err = log.Append(t.Context(), end.Seq, f)
 	require.ErrorIs(t, err, framelog.ErrSegmentGone)
 

@@ -5,8 +5,8 @@ import (
 	"unicode"
 )
 
-// TypeOfMessage returns the event type of a payload message: it converts WorkItemCreated to work_item_created, and keeps runs of capitals together: HTTPDone becomes
-// http_done.
+// TypeOfMessage returns the event type of a payload message: it converts WorkItemCreated to work_item_created, and
+// keeps runs of capitals together: HTTPDone becomes http_done.
 func TypeOfMessage(s string) string {
 	var b strings.Builder
 	rs := []rune(s)

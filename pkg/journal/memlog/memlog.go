@@ -94,7 +94,8 @@ func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.first[number+1] == 0 {
-		l.first[number+1] = max(l.last()+1, l.first[number]) - 1 + framelog.SegmentGap // the segment may have no frame yet
+		// the segment may have no frame yet
+		l.first[number+1] = max(l.last()+1, l.first[number]) - 1 + framelog.SegmentGap
 	}
 	return l.first[number+1], nil
 }
@@ -225,7 +226,9 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.
 
 // pass calls fn with the frames from from on, without the lock, and returns from where to
 // continue, and a channel that is closed when there are more.
-func (l *Log) pass(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) (uint64, <-chan struct{}, error) {
+func (l *Log) pass(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) (uint64, <-chan struct{},
+	error,
+) {
 	l.mu.Lock()
 	i := sort.Search(len(l.seqs), func(i int) bool { return l.seqs[i] >= from })
 	seqs, frames, grown, trimmed := l.seqs[i:], l.frames[i:], l.grown, l.trimmed(from)

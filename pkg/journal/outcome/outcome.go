@@ -36,9 +36,11 @@ func (r *Result) Wait(ctx context.Context, most time.Duration) error {
 	case <-r.done:
 		return nil
 	case <-patience.C:
-		return refusal.Unavailable(refusal.None, "the journal could not be written for "+most.String()+", so its state cannot be shown; try again", nil)
+		return refusal.Unavailable(refusal.None, "the journal could not be written for "+most.String()+
+			", so its state cannot be shown; try again", nil)
 	case <-ctx.Done():
-		return refusal.Unavailable(refusal.None, "the deadline passed before the state that was read was durable", ctx.Err())
+		return refusal.Unavailable(refusal.None, "the deadline passed before the state that was read was durable",
+			ctx.Err())
 	}
 }
 

@@ -29,7 +29,8 @@ func One(partition, n int) Share { return Share{First: partition, Count: 1, Of: 
 
 func (h Share) check() error {
 	if h.First < 0 || h.Count < 1 || h.First+h.Count > h.Of {
-		return fmt.Errorf("partitions: %d partitions from %d on of %d; there must be at least 1, and no more than there are", h.Count, h.First, h.Of)
+		return fmt.Errorf("partitions: %d partitions from %d on of %d; there must be at least 1, and no more than "+
+			"there are", h.Count, h.First, h.Of)
 	}
 	return nil
 }
@@ -58,7 +59,9 @@ type Set[S journal.State] struct {
 // Open opens the partitions of a share, as many at a time as there are processors, since loading is computing. Before
 // that it calls config for each partition, in order. A partition whose log is damaged refuses everything, see
 // journal.Damaged. If another one cannot be opened, Open closes those that are open and returns the error.
-func Open[S journal.State](ctx context.Context, share Share, config func(partition int) (journal.Config[S], error)) (*Set[S], error) {
+func Open[S journal.State](ctx context.Context, share Share, config func(partition int) (journal.Config[S], error)) (
+	*Set[S], error,
+) {
 	if err := share.check(); err != nil {
 		return nil, err
 	}

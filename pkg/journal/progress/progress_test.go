@@ -10,7 +10,9 @@ import (
 )
 
 // await starts Await and returns where its result arrives.
-func await(ctx context.Context, s *Source, walSeq uint64, timeout <-chan time.Time, closed <-chan struct{}) <-chan bool {
+func await(ctx context.Context, s *Source, walSeq uint64, timeout <-chan time.Time,
+	closed <-chan struct{},
+) <-chan bool {
 	out := make(chan bool, 1)
 	go func() { out <- s.Await(ctx, walSeq, timeout, closed) }()
 	return out
@@ -44,7 +46,10 @@ func TestAwaitEnds(t *testing.T) {
 		var s Source
 		timeout, closed := make(chan time.Time), make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
-		outs := []<-chan bool{await(t.Context(), &s, 1, timeout, nil), await(t.Context(), &s, 1, nil, closed), await(ctx, &s, 1, nil, nil)}
+		outs := []<-chan bool{
+			await(t.Context(), &s, 1, timeout, nil), await(t.Context(), &s, 1, nil, closed),
+			await(ctx, &s, 1, nil, nil),
+		}
 		synctest.Wait()
 		close(timeout)
 		close(closed)

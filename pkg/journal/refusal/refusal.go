@@ -10,7 +10,8 @@ import (
 	"quartet/pkg/journal/framelog"
 )
 
-// Values of the metadata key outcome (SPEC X1): None says that nothing was stored, Unknown that something may have been.
+// Values of the metadata key outcome (SPEC X1): None says that nothing was stored, Unknown that something may have
+// been.
 const (
 	None    = "none"
 	Unknown = "unknown"
@@ -48,7 +49,8 @@ func Unreadable(cause error) error {
 // LeaseLost returns the error for a read, or for a command that stored no events, when the lease of the partition is
 // over: another process may have written since.
 func LeaseLost() error {
-	return Unavailable(None, "the lease of the partition is over, so the state here may be outdated; try again", ErrNotHeld)
+	return Unavailable(None, "the lease of the partition is over, so the state here may be outdated; try again",
+		ErrNotHeld)
 }
 
 // TooLarge returns TOO_LARGE for an event or a command, which what names, because of its encoded size.

@@ -2,8 +2,9 @@ package requests
 
 import "time"
 
-// Ages is the time by which requests become old. It begins with the machine's clock and then advances with the monotonic
-// clock, so a clock that is set forward makes no request older than it is, and one that is set back none younger.
+// Ages is the time by which requests become old. It begins with the machine's clock and then advances with the
+// monotonic clock, so a clock that is set forward makes no request older than it is, and one that is set back none
+// younger.
 type Ages struct {
 	wall  time.Time
 	began time.Time

@@ -106,8 +106,8 @@ func TestX2_MemoryIsBoundedByProcess(t *testing.T) {
 	require.Zero(t, pool.memories.Load())
 }
 
-// TestX2_AgesFollowNoClockThatIsSet: the age of a request is counted by a clock that nobody sets. What the log dates into
-// the future was written under a clock that was ahead.
+// TestX2_AgesFollowNoClockThatIsSet: the age of a request is counted by a clock that nobody sets. What the log dates
+// into the future was written under a clock that was ahead.
 func TestX2_AgesFollowNoClockThatIsSet(t *testing.T) {
 	wall, mono := time.Unix(1_700_000_000, 0), time.Unix(5, 0)
 	ages := NewAges(wall, func() time.Time { return mono })

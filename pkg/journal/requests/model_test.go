@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A memory has what a list of its additions has, over so many that it drops most of them, with keys that are added again.
+// A memory has what a list of its additions has, over so many that it drops most of them, with keys that are added
+// again.
 func TestAMemoryIsAListOfAdditions(t *testing.T) {
 	const limit, keys, steps = 1000, 4000, 20_000
 	r := rand.New(rand.NewPCG(3, 4))

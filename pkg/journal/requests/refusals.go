@@ -9,7 +9,8 @@ import (
 // Reused returns REQUEST_ID_REUSED, for a request id that is remembered with other arguments.
 func Reused(requestID string) error {
 	return fault.New(codes.AlreadyExists, fault.RequestIDReused,
-		"request_id "+requestID+" was used with other arguments; use a new one for a new request", "request_id", requestID)
+		"request_id "+requestID+" was used with other arguments; use a new one for a new request", "request_id",
+		requestID)
 }
 
 // Unknown returns NOT_FOUND, for the recall of a request that is not remembered.

@@ -35,7 +35,8 @@ func LoadReply[R any](payload proto.Message) (R, error) {
 		return zero, fmt.Errorf("a reply was stored for a command that replies with a %T", zero)
 	}
 	m := model.ProtoReflect().New().Interface()
-	if got, want := s.GetFields()["message"].GetStringValue(), string(m.ProtoReflect().Descriptor().FullName()); got != want {
+	if got, want := s.GetFields()["message"].GetStringValue(), string(m.ProtoReflect().Descriptor().FullName()); got !=
+		want {
 		return zero, fmt.Errorf("the stored reply is a %s, not a %s", got, want)
 	}
 	raw, err := base64.StdEncoding.DecodeString(s.GetFields()["reply"].GetStringValue())

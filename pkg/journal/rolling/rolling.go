@@ -48,7 +48,9 @@ type Roller struct {
 // New returns the Roller of a log, or nil if the log has no segments or limit is not positive. Segments are closed
 // once they have limit bytes. If the log is an *archive.Log, closed segments are archived. mono is a monotonic clock.
 // Metrics are registered with reg unless it is nil.
-func New(log framelog.Log, limit int64, now, mono func() time.Time, logger *zap.Logger, reg prometheus.Registerer) *Roller {
+func New(log framelog.Log, limit int64, now, mono func() time.Time, logger *zap.Logger,
+	reg prometheus.Registerer,
+) *Roller {
 	s, ok := log.(framelog.Segmented)
 	if !ok || limit <= 0 {
 		return nil
@@ -134,7 +136,9 @@ func (r *Roller) Stop() {
 // Write writes a frame behind an end of the log as w does, in a new segment if the present one is to be closed. It
 // calls record with the end behind the frame that closes a segment. Then the result is not Clean, since followers
 // have to read that frame in the log.
-func (r *Roller) Write(ctx context.Context, w *framelog.Writer, end framelog.End, f framelog.Frame, c *framelog.Content, record func(framelog.End)) framelog.Result {
+func (r *Roller) Write(ctx context.Context, w *framelog.Writer, end framelog.End, f framelog.Frame, c *framelog.Content,
+	record func(framelog.End),
+) framelog.Result {
 	next, clean := r.due(end.Segment), true
 	if next > 0 {
 		switch v := w.CloseSegment(ctx, end, f.Generation, next); {
@@ -157,7 +161,8 @@ func (r *Roller) Write(ctx context.Context, w *framelog.Writer, end framelog.End
 	return v
 }
 
-// wrote counts a frame that was stored in a segment. It does not block: what has to be asked or prepared is done by a goroutine.
+// wrote counts a frame that was stored in a segment. It does not block: what has to be asked or prepared is done by a
+// goroutine.
 func (r *Roller) wrote(segment uint64, body int) {
 	if r == nil {
 		return
@@ -202,7 +207,8 @@ func (r *Roller) prepare(segment uint64, asked bool) {
 	}
 	if err != nil && r.ctx.Err() == nil {
 		r.retry = r.mono().Add(retryAfter)
-		r.logger.Warn("journal: the next segment could not be prepared; the present one goes on", zap.Uint64("segment", segment), zap.Error(err))
+		r.logger.Warn("journal: the next segment could not be prepared; the present one goes on",
+			zap.Uint64("segment", segment), zap.Error(err))
 	}
 }
 

@@ -32,8 +32,8 @@ const (
 	maxReserve = 1 << 30
 )
 
-// Reserve returns how much of a store with a limit, in bytes, is kept: a twentieth, but at least 8 MiB and at most 1 GiB,
-// and never more than an eighth.
+// Reserve returns how much of a store with a limit, in bytes, is kept: a twentieth, but at least 8 MiB and at most 1
+// GiB, and never more than an eighth.
 func Reserve(limit int64) int64 {
 	return min(max(limit/20, minReserve), maxReserve, limit/8)
 }
@@ -144,7 +144,8 @@ func (r *Room) Check(size int, frees bool) error {
 	if s.Used+int64(size) <= s.Limit-kept {
 		return nil
 	}
-	return fault.StorageFull.Newf("the store of the journals is full: %d of %d MiB are in use, and %.1f MiB are kept for what ends or removes something; nothing was stored. %s, then send the request again",
+	return fault.StorageFull.Newf("the store of the journals is full: %d of %d MiB are in use, and %.1f MiB are kept "+
+		"for what ends or removes something; nothing was stored. %s, then send the request again",
 		s.Used>>20, s.Limit>>20, float64(Reserve(s.Limit))/(1<<20), r.Remedy).With("outcome", "none")
 }
 
@@ -154,5 +155,6 @@ func (r *Room) Refused() error {
 	if r != nil && r.Remedy != "" {
 		remedy = r.Remedy
 	}
-	return fault.StorageFull.Newf("the broker refused to store more, because its store is full; nothing was stored. %s, then send the request again", remedy).With("outcome", "none")
+	return fault.StorageFull.Newf("the broker refused to store more, because its store is full; nothing was stored. "+
+		"%s, then send the request again", remedy).With("outcome", "none")
 }

@@ -22,8 +22,15 @@ func TestX16_Levels(t *testing.T) {
 		used, limit int64
 		want        Level
 	}{
-		{50 * mib, 0, Unknown}, {0, 1000 * mib, Enough}, {699 * mib, 1000 * mib, Enough}, {700 * mib, 1000 * mib, Noted},
-		{849 * mib, 1000 * mib, Noted}, {850 * mib, 1000 * mib, High}, {950 * mib, 1000 * mib, High}, {950*mib + 1, 1000 * mib, Full}, {2000 * mib, 1000 * mib, Full},
+		{50 * mib, 0, Unknown},
+		{0, 1000 * mib, Enough},
+		{699 * mib, 1000 * mib, Enough},
+		{700 * mib, 1000 * mib, Noted},
+		{849 * mib, 1000 * mib, Noted},
+		{850 * mib, 1000 * mib, High},
+		{950 * mib, 1000 * mib, High},
+		{950*mib + 1, 1000 * mib, Full},
+		{2000 * mib, 1000 * mib, Full},
 	} {
 		require.Equal(t, c.want, State{Used: c.used, Limit: c.limit}.Level(), c)
 	}
@@ -32,7 +39,10 @@ func TestX16_Levels(t *testing.T) {
 }
 
 func TestX16_TheReserve(t *testing.T) {
-	for limit, want := range map[int64]int64{0: 0, 8 * mib: mib, 64 * mib: 8 * mib, 160 * mib: 8 * mib, 1000 * mib: 50 * mib, 1 << 40: 1 << 30} {
+	for limit, want := range map[int64]int64{
+		0: 0, 8 * mib: mib, 64 * mib: 8 * mib, 160 * mib: 8 * mib,
+		1000 * mib: 50 * mib, 1 << 40: 1 << 30,
+	} {
 		require.Equal(t, want, Reserve(limit), limit)
 	}
 }

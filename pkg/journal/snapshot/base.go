@@ -35,7 +35,8 @@ func Stored(ctx context.Context, store Store, partition string) ([]*Snapshot, er
 	var all []*Snapshot
 	for number, b := range found {
 		s := &Snapshot{Ref: Ref{Number: number, Hash: sha256.Sum256(b)}, Manifest: &snapshotv1.Manifest{}}
-		if unpack(b, s.Manifest) != nil || s.Manifest.GetFormat() < 1 || s.Manifest.GetFormat() > Format || s.Manifest.GetPartition() != partition {
+		if unpack(b, s.Manifest) != nil || s.Manifest.GetFormat() < 1 || s.Manifest.GetFormat() > Format ||
+			s.Manifest.GetPartition() != partition {
 			continue // damaged, or of a later version: one that is older serves
 		}
 		if s.End, err = framelog.ParseEnd(s.Manifest.GetEnd()); err != nil {
@@ -52,7 +53,10 @@ func Stored(ctx context.Context, store Store, partition string) ([]*Snapshot, er
 
 // objects calls fn with each object that the manifest of a snapshot names. The manifest is not one of them.
 func (s *Snapshot) objects(fn func(*snapshotv1.Object)) {
-	for _, all := range [][]*snapshotv1.Object{s.Manifest.GetPages(), s.Manifest.GetRequests(), s.Manifest.GetFrames()} {
+	for _, all := range [][]*snapshotv1.Object{
+		s.Manifest.GetPages(), s.Manifest.GetRequests(),
+		s.Manifest.GetFrames(),
+	} {
 		for _, o := range all {
 			fn(o)
 		}
@@ -67,7 +71,8 @@ type Base struct {
 	live   map[uint64]int64 // bytes of the pages that are current, by the object's number
 }
 
-// ownerHash stands for an owner, since there may be millions. Two owners do not have the same one: it has 128 bits, and nobody knows the seeds.
+// ownerHash stands for an owner, since there may be millions. Two owners do not have the same one: it has 128 bits, and
+// nobody knows the seeds.
 type ownerHash [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
@@ -76,7 +81,8 @@ func hashOf(o pages.Owner) ownerHash {
 	return ownerHash{maphash.Comparable(seeds[0], o), maphash.Comparable(seeds[1], o)}
 }
 
-// owned says where the page of an owner is: the number of the object, and in its lowest bits the bytes of the page before it was compressed.
+// owned says where the page of an owner is: the number of the object, and in its lowest bits the bytes of the page
+// before it was compressed.
 type owned uint64
 
 const sizeBits = 28
@@ -160,7 +166,10 @@ type Into interface {
 // After an error into may have a part of s. ErrNoObject means that s cannot be used; any other error is one of the
 // store, and reading may succeed later.
 func Read(ctx context.Context, store Store, s *Snapshot, older []*Snapshot, into Into) (*Base, error) {
-	b := &Base{kept: append([]*Snapshot{s}, older[:min(len(older), Kept-1)]...), owners: map[ownerHash]owned{}, live: map[uint64]int64{}}
+	b := &Base{
+		kept: append([]*Snapshot{s}, older[:min(len(older), Kept-1)]...), owners: map[ownerHash]owned{},
+		live: map[uint64]int64{},
+	}
 	if err := b.readPages(ctx, store, s, into); err != nil {
 		return nil, err
 	}
@@ -258,7 +267,8 @@ func decode(ctx context.Context, store Store, o *snapshotv1.Object, into Into) d
 		}
 		page, err := into.DecodePage(p.GetContent())
 		if err != nil {
-			return decoded{err: fmt.Errorf("snapshot: %w: page of %s/%s: %w", ErrNoObject, p.GetNamespace(), p.GetId(), err)}
+			return decoded{err: fmt.Errorf("snapshot: %w: page of %s/%s: %w", ErrNoObject, p.GetNamespace(), p.GetId(),
+				err)}
 		}
 		d.as[i] = page
 	}
@@ -274,13 +284,17 @@ func size(p *snapshotv1.Page) int64 {
 // different numbers of requests, it returns ErrNoObject and does not call fn.
 func eachRequest(in *snapshotv1.Requests, fn func(requests.Key, requests.Entry)) error {
 	n := len(in.GetFirstSteps())
-	if len(in.GetKeys()) != n*len(requests.Key{}) || len(in.GetArguments()) != n || len(in.GetCounts()) != n || len(in.GetExecutedAt()) != n {
+	if len(in.GetKeys()) != n*len(requests.Key{}) || len(in.GetArguments()) != n || len(in.GetCounts()) != n ||
+		len(in.GetExecutedAt()) != n {
 		return fmt.Errorf("%w: the requests of it are of different numbers", ErrNoObject)
 	}
 	var first uint64
 	for i := range n {
 		first += in.GetFirstSteps()[i]
-		fn(requests.Key(in.GetKeys()[i*len(requests.Key{}):]), requests.Entry{First: first, Args: in.GetArguments()[i], Count: in.GetCounts()[i], Unix: in.GetExecutedAt()[i]})
+		fn(requests.Key(in.GetKeys()[i*len(requests.Key{}):]), requests.Entry{
+			First: first, Args: in.GetArguments()[i],
+			Count: in.GetCounts()[i], Unix: in.GetExecutedAt()[i],
+		})
 	}
 	return nil
 }
@@ -298,9 +312,9 @@ func eachFrame(in *snapshotv1.Frames, fn func(Frame)) error {
 	return nil
 }
 
-// Clean removes the objects that no kept snapshot needs. Those that were stored after the newest manifest are left, since another
-// process may be writing them. If the store does not have an object of the newest snapshot any more, nothing is removed, and the error is
-// ErrNoObject.
+// Clean removes the objects that no kept snapshot needs. Those that were stored after the newest manifest are left,
+// since another process may be writing them. If the store does not have an object of the newest snapshot any more,
+// nothing is removed, and the error is ErrNoObject.
 func (b *Base) Clean(ctx context.Context, store Store) error {
 	newest := b.Newest()
 	if newest == nil {
@@ -344,7 +358,10 @@ func (b *Base) Clean(ctx context.Context, store Store) error {
 
 // with returns the Base after the snapshot s, whose own pages are in written. It takes over and changes b.owners.
 func (b *Base) with(s *Snapshot, written map[ownerHash]owned) *Base {
-	next := &Base{kept: append([]*Snapshot{s}, b.kept[:min(len(b.kept), Kept-1)]...), owners: b.owners, live: maps.Clone(b.live)}
+	next := &Base{
+		kept: append([]*Snapshot{s}, b.kept[:min(len(b.kept), Kept-1)]...), owners: b.owners,
+		live: maps.Clone(b.live),
+	}
 	if next.owners == nil {
 		next.owners, next.live = map[ownerHash]owned{}, map[uint64]int64{}
 	}

@@ -32,8 +32,8 @@ func (t texts) AddPage(o pages.Owner, page proto.Message) error {
 func (t texts) AddRequest(requests.Key, requests.Entry) {}
 func (t texts) AddFrame(snapshot.Frame)                 {}
 
-// Objects of which most pages are not current are written again, so that a snapshot takes at most about twice as much as what it has, and with them the
-// pages that did not change, and that an owner is gone.
+// Objects of which most pages are not current are written again, so that a snapshot takes at most about twice as much
+// as what it has, and with them the pages that did not change, and that an owner is gone.
 func TestSparseObjectsAreReplaced(t *testing.T) {
 	store, base := memstore.New(), &snapshot.Base{}
 	owner := func(id string) pages.Owner { return pages.Owner{Namespace: "acme", ID: id} }

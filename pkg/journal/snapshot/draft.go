@@ -28,8 +28,8 @@ type Cut struct {
 	// Requests and Frames are those that were added since the snapshot before, oldest first.
 	Requests []Request
 	Frames   []Frame
-	// Erased are the owners of owner_erased events, as erasure.Set encodes them, and ErasedThrough is the wal_seq of the
-	// last of these events whose owner's lines are erased everywhere.
+	// Erased are the owners of owner_erased events, as erasure.Set encodes them, and ErasedThrough is the wal_seq of
+	// the last of these events whose owner's lines are erased everywhere.
 	Erased        []byte
 	ErasedThrough uint64
 }
@@ -107,7 +107,10 @@ func (d *Draft) put(ctx context.Context, m proto.Message, entries int64) (*snaps
 	}
 	d.total += int64(len(b))
 	sum, last := sha256.Sum256(b), len(numbers)-1
-	return &snapshotv1.Object{Number: numbers[last], Earlier: numbers[:last], Hash: sum[:], Bytes: int64(len(b)), Entries: entries}, nil
+	return &snapshotv1.Object{
+		Number: numbers[last], Earlier: numbers[:last], Hash: sum[:], Bytes: int64(len(b)),
+		Entries: entries,
+	}, nil
 }
 
 // Finish stores what the snapshot has beside the pages, and the manifest. The snapshot becomes valid when a frame
@@ -118,7 +121,8 @@ func (d *Draft) Finish(ctx context.Context, cut Cut) (s *Snapshot, base func() *
 		return nil, nil, err
 	}
 	m := &snapshotv1.Manifest{
-		Format: formatWhole, Partition: cut.Partition, Number: d.number, End: cut.End.String(), Generation: cut.Generation, TakenAt: timestamppb.New(cut.At), Positions: cut.Positions,
+		Format: formatWhole, Partition: cut.Partition, Number: d.number, End: cut.End.String(),
+		Generation: cut.Generation, TakenAt: timestamppb.New(cut.At), Positions: cut.Positions,
 	}
 	if len(cut.Erased) > 0 {
 		m.Format, m.Erased, m.ErasedThrough = Format, cut.Erased, cut.ErasedThrough
@@ -182,7 +186,9 @@ func mergeWith(all []*snapshotv1.Object, n int64) (count int) {
 
 // addRequests stores the added requests, and returns all, the objects with remembered requests, with the new object
 // at its end, in the place of those that were merged with it.
-func (d *Draft) addRequests(ctx context.Context, all []*snapshotv1.Object, added []Request) ([]*snapshotv1.Object, error) {
+func (d *Draft) addRequests(ctx context.Context, all []*snapshotv1.Object, added []Request) ([]*snapshotv1.Object,
+	error,
+) {
 	if len(added) == 0 {
 		return all, nil
 	}
@@ -193,7 +199,9 @@ func (d *Draft) addRequests(ctx context.Context, all []*snapshotv1.Object, added
 		if err := read(ctx, d.store, o, &in); err != nil {
 			return nil, err
 		}
-		if err := eachRequest(&in, func(k requests.Key, e requests.Entry) { every = append(every, Request{k, e}) }); err != nil {
+		if err := eachRequest(&in, func(k requests.Key, e requests.Entry) {
+			every = append(every, Request{k, e})
+		}); err != nil {
 			return nil, err
 		}
 	}

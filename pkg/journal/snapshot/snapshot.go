@@ -1,9 +1,10 @@
 // Package snapshot writes and reads the state of a partition, so that a log need not be read from its beginning.
 //
-// A snapshot is a manifest and objects. An object has pages of owners, remembered requests, or a part of the index of frames. A page is
-// written when its owner changed, and a manifest names the objects of earlier snapshots that are still needed, so the cost of a
-// snapshot is that of what changed. Objects are named by their hashes in the manifest, and the manifest by its hash in a frame of the log
-// that announces it: without that frame it is not valid. See ADR 0036.
+// A snapshot is a manifest and objects. An object has pages of owners, remembered requests, or a part of the index of
+// frames. A page is written when its owner changed, and a manifest names the objects of earlier snapshots that are
+// still needed, so the cost of a snapshot is that of what changed. Objects are named by their hashes in the manifest,
+// and the manifest by its hash in a frame of the log that announces it: without that frame it is not valid. See ADR
+// 0036.
 package snapshot
 
 import (
@@ -37,16 +38,18 @@ const (
 	mergedEntries = 1 << 16
 )
 
-// MaxObject is how many bytes an object may have when it is decompressed. A page is not divided, so it may be larger than ObjectBytes.
+// MaxObject is how many bytes an object may have when it is decompressed. A page is not divided, so it may be larger
+// than ObjectBytes.
 const MaxObject = 512 << 20
 
 // ErrNoObject means that a store does not have an object, or not the one that was stored.
 var ErrNoObject = errors.New("snapshot: no such object")
 
-// Store keeps the objects of a partition. It is safe for concurrent use. More than one process may write to it: objects have numbers
-// of their own, and a snapshot is valid only if the log announces it.
+// Store keeps the objects of a partition. It is safe for concurrent use. More than one process may write to it: objects
+// have numbers of their own, and a snapshot is valid only if the log announces it.
 type Store interface {
-	// Put stores objects durably and returns their numbers, in order. Numbers grow, and those of earlier calls are smaller.
+	// Put stores objects durably and returns their numbers, in order. Numbers grow, and those of earlier calls are
+	// smaller.
 	Put(ctx context.Context, objects [][]byte) ([]uint64, error)
 	// PutManifest is Put for a manifest, which Manifests returns as long as no later one was stored in the same slot.
 	PutManifest(ctx context.Context, slot int, manifest []byte) (uint64, error)

@@ -15,9 +15,12 @@ import (
 // Begin starts the span of a command, which lasts from before it is queued until its frame is on disk. The
 // command's events carry traceparent, so that their effects elsewhere are its children. The span is nil if it is not
 // recorded.
-func Begin(ctx context.Context, t *tracing.Tracer, plane string, partition int, method string) (_ context.Context, span trace.Span, traceparent string) {
+func Begin(ctx context.Context, t *tracing.Tracer, plane string, partition int, method string) (_ context.Context,
+	span trace.Span, traceparent string,
+) {
 	ctx, span = t.Start(ctx, "journal "+plane, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
-		attribute.String("quartet.plane", plane), attribute.Int("quartet.partition", partition), attribute.String("quartet.command", method)))
+		attribute.String("quartet.plane", plane), attribute.Int("quartet.partition", partition),
+		attribute.String("quartet.command", method)))
 	if !span.IsRecording() {
 		return ctx, nil, ""
 	}
@@ -32,7 +35,8 @@ func Unknown(span trace.Span) {
 
 // End ends the span of a command: events is how many it wrote, walSeq that of the last one.
 func End(span trace.Span, events int, walSeq uint64, replayed, refused bool) {
-	span.SetAttributes(attribute.Int("quartet.events", events), attribute.Int64("quartet.wal_seq", int64(walSeq)), attribute.Bool("quartet.replayed", replayed))
+	span.SetAttributes(attribute.Int("quartet.events", events), attribute.Int64("quartet.wal_seq", int64(walSeq)),
+		attribute.Bool("quartet.replayed", replayed))
 	if refused {
 		span.SetStatus(codes.Error, "refused")
 	}
@@ -45,7 +49,8 @@ func End(span trace.Span, events int, walSeq uint64, replayed, refused bool) {
 func Reaction(t *tracing.Tracer, plane string, ev *event.Event) (span trace.Span, traceparent string) {
 	ctx, span := t.Under(context.Background(), ev.Traceparent, plane+" handles "+ev.Type,
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
-			attribute.String("quartet.plane", plane), attribute.String("quartet.event_type", ev.Type), attribute.String("quartet.event_id", ev.ID),
+			attribute.String("quartet.plane", plane), attribute.String("quartet.event_type", ev.Type),
+			attribute.String("quartet.event_id", ev.ID),
 			attribute.String("quartet.namespace", ev.Namespace), attribute.String("quartet.agent_id", ev.AgentID)))
 	return span, tracing.Carried(ctx)
 }

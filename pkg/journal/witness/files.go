@@ -49,7 +49,10 @@ func Open(dir string, logger *zap.Logger) (*Files, error) {
 	if err != nil {
 		return nil, fmt.Errorf("witness: %w", err)
 	}
-	f := &Files{dir: root, logger: logger, done: make(chan struct{}), ended: make(chan struct{}), all: map[string]*File{}}
+	f := &Files{
+		dir: root, logger: logger, done: make(chan struct{}), ended: make(chan struct{}),
+		all: map[string]*File{},
+	}
 	go func() {
 		defer close(f.ended)
 		tick := time.NewTicker(SyncInterval)
@@ -72,7 +75,8 @@ func (f *Files) Of(plane string, partition int) framelog.Witness {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.all[name] == nil {
-		f.all[name] = &File{name: name, dir: f.dir, logger: f.logger.With(zap.String("plane", plane), zap.Int("partition", partition))}
+		f.all[name] = &File{name: name, dir: f.dir, logger: f.logger.With(zap.String("plane", plane),
+			zap.Int("partition", partition))}
 	}
 	return f.all[name]
 }
@@ -163,7 +167,9 @@ func read(file *os.File) (count uint64, last framelog.End, err error) {
 		}
 	}
 	if written && count == 0 {
-		return 0, last, fmt.Errorf("witness: %s cannot be read, so that a loss at the end of this journal would not be noticed; `quartet verify` tells how far the journal goes, and without the file the next start begins a new one", file.Name())
+		return 0, last, fmt.Errorf("witness: %s cannot be read, so that a loss at the end of this journal would not "+
+			"be noticed; `quartet verify` tells how far the journal goes, and without the file the next start begins "+
+			"a new one", file.Name())
 	}
 	return count, last, nil
 }

@@ -22,7 +22,8 @@ func (g Gap) String() string {
 	case g.Tail() && g.After == 0:
 		return fmt.Sprintf("bytes %d to %d: %v, and nothing in the block is intact", g.From, g.To, g.Cause)
 	case g.Tail():
-		return fmt.Sprintf("bytes %d to %d, behind message %d: %v, and nothing intact follows", g.From, g.To, g.After, g.Cause)
+		return fmt.Sprintf("bytes %d to %d, behind message %d: %v, and nothing intact follows", g.From, g.To, g.After,
+			g.Cause)
 	}
 	return fmt.Sprintf("bytes %d to %d, between messages %d and %d: %v", g.From, g.To, g.After, g.Before, g.Cause)
 }

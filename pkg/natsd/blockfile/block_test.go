@@ -29,7 +29,10 @@ func stored(t *testing.T, n int) (dir string, block []byte) {
 	defer nc.Close()
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{"a.>"}, Storage: jetstream.FileStorage})
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: stream, Subjects: []string{"a.>"},
+		Storage: jetstream.FileStorage,
+	})
 	require.NoError(t, err)
 	for i := range n {
 		m := &nats.Msg{Subject: fmt.Sprintf("a.%d", i%3), Data: bytes.Repeat([]byte{byte('a' + i%26)}, 10*i)}
@@ -121,7 +124,10 @@ func TestAServerTakesWhatWasWritten(t *testing.T) {
 		first = sum.Append(first, r)
 	}
 	sum = blockfile.NewSum(stream, 2)
-	second := sum.Append(nil, blockfile.Record{Seq: 2000, At: all[9].At, Subject: "a.b", Header: all[0].Header, Body: []byte("far")})
+	second := sum.Append(nil, blockfile.Record{
+		Seq: 2000, At: all[9].At, Subject: "a.b", Header: all[0].Header,
+		Body: []byte("far"),
+	})
 	second = sum.Append(second, blockfile.Record{Seq: 3000, At: all[9].At, Erased: true})
 	require.NoError(t, os.WriteFile(filepath.Join(msgs, blockfile.Name(1)), first, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(msgs, blockfile.Name(2)), second, 0o600))
@@ -148,7 +154,8 @@ func TestAServerTakesWhatWasWritten(t *testing.T) {
 // FuzzRead: no content of a block makes reading fail in another way than with an error.
 func FuzzRead(f *testing.F) {
 	sum := blockfile.NewSum(stream, 1)
-	f.Add(sum.Append(sum.Append(nil, blockfile.Record{Seq: 1, Subject: "a.b", Body: []byte("x")}), blockfile.Record{Seq: 2, Subject: "a.b", Header: []byte("NATS/1.0\r\n\r\n")}))
+	f.Add(sum.Append(sum.Append(nil, blockfile.Record{Seq: 1, Subject: "a.b", Body: []byte("x")}),
+		blockfile.Record{Seq: 2, Subject: "a.b", Header: []byte("NATS/1.0\r\n\r\n")}))
 	f.Add([]byte("cmp"))
 	f.Fuzz(func(t *testing.T, block []byte) {
 		n := 0

@@ -41,8 +41,8 @@ func Files(dir string) ([]File, error) {
 	return files, nil
 }
 
-// Messages returns the directory of the block files of a stream in the store of a server. Account is "$G" where a server
-// has no accounts.
+// Messages returns the directory of the block files of a stream in the store of a server. Account is "$G" where a
+// server has no accounts.
 func Messages(store, account, stream string) string {
 	return filepath.Join(Stream(store, account, stream), "msgs")
 }

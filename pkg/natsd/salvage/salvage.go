@@ -87,7 +87,8 @@ func Check(cfg Config) (found []Found, err error) {
 	if err != nil {
 		return found, err
 	}
-	cfg.Logger.Info("checked the blocks of the journals", zap.Int64("bytes", size), zap.Int("damaged", len(found)), zap.Duration("took", time.Since(began)))
+	cfg.Logger.Info("checked the blocks of the journals", zap.Int64("bytes", size), zap.Int("damaged", len(found)),
+		zap.Duration("took", time.Since(began)))
 	return found, nil
 }
 
@@ -143,7 +144,9 @@ func (r *reader) check(s Stream) (c checked) {
 // checkBlock checks one block, and adds to c what it found. end says that the block is the last one of its stream.
 // last is the highest sequence number in the blocks before; checkBlock returns the highest one up to the end of
 // this block.
-func (r *reader) checkBlock(s Stream, dir string, file blockfile.File, end bool, last uint64, c *checked) (uint64, error) {
+func (r *reader) checkBlock(s Stream, dir string, file blockfile.File, end bool, last uint64, c *checked) (uint64,
+	error,
+) {
 	b, err := r.read(file.Path)
 	if err != nil {
 		return last, err
@@ -166,8 +169,10 @@ func (r *reader) checkBlock(s Stream, dir string, file blockfile.File, end bool,
 			return last, err
 		}
 		c.found = append(c.found, f)
-		r.cfg.Logger.Error("a block of a journal is damaged; it is copied aside, and `quartet repair` takes from the copy what it can",
-			zap.String("stream", s.Name), zap.String("block", f.Block), zap.String("copy", f.Copy), zap.Stringers("gaps", gaps))
+		r.cfg.Logger.Error("a block of a journal is damaged; it is copied aside, and `quartet repair` takes from the "+
+			"copy what it can",
+			zap.String("stream", s.Name), zap.String("block", f.Block), zap.String("copy", f.Copy),
+			zap.Stringers("gaps", gaps))
 	}
 	if len(gaps) > 0 && !torn || short {
 		if short {

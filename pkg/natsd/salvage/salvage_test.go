@@ -28,8 +28,12 @@ type rig struct {
 func newRig(t *testing.T, known uint64, blocks ...int) *rig {
 	dir := t.TempDir()
 	r := &rig{t: t, cfg: salvage.Config{
-		Store: filepath.Join(dir, "nats"), Account: "$G", Dir: filepath.Join(dir, "salvage"), Now: time.UnixMilli(1e12), Logger: zap.NewNop(),
-		Streams: []salvage.Stream{{Name: name, Subjects: []string{"a."}, Known: known}, {Name: "none", Subjects: []string{"b."}}},
+		Store: filepath.Join(dir, "nats"), Account: "$G", Dir: filepath.Join(dir, "salvage"), Now: time.UnixMilli(1e12),
+		Logger: zap.NewNop(),
+		Streams: []salvage.Stream{
+			{Name: name, Subjects: []string{"a."}, Known: known},
+			{Name: "none", Subjects: []string{"b."}},
+		},
 	}}
 	require.NoError(t, os.MkdirAll(r.dir(), 0o700))
 	seq := uint64(0)
@@ -39,7 +43,10 @@ func newRig(t *testing.T, known uint64, blocks ...int) *rig {
 		for range n {
 			seq++
 			before := len(b)
-			b = sum.Append(b, blockfile.Record{Seq: seq, At: int64(seq), Subject: "a.0", Header: []byte("NATS/1.0\r\n\r\n"), Body: []byte("some body")})
+			b = sum.Append(b, blockfile.Record{
+				Seq: seq, At: int64(seq), Subject: "a.0",
+				Header: []byte("NATS/1.0\r\n\r\n"), Body: []byte("some body"),
+			})
 			r.sizes = append(r.sizes, len(b)-before)
 		}
 		r.original = b
@@ -138,11 +145,15 @@ func TestCheckReservesNumbersThatWereUsed(t *testing.T) {
 	require.Equal(t, erased, again)
 }
 
-// Streams are checked at the same time, and what is found in one has nothing of another. One that cannot be read does not stop the others.
+// Streams are checked at the same time, and what is found in one has nothing of another. One that cannot be read does
+// not stop the others.
 func TestCheckOfManyStreams(t *testing.T) {
 	const streams, blocks, records = 16, 3, 100
 	dir := t.TempDir()
-	cfg := salvage.Config{Store: filepath.Join(dir, "nats"), Account: "$G", Dir: filepath.Join(dir, "salvage"), Now: time.UnixMilli(1e12), Logger: zap.NewNop()}
+	cfg := salvage.Config{
+		Store: filepath.Join(dir, "nats"), Account: "$G", Dir: filepath.Join(dir, "salvage"),
+		Now: time.UnixMilli(1e12), Logger: zap.NewNop(),
+	}
 	originals := map[string][]byte{} // by path
 	var damaged []string
 	for i := range streams {
@@ -153,7 +164,10 @@ func TestCheckOfManyStreams(t *testing.T) {
 		for k := range blocks {
 			sum, b := blockfile.NewSum(s.Name, k+1), []byte(nil)
 			for m := range records {
-				b = sum.Append(b, blockfile.Record{Seq: uint64(k*records + m + 1), Subject: "a.0", Body: make([]byte, 10*i+k)})
+				b = sum.Append(b, blockfile.Record{
+					Seq: uint64(k*records + m + 1), Subject: "a.0",
+					Body: make([]byte, 10*i+k),
+				})
 			}
 			path := filepath.Join(msgs, blockfile.Name(k+1))
 			if i%3 == 0 && k == 1 {
@@ -194,12 +208,14 @@ func TestCheckOfManyStreams(t *testing.T) {
 	}
 }
 
-// BenchmarkCheck is how fast the blocks of journals are checked: 512 MiB in records of 1 KiB, in segments of 64 MiB, in the system's memory.
+// BenchmarkCheck is how fast the blocks of journals are checked: 512 MiB in records of 1 KiB, in segments of 64 MiB, in
+// the system's memory.
 func BenchmarkCheck(b *testing.B) {
 	const records, blocks, streams = 8192, 8, 8
 	dir := b.TempDir()
 	cfg := salvage.Config{
-		Store: filepath.Join(dir, "nats"), Account: "$G", Dir: filepath.Join(dir, "salvage"), Now: time.UnixMilli(1e12), Logger: zap.NewNop(),
+		Store: filepath.Join(dir, "nats"), Account: "$G", Dir: filepath.Join(dir, "salvage"), Now: time.UnixMilli(1e12),
+		Logger: zap.NewNop(),
 	}
 	body := make([]byte, 1024-50)
 	size := 0
@@ -211,7 +227,10 @@ func BenchmarkCheck(b *testing.B) {
 		for i := range blocks {
 			sum, block := blockfile.NewSum(name, i+1), []byte(nil)
 			for k := range records {
-				block = sum.Append(block, blockfile.Record{Seq: uint64(i*records + k + 1), Subject: "a.0", Header: []byte("NATS/1.0\r\n\r\n"), Body: body})
+				block = sum.Append(block, blockfile.Record{
+					Seq: uint64(i*records + k + 1), Subject: "a.0",
+					Header: []byte("NATS/1.0\r\n\r\n"), Body: body,
+				})
 			}
 			size += len(block)
 			require.NoError(b, os.WriteFile(filepath.Join(msgs, blockfile.Name(i+1)), block, 0o600))

@@ -44,7 +44,8 @@ func Finish(store, account string, logger *zap.Logger) error {
 
 // finish completes one stream.
 func finish(dir, name string, logger *zap.Logger) error {
-	if sum, err := os.Stat(filepath.Join(dir, configSum)); err == nil && sum.Size() > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if sum, err := os.Stat(filepath.Join(dir, configSum)); err == nil && sum.Size() > 0 || err != nil &&
+		!errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	config, err := os.ReadFile(filepath.Join(dir, configFile))
@@ -54,7 +55,8 @@ func finish(dir, name string, logger *zap.Logger) error {
 	var named struct{ Name string }
 	if json.Unmarshal(config, &named) == nil && named.Name == name {
 		logger.Warn("completed a stream that the server was creating when it died", zap.String("stream", name))
-		return errors.Join(Write(filepath.Join(dir, configSum), []byte(hex.EncodeToString(blockfile.ConfigSum(name, config)))), SyncDir(dir))
+		return errors.Join(Write(filepath.Join(dir, configSum),
+			[]byte(hex.EncodeToString(blockfile.ConfigSum(name, config)))), SyncDir(dir))
 	}
 	files, err := blockfile.Files(filepath.Join(dir, "msgs"))
 	if err != nil {

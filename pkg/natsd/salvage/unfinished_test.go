@@ -14,12 +14,16 @@ import (
 	"quartet/pkg/natsd/salvage"
 )
 
-// A server that is killed while it creates a stream leaves the configuration without its checksum, or a part of it. What is written to
-// the stream afterwards is there after later starts.
+// A server that is killed while it creates a stream leaves the configuration without its checksum, or a part of it.
+// What is written to the stream afterwards is there after later starts.
 func TestFinishAStreamThatWasBeingCreated(t *testing.T) {
 	for name, interrupt := range map[string]func(t *testing.T, dir string){
-		"before the checksum": func(t *testing.T, dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "meta.sum"))) },
-		"an empty checksum":   func(t *testing.T, dir string) { require.NoError(t, os.Truncate(filepath.Join(dir, "meta.sum"), 0)) },
+		"before the checksum": func(t *testing.T, dir string) {
+			require.NoError(t, os.Remove(filepath.Join(dir, "meta.sum")))
+		},
+		"an empty checksum": func(t *testing.T, dir string) {
+			require.NoError(t, os.Truncate(filepath.Join(dir, "meta.sum"), 0))
+		},
 		"a part of the configuration": func(t *testing.T, dir string) {
 			require.NoError(t, os.Remove(filepath.Join(dir, "meta.sum")))
 			require.NoError(t, os.Truncate(filepath.Join(dir, "meta.inf"), 40))
@@ -44,7 +48,10 @@ func TestFinishAStreamThatWasBeingCreated(t *testing.T) {
 				do(js)
 			}
 			create := func(js jetstream.JetStream) {
-				_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"a"}, FirstSeq: 1000})
+				_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+					Name: "S", Subjects: []string{"a"},
+					FirstSeq: 1000,
+				})
 				require.NoError(t, err)
 			}
 			serve(create)

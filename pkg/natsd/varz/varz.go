@@ -57,7 +57,8 @@ func Verify(ctx context.Context, urls string, minPayload int64) (unknown []strin
 	for address := range split(urls) {
 		s, err := ask(ctx, address)
 		if err != nil {
-			unknown = append(unknown, fmt.Sprintf("the settings of the NATS server at %s are not known: %v", address, err))
+			unknown = append(unknown, fmt.Sprintf("the settings of the NATS server at %s are not known: %v", address,
+				err))
 			continue
 		}
 		errs = append(errs, s.check(address, minPayload))
@@ -71,12 +72,16 @@ func (s Server) check(address string, minPayload int64) error {
 	var errs []error
 	switch c := s.JetStream.Config; {
 	case c == nil:
-		errs = append(errs, fmt.Errorf("%s has no JetStream: write jetstream { store_dir: …, sync_interval: always } into its configuration", name))
+		errs = append(errs, fmt.Errorf("%s has no JetStream: write jetstream { store_dir: …, sync_interval: always } "+
+			"into its configuration", name))
 	case !c.SyncAlways:
-		errs = append(errs, fmt.Errorf("%s syncs its files every %s, and mutations that were answered would be lost with the machine: set sync_interval: always in the block jetstream of its configuration", name, c.SyncInterval))
+		errs = append(errs, fmt.Errorf("%s syncs its files every %s, and mutations that were answered would be lost "+
+			"with the machine: set sync_interval: always in the block jetstream of its configuration", name,
+			c.SyncInterval))
 	}
 	if s.MaxPayload < minPayload {
-		errs = append(errs, fmt.Errorf("%s allows messages of %d bytes, and a journal needs %d: set max_payload: 8MB in its configuration", name, s.MaxPayload, minPayload))
+		errs = append(errs, fmt.Errorf("%s allows messages of %d bytes, and a journal needs %d: set max_payload: 8MB "+
+			"in its configuration", name, s.MaxPayload, minPayload))
 	}
 	return errors.Join(errs...)
 }

@@ -20,7 +20,10 @@ func TestMain(m *testing.M) {
 
 // monitored starts a real server with a monitoring port.
 func monitored(t *testing.T, set func(*server.Options)) string {
-	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, HTTPHost: "127.0.0.1", HTTPPort: server.RANDOM_PORT, ServerName: "stock", NoLog: true, NoSigs: true, StoreDir: t.TempDir()}
+	opts := &server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, HTTPHost: "127.0.0.1",
+		HTTPPort: server.RANDOM_PORT, ServerName: "stock", NoLog: true, NoSigs: true, StoreDir: t.TempDir(),
+	}
 	set(opts)
 	srv, err := server.NewServer(opts)
 	require.NoError(t, err)
@@ -56,7 +59,8 @@ func TestR5_SettingsOfServers(t *testing.T) {
 	// One of several is enough to be refused; one that cannot be asked is named.
 	other := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(other.Close)
-	unknown, wrong = varz.Verify(t.Context(), fmt.Sprintf("%s, %s,%s,http://127.0.0.1:1", right, stock, other.URL), least)
+	unknown, wrong = varz.Verify(t.Context(), fmt.Sprintf("%s, %s,%s,http://127.0.0.1:1", right, stock, other.URL),
+		least)
 	require.Len(t, unknown, 2)
 	require.Contains(t, unknown[0], other.URL+" are not known: it answers with status 404")
 	require.ErrorContains(t, wrong, "stock")

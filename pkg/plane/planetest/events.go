@@ -27,8 +27,12 @@ func FoldsEveryEvent[S journal.State](t *testing.T, file protoreflect.FileDescri
 			payload, err := registry.New(eventType)
 			require.NoError(t, err)
 			fill(payload.ProtoReflect(), 3)
-			ev := &journal.Event{Type: eventType, Namespace: "acme", AgentID: "keeper", WalSeq: 1, CreatedAt: time.Unix(1, 0).UTC(), Payload: payload}
-			require.NotErrorIs(t, apply(newState(), ev), journal.ErrUnknownEvent, "add a case for it to every switch of the fold")
+			ev := &journal.Event{
+				Type: eventType, Namespace: "acme", AgentID: "keeper", WalSeq: 1,
+				CreatedAt: time.Unix(1, 0).UTC(), Payload: payload,
+			}
+			require.NotErrorIs(t, apply(newState(), ev), journal.ErrUnknownEvent,
+				"add a case for it to every switch of the fold")
 		})
 	}
 }

@@ -19,7 +19,9 @@ import (
 func Forget[S interface {
 	journal.State
 	journal.Retaining
-}](t *testing.T, j *Journals, plane string, reg *journal.Registry, state S, before time.Time) (removed []*journal.Event) {
+}](t *testing.T, j *Journals, plane string, reg *journal.Registry, state S, before time.Time) (
+	removed []*journal.Event,
+) {
 	t.Helper()
 	all := j.Events(t, plane, reg)
 	for _, ev := range all {

@@ -153,7 +153,9 @@ type Net struct {
 // NewNet returns a network that ends with the test.
 func NewNet(t *testing.T) *Net {
 	keys := rpc.NewKeyring(nil, false)
-	n := &Net{t: t, keys: keys, network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")})}
+	n := &Net{
+		t: t, keys: keys, network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
+	}
 	t.Cleanup(func() { require.NoError(t, n.network.Close()) })
 	return n
 }
@@ -177,7 +179,10 @@ func As(ctx context.Context, role string) context.Context {
 
 // AsAgent makes calls under ctx act as an agent of namespace acme.
 func AsAgent(ctx context.Context, agentID string) context.Context {
-	return rpc.WithActor(ctx, rpc.Actor{Namespace: "acme", Principal: "agent/" + agentID, Role: rpc.RoleAgent, AgentID: agentID})
+	return rpc.WithActor(ctx, rpc.Actor{
+		Namespace: "acme", Principal: "agent/" + agentID, Role: rpc.RoleAgent,
+		AgentID: agentID,
+	})
 }
 
 // Service is a plane's service as a test starts and stops it.
@@ -203,7 +208,9 @@ func Stop(t testing.TB, s Service) {
 }
 
 // React applies an event of another plane by the rule with which the plane consumes it.
-func React[S journal.State](t testing.TB, e *plane.Engine[S], ev *journal.Event, react func(S, journal.Env, *journal.Event) ([]*journal.Event, error)) {
+func React[S journal.State](t testing.TB, e *plane.Engine[S], ev *journal.Event,
+	react func(S, journal.Env, *journal.Event) ([]*journal.Event, error),
+) {
 	t.Helper()
 	_, err := plane.Do(context.Background(), e, plane.Command[S, struct{}]{
 		Method: "react", AgentID: ev.AgentID, Actor: plane.System(ev.Namespace),

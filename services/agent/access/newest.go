@@ -47,7 +47,9 @@ type ListRequest interface {
 // last one. If the next entry has an event that was removed from the journal, because history is not kept
 // that long, the list ends before that entry and removed is true. Page checks that the caller may read the
 // agent, and refuses a token of another list.
-func (l Newest[S, M]) Page(ctx context.Context, e *plane.Engine[S], req ListRequest) (entries []M, next string, removed bool, err error) {
+func (l Newest[S, M]) Page(ctx context.Context, e *plane.Engine[S], req ListRequest) (entries []M, next string,
+	removed bool, err error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	if err := CheckRead(actor, req.GetAgentId()); err != nil {
 		return nil, "", false, err

@@ -14,8 +14,10 @@ import (
 
 // Work is the part of the work plane that promotion needs.
 type Work interface {
-	PromoteReport(ctx context.Context, in *workv1.PromoteReportRequest, opts ...grpc.CallOption) (*workv1.PromoteReportResponse, error)
-	ListWorkItemHistory(ctx context.Context, in *workv1.ListWorkItemHistoryRequest, opts ...grpc.CallOption) (*workv1.ListWorkItemHistoryResponse, error)
+	PromoteReport(ctx context.Context, in *workv1.PromoteReportRequest, opts ...grpc.CallOption) (
+		*workv1.PromoteReportResponse, error)
+	ListWorkItemHistory(ctx context.Context, in *workv1.ListWorkItemHistoryRequest, opts ...grpc.CallOption) (
+		*workv1.ListWorkItemHistoryResponse, error)
 }
 
 // Deps is what a Service needs.

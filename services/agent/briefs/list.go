@@ -30,7 +30,8 @@ func (s *Service) ListBriefs(ctx context.Context, req *agentv1.ListBriefsRequest
 			}
 			return func(yield func(int, []uint64) bool) {
 				for n, b := range slices.Backward(a.Briefs) {
-					matches := (req.GetWorkItemId() == "" || b.ItemID == req.GetWorkItemId()) && (req.GetKind() == 0 || b.Kind == req.GetKind())
+					matches := (req.GetWorkItemId() == "" || b.ItemID == req.GetWorkItemId()) &&
+						(req.GetKind() == 0 || b.Kind == req.GetKind())
 					if matches && !yield(n, []uint64{b.WalSeq}) {
 						return
 					}

@@ -47,9 +47,11 @@ func ReportOf(round *agentv1.Round) Report {
 	case completions == 0:
 		return Report{}
 	case completions > 1:
-		return Report{notices: []string{"multiple_completions: the round completed several work items, so its text is the report of none of them"}}
+		return Report{notices: []string{"multiple_completions: the round completed several work items, so its text " +
+			"is the report of none of them"}}
 	case strings.TrimSpace(round.GetText()) == "":
-		return Report{notices: []string{"report_missing: write the report as text in the same round as CompleteWorkItem; completing the item again with text adds it"}}
+		return Report{notices: []string{"report_missing: write the report as text in the same round as " +
+			"CompleteWorkItem; completing the item again with text adds it"}}
 	}
 	return Report{ItemID: candidate, warnings: warnings}
 }
@@ -57,19 +59,24 @@ func ReportOf(round *agentv1.Round) Report {
 // Promote makes a round's text the report of the one item that the round completed (SPEC
 // W7). It returns that item, or "" and the notices that say why the text is no report; a round
 // that completed nothing has neither. It may be repeated after a crash: an item has one report.
-func (s *Service) Promote(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round) (itemID string, notices []string, err error) {
+func (s *Service) Promote(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round) (itemID string,
+	notices []string, err error,
+) {
 	of := ReportOf(round)
 	if of.ItemID == "" {
 		return "", of.notices, nil
 	}
-	itemID, err = s.Deliver(access.AsRun(ctx, k, runID), k, of, round, fmt.Sprintf("%s/%d/promote", runID, round.GetIndex()))
+	itemID, err = s.Deliver(access.AsRun(ctx, k, runID), k, of, round,
+		fmt.Sprintf("%s/%d/promote", runID, round.GetIndex()))
 	return itemID, nil, err
 }
 
 // Deliver sends a report to the work plane. If the item already has a report, it keeps that one and
 // ignores round's text. Deliver returns the item's id if the item has a report now, from this call or
 // an earlier one, and "" if it has none because it is not completed.
-func (s *Service) Deliver(ctx context.Context, k ref.Agent, of Report, round *agentv1.Round, requestID string) (string, error) {
+func (s *Service) Deliver(ctx context.Context, k ref.Agent, of Report, round *agentv1.Round, requestID string) (string,
+	error,
+) {
 	done, err := s.deps.Work.PromoteReport(ctx, &workv1.PromoteReportRequest{
 		AgentId: k.ID, WorkItemId: of.ItemID, Text: round.GetText(), TurnId: round.GetTurnId(),
 		RequestId: requestID, Warnings: of.warnings,

@@ -26,7 +26,9 @@ const recentMutations = 10
 // completion is recorded gets its report. Calls without a result are not executed again
 // (SPEC A6). It returns the open turn of the run, nil if the run has ended, and whether
 // the round's text is a report now.
-func (s *Service) Recover(ctx context.Context, k ref.Agent, runID string) (open *agentv1.Turn, reported bool, err error) {
+func (s *Service) Recover(ctx context.Context, k ref.Agent, runID string) (open *agentv1.Turn, reported bool,
+	err error,
+) {
 	type found struct {
 		turn  *agentv1.Turn
 		round *agentv1.Round
@@ -57,7 +59,9 @@ func (s *Service) Recover(ctx context.Context, k ref.Agent, runID string) (open 
 // the work plane executed, it returns a copy of the round with a result for that call, and otherwise
 // the round itself. It looks for the request id of the call in the item's history; repeating the request
 // would execute a call that had not arrived. A call that names no item is about the item of the turn.
-func (s *Service) withLandedCompletion(ctx context.Context, k ref.Agent, turn *agentv1.Turn, round *agentv1.Round) (*agentv1.Round, error) {
+func (s *Service) withLandedCompletion(ctx context.Context, k ref.Agent, turn *agentv1.Turn, round *agentv1.Round) (
+	*agentv1.Round, error,
+) {
 	at := len(round.GetToolResults())
 	if at >= len(round.GetToolCalls()) || round.GetToolCalls()[at].GetName() != tools.ToolCompleteWorkItem {
 		return round, nil
@@ -85,7 +89,10 @@ func (s *Service) withLandedCompletion(ctx context.Context, k ref.Agent, turn *a
 			return nil, fault.Internal(err)
 		}
 		next := proto.CloneOf(round)
-		next.ToolResults = append(next.ToolResults, &agentv1.ToolResult{ToolName: tools.ToolCompleteWorkItem, Status: tools.StatusSuccess, Result: result})
+		next.ToolResults = append(next.ToolResults, &agentv1.ToolResult{
+			ToolName: tools.ToolCompleteWorkItem,
+			Status:   tools.StatusSuccess, Result: result,
+		})
 		return next, nil
 	}
 	return round, nil

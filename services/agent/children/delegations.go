@@ -13,9 +13,12 @@ import (
 )
 
 // GetDelegation reads one delegation of a parent (SPEC A3).
-func (s *Service) GetDelegation(ctx context.Context, req *agentv1.GetDelegationRequest) (*agentv1.GetDelegationResponse, error) {
+func (s *Service) GetDelegation(ctx context.Context, req *agentv1.GetDelegationRequest) (*agentv1.GetDelegationResponse,
+	error,
+) {
 	actor := rpc.ActorFrom(ctx)
-	if err := fault.First(access.CheckRead(actor, req.GetAgentId()), fault.ID("delegation_id", req.GetDelegationId(), "dlg_")); err != nil {
+	if err := fault.First(access.CheckRead(actor, req.GetAgentId()), fault.ID("delegation_id", req.GetDelegationId(),
+		"dlg_")); err != nil {
 		return nil, err
 	}
 	d, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *state.State) (*agentv1.Delegation, error) {
@@ -26,7 +29,8 @@ func (s *Service) GetDelegation(ctx context.Context, req *agentv1.GetDelegationR
 		if d := a.Delegation(req.GetDelegationId()); d != nil {
 			return d.Record, nil
 		}
-		return nil, fault.NotFound.Newf("agent %q has no delegation %q in memory; old ones are in the event stream", req.GetAgentId(), req.GetDelegationId()).
+		return nil, fault.NotFound.Newf("agent %q has no delegation %q in memory; old ones are in the event stream",
+			req.GetAgentId(), req.GetDelegationId()).
 			With("delegation_id", req.GetDelegationId())
 	})
 	if err != nil {
@@ -37,7 +41,9 @@ func (s *Service) GetDelegation(ctx context.Context, req *agentv1.GetDelegationR
 
 // ListDelegations reads a parent's delegations, newest first: all open ones and the
 // newest completed ones (SPEC A3, X9).
-func (s *Service) ListDelegations(ctx context.Context, req *agentv1.ListDelegationsRequest) (*agentv1.ListDelegationsResponse, error) {
+func (s *Service) ListDelegations(ctx context.Context, req *agentv1.ListDelegationsRequest) (
+	*agentv1.ListDelegationsResponse, error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
 		return nil, err
@@ -51,7 +57,9 @@ func (s *Service) ListDelegations(ctx context.Context, req *agentv1.ListDelegati
 	if err != nil {
 		return nil, err
 	}
-	resp, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *state.State) (*agentv1.ListDelegationsResponse, error) {
+	resp, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *state.State) (*agentv1.ListDelegationsResponse,
+		error,
+	) {
 		a, err := st.Find(actor.Namespace, req.GetAgentId())
 		if err != nil {
 			return nil, err

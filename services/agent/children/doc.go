@@ -18,7 +18,8 @@ import (
 
 // Work is the part of the work plane that supervision reads.
 type Work interface {
-	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error)
+	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (
+		*workv1.GetWorkQueueResponse, error)
 }
 
 // Deps is what a Service needs.

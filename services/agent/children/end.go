@@ -39,7 +39,8 @@ func (s *Service) waitCancelled(ctx context.Context, k ref.Agent, waitID string)
 	if err != nil {
 		return false, err
 	}
-	r, err := waitingv1.NewWaitingServiceClient(conn).GetWait(ctx, &waitingv1.GetWaitRequest{AgentId: k.ID, WaitId: waitID})
+	r, err := waitingv1.NewWaitingServiceClient(conn).
+		GetWait(ctx, &waitingv1.GetWaitRequest{AgentId: k.ID, WaitId: waitID})
 	if err != nil && fault.From(err).Code() == codes.NotFound {
 		return true, nil // it ended so long ago that it is no longer in memory
 	}
@@ -71,7 +72,8 @@ func (s *Service) completionOf(ctx context.Context, k ref.Agent, c state.ChildSt
 		return completion{}, err
 	}
 	for _, w := range standing.GetWaits() {
-		if w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT && w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
+		if w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT &&
+			w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
 			return completion{}, nil
 		}
 	}
@@ -120,7 +122,9 @@ func (s *Service) tasksCompleted(ctx context.Context, k ref.Agent, last *agentv1
 
 // resultOf returns a child's result: the report of its first item, else the report of the item
 // that was completed last and has one, else the child's last text (SPEC A12).
-func (s *Service) resultOf(ctx context.Context, k ref.Agent, c state.ChildStatus, q *workv1.GetWorkQueueResponse) (string, error) {
+func (s *Service) resultOf(ctx context.Context, k ref.Agent, c state.ChildStatus, q *workv1.GetWorkQueueResponse) (
+	string, error,
+) {
 	if c.FirstItem != "" {
 		it, err := s.projections.Subject(ctx, &agentv1.Message{AgentId: k.ID, WorkItemId: c.FirstItem})
 		if err != nil {
@@ -151,7 +155,9 @@ func (s *Service) tasks() (taskv1.TaskServiceClient, error) {
 // any plane; until then again is true. The other planes react to the deletion's event on their own.
 // What their reactions leave, such as items beyond one frame, reconcileDeletion ends itself.
 func (s *Service) reconcileDeletion(ctx context.Context, k ref.Agent, c state.ChildStatus) (again bool, err error) {
-	for _, left := range []func(context.Context, ref.Agent, state.ChildStatus) (bool, error){s.messagesRemain, s.childrenRemain, s.tasksRemain, s.waitsRemain, s.itemsRemain} {
+	for _, left := range []func(context.Context, ref.Agent, state.ChildStatus) (bool, error){
+		s.messagesRemain, s.childrenRemain, s.tasksRemain, s.waitsRemain, s.itemsRemain,
+	} {
 		if some, err := left(ctx, k, c); some || err != nil {
 			return true, err
 		}
@@ -189,7 +195,8 @@ func (s *Service) childrenRemain(ctx context.Context, k ref.Agent, c state.Child
 		if err != nil {
 			return false, err
 		}
-		if state.IsOpen(d) || child.Record != nil && child.Record.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_DELETED {
+		if state.IsOpen(d) || child.Record != nil &&
+			child.Record.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_DELETED {
 			some = true
 			s.supervisor.Expect(k.Namespace, d)
 		}
@@ -208,11 +215,15 @@ func (s *Service) tasksRemain(ctx context.Context, k ref.Agent, c state.ChildSta
 	if err != nil || r.GetTotalActive() > 0 || c.Record.GetSupervisorAgentId() == "" {
 		return r.GetTotalActive() > 0, err
 	}
-	d, _, err := s.delegationOf(ctx, ref.Agent{Namespace: k.Namespace, ID: c.Record.GetSupervisorAgentId()}, c.Record.GetDelegationId())
+	d, _, err := s.delegationOf(ctx, ref.Agent{Namespace: k.Namespace, ID: c.Record.GetSupervisorAgentId()},
+		c.Record.GetDelegationId())
 	if err != nil || d == nil {
 		return false, err
 	}
-	t, err := tasks.GetTask(ctx, &taskv1.GetTaskRequest{AgentId: d.Record.GetParentAgentId(), TaskId: d.Record.GetTaskId()})
+	t, err := tasks.GetTask(ctx, &taskv1.GetTaskRequest{
+		AgentId: d.Record.GetParentAgentId(),
+		TaskId:  d.Record.GetTaskId(),
+	})
 	if err != nil && fault.From(err).Code() == codes.NotFound {
 		return true, nil // the task plane has not consumed the delegation yet
 	}
@@ -231,7 +242,9 @@ func (s *Service) waitsRemain(ctx context.Context, k ref.Agent, _ state.ChildSta
 	if err != nil || len(waits.GetWaits()) > 0 {
 		return len(waits.GetWaits()) > 0, err
 	}
-	triggers, err := waiting.ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{AgentId: k.ID, PageSize: 1})
+	triggers, err := waiting.ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{
+		AgentId: k.ID, PageSize: 1,
+	})
 	if err != nil || len(triggers.GetTriggers()) > 0 {
 		return len(triggers.GetTriggers()) > 0, err
 	}
@@ -252,7 +265,9 @@ func (s *Service) itemsRemain(ctx context.Context, k ref.Agent, _ state.ChildSta
 	}
 	work := workv1.NewWorkServiceClient(conn)
 	for token := ""; ; {
-		r, err := work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: k.ID, Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageSize: 100, PageToken: token})
+		r, err := work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
+			AgentId: k.ID, Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageSize: 100, PageToken: token,
+		})
 		if err != nil {
 			return false, err
 		}
@@ -272,10 +287,15 @@ func (s *Service) itemsRemain(ctx context.Context, k ref.Agent, _ state.ChildSta
 }
 
 func blockItem(ctx context.Context, work interface {
-	UpdateWorkItem(ctx context.Context, in *workv1.UpdateWorkItemRequest, opts ...grpc.CallOption) (*workv1.UpdateWorkItemResponse, error)
-}, it *workv1.WorkItem) error {
+	UpdateWorkItem(ctx context.Context, in *workv1.UpdateWorkItemRequest, opts ...grpc.CallOption) (
+		*workv1.UpdateWorkItemResponse, error)
+}, it *workv1.WorkItem,
+) error {
 	blocker := ownerDeleted
-	_, err := work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: it.GetAgentId(), WorkItemId: it.GetWorkItemId(), BlockedBy: &blocker})
+	_, err := work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+		AgentId:    it.GetAgentId(),
+		WorkItemId: it.GetWorkItemId(), BlockedBy: &blocker,
+	})
 	if err != nil && fault.From(err).Reason() == fault.WorkItemCompleted {
 		return nil // an operator completed it meanwhile
 	}

@@ -42,7 +42,8 @@ const (
 // nothing that widens its authority (SPEC A2).
 func ChildFamilies() []agentv1.ToolFamily {
 	return []agentv1.ToolFamily{
-		agentv1.ToolFamily_TOOL_FAMILY_CORE, agentv1.ToolFamily_TOOL_FAMILY_LOCAL_ENVIRONMENT, agentv1.ToolFamily_TOOL_FAMILY_EXTERNAL_TRIGGER,
+		agentv1.ToolFamily_TOOL_FAMILY_CORE, agentv1.ToolFamily_TOOL_FAMILY_LOCAL_ENVIRONMENT,
+		agentv1.ToolFamily_TOOL_FAMILY_EXTERNAL_TRIGGER,
 	}
 }
 
@@ -53,7 +54,9 @@ func ChildFamilies() []agentv1.ToolFamily {
 // it waits until the Supervisor has created it. Then it waits until the parent's handle
 // exists. Both waits are bounded: the response may come before the child or the handle
 // exists. It does not wait for the child's work.
-func (s *Service) spawnChild(ctx context.Context, req *agentv1.SpawnAgentRequest, parentID string) (*agentv1.SpawnAgentResponse, error) {
+func (s *Service) spawnChild(ctx context.Context, req *agentv1.SpawnAgentRequest, parentID string) (
+	*agentv1.SpawnAgentResponse, error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	focus, err := s.focusOf(ctx, ref.Agent{Namespace: actor.Namespace, ID: parentID})
 	if err != nil {
@@ -66,7 +69,8 @@ func (s *Service) spawnChild(ctx context.Context, req *agentv1.SpawnAgentRequest
 	}
 	inherited := ""
 	if req.GetContext() == agentv1.Context_CONTEXT_FORK && refused == nil {
-		inherited, refused = s.projections.InheritedContext(ctx, ref.Agent{Namespace: actor.Namespace, ID: parentID}, focus, req.GetInitialMessage())
+		inherited, refused = s.projections.InheritedContext(ctx, ref.Agent{Namespace: actor.Namespace, ID: parentID},
+			focus, req.GetInitialMessage())
 	}
 	opened, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.DelegationOpened]{
 		Method: "SpawnAgent", AgentID: parentID, RequestID: req.GetRequestId(), Args: req,
@@ -92,10 +96,12 @@ func (s *Service) spawnChild(ctx context.Context, req *agentv1.SpawnAgentRequest
 	}
 	s.awaitHandle(ctx, actor.Namespace, d)
 	return &agentv1.SpawnAgentResponse{
-		AgentId: d.GetChildAgentId(), Agent: opened.GetChild(), TaskId: d.GetTaskId(), DelegationId: d.GetDelegationId(),
+		AgentId: d.GetChildAgentId(), Agent: opened.GetChild(), TaskId: d.GetTaskId(),
+		DelegationId: d.GetDelegationId(),
 		// As the task plane answers while the child lives, so that a repeated request is answered the same.
 		TaskHandle: &taskv1.TaskHandle{
-			TaskId: d.GetTaskId(), TaskKind: taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK, Status: taskv1.TaskState_TASK_STATE_RUNNING,
+			TaskId: d.GetTaskId(), TaskKind: taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK,
+			Status: taskv1.TaskState_TASK_STATE_RUNNING,
 		},
 	}, nil
 }
@@ -112,9 +118,11 @@ func validateSpawnChild(req *agentv1.SpawnAgentRequest) error {
 		return fault.Invalid("agent_id", req.GetAgentId(), "must be empty for a private_child: its id is generated")
 	}
 	switch req.GetWorkspaceMode() {
-	case agentv1.WorkspaceMode_WORKSPACE_MODE_UNSPECIFIED, agentv1.WorkspaceMode_WORKSPACE_MODE_INHERIT, agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE:
+	case agentv1.WorkspaceMode_WORKSPACE_MODE_UNSPECIFIED, agentv1.WorkspaceMode_WORKSPACE_MODE_INHERIT,
+		agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE:
 	case agentv1.WorkspaceMode_WORKSPACE_MODE_EXPLICIT_ROOT:
-		return fault.Invalid("workspace_mode", req.GetWorkspaceMode().String(), "must be inherit or worktree: a spawned agent works where its parent does")
+		return fault.Invalid("workspace_mode", req.GetWorkspaceMode().String(),
+			"must be inherit or worktree: a spawned agent works where its parent does")
 	default:
 		return fault.Invalid("workspace_mode", req.GetWorkspaceMode().String(), "must be inherit or worktree")
 	}
@@ -125,7 +133,8 @@ func validateSpawnChild(req *agentv1.SpawnAgentRequest) error {
 	case req.GetTemplate() != "":
 		return fault.Invalid("template", req.GetTemplate(), "must be empty: there are no templates")
 	case req.GetWorkspaceRoot() != "":
-		return fault.Invalid("workspace_root", req.GetWorkspaceRoot(), "must be empty for a private_child: it works where its parent does")
+		return fault.Invalid("workspace_root", req.GetWorkspaceRoot(),
+			"must be empty for a private_child: it works where its parent does")
 	}
 	return nil
 }
@@ -136,7 +145,9 @@ func (s *Service) focusOf(ctx context.Context, k ref.Agent) (string, error) {
 	if rpc.ActorFrom(ctx).RunID != "" {
 		return "", nil // the turn knows its item
 	}
-	q, err := s.deps.Work.GetWorkQueue(access.AsPlane(ctx, k.Namespace), &workv1.GetWorkQueueRequest{AgentId: k.ID, OmitPlans: true})
+	q, err := s.deps.Work.GetWorkQueue(access.AsPlane(ctx, k.Namespace), &workv1.GetWorkQueueRequest{
+		AgentId: k.ID, OmitPlans: true,
+	})
 	return q.GetCurrent().GetWorkItemId(), err
 }
 
@@ -148,14 +159,17 @@ type childGrant struct {
 
 // decideDelegate opens a delegation. The ids of the child, its handle and the delegation
 // share one number, so each follows from the others.
-func decideDelegate(s *state.State, env journal.Env, req *agentv1.SpawnAgentRequest, parentID, focus string, most int, g childGrant) (journal.Decision[*agentv1.DelegationOpened], error) {
+func decideDelegate(s *state.State, env journal.Env, req *agentv1.SpawnAgentRequest, parentID, focus string, most int,
+	g childGrant,
+) (journal.Decision[*agentv1.DelegationOpened], error) {
 	var d journal.Decision[*agentv1.DelegationOpened]
 	p, err := s.Spawner(env.Actor, parentID, agentv1.ToolFamily_TOOL_FAMILY_AGENT_CREATION)
 	if err != nil {
 		return d, err
 	}
 	if n := len(p.OpenDelegations()); n >= most {
-		return d, fault.ChildLimit.Newf("agent %q supervises %d children, the most it may; wait for one to end, or stop one with StopTask", parentID, n).
+		return d, fault.ChildLimit.Newf("agent %q supervises %d children, the most it may; wait for one to end, or "+
+			"stop one with StopTask", parentID, n).
 			With("agent_id", parentID).With("limit", fmt.Sprint(most))
 	}
 	item := focus
@@ -178,14 +192,22 @@ func decideDelegate(s *state.State, env journal.Env, req *agentv1.SpawnAgentRequ
 		AgentId: rec.GetChildAgentId(), DelegationId: delegationID,
 		Visibility: agentv1.Visibility_VISIBILITY_PRIVATE, Ownership: agentv1.Ownership_OWNERSHIP_PARENT_SUPERVISED,
 		Preset: agentv1.Preset_PRESET_PRIVATE_CHILD, LineageParentAgentId: parentID, SupervisorAgentId: parentID,
-		Context: mode, WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_INHERIT, WorkspaceRoot: p.Record.GetWorkspaceRoot(),
-		ToolFamilies: ChildFamilies(), Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, Control: agentv1.Control_CONTROL_RUNNING,
+		Context: mode, WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_INHERIT,
+		WorkspaceRoot: p.Record.GetWorkspaceRoot(),
+		ToolFamilies:  ChildFamilies(), Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE,
+		Control:  agentv1.Control_CONTROL_RUNNING,
 		Revision: 1, CreatedAt: now, UpdatedAt: now,
 	}
 	if g.site != nil {
 		g.site.assign(rec, child)
 	}
-	d.Events = []*journal.Event{state.DelegationEvent(rec, &agentv1.DelegationOpened{Delegation: rec, Child: child, InitialMessage: req.GetInitialMessage(), Inherited: g.inherited, MaxAuthority: spawnerAuthority(p, env.Actor)})}
+	d.Events = []*journal.Event{
+		state.DelegationEvent(rec, &agentv1.DelegationOpened{
+			Delegation: rec, Child: child,
+			InitialMessage: req.GetInitialMessage(), Inherited: g.inherited,
+			MaxAuthority: spawnerAuthority(p, env.Actor),
+		}),
+	}
 	return d, nil
 }
 
@@ -223,16 +245,20 @@ func (s *Service) createChild(ctx context.Context, namespace string, opened *age
 		Method: "RaiseChild", AgentID: child.GetAgentId(), Actor: plane.System(namespace),
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
 			var d journal.Decision[struct{}]
-			if st.Lookup(ref.Agent{Namespace: namespace, ID: child.GetAgentId()}) != nil || st.WasErased(namespace, child.GetAgentId()) {
+			if st.Lookup(ref.Agent{Namespace: namespace, ID: child.GetAgentId()}) != nil ||
+				st.WasErased(namespace, child.GetAgentId()) {
 				return d, nil
 			}
 			m := lane.NewMessage(env, &agentv1.Message{
-				MessageId: id.Derived("msg_", namespace, child.GetAgentId(), child.GetDelegationId()), AgentId: child.GetAgentId(),
-				Kind: agentv1.MessageKind_MESSAGE_KIND_DELEGATION, Origin: agentv1.Origin_ORIGIN_PARENT,
-				Text: opened.GetInitialMessage(), CausationId: child.GetDelegationId(), Authority: opened.GetMaxAuthority(),
+				MessageId: id.Derived("msg_", namespace, child.GetAgentId(), child.GetDelegationId()),
+				AgentId:   child.GetAgentId(),
+				Kind:      agentv1.MessageKind_MESSAGE_KIND_DELEGATION, Origin: agentv1.Origin_ORIGIN_PARENT,
+				Text: opened.GetInitialMessage(), CausationId: child.GetDelegationId(),
+				Authority: opened.GetMaxAuthority(),
 			})
 			d.Events = []*journal.Event{
-				state.AgentEvent(child, &agentv1.AgentSpawned{Agent: child, Inherited: opened.GetInherited()}), lane.Event(m, &agentv1.MessageQueued{Message: m}),
+				state.AgentEvent(child, &agentv1.AgentSpawned{Agent: child, Inherited: opened.GetInherited()}),
+				lane.Event(m, &agentv1.MessageQueued{Message: m}),
 			}
 			return d, nil
 		},
@@ -250,7 +276,10 @@ func (s *Service) awaitHandle(ctx context.Context, namespace string, d *agentv1.
 		return
 	}
 	for pacer := retry.New(time.Millisecond, 20*time.Millisecond); ; {
-		_, err := taskv1.NewTaskServiceClient(conn).GetTask(ctx, &taskv1.GetTaskRequest{AgentId: d.GetParentAgentId(), TaskId: d.GetTaskId()})
+		_, err := taskv1.NewTaskServiceClient(conn).GetTask(ctx, &taskv1.GetTaskRequest{
+			AgentId: d.GetParentAgentId(),
+			TaskId:  d.GetTaskId(),
+		})
 		if err == nil || fault.From(err).Code() != codes.NotFound {
 			return
 		}

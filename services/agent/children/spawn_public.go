@@ -28,7 +28,8 @@ func (s *Service) SpawnAgent(ctx context.Context, req *agentv1.SpawnAgentRequest
 	switch req.GetPreset() {
 	case agentv1.Preset_PRESET_UNSPECIFIED, agentv1.Preset_PRESET_PRIVATE_CHILD:
 		parentID := cmp.Or(req.GetParentAgentId(), actor.AgentID)
-		if err := fault.First(validateSpawnChild(req), fault.Name("parent_agent_id", parentID), rpc.CheckAgent(actor, parentID)); err != nil {
+		if err := fault.First(validateSpawnChild(req), fault.Name("parent_agent_id", parentID),
+			rpc.CheckAgent(actor, parentID)); err != nil {
 			return nil, err
 		}
 		return s.spawnChild(ctx, req, parentID)
@@ -42,10 +43,12 @@ func (s *Service) SpawnAgent(ctx context.Context, req *agentv1.SpawnAgentRequest
 	var refused error
 	if actor.Role == rpc.RoleAgent {
 		if req.GetWorkspaceRoot() != "" {
-			return nil, fault.Invalid("workspace_root", req.GetWorkspaceRoot(), "must be empty: an agent chooses no root, an operator does")
+			return nil, fault.Invalid("workspace_root", req.GetWorkspaceRoot(),
+				"must be empty: an agent chooses no root, an operator does")
 		}
 		_, _, refused = plane.View(ctx, s.engine, actor.AgentID, func(st *state.State) (struct{}, error) {
-			_, err := st.Spawner(plane.Recorded(actor), actor.AgentID, agentv1.ToolFamily_TOOL_FAMILY_AUTHORITY_EXPANSION)
+			_, err := st.Spawner(plane.Recorded(actor), actor.AgentID,
+				agentv1.ToolFamily_TOOL_FAMILY_AUTHORITY_EXPANSION)
 			return struct{}{}, err
 		})
 	}
@@ -73,7 +76,8 @@ func validateSpawn(req *agentv1.SpawnAgentRequest) error {
 	switch req.GetWorkspaceMode() {
 	case agentv1.WorkspaceMode_WORKSPACE_MODE_UNSPECIFIED, agentv1.WorkspaceMode_WORKSPACE_MODE_INHERIT:
 	case agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE, agentv1.WorkspaceMode_WORKSPACE_MODE_EXPLICIT_ROOT:
-		return fault.Invalid("workspace_mode", req.GetWorkspaceMode().String(), "must be inherit for a public_named agent")
+		return fault.Invalid("workspace_mode", req.GetWorkspaceMode().String(),
+			"must be inherit for a public_named agent")
 	default:
 		return fault.Invalid("workspace_mode", req.GetWorkspaceMode().String(), "must be inherit")
 	}
@@ -84,16 +88,21 @@ func validateSpawn(req *agentv1.SpawnAgentRequest) error {
 		return fault.Invalid("context", req.GetContext().String(), "must be fresh: there is no parent to fork from")
 	case req.GetParentAgentId() != "":
 		return fault.Invalid("parent_agent_id", req.GetParentAgentId(), "must be empty for a public_named agent")
-	case req.GetWorkspaceRoot() != "" && (!filepath.IsAbs(req.GetWorkspaceRoot()) || filepath.Clean(req.GetWorkspaceRoot()) != req.GetWorkspaceRoot()):
+	case req.GetWorkspaceRoot() != "" && (!filepath.IsAbs(req.GetWorkspaceRoot()) ||
+		filepath.Clean(req.GetWorkspaceRoot()) != req.GetWorkspaceRoot()):
 		return fault.Invalid("workspace_root", req.GetWorkspaceRoot(), "must be a clean absolute path")
 	}
 	return fault.TextBytes("workspace_root", req.GetWorkspaceRoot(), 4096, false)
 }
 
-func decideSpawn(s *state.State, env journal.Env, req *agentv1.SpawnAgentRequest) (journal.Decision[*agentv1.SpawnAgentResponse], error) {
+func decideSpawn(s *state.State, env journal.Env, req *agentv1.SpawnAgentRequest) (
+	journal.Decision[*agentv1.SpawnAgentResponse], error,
+) {
 	var none journal.Decision[*agentv1.SpawnAgentResponse]
-	if s.Lookup(ref.Agent{Namespace: env.Actor.Namespace, ID: req.GetAgentId()}) != nil || s.WasErased(env.Actor.Namespace, req.GetAgentId()) {
-		return none, fault.AlreadyExists.Newf("agent %q exists already; ids are never used again", req.GetAgentId()).With("agent_id", req.GetAgentId())
+	if s.Lookup(ref.Agent{Namespace: env.Actor.Namespace, ID: req.GetAgentId()}) != nil ||
+		s.WasErased(env.Actor.Namespace, req.GetAgentId()) {
+		return none, fault.AlreadyExists.Newf("agent %q exists already; ids are never used again", req.GetAgentId()).
+			With("agent_id", req.GetAgentId())
 	}
 	now := timestamppb.New(env.Now)
 	a := &agentv1.Agent{
@@ -116,7 +125,10 @@ func decideSpawn(s *state.State, env journal.Env, req *agentv1.SpawnAgentRequest
 	}
 	events := []*journal.Event{{AgentID: a.GetAgentId(), Payload: &agentv1.AgentSpawned{Agent: a}}}
 	if req.GetInitialMessage() != "" {
-		m := &agentv1.Message{AgentId: a.GetAgentId(), Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Origin: agentv1.Origin_ORIGIN_OPERATOR, Text: req.GetInitialMessage()}
+		m := &agentv1.Message{
+			AgentId: a.GetAgentId(), Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT,
+			Origin: agentv1.Origin_ORIGIN_OPERATOR, Text: req.GetInitialMessage(),
+		}
 		if env.Actor.Role == rpc.RoleAgent {
 			// An agent's text is not an operator's, and a public agent has no supervisor.
 			m.Kind, m.Origin = agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, agentv1.Origin_ORIGIN_SYSTEM

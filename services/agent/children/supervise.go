@@ -34,7 +34,8 @@ func (s *Service) Reconcile(ctx context.Context, k ref.Agent) (again bool, err e
 		return s.reconcileChild(ctx, k, c)
 	case agentv1.Lifecycle_LIFECYCLE_DELETING:
 		if private {
-			if again, err := s.endDelegation(ctx, k, c.Record.GetSupervisorAgentId(), c.Record.GetDelegationId(), c.Deletion, c.Record.GetUpdatedAt().AsTime()); again || err != nil {
+			if again, err := s.endDelegation(ctx, k, c.Record.GetSupervisorAgentId(), c.Record.GetDelegationId(),
+				c.Deletion, c.Record.GetUpdatedAt().AsTime()); again || err != nil {
 				return again, err
 			}
 		}
@@ -54,7 +55,9 @@ func (s *Service) reconcileMissing(ctx context.Context, k ref.Agent) (again bool
 	parent := ref.Agent{Namespace: k.Namespace, ID: of.parentID}
 	d, alive, err := s.delegationOf(ctx, parent, of.delegationID)
 	never := func(outcome agentv1.DelegationOutcome, why string) (bool, error) {
-		return s.endDelegation(ctx, k, of.parentID, of.delegationID, &agentv1.AgentDeleting{Outcome: outcome, ResultSummary: state.ClipReport(why)}, d.Record.GetCreatedAt().AsTime())
+		return s.endDelegation(ctx, k, of.parentID, of.delegationID, &agentv1.AgentDeleting{
+			Outcome: outcome, ResultSummary: state.ClipReport(why),
+		}, d.Record.GetCreatedAt().AsTime())
 	}
 	switch {
 	case err != nil:
@@ -74,7 +77,10 @@ func (s *Service) reconcileMissing(ctx context.Context, k ref.Agent) (again bool
 		// The next pass finds the worktree ready.
 		return again || err == nil, err
 	}
-	return false, s.createChild(ctx, k.Namespace, &agentv1.DelegationOpened{Delegation: d.Record, Child: d.Child, InitialMessage: d.InitialMessage, Inherited: d.InheritedContext, MaxAuthority: d.MaxAuthority})
+	return false, s.createChild(ctx, k.Namespace, &agentv1.DelegationOpened{
+		Delegation: d.Record, Child: d.Child,
+		InitialMessage: d.InitialMessage, Inherited: d.InheritedContext, MaxAuthority: d.MaxAuthority,
+	})
 }
 
 // reconcileChild lets the parent know what its child asks, and begins the end of a child that
@@ -86,13 +92,27 @@ func (s *Service) reconcileChild(ctx context.Context, k ref.Agent, c state.Child
 	case err != nil:
 		return false, err
 	case d == nil || !state.IsOpen(d.Record):
-		return false, s.endChild(ctx, k, 0, &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED})
+		return false,
+			s.endChild(ctx, k, 0, &agentv1.AgentDeleting{
+				Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED,
+			})
 	case !alive:
-		return false, s.endChild(ctx, k, 0, &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, ResultSummary: "its parent was deleted"})
+		return false,
+			s.endChild(ctx, k, 0, &agentv1.AgentDeleting{
+				Outcome:       agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED,
+				ResultSummary: "its parent was deleted",
+			})
 	case d.Record.GetStopRequested():
-		return false, s.endChild(ctx, k, 0, &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, ResultSummary: "its task was stopped"})
+		return false,
+			s.endChild(ctx, k, 0, &agentv1.AgentDeleting{
+				Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, ResultSummary: "its task was stopped",
+			})
 	case c.Quarantined != "":
-		return false, s.endChild(ctx, k, 0, &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED, ResultSummary: state.ClipReport(c.Quarantined)})
+		return false,
+			s.endChild(ctx, k, 0, &agentv1.AgentDeleting{
+				Outcome:       agentv1.DelegationOutcome_DELEGATION_OUTCOME_FAILED,
+				ResultSummary: state.ClipReport(c.Quarantined),
+			})
 	}
 	if c.FirstItem != "" && d.Record.GetChildWorkItemId() == "" {
 		if err := s.noteChildItem(ctx, parent, c.Record.GetDelegationId(), c.FirstItem); err != nil {
@@ -110,12 +130,16 @@ func (s *Service) reconcileChild(ctx context.Context, k ref.Agent, c state.Child
 		return verdict.retry, err
 	}
 	// An event in between keeps the child alive; then it is checked once more.
-	return true, s.endChild(ctx, k, c.FactsRevision, &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, ResultSummary: verdict.result})
+	return true, s.endChild(ctx, k, c.FactsRevision, &agentv1.AgentDeleting{
+		Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, ResultSummary: verdict.result,
+	})
 }
 
-// delegationOf returns a delegation of a parent, nil if it is not in memory or there is no such parent, and whether the parent is
-// active.
-func (s *Service) delegationOf(ctx context.Context, parent ref.Agent, delegationID string) (*state.Delegation, bool, error) {
+// delegationOf returns a delegation of a parent, nil if it is not in memory or there is no such parent, and whether the
+// parent is active.
+func (s *Service) delegationOf(ctx context.Context, parent ref.Agent, delegationID string) (*state.Delegation, bool,
+	error,
+) {
 	type found struct {
 		d     *state.Delegation
 		alive bool
@@ -142,7 +166,9 @@ func (s *Service) endChild(ctx context.Context, k ref.Agent, facts int64, end *a
 // completes the parent's delegation with the outcome of the child and the state of the worktree.
 // since is when the end of the child began. again is true while the worktree cannot be cleared
 // yet. Repeating it after the delegation has completed changes nothing.
-func (s *Service) endDelegation(ctx context.Context, k ref.Agent, parentID, delegationID string, end *agentv1.AgentDeleting, since time.Time) (again bool, err error) {
+func (s *Service) endDelegation(ctx context.Context, k ref.Agent, parentID, delegationID string,
+	end *agentv1.AgentDeleting, since time.Time,
+) (again bool, err error) {
 	parent := ref.Agent{Namespace: k.Namespace, ID: parentID}
 	d, _, err := s.delegationOf(ctx, parent, delegationID)
 	if err != nil {
@@ -166,7 +192,9 @@ func (s *Service) noteChildItem(ctx context.Context, parent ref.Agent, delegatio
 // commit writes the events of a rule for one agent; their actor is the plane itself. If the rule returns no
 // events, such as when it finds that the agent has changed since the caller read it, commit writes nothing and
 // returns nil. So it does for an agent that does not exist, without a call of the rule.
-func (s *Service) commit(ctx context.Context, k ref.Agent, method string, rule func(a *state.Agent, env journal.Env) []*journal.Event) error {
+func (s *Service) commit(ctx context.Context, k ref.Agent, method string,
+	rule func(a *state.Agent, env journal.Env) []*journal.Event,
+) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, struct{}]{
 		Frees: true, Method: method, AgentID: k.ID, Actor: plane.System(k.Namespace),
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {

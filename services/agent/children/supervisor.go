@@ -60,8 +60,13 @@ type expectedChild struct{ parentID, delegationID string }
 // NewSupervisor returns a Supervisor that has not started. tend takes the next step for one
 // agent and reports whether it must be called again; fail is called with the error of a step
 // that will be repeated.
-func NewSupervisor(clk clock.Clock, tend func(context.Context, ref.Agent) (bool, error), fail func(ref.Agent, error)) *Supervisor {
-	v := &Supervisor{clk: clk, reconcile: tend, onError: fail, slots: make(chan struct{}, maxConcurrent), attempts: map[ref.Agent]int{}, expectedBy: map[ref.Agent]expectedChild{}}
+func NewSupervisor(clk clock.Clock, tend func(context.Context, ref.Agent) (bool, error),
+	fail func(ref.Agent, error),
+) *Supervisor {
+	v := &Supervisor{
+		clk: clk, reconcile: tend, onError: fail, slots: make(chan struct{}, maxConcurrent),
+		attempts: map[ref.Agent]int{}, expectedBy: map[ref.Agent]expectedChild{},
+	}
 	v.ended = sync.NewCond(&v.mu)
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	v.due = clock.NewDue(clk, v.runDue)
@@ -204,7 +209,8 @@ func (v *Supervisor) Observe(ev *journal.Event) {
 		if s := p.GetAgent().GetSupervisorAgentId(); s != "" {
 			v.Enqueue(ref.Agent{Namespace: ev.Namespace, ID: s})
 		}
-	case *agentv1.AgentSpawned, *agentv1.TurnCompleted, *agentv1.TurnFailed, *agentv1.TurnInterrupted, *agentv1.TurnAborted,
+	case *agentv1.AgentSpawned, *agentv1.TurnCompleted, *agentv1.TurnFailed, *agentv1.TurnInterrupted,
+		*agentv1.TurnAborted,
 		*agentv1.FirstItemNoted, *agentv1.MessageDropped:
 		v.EnqueueChild(own)
 	}

@@ -50,7 +50,8 @@ func (s *Service) planWorktree(ctx context.Context, k ref.Agent) (*worktreeSite,
 		return nil, err
 	}
 	r, err := plane.PlanWorktree(access.AsPlane(ctx, k.Namespace), &taskv1.PlanWorktreeRequest{
-		WorkspaceRoot: a.Record.GetWorkspaceRoot(), WorkerId: a.Record.GetWorktree().GetWorkerId(), SharedWorker: a.Record.GetWorktree().GetSharedWorker(),
+		WorkspaceRoot: a.Record.GetWorkspaceRoot(), WorkerId: a.Record.GetWorktree().GetWorkerId(),
+		SharedWorker: a.Record.GetWorktree().GetSharedWorker(),
 	})
 	if err != nil {
 		return nil, err
@@ -73,14 +74,17 @@ func (at *worktreeSite) assign(d *agentv1.Delegation, child *agentv1.Agent) {
 	wt.State = taskv1.WorktreeState_WORKTREE_STATE_PREPARING
 	wt.Path, wt.Branch = path.Join(at.directory, d.GetTaskId()), "quartet/"+d.GetTaskId()
 	d.Worktree = wt
-	child.WorkspaceMode, child.WorkspaceRoot = agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE, path.Join(wt.GetPath(), at.subdirectory)
+	child.WorkspaceMode, child.WorkspaceRoot = agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE,
+		path.Join(wt.GetPath(), at.subdirectory)
 }
 
 // makeWorktree makes the worktree of a child that does not exist yet, and records that it is
 // ready. failed says why there will be no worktree, and so no child; it is empty otherwise. again
 // is true after an error other than the refusal WORKTREE_FAILED, such as that of a worker that
 // cannot be reached; once the delegation is older than makeTimeout, failed is set instead.
-func (s *Service) makeWorktree(ctx context.Context, parent ref.Agent, d *state.Delegation) (failed string, again bool, err error) {
+func (s *Service) makeWorktree(ctx context.Context, parent ref.Agent, d *state.Delegation) (failed string, again bool,
+	err error,
+) {
 	plane, err := s.worktrees()
 	if err != nil {
 		return "", false, err
@@ -88,7 +92,8 @@ func (s *Service) makeWorktree(ctx context.Context, parent ref.Agent, d *state.D
 	r, err := plane.MakeWorktree(ctx, &taskv1.MakeWorktreeRequest{Worktree: d.Record.GetWorktree()})
 	if err != nil {
 		f := fault.From(err)
-		if f.Reason() != fault.WorktreeFailed && s.deps.Clock.Now().Sub(d.Record.GetCreatedAt().AsTime()) < makeTimeout {
+		if f.Reason() != fault.WorktreeFailed && s.deps.Clock.Now().Sub(d.Record.GetCreatedAt().AsTime()) <
+			makeTimeout {
 			return "", true, nil
 		}
 		return "spawn_agent_failed: " + f.Message(), false, nil
@@ -103,7 +108,9 @@ func (s *Service) makeWorktree(ctx context.Context, parent ref.Agent, d *state.D
 // has none or is not open. again is true while commands of the child run or the worker cannot be
 // reached, for at most ClearTimeout after since, which is when the end began; then the worktree
 // counts as kept. It may be repeated after a crash.
-func (s *Service) clearWorktree(ctx context.Context, k ref.Agent, d *state.Delegation, since time.Time) (wt *taskv1.Worktree, again bool, err error) {
+func (s *Service) clearWorktree(ctx context.Context, k ref.Agent, d *state.Delegation, since time.Time) (
+	wt *taskv1.Worktree, again bool, err error,
+) {
 	if d == nil || !state.IsOpen(d.Record) || d.Record.GetWorktree() == nil {
 		return nil, false, nil
 	}
@@ -151,7 +158,8 @@ func (s *Service) awaitWorktree(ctx context.Context, parent ref.Agent, delegatio
 		if err != nil || d == nil || !state.IsOpen(d.Record) {
 			return
 		}
-		if c, err := s.childStatus(ctx, ref.Agent{Namespace: parent.Namespace, ID: d.Record.GetChildAgentId()}); err != nil || c.Record != nil {
+		if c, err := s.childStatus(ctx, ref.Agent{Namespace: parent.Namespace, ID: d.Record.GetChildAgentId()}); err !=
+			nil || c.Record != nil {
 			return
 		}
 		if pacer.Wait(ctx) != nil {

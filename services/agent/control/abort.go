@@ -37,7 +37,9 @@ func (s *Service) AbortRun(ctx context.Context, req *agentv1.AbortRunRequest) (*
 	})
 }
 
-func decideAbort(s *state.State, env journal.Env, req *agentv1.AbortRunRequest) (journal.Decision[*agentv1.AbortRunResponse], error) {
+func decideAbort(s *state.State, env journal.Env, req *agentv1.AbortRunRequest) (
+	journal.Decision[*agentv1.AbortRunResponse], error,
+) {
 	var d journal.Decision[*agentv1.AbortRunResponse]
 	a, err := s.ControllableActive(env.Actor, req.GetAgentId())
 	if err != nil {
@@ -45,12 +47,15 @@ func decideAbort(s *state.State, env journal.Env, req *agentv1.AbortRunRequest) 
 	}
 	if guard := req.GetRunId(); guard != "" && a.Record.GetCurrentRunId() != guard {
 		if a.OpenTurn == nil && a.EndedTurns.Len() > 0 {
-			if last := a.EndedTurns.Last().Record; last.GetRunId() == guard && last.GetState() == agentv1.TurnState_TURN_STATE_ABORTED {
-				d.Reply, d.Remember = &agentv1.AbortRunResponse{Turn: last, Agent: a.Record}, true // it was aborted before
+			if last := a.EndedTurns.Last().Record; last.GetRunId() == guard &&
+				last.GetState() == agentv1.TurnState_TURN_STATE_ABORTED {
+				// it was aborted before
+				d.Reply, d.Remember = &agentv1.AbortRunResponse{Turn: last, Agent: a.Record}, true
 				return d, nil
 			}
 		}
-		return d, fault.RunStale.Newf("run %q is not the open run of agent %q, which is %q; nothing was aborted", guard, req.GetAgentId(), a.Record.GetCurrentRunId()).
+		return d, fault.RunStale.Newf("run %q is not the open run of agent %q, which is %q; nothing was aborted", guard,
+			req.GetAgentId(), a.Record.GetCurrentRunId()).
 			With("run_id", guard).With("current_run_id", a.Record.GetCurrentRunId())
 	}
 	r := a.WithControl(env, agentv1.Control_CONTROL_PAUSED, state.ReasonOperatorAborted)
@@ -66,7 +71,10 @@ func decideAbort(s *state.State, env journal.Env, req *agentv1.AbortRunRequest) 
 		d.Events = []*journal.Event{state.AgentEvent(r, &agentv1.AgentPaused{Agent: r})}
 		return d, nil
 	}
-	d.Events = a.EndTurn(env, state.Ending{State: agentv1.TurnState_TURN_STATE_ABORTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_ABORTED, Message: req.GetReason()}, nil)
+	d.Events = a.EndTurn(env, state.Ending{
+		State:  agentv1.TurnState_TURN_STATE_ABORTED,
+		Reason: agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_ABORTED, Message: req.GetReason(),
+	}, nil)
 	// A paused agent may have an open turn. Its abort is recorded in control as well,
 	// since it explains why the pause continues.
 	r = a.WithoutOpenTurn(r)

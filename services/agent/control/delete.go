@@ -15,12 +15,15 @@ import (
 // its turn, its lane, its lifecycle. What other planes hold for it, and its private
 // descendants, end after that; the supervisor continues across crashes until the
 // lifecycle is deleted.
-func (s *Service) DeleteAgent(ctx context.Context, req *agentv1.DeleteAgentRequest) (*agentv1.DeleteAgentResponse, error) {
+func (s *Service) DeleteAgent(ctx context.Context, req *agentv1.DeleteAgentRequest) (*agentv1.DeleteAgentResponse,
+	error,
+) {
 	if err := validateOrder(ctx, req); err != nil {
 		return nil, err
 	}
 	if req.GetExpectedRevision() < 0 {
-		return nil, fault.Invalid("expected_revision", strconv.FormatInt(req.GetExpectedRevision(), 10), "must be 0 or a revision")
+		return nil, fault.Invalid("expected_revision", strconv.FormatInt(req.GetExpectedRevision(), 10),
+			"must be 0 or a revision")
 	}
 	a, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Agent]{
 		Frees: true, Method: "DeleteAgent", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
@@ -35,10 +38,16 @@ func (s *Service) DeleteAgent(ctx context.Context, req *agentv1.DeleteAgentReque
 				return d, nil // a repeated deletion changes nothing
 			}
 			if want := req.GetExpectedRevision(); want != 0 && want != a.Record.GetRevision() {
-				return d, fault.RevisionConflict.Newf("agent %q is at revision %d, not %d; read it again and repeat", req.GetAgentId(), a.Record.GetRevision(), want).
-					With("agent_id", req.GetAgentId()).With("current_revision", strconv.FormatInt(a.Record.GetRevision(), 10)).With("expected_revision", strconv.FormatInt(want, 10))
+				return d, fault.RevisionConflict.Newf("agent %q is at revision %d, not %d; read it again and repeat",
+					req.GetAgentId(), a.Record.GetRevision(), want).
+					With("agent_id", req.GetAgentId()).With("current_revision",
+					strconv.FormatInt(a.Record.GetRevision(), 10)).With("expected_revision",
+					strconv.FormatInt(want, 10))
 			}
-			d.Events = a.BeginDeletion(env, req.GetReason(), &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, ResultSummary: state.ClipReport(req.GetReason())})
+			d.Events = a.BeginDeletion(env, req.GetReason(), &agentv1.AgentDeleting{
+				Outcome:       agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED,
+				ResultSummary: state.ClipReport(req.GetReason()),
+			})
 			return d, nil
 		},
 		Answer: agentOf,

@@ -28,7 +28,9 @@ func pause(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, er
 
 // ResumeAgent ends a pause, so that runners get turns for queued messages again. It changes nothing if the agent is
 // neither paused nor stopped. A stopped agent is refused with AGENT_STOPPED (SPEC A8).
-func (s *Service) ResumeAgent(ctx context.Context, req *agentv1.ResumeAgentRequest) (*agentv1.ResumeAgentResponse, error) {
+func (s *Service) ResumeAgent(ctx context.Context, req *agentv1.ResumeAgentRequest) (*agentv1.ResumeAgentResponse,
+	error,
+) {
 	return execute(ctx, s, "ResumeAgent", req, resume, func(a *agentv1.Agent) *agentv1.ResumeAgentResponse {
 		return &agentv1.ResumeAgentResponse{Agent: a}
 	})
@@ -37,7 +39,8 @@ func (s *Service) ResumeAgent(ctx context.Context, req *agentv1.ResumeAgentReque
 func resume(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, error) {
 	switch a.Record.GetControl() {
 	case agentv1.Control_CONTROL_STOPPED:
-		return nil, fault.AgentStopped.Newf("agent %q is stopped, not paused; StartAgent ends that", a.Record.GetAgentId()).With("agent_id", a.Record.GetAgentId())
+		return nil, fault.AgentStopped.Newf("agent %q is stopped, not paused; StartAgent ends that",
+			a.Record.GetAgentId()).With("agent_id", a.Record.GetAgentId())
 	case agentv1.Control_CONTROL_PAUSED:
 		r := a.WithControl(env, agentv1.Control_CONTROL_RUNNING, reason)
 		return []*journal.Event{state.AgentEvent(r, &agentv1.AgentResumed{Agent: r})}, nil

@@ -26,10 +26,13 @@ func stop(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, err
 	var events []*journal.Event
 	if a.OpenTurn != nil {
 		events = a.EndTurn(env, state.Ending{
-			State: agentv1.TurnState_TURN_STATE_INTERRUPTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_STOPPED, Message: reason, Requeue: true, Uncounted: true, DropTick: true,
+			State:  agentv1.TurnState_TURN_STATE_INTERRUPTED,
+			Reason: agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_STOPPED, Message: reason, Requeue: true,
+			Uncounted: true, DropTick: true,
 		}, nil)
 	}
-	if t := a.Lane.Get(a.PendingTick); t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED && lane.OfferedAgain(t) {
+	if t := a.Lane.Get(a.PendingTick); t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED &&
+		lane.OfferedAgain(t) {
 		events = append(events, lane.Dropped(t, env, "agent_stopped"))
 	}
 	r := a.WithoutOpenTurn(a.WithControl(env, agentv1.Control_CONTROL_STOPPED, reason))

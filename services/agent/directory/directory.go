@@ -62,7 +62,10 @@ func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	resp := &agentv1.GetAgentResponse{Agent: view, Waits: waits[:min(len(waits), ShownWaits)], TotalWaits: int32(len(waits))}
+	resp := &agentv1.GetAgentResponse{
+		Agent: view, Waits: waits[:min(len(waits), ShownWaits)],
+		TotalWaits: int32(len(waits)),
+	}
 	for _, d := range a.delegations {
 		child, err := s.recordOf(ctx, ref.Agent{Namespace: actor.Namespace, ID: d.GetChildAgentId()})
 		if err != nil {
@@ -103,7 +106,9 @@ func (s *Service) recordOf(ctx context.Context, k ref.Agent) (*agentv1.Agent, er
 
 // derive completes an agent's record with what follows from the other planes (SPEC X6),
 // and returns all its active waits and interests in order of creation.
-func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane lanes) (*agentv1.Agent, []*waitingv1.Wait, error) {
+func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane lanes) (*agentv1.Agent, []*waitingv1.Wait,
+	error,
+) {
 	// Who may read the agent may read its posture, so the other planes are read as this
 	// plane itself.
 	ctx = rpc.WithActor(ctx, plane.ActorOf(*plane.System(rpc.ActorFrom(ctx).Namespace)))
@@ -127,8 +132,11 @@ func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane lanes) (*
 	view.Lane = lane.counts
 	view.CurrentWorkItemId = queue.GetCurrent().GetWorkItemId()
 	stale := staletick.Reason(lane.tick, staletick.Facts{
-		WakePending: lane.wake != nil, WakeWaits: lane.wake.GetWaitIds(), LastTurnID: rec.GetLastTurnId(), Queue: queue, Stalled: lane.stalled,
-		OwnTriggered: slices.ContainsFunc(all.GetWaits(), func(w *waitingv1.Wait) bool { return w.GetWorkItemId() == "" && w.GetTriggered() }),
+		WakePending: lane.wake != nil, WakeWaits: lane.wake.GetWaitIds(), LastTurnID: rec.GetLastTurnId(), Queue: queue,
+		Stalled: lane.stalled,
+		OwnTriggered: slices.ContainsFunc(all.GetWaits(), func(w *waitingv1.Wait) bool {
+			return w.GetWorkItemId() == "" && w.GetTriggered()
+		}),
 	})
 	view.Posture, view.PostureReason = derivePosture(rec, lane.counts, stale != "", queue, own, lane.asking)
 	return view, all.GetWaits(), nil
@@ -138,7 +146,8 @@ func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane lanes) (*
 // those that it spawned.
 func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest) (*agentv1.ListAgentsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleService, rpc.RoleIntegration, rpc.RoleAgent); err != nil {
+	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleService,
+		rpc.RoleIntegration, rpc.RoleAgent); err != nil {
 		return nil, err
 	}
 	parent := req.GetLineageParentAgentId()
@@ -168,7 +177,8 @@ func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest
 				a := st.Lookup(k)
 				private := a.Record.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE
 				deleted := a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED
-				if k != after && (req.GetIncludePrivate() || !private) && (req.GetIncludeDeleted() || !deleted) && (parent == "" || a.Record.GetLineageParentAgentId() == parent) {
+				if k != after && (req.GetIncludePrivate() || !private) && (req.GetIncludeDeleted() || !deleted) &&
+					(parent == "" || a.Record.GetLineageParentAgentId() == parent) {
 					out = append(out, found{a.Record, lanesOf(a)})
 				}
 				return true

@@ -14,12 +14,14 @@ import (
 
 // Work is the part of the work plane from which a posture is derived.
 type Work interface {
-	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error)
+	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (
+		*workv1.GetWorkQueueResponse, error)
 }
 
 // Waiting is the part of the waiting plane from which a posture is derived.
 type Waiting interface {
-	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
+	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (
+		*waitingv1.ListWaitsResponse, error)
 }
 
 // Deps is what a Service needs.

@@ -14,11 +14,14 @@ import (
 // explains it (SPEC A4). Waits of queued items do not count while the agent has a
 // current item. staleTick says that the message at the head of the lane is a tick that is no
 // longer true: no turn takes it. asking are the delegations whose children ask something.
-func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, staleTick bool, q *workv1.GetWorkQueueResponse, own []*waitingv1.Wait, asking []*agentv1.Delegation) (agentv1.Posture, string) {
+func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, staleTick bool, q *workv1.GetWorkQueueResponse,
+	own []*waitingv1.Wait, asking []*agentv1.Delegation,
+) (agentv1.Posture, string) {
 	n := q.GetCounts()
 	current := q.GetCurrent()
 	switch {
-	case a.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETING, a.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED:
+	case a.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETING,
+		a.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED:
 		return agentv1.Posture_POSTURE_STOPPED, "it is " + text.EnumName(a.GetLifecycle())
 	case a.GetControl() == agentv1.Control_CONTROL_STOPPED:
 		return agentv1.Posture_POSTURE_STOPPED, controlReason("stopped", a)
@@ -27,11 +30,14 @@ func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, staleTick bool, q *work
 	case a.GetCurrentTurnId() != "":
 		return agentv1.Posture_POSTURE_RUNNING_TURN, "turn " + a.GetCurrentTurnId() + " is open"
 	case lane.GetQueued() > 1 || lane.GetQueued() == 1 && !staleTick:
-		return agentv1.Posture_POSTURE_QUEUED_INPUT, fmt.Sprintf("%d message(s) queued, no runner has taken the turn", lane.GetQueued())
+		return agentv1.Posture_POSTURE_QUEUED_INPUT, fmt.Sprintf("%d message(s) queued, no runner has taken the turn",
+			lane.GetQueued())
 	case current.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE:
-		return agentv1.Posture_POSTURE_RUNNABLE_WORK, "the current work item " + current.GetWorkItemId() + " is runnable"
+		return agentv1.Posture_POSTURE_RUNNABLE_WORK, "the current work item " + current.GetWorkItemId() +
+			" is runnable"
 	case n.GetQueuedRunnable() > 0:
-		return agentv1.Posture_POSTURE_RUNNABLE_WORK, fmt.Sprintf("%d runnable work item(s) queued", n.GetQueuedRunnable())
+		return agentv1.Posture_POSTURE_RUNNABLE_WORK, fmt.Sprintf("%d runnable work item(s) queued",
+			n.GetQueuedRunnable())
 	}
 	items := slices.Concat(q.GetTriggeredBlocked(), q.GetBlocked(), q.GetWaitingForOperator())
 	if current != nil {
@@ -43,10 +49,30 @@ func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, staleTick bool, q *work
 		posture agentv1.Posture
 		verb    string
 	}{
-		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK}, []waitingv1.WaitKind{waitingv1.WaitKind_WAIT_KIND_TASK}, agentv1.Posture_POSTURE_WAITING_TASK, "waits for a task"},
-		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, workv1.SchedulingState_SCHEDULING_STATE_WAITING_TIMER, workv1.SchedulingState_SCHEDULING_STATE_WAITING_SYSTEM}, []waitingv1.WaitKind{waitingv1.WaitKind_WAIT_KIND_EXTERNAL, waitingv1.WaitKind_WAIT_KIND_TIMER, waitingv1.WaitKind_WAIT_KIND_SYSTEM}, agentv1.Posture_POSTURE_WAITING_EXTERNAL, "waits for an event or a time"},
-		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR}, []waitingv1.WaitKind{waitingv1.WaitKind_WAIT_KIND_OPERATOR}, agentv1.Posture_POSTURE_WAITING_OPERATOR, "waits for an operator"},
-		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_BLOCKED}, nil, agentv1.Posture_POSTURE_BLOCKED, "is blocked"},
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK}, []waitingv1.WaitKind{
+			waitingv1.WaitKind_WAIT_KIND_TASK,
+		}, agentv1.Posture_POSTURE_WAITING_TASK, "waits for a task"},
+		{
+			[]workv1.SchedulingState{
+				workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL,
+				workv1.SchedulingState_SCHEDULING_STATE_WAITING_TIMER,
+				workv1.SchedulingState_SCHEDULING_STATE_WAITING_SYSTEM,
+			},
+			[]waitingv1.WaitKind{
+				waitingv1.WaitKind_WAIT_KIND_EXTERNAL, waitingv1.WaitKind_WAIT_KIND_TIMER,
+				waitingv1.WaitKind_WAIT_KIND_SYSTEM,
+			},
+			agentv1.Posture_POSTURE_WAITING_EXTERNAL,
+			"waits for an event or a time",
+		},
+		{[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR}, []waitingv1.WaitKind{
+			waitingv1.WaitKind_WAIT_KIND_OPERATOR,
+		}, agentv1.Posture_POSTURE_WAITING_OPERATOR, "waits for an operator"},
+		{
+			[]workv1.SchedulingState{workv1.SchedulingState_SCHEDULING_STATE_BLOCKED},
+			nil,
+			agentv1.Posture_POSTURE_BLOCKED, "is blocked",
+		},
 	} {
 		for _, it := range items {
 			if slices.Contains(want.states, it.GetSchedulingState()) {
@@ -55,7 +81,8 @@ func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, staleTick bool, q *work
 						return want.posture, fmt.Sprintf("work item %s waits for %s", it.GetWorkItemId(), chain)
 					}
 				}
-				return want.posture, fmt.Sprintf("work item %s %s: %s", it.GetWorkItemId(), want.verb, it.GetBlockedBy())
+				return want.posture, fmt.Sprintf("work item %s %s: %s", it.GetWorkItemId(), want.verb,
+					it.GetBlockedBy())
 			}
 		}
 		for _, w := range own {
@@ -89,7 +116,8 @@ func awaitedOf(a *agentv1.Agent, asking []*agentv1.Delegation, w awaitedWait) st
 	case w.GetKind() == waitingv1.WaitKind_WAIT_KIND_TASK:
 		for _, d := range asking {
 			if d.GetTaskId() == w.GetResource() {
-				return fmt.Sprintf("task %s, whose child %s asks: %s", d.GetTaskId(), d.GetChildAgentId(), d.GetQuestions()[0].GetText())
+				return fmt.Sprintf("task %s, whose child %s asks: %s", d.GetTaskId(), d.GetChildAgentId(),
+					d.GetQuestions()[0].GetText())
 			}
 		}
 	}

@@ -32,18 +32,37 @@ func TestA4_Posture(t *testing.T) {
 		queue *workv1.GetWorkQueueResponse
 		want  string
 	}{
-		"stopped beats a turn":         {agent(agentv1.Control_CONTROL_STOPPED, "trn_1"), nil, nil, "STOPPED"},
-		"paused beats a message":       {agent(agentv1.Control_CONTROL_PAUSED, ""), &agentv1.Lane{Queued: 1}, nil, "PAUSED"},
-		"a turn beats a message":       {agent(runs, "trn_1"), &agentv1.Lane{Queued: 1}, nil, "RUNNING_TURN"},
-		"a message beats work":         {agent(runs, ""), &agentv1.Lane{Queued: 1}, &workv1.GetWorkQueueResponse{Current: runnable}, "QUEUED_INPUT"},
-		"work in focus":                {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{Current: runnable, Blocked: []*workv1.WorkItem{task}}, "RUNNABLE_WORK"},
-		"work in the queue":            {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{Counts: &workv1.WorkQueueCounts{QueuedRunnable: 1}, Blocked: []*workv1.WorkItem{task}}, "RUNNABLE_WORK"},
-		"the focus, not the queue":     {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{Current: stuck, Blocked: []*workv1.WorkItem{task}}, "BLOCKED"},
-		"a task before a time":         {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{Blocked: []*workv1.WorkItem{timer, task}}, "WAITING_TASK"},
-		"a time before an operator":    {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{WaitingForOperator: []*workv1.WorkItem{operator}, Blocked: []*workv1.WorkItem{timer}}, "WAITING_EXTERNAL"},
-		"an operator before a blocker": {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{WaitingForOperator: []*workv1.WorkItem{operator}, Blocked: []*workv1.WorkItem{stuck}}, "WAITING_OPERATOR"},
-		"a blocker":                    {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{Blocked: []*workv1.WorkItem{stuck}}, "BLOCKED"},
-		"nothing":                      {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{}, "IDLE"},
+		"stopped beats a turn": {agent(agentv1.Control_CONTROL_STOPPED, "trn_1"), nil, nil, "STOPPED"},
+		"paused beats a message": {
+			agent(agentv1.Control_CONTROL_PAUSED, ""), &agentv1.Lane{Queued: 1}, nil,
+			"PAUSED",
+		},
+		"a turn beats a message": {agent(runs, "trn_1"), &agentv1.Lane{Queued: 1}, nil, "RUNNING_TURN"},
+		"a message beats work": {agent(runs, ""), &agentv1.Lane{Queued: 1}, &workv1.GetWorkQueueResponse{
+			Current: runnable,
+		}, "QUEUED_INPUT"},
+		"work in focus": {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{
+			Current: runnable, Blocked: []*workv1.WorkItem{task},
+		}, "RUNNABLE_WORK"},
+		"work in the queue": {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{
+			Counts: &workv1.WorkQueueCounts{QueuedRunnable: 1}, Blocked: []*workv1.WorkItem{task},
+		}, "RUNNABLE_WORK"},
+		"the focus, not the queue": {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{
+			Current: stuck, Blocked: []*workv1.WorkItem{task},
+		}, "BLOCKED"},
+		"a task before a time": {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{
+			Blocked: []*workv1.WorkItem{timer, task},
+		}, "WAITING_TASK"},
+		"a time before an operator": {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{
+			WaitingForOperator: []*workv1.WorkItem{operator}, Blocked: []*workv1.WorkItem{timer},
+		}, "WAITING_EXTERNAL"},
+		"an operator before a blocker": {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{
+			WaitingForOperator: []*workv1.WorkItem{operator}, Blocked: []*workv1.WorkItem{stuck},
+		}, "WAITING_OPERATOR"},
+		"a blocker": {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{
+			Blocked: []*workv1.WorkItem{stuck},
+		}, "BLOCKED"},
+		"nothing": {agent(runs, ""), nil, &workv1.GetWorkQueueResponse{}, "IDLE"},
 	} {
 		p, why := derivePosture(c.agent, c.lane, false, c.queue, nil, nil)
 		require.Equal(t, "POSTURE_"+c.want, p.String(), name)

@@ -24,7 +24,9 @@ import (
 // rests have changed (stale), if a tick is pending already (pending), or if the decision equals the
 // last one (unchanged). So schedulers may crash, repeat an offer, or run more than once (SPEC D1,
 // D4).
-func (s *Service) OfferDecision(ctx context.Context, req *agentv1.OfferDecisionRequest) (*agentv1.OfferDecisionResponse, error) {
+func (s *Service) OfferDecision(ctx context.Context, req *agentv1.OfferDecisionRequest) (*agentv1.OfferDecisionResponse,
+	error,
+) {
 	if err := rpc.RequireService(ctx); err != nil {
 		return nil, err
 	}
@@ -35,12 +37,17 @@ func (s *Service) OfferDecision(ctx context.Context, req *agentv1.OfferDecisionR
 			return decideOffer(st, env, req)
 		},
 		Answer: journal.AnswerOf(func(p *agentv1.DecisionRecorded) *agentv1.OfferDecisionResponse {
-			return &agentv1.OfferDecisionResponse{Result: agentv1.OfferResult_OFFER_RESULT_RECORDED, MessageId: p.GetMessageId()}
+			return &agentv1.OfferDecisionResponse{
+				Result:    agentv1.OfferResult_OFFER_RESULT_RECORDED,
+				MessageId: p.GetMessageId(),
+			}
 		}),
 	})
 }
 
-func decideOffer(s *state.State, env journal.Env, req *agentv1.OfferDecisionRequest) (journal.Decision[*agentv1.OfferDecisionResponse], error) {
+func decideOffer(s *state.State, env journal.Env, req *agentv1.OfferDecisionRequest) (
+	journal.Decision[*agentv1.OfferDecisionResponse], error,
+) {
 	var d journal.Decision[*agentv1.OfferDecisionResponse]
 	answer := func(result agentv1.OfferResult) (journal.Decision[*agentv1.OfferDecisionResponse], error) {
 		d.Reply = &agentv1.OfferDecisionResponse{Result: result}
@@ -56,7 +63,8 @@ func decideOffer(s *state.State, env journal.Env, req *agentv1.OfferDecisionRequ
 	tick := dec.GetAction() == agentv1.DecisionAction_DECISION_ACTION_TICK
 	switch {
 	case a.FactsRevision != req.GetFactsRevision(),
-		tick && (a.Record.GetControl() != agentv1.Control_CONTROL_RUNNING || !a.IsActive()): // the scheduler has newer facts by now
+		// the scheduler has newer facts by now
+		tick && (a.Record.GetControl() != agentv1.Control_CONTROL_RUNNING || !a.IsActive()):
 		return answer(agentv1.OfferResult_OFFER_RESULT_STALE)
 	case tick && a.PendingTick != "":
 		return answer(agentv1.OfferResult_OFFER_RESULT_PENDING)
@@ -67,8 +75,9 @@ func decideOffer(s *state.State, env journal.Env, req *agentv1.OfferDecisionRequ
 	d.Events = []*journal.Event{{AgentID: req.GetAgentId(), WorkItemID: dec.GetWorkItemId(), Payload: recorded}}
 	if tick {
 		m := lane.NewMessage(env, &agentv1.Message{
-			AgentId: req.GetAgentId(), Kind: agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK, Origin: agentv1.Origin_ORIGIN_SYSTEM,
-			Text: dec.GetExplanation(), WorkItemId: dec.GetWorkItemId(),
+			AgentId: req.GetAgentId(), Kind: agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK,
+			Origin: agentv1.Origin_ORIGIN_SYSTEM,
+			Text:   dec.GetExplanation(), WorkItemId: dec.GetWorkItemId(),
 			Tick: &agentv1.Tick{
 				Reason: dec.GetTickReason(), WorkItemId: dec.GetWorkItemId(),
 				Revision: dec.GetWorkItemRevision(), LastTurnId: dec.GetLastTurnId(),
@@ -93,14 +102,17 @@ const DefaultDecisions = 20
 
 // ListDecisions reads the newest recorded decisions, newest first (SPEC D6). All
 // decisions are events.
-func (s *Service) ListDecisions(ctx context.Context, req *agentv1.ListDecisionsRequest) (*agentv1.ListDecisionsResponse, error) {
+func (s *Service) ListDecisions(ctx context.Context, req *agentv1.ListDecisionsRequest) (*agentv1.ListDecisionsResponse,
+	error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
 	n := int(req.GetPageSize())
 	if n < 0 || n > state.KeptDecisions {
-		return nil, fault.LimitExceeded.Newf("page_size is %d; it must be 0 to %d", n, state.KeptDecisions).WithField("page_size", "must be 0 to 100")
+		return nil, fault.LimitExceeded.Newf("page_size is %d; it must be 0 to %d", n, state.KeptDecisions).
+			WithField("page_size", "must be 0 to 100")
 	}
 	if n == 0 {
 		n = DefaultDecisions
@@ -115,7 +127,9 @@ func (s *Service) ListDecisions(ctx context.Context, req *agentv1.ListDecisionsR
 			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
 		}
 	}
-	resp, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *state.State) (*agentv1.ListDecisionsResponse, error) {
+	resp, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *state.State) (*agentv1.ListDecisionsResponse,
+		error,
+	) {
 		a, err := st.Find(actor.Namespace, req.GetAgentId())
 		if err != nil {
 			return nil, err

@@ -226,9 +226,11 @@ func Room(agentID string, messages, bytes int) error {
 	var e *fault.Error
 	switch {
 	case messages >= MaxQueued:
-		e = fault.Overloaded.Newf("agent %q has %d queued messages, the most there may be; wait until it has taken some", agentID, messages)
+		e = fault.Overloaded.Newf(
+			"agent %q has %d queued messages, the most there may be; wait until it has taken some", agentID, messages)
 	case bytes >= MaxQueuedBytes:
-		e = fault.Overloaded.Newf("agent %q has %d queued messages with %d bytes of text; at most %d bytes may be queued; wait until it has taken some", agentID, messages, bytes, MaxQueuedBytes)
+		e = fault.Overloaded.Newf("agent %q has %d queued messages with %d bytes of text; at most %d bytes may be "+
+			"queued; wait until it has taken some", agentID, messages, bytes, MaxQueuedBytes)
 	default:
 		return nil
 	}
@@ -246,7 +248,8 @@ func (l *Lane) Heads() []*agentv1.Message {
 	return out
 }
 
-// Arrived returns the messages in memory that arrived after the given one, oldest first; all messages if after is empty or no longer in memory.
+// Arrived returns the messages in memory that arrived after the given one, oldest first; all messages if after is empty
+// or no longer in memory.
 func (l *Lane) Arrived(after string) []*agentv1.Message {
 	all := l.messages.All()
 	start := 0
@@ -256,7 +259,8 @@ func (l *Lane) Arrived(after string) []*agentv1.Message {
 	return all[start:]
 }
 
-// LastQueuedAt returns the wal_seq of the event that queued the newest message that is not finished, 0 if there is none.
+// LastQueuedAt returns the wal_seq of the event that queued the newest message that is not finished, 0 if there is
+// none.
 func (l *Lane) LastQueuedAt() (last uint64) {
 	for _, at := range l.queuedAt {
 		last = max(last, at)

@@ -71,7 +71,8 @@ func TestA5_RandomLanes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l, n := &Lane{}, 0
 		var others []string
-		for _, step := range rapid.SliceOf(rapid.SampledFrom([]string{"c", "p", "t", "take", "fail"})).Draw(rt, "steps") {
+		for _, step := range rapid.SliceOf(rapid.SampledFrom([]string{"c", "p", "t", "take", "fail"})).
+			Draw(rt, "steps") {
 			head := l.Head()
 			switch step {
 			case "take", "fail":
@@ -114,8 +115,12 @@ func TestA5_RoomInALane(t *testing.T) {
 		messages, bytes int
 		room            bool
 	}{
-		{0, 0, true}, {MaxQueued - 1, MaxQueuedBytes - 1, true}, {MaxQueued, 0, false}, {MaxQueued + 1, 0, false},
-		{1, MaxQueuedBytes, false}, {1, MaxQueuedBytes + 1, false},
+		{0, 0, true},
+		{MaxQueued - 1, MaxQueuedBytes - 1, true},
+		{MaxQueued, 0, false},
+		{MaxQueued + 1, 0, false},
+		{1, MaxQueuedBytes, false},
+		{1, MaxQueuedBytes + 1, false},
 	} {
 		err := Room("keeper", c.messages, c.bytes)
 		require.Equal(t, c.room, err == nil, "%+v", c)
@@ -136,7 +141,8 @@ func TestA5_BytesOfALane(t *testing.T) {
 			"arrive": func(rt *rapid.T) {
 				n++
 				m := message("c" + strconv.Itoa(n))
-				m.Text = strings.Repeat("x", rapid.SampledFrom([]int{0, 1, 1 << 20, keptBytes, keptBytes + 1}).Draw(rt, "size"))
+				m.Text = strings.Repeat("x", rapid.SampledFrom([]int{0, 1, 1 << 20, keptBytes, keptBytes + 1}).
+					Draw(rt, "size"))
 				if n%3 == 0 {
 					m.Text, m.Data = "", []byte(m.GetText())
 				}
@@ -181,7 +187,8 @@ func TestA5_BytesOfALane(t *testing.T) {
 				require.Equal(rt, queued, l.Bytes())
 				require.EqualValues(rt, queued, l.Counts().GetQueuedBytes())
 				require.Equal(rt, kept, l.finishedBytes)
-				require.True(rt, kept <= keptBytes || l.messages.EndedLen() == 1, "%d bytes of %d messages", kept, l.messages.EndedLen())
+				require.True(rt, kept <= keptBytes || l.messages.EndedLen() == 1, "%d bytes of %d messages", kept,
+					l.messages.EndedLen())
 			},
 		})
 	})
@@ -211,21 +218,24 @@ func (p *plain) finish(m *agentv1.Message) {
 	}
 }
 
-// Whether a finished message is packed is seen by nobody, and a lane that is read from its page, or from one of format 2, is the same.
+// Whether a finished message is packed is seen by nobody, and a lane that is read from its page, or from one of format
+// 2, is the same.
 func TestA5_FinishedMessagesArePacked(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l Lane
 		p := plain{records: map[string]*agentv1.Message{}}
 		var taken []string // and not finished
 		n := 0
-		steps, sizes := rapid.SampledFrom([]int{10, 10, 30, 30, 30, 30, 30, 30, 100, 700}).Draw(t, "steps"), []int{0, 10}
+		steps, sizes := rapid.SampledFrom([]int{10, 10, 30, 30, 30, 30, 30, 30, 100, 700}).Draw(t, "steps"),
+			[]int{0, 10}
 		if steps == 100 {
 			sizes = []int{10, 10, 10, keptBytes / 8}
 		}
 		for range steps {
 			switch step := rapid.IntRange(0, 20).Draw(t, "step"); {
 			case step == 0 && len(p.finished) > 0: // a turn was lost: what was interjected into it is queued again
-				at := rapid.IntRange(max(0, len(p.finished)-rapid.SampledFrom([]int{3, 300}).Draw(t, "near")), len(p.finished)-1).Draw(t, "again")
+				at := rapid.IntRange(max(0, len(p.finished)-rapid.SampledFrom([]int{3, 300}).Draw(t, "near")),
+					len(p.finished)-1).Draw(t, "again")
 				m := proto.CloneOf(p.records[p.finished[at]])
 				m.State = agentv1.MessageState_MESSAGE_STATE_QUEUED
 				p.finished = slices.Delete(p.finished, at, at+1)
@@ -253,7 +263,10 @@ func TestA5_FinishedMessagesArePacked(t *testing.T) {
 				}
 				if m != nil {
 					m = proto.CloneOf(m)
-					m.State = rapid.SampledFrom([]agentv1.MessageState{agentv1.MessageState_MESSAGE_STATE_PROCESSED, agentv1.MessageState_MESSAGE_STATE_QUARANTINED}).Draw(t, "state")
+					m.State = rapid.SampledFrom([]agentv1.MessageState{
+						agentv1.MessageState_MESSAGE_STATE_PROCESSED,
+						agentv1.MessageState_MESSAGE_STATE_QUARANTINED,
+					}).Draw(t, "state")
 					p.finish(m)
 					l.Finish(m)
 				}
@@ -299,7 +312,8 @@ func TestA5_FinishedMessagesArePacked(t *testing.T) {
 		old := &agentv1.LanePage{}
 		index := map[string]uint32{}
 		for i, id := range p.arrivals {
-			index[id], old.Messages, old.QueuedAt = uint32(i), append(old.GetMessages(), p.records[id]), append(old.GetQueuedAt(), l.QueuedAt(id))
+			index[id], old.Messages, old.QueuedAt = uint32(i), append(old.GetMessages(), p.records[id]),
+				append(old.GetQueuedAt(), l.QueuedAt(id))
 		}
 		for m := range l.Queued() {
 			old.Queued = append(old.GetQueued(), index[m.GetMessageId()])

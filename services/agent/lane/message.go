@@ -51,11 +51,14 @@ func WithState(m *agentv1.Message, env journal.Env, state agentv1.MessageState, 
 // Event returns an event about a message, with the envelope fields that every such
 // event carries.
 func Event(m *agentv1.Message, payload proto.Message) *journal.Event {
-	return &journal.Event{AgentID: m.GetAgentId(), WorkItemID: m.GetWorkItemId(), TaskID: m.GetTaskId(), Payload: payload}
+	return &journal.Event{
+		AgentID: m.GetAgentId(), WorkItemID: m.GetWorkItemId(), TaskID: m.GetTaskId(),
+		Payload: payload,
+	}
 }
 
-// OfferedAgain reports whether a message is a tick that the scheduler offers again if it was dropped and is still due. A
-// reminder is given once (SPEC P5), and counts as given when its tick is queued, so that tick is not.
+// OfferedAgain reports whether a message is a tick that the scheduler offers again if it was dropped and is still due.
+// A reminder is given once (SPEC P5), and counts as given when its tick is queued, so that tick is not.
 func OfferedAgain(m *agentv1.Message) bool {
 	return m.GetTick() != nil && m.GetTick().GetReason() != agentv1.TickReason_TICK_REASON_RECHECK
 }

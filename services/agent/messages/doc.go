@@ -13,12 +13,14 @@ import (
 
 // Work is the part of the work plane that checks the item a message names.
 type Work interface {
-	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (*workv1.GetWorkItemResponse, error)
+	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (
+		*workv1.GetWorkItemResponse, error)
 }
 
 // Waiting is the part of the waiting plane that checks the wait a message answers.
 type Waiting interface {
-	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
+	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (
+		*waitingv1.ListWaitsResponse, error)
 }
 
 // Deps is what a Service needs.

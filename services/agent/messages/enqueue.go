@@ -19,7 +19,9 @@ import (
 
 // EnqueueMessage adds a message to an agent's lane (SPEC A5). It never changes items or
 // focus.
-func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessageRequest) (*agentv1.EnqueueMessageResponse, error) {
+func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessageRequest) (
+	*agentv1.EnqueueMessageResponse, error,
+) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleIntegration, rpc.RoleService); err != nil {
 		return nil, err
 	}
@@ -32,7 +34,10 @@ func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessag
 	}
 	var refused error
 	if m.GetWorkItemId() != "" {
-		_, refused = s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: m.GetAgentId(), WorkItemId: m.GetWorkItemId(), OmitTodoList: true})
+		_, refused = s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{
+			AgentId:    m.GetAgentId(),
+			WorkItemId: m.GetWorkItemId(), OmitTodoList: true,
+		})
 	}
 	unanswered, err := s.checkAnswer(ctx, m)
 	if err != nil {
@@ -64,8 +69,14 @@ func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessag
 // The kinds of messages that callers may send, by role. All other kinds are made by the
 // runtime only (SPEC A5, X15).
 var (
-	operatorKinds    = []agentv1.MessageKind{agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT, agentv1.MessageKind_MESSAGE_KIND_WEBHOOK_EVENT}
-	integrationKinds = []agentv1.MessageKind{agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT, agentv1.MessageKind_MESSAGE_KIND_WEBHOOK_EVENT}
+	operatorKinds = []agentv1.MessageKind{
+		agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT,
+		agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT, agentv1.MessageKind_MESSAGE_KIND_WEBHOOK_EVENT,
+	}
+	integrationKinds = []agentv1.MessageKind{
+		agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT,
+		agentv1.MessageKind_MESSAGE_KIND_WEBHOOK_EVENT,
+	}
 )
 
 // admitMessage validates a request and returns its message. The sender's role determines which
@@ -78,12 +89,15 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 		return nil, err
 	}
 	switch {
-	case actor.Role == rpc.RoleService && req.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP && req.GetWorkItemId() != "":
-		return nil, fault.Invalid("work_item_id", req.GetWorkItemId(), "must be empty: a parent's item is not its child's")
+	case actor.Role == rpc.RoleService && req.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP &&
+		req.GetWorkItemId() != "":
+		return nil, fault.Invalid("work_item_id", req.GetWorkItemId(),
+			"must be empty: a parent's item is not its child's")
 	case req.GetText() == "" && len(req.GetData()) == 0:
 		return nil, fault.Invalid("text", "", "must not be empty (or give data)")
 	case req.GetText() != "" && len(req.GetData()) > 0:
-		return nil, fault.Invalid("data", fmt.Sprintf("%d bytes", len(req.GetData())), "must not come together with text")
+		return nil, fault.Invalid("data", fmt.Sprintf("%d bytes", len(req.GetData())),
+			"must not come together with text")
 	}
 	if err := fault.TextBytes("text", req.GetText(), fault.MaxMessageBytes, false); err != nil {
 		return nil, err
@@ -112,7 +126,8 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 	if actor.Role == rpc.RoleService {
 		// The task plane forwards what a supervisor sends to its child.
 		allowed = []agentv1.MessageKind{
-			agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT, agentv1.MessageKind_MESSAGE_KIND_WEBHOOK_EVENT, agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
+			agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT, agentv1.MessageKind_MESSAGE_KIND_WEBHOOK_EVENT,
+			agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
 		}
 	}
 	if operator {
@@ -122,19 +137,25 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 		kind = allowed[0]
 	}
 	if !slices.Contains(allowed, kind) {
-		return nil, fault.PermissionDenied.Newf("messages of kind %s are made by the runtime or by another role than %s", kind, actor.Role).
-			With("kind", kind.String()).WithField("kind", "must be a kind that your role may send")
+		return nil,
+			fault.PermissionDenied.Newf("messages of kind %s are made by the runtime or by another role than %s", kind,
+				actor.Role).
+				With("kind", kind.String()).WithField("kind", "must be a kind that your role may send")
 	}
 	if _, ok := agentv1.Priority_name[int32(req.GetPriority())]; !ok {
-		return nil, fault.Invalid("priority", req.GetPriority().String(), "must be interject, next, normal or background")
+		return nil, fault.Invalid("priority", req.GetPriority().String(),
+			"must be interject, next, normal or background")
 	}
-	urgent := req.GetPriority() == agentv1.Priority_PRIORITY_INTERJECT || req.GetPriority() == agentv1.Priority_PRIORITY_NEXT
+	urgent := req.GetPriority() == agentv1.Priority_PRIORITY_INTERJECT ||
+		req.GetPriority() == agentv1.Priority_PRIORITY_NEXT
 	if urgent && !operator {
-		return nil, fault.PermissionDenied.Newf("priority %s is for operators; use normal or background", req.GetPriority())
+		return nil, fault.PermissionDenied.Newf("priority %s is for operators; use normal or background",
+			req.GetPriority())
 	}
 	m := &agentv1.Message{
-		AgentId: req.GetAgentId(), Kind: kind, Text: req.GetText(), Data: req.GetData(), ContentType: req.GetContentType(),
-		Priority: req.GetPriority(), CorrelationId: req.GetCorrelationId(), WorkItemId: req.GetWorkItemId(),
+		AgentId: req.GetAgentId(), Kind: kind, Text: req.GetText(), Data: req.GetData(),
+		ContentType: req.GetContentType(),
+		Priority:    req.GetPriority(), CorrelationId: req.GetCorrelationId(), WorkItemId: req.GetWorkItemId(),
 		AnsweredWaitId: req.GetAnsweredWaitId(),
 	}
 	switch kind {
@@ -150,7 +171,9 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 	return m, nil
 }
 
-func decideEnqueue(s *state.State, env journal.Env, m *agentv1.Message) (journal.Decision[*agentv1.EnqueueMessageResponse], error) {
+func decideEnqueue(s *state.State, env journal.Env, m *agentv1.Message) (
+	journal.Decision[*agentv1.EnqueueMessageResponse], error,
+) {
 	var none journal.Decision[*agentv1.EnqueueMessageResponse]
 	a, err := s.Find(env.Actor.Namespace, m.GetAgentId())
 	if err != nil {
@@ -161,13 +184,16 @@ func decideEnqueue(s *state.State, env journal.Env, m *agentv1.Message) (journal
 	private := a.Record.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE
 	switch {
 	case private && !followUp:
-		return none, fault.PermissionDenied.Newf("agent %q is private: only its supervisor %q reaches it, with SendTaskInput", m.GetAgentId(), a.Record.GetSupervisorAgentId()).With("agent_id", m.GetAgentId())
+		return none, fault.PermissionDenied.Newf("agent %q is private: only its supervisor %q reaches it, with "+
+			"SendTaskInput", m.GetAgentId(), a.Record.GetSupervisorAgentId()).With("agent_id", m.GetAgentId())
 	case !private && followUp:
-		return none, fault.PermissionDenied.Newf("agent %q has no supervisor that could follow up", m.GetAgentId()).With("agent_id", m.GetAgentId())
+		return none, fault.PermissionDenied.Newf("agent %q has no supervisor that could follow up", m.GetAgentId()).
+			With("agent_id", m.GetAgentId())
 	case a.CheckActive() != nil:
 		return none, a.CheckActive()
 	case a.Record.GetControl() == agentv1.Control_CONTROL_STOPPED && !operator && !followUp:
-		return none, fault.AgentStopped.Newf("agent %q is stopped; start it first", m.GetAgentId()).With("agent_id", m.GetAgentId())
+		return none, fault.AgentStopped.Newf("agent %q is stopped; start it first", m.GetAgentId()).
+			With("agent_id", m.GetAgentId())
 	}
 	if err := lane.Room(m.GetAgentId(), a.Lane.Len(), a.Lane.Bytes()); err != nil {
 		return none, err

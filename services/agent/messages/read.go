@@ -29,7 +29,8 @@ func (s *Service) GetMessage(ctx context.Context, req *agentv1.GetMessageRequest
 		if m := a.Lane.Get(req.GetMessageId()); m != nil {
 			return m, nil
 		}
-		return nil, fault.NotFound.Newf("agent %q has no message %q in memory; old ones are in the event stream", req.GetAgentId(), req.GetMessageId())
+		return nil, fault.NotFound.Newf("agent %q has no message %q in memory; old ones are in the event stream",
+			req.GetAgentId(), req.GetMessageId())
 	})
 	if err != nil {
 		return nil, err
@@ -39,7 +40,9 @@ func (s *Service) GetMessage(ctx context.Context, req *agentv1.GetMessageRequest
 
 // ListMessages reads an agent's messages in order of arrival: all that are queued or in a
 // turn, and the newest of those that are finished.
-func (s *Service) ListMessages(ctx context.Context, req *agentv1.ListMessagesRequest) (*agentv1.ListMessagesResponse, error) {
+func (s *Service) ListMessages(ctx context.Context, req *agentv1.ListMessagesRequest) (*agentv1.ListMessagesResponse,
+	error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
 		return nil, err

@@ -19,15 +19,20 @@ func admitSender(actor rpc.Actor, kind agentv1.MessageKind, req *agentv1.Enqueue
 	_, known := agentv1.Authority_name[int32(req.GetMaxAuthority())]
 	switch {
 	case req.GetSenderRunId() != "" && !followUp:
-		return fault.Invalid("sender_run_id", req.GetSenderRunId(), "must be empty: only a supervisor's follow-up has it")
+		return fault.Invalid("sender_run_id", req.GetSenderRunId(),
+			"must be empty: only a supervisor's follow-up has it")
 	case req.GetMaxAuthority() != agentv1.Authority_AUTHORITY_UNSPECIFIED && !followUp:
-		return fault.Invalid("max_authority", req.GetMaxAuthority().String(), "must be left out: only a supervisor's follow-up has it")
+		return fault.Invalid("max_authority", req.GetMaxAuthority().String(),
+			"must be left out: only a supervisor's follow-up has it")
 	case req.GetAnsweredWaitId() != "" && !followUp:
-		return fault.Invalid("answered_wait_id", req.GetAnsweredWaitId(), "must be empty: only a supervisor's follow-up has it; name the work_item_id instead")
+		return fault.Invalid("answered_wait_id", req.GetAnsweredWaitId(),
+			"must be empty: only a supervisor's follow-up has it; name the work_item_id instead")
 	case !known:
-		return fault.Invalid("max_authority", req.GetMaxAuthority().String(), "must be operator_instruction, runtime_instruction, integration_signal or external_evidence")
+		return fault.Invalid("max_authority", req.GetMaxAuthority().String(),
+			"must be operator_instruction, runtime_instruction, integration_signal or external_evidence")
 	}
-	return fault.First(optionalID("sender_run_id", req.GetSenderRunId(), "run_"), optionalID("answered_wait_id", req.GetAnsweredWaitId(), "wt_"))
+	return fault.First(optionalID("sender_run_id", req.GetSenderRunId(), "run_"),
+		optionalID("answered_wait_id", req.GetAnsweredWaitId(), "wt_"))
 }
 
 func optionalID(field, id, prefix string) error {
@@ -56,7 +61,9 @@ func (s *Service) senderAuthority(ctx context.Context, req *agentv1.EnqueueMessa
 		return most, err
 	}
 	parent := ref.Agent{Namespace: namespace, ID: supervisor}
-	of, _, err := journal.View(ctx, s.engine.For(parent.Namespace, parent.ID), func(st *state.State) (agentv1.Authority, error) {
+	of, _, err := journal.View(ctx, s.engine.For(parent.Namespace, parent.ID), func(st *state.State) (agentv1.Authority,
+		error,
+	) {
 		return st.Lookup(parent).SenderAuthority(req.GetSenderRunId()), nil
 	})
 	return max(most, of), err // a larger number is less authority

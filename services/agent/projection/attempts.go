@@ -56,7 +56,10 @@ func (s *Service) attempts(ctx context.Context, k ref.Agent) ([]prompt.Attempt, 
 	}
 	var all []prompt.Attempt
 	for _, c := range rounds {
-		one := prompt.Attempt{TurnID: c.turn.GetTurnId(), Index: c.round.GetIndex(), Ended: text.EnumName(c.turn.GetEndReason())}
+		one := prompt.Attempt{
+			TurnID: c.turn.GetTurnId(), Index: c.round.GetIndex(),
+			Ended: text.EnumName(c.turn.GetEndReason()),
+		}
 		one.Calls = append(one.Calls, localCalls(c.round)...)
 		for i, call := range c.round.GetToolCalls() {
 			what := prompt.Tried{Name: call.GetName(), Arguments: call.GetArguments()}
@@ -88,11 +91,17 @@ func localCalls(r *agentv1.Round) []prompt.Tried {
 	known := map[string]bool{}
 	for _, res := range r.GetLocalToolResults() {
 		known[res.GetCallId()] = true
-		out = append(out, prompt.Tried{Name: res.GetToolName(), Arguments: arguments[res.GetCallId()], Outcome: text.EnumName(res.GetStatus()), Summary: res.GetSummaryText(), Result: excerpt(res)})
+		out = append(out, prompt.Tried{
+			Name: res.GetToolName(), Arguments: arguments[res.GetCallId()],
+			Outcome: text.EnumName(res.GetStatus()), Summary: res.GetSummaryText(), Result: excerpt(res),
+		})
 	}
 	for _, c := range r.GetLocalToolCalls() {
 		if !known[c.GetCallId()] {
-			out = append(out, prompt.Tried{Name: c.GetName(), Arguments: c.GetArguments(), Outcome: prompt.Unknown, Asked: true})
+			out = append(out, prompt.Tried{
+				Name: c.GetName(), Arguments: c.GetArguments(), Outcome: prompt.Unknown,
+				Asked: true,
+			})
 		}
 	}
 	return out
@@ -180,7 +189,9 @@ func (s *Service) triedRounds(ctx context.Context, k ref.Agent) ([]triedRound, e
 // NOT_FOUND, INVALID_ARGUMENT, PERMISSION_DENIED and FAILED_PRECONDITION mean prompt.NotRun. The
 // status is prompt.Unknown if the plane cannot answer within outcomeTimeout or keeps no memory of
 // the tool's calls. Only a call that succeeded has a summary.
-func (s *Service) outcomeOf(ctx context.Context, k ref.Agent, has tools.Profile, c triedRound, index int) (status, summary string) {
+func (s *Service) outcomeOf(ctx context.Context, k ref.Agent, has tools.Profile, c triedRound, index int) (status,
+	summary string,
+) {
 	call := c.round.GetToolCalls()[index]
 	t, err := has.Find(call.GetName())
 	if err != nil {
@@ -192,7 +203,11 @@ func (s *Service) outcomeOf(ctx context.Context, k ref.Agent, has tools.Profile,
 	if t.NoRecall {
 		return prompt.Unknown, ""
 	}
-	req, err := t.Request(tools.Scope{Agent: k, RunID: c.turn.GetRunId(), TurnID: c.turn.GetTurnId(), WorkItemID: c.turn.GetWorkItemId(), RequestID: tools.CallRequestID(c.turn.GetRunId(), c.round, index)}, call.GetArguments())
+	req, err := t.Request(tools.Scope{
+		Agent: k, RunID: c.turn.GetRunId(), TurnID: c.turn.GetTurnId(),
+		WorkItemID: c.turn.GetWorkItemId(), RequestID: tools.CallRequestID(c.turn.GetRunId(), c.round, index),
+	},
+		call.GetArguments())
 	if err != nil {
 		return prompt.NotRun, ""
 	}

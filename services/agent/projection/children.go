@@ -29,9 +29,10 @@ func (s *Service) addChildren(ctx context.Context, k ref.Agent, p *Projection) e
 	}
 	for _, d := range open {
 		child := ref.Agent{Namespace: k.Namespace, ID: d.GetChildAgentId()}
-		standing, _, err := journal.View(ctx, s.engine.For(child.Namespace, child.ID), func(st *state.State) (string, error) {
-			return standingOf(st.Lookup(child), d), nil
-		})
+		standing, _, err := journal.View(ctx, s.engine.For(child.Namespace, child.ID),
+			func(st *state.State) (string, error) {
+				return standingOf(st.Lookup(child), d), nil
+			})
 		if err != nil {
 			return err
 		}

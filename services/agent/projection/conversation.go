@@ -36,7 +36,8 @@ func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projectio
 		}
 		var tail []state.Utterance
 		var sum *state.Summary
-		sum, tail, p.earlier = a.Conversation.Tail(p.item.GetWorkItemId(), prompt.ConversationBytes, a.Lane.QueuedAt(messageID))
+		sum, tail, p.earlier = a.Conversation.Tail(p.item.GetWorkItemId(), prompt.ConversationBytes,
+			a.Lane.QueuedAt(messageID))
 		if sum != nil {
 			l.summary = &prompt.Summary{Through: stamp(sum.Through)}
 			if r := a.RoundInMemory(sum.Round); r != nil {
@@ -84,7 +85,8 @@ func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projectio
 		}
 		rounds = rounds[1:]
 	}
-	// What the index has is needed, so nothing of it is removed. If it is missing all the same, the context does without it.
+	// What the index has is needed, so nothing of it is removed. If it is missing all the same, the context does
+	// without it.
 	for i, kind := range l.kinds {
 		said := l.said[i]
 		switch kind {
@@ -117,11 +119,15 @@ func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projectio
 }
 
 func saidIn(r *agentv1.Round) prompt.Said {
-	return prompt.Said{Who: speakers[agentv1.Speaker_SPEAKER_AGENT], Ref: fmt.Sprintf("%s/%d", r.GetTurnId(), r.GetIndex()), At: stamp(r.GetCreatedAt().AsTime()), Text: r.GetText()}
+	return prompt.Said{Who: speakers[agentv1.Speaker_SPEAKER_AGENT], Ref: fmt.Sprintf("%s/%d", r.GetTurnId(),
+		r.GetIndex()), At: stamp(r.GetCreatedAt().AsTime()), Text: r.GetText()}
 }
 
 func heardIn(m *agentv1.Message) prompt.Said {
-	return prompt.Said{Who: speakers[speakerOf(m)], Ref: m.GetMessageId(), At: stamp(m.GetCreatedAt().AsTime()), Text: m.GetText()}
+	return prompt.Said{
+		Who: speakers[speakerOf(m)], Ref: m.GetMessageId(), At: stamp(m.GetCreatedAt().AsTime()),
+		Text: m.GetText(),
+	}
 }
 
 // speakers are the names of speakers in a context.

@@ -63,7 +63,9 @@ func (d *digestCache) get(k digestKey) *itemDigest {
 // the notes on all of its rounds or, if the notes are not in memory, on the newest maxReadBack of them.
 // If rounds that the notes lack were removed from the journal, because history is not kept that long, since
 // is the time of the first round after these; otherwise it is "".
-func (s *Service) itemHistory(ctx context.Context, k ref.Agent, itemID string) (trace []*agentv1.Round, notes []string, since string, err error) {
+func (s *Service) itemHistory(ctx context.Context, k ref.Agent, itemID string) (trace []*agentv1.Round, notes []string,
+	since string, err error,
+) {
 	d := s.digests.get(digestKey{k, itemID})
 	select {
 	case d.held <- struct{}{}:

@@ -22,24 +22,30 @@ import (
 
 // Work is the part of the work plane that a projection reads.
 type Work interface {
-	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error)
-	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (*workv1.GetWorkItemResponse, error)
+	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (
+		*workv1.GetWorkQueueResponse, error)
+	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (
+		*workv1.GetWorkItemResponse, error)
 }
 
 // Waiting is the part of the waiting plane that a projection reads.
 type Waiting interface {
-	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
-	GetTimer(ctx context.Context, in *waitingv1.GetTimerRequest, opts ...grpc.CallOption) (*waitingv1.GetTimerResponse, error)
+	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (
+		*waitingv1.ListWaitsResponse, error)
+	GetTimer(ctx context.Context, in *waitingv1.GetTimerRequest, opts ...grpc.CallOption) (*waitingv1.GetTimerResponse,
+		error)
 }
 
 // Tasks is the part of the task plane that a projection reads.
 type Tasks interface {
-	ListTasks(ctx context.Context, in *taskv1.ListTasksRequest, opts ...grpc.CallOption) (*taskv1.ListTasksResponse, error)
+	ListTasks(ctx context.Context, in *taskv1.ListTasksRequest, opts ...grpc.CallOption) (*taskv1.ListTasksResponse,
+		error)
 }
 
 // Boards is the part of the board plane that a projection reads.
 type Boards interface {
-	GetSummary(ctx context.Context, in *boardv1.GetSummaryRequest, opts ...grpc.CallOption) (*boardv1.GetSummaryResponse, error)
+	GetSummary(ctx context.Context, in *boardv1.GetSummaryRequest, opts ...grpc.CallOption) (
+		*boardv1.GetSummaryResponse, error)
 }
 
 // Deps is what a Service needs.

@@ -37,7 +37,8 @@ func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest
 		budget = prompt.DefaultBudget
 	}
 	if budget < prompt.MinBudget || budget > prompt.MaxBudget {
-		return nil, fault.LimitExceeded.Newf("budget_tokens is %d; it must be %d to %d, or 0 for %d", budget, prompt.MinBudget, prompt.MaxBudget, prompt.DefaultBudget).
+		return nil, fault.LimitExceeded.Newf("budget_tokens is %d; it must be %d to %d, or 0 for %d", budget,
+			prompt.MinBudget, prompt.MaxBudget, prompt.DefaultBudget).
 			WithField("budget_tokens", "must be 512 to 200000")
 	}
 	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
@@ -76,7 +77,8 @@ func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest
 // to the item in focus.
 func (s *Service) readOutside(ctx context.Context, k ref.Agent, p *Projection) (err error) {
 	ctx = rpc.WithActor(ctx, access.AgentActor(k))
-	if p.GetWorkQueueResponse, err = s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID}); err != nil {
+	if p.GetWorkQueueResponse, err = s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID}); err !=
+		nil {
 		return err
 	}
 	p.bind(nil, nil, true)
@@ -106,7 +108,8 @@ func (s *Service) boardSummary(ctx context.Context, k ref.Agent) (prompt.Boards,
 	case ctx.Err() != nil:
 		return prompt.Boards{}, fault.From(ctx.Err())
 	}
-	s.deps.Logger.Warn("the boards of a context could not be read", zap.String("namespace", k.Namespace), zap.String("agent_id", k.ID), zap.Error(err))
+	s.deps.Logger.Warn("the boards of a context could not be read", zap.String("namespace", k.Namespace),
+		zap.String("agent_id", k.ID), zap.Error(err))
 	return prompt.Boards{Unknown: true}, nil
 }
 

@@ -24,7 +24,10 @@ import (
 // starts with the same view.
 func (s *Service) InheritedContext(ctx context.Context, k ref.Agent, focus, message string) (string, error) {
 	runID := rpc.ActorFrom(ctx).RunID
-	ctx = rpc.WithActor(ctx, rpc.Actor{Namespace: k.Namespace, Principal: access.Principal(k), Role: rpc.RoleAgent, AgentID: k.ID})
+	ctx = rpc.WithActor(ctx, rpc.Actor{
+		Namespace: k.Namespace, Principal: access.Principal(k), Role: rpc.RoleAgent,
+		AgentID: k.ID,
+	})
 	type found struct {
 		item    string
 		reports []*agentv1.Delegation
@@ -39,7 +42,8 @@ func (s *Service) InheritedContext(ctx context.Context, k ref.Agent, focus, mess
 			f.item = a.OpenTurn.Record.GetWorkItemId()
 		}
 		for _, d := range slices.Backward(a.Delegations) {
-			if !state.IsOpen(d.Record) && f.item != "" && d.Record.GetParentWorkItemId() == f.item && len(f.reports) < prompt.ForkReports {
+			if !state.IsOpen(d.Record) && f.item != "" && d.Record.GetParentWorkItemId() == f.item &&
+				len(f.reports) < prompt.ForkReports {
 				f.reports = append(f.reports, d.Record)
 			}
 		}

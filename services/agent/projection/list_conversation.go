@@ -21,7 +21,9 @@ import (
 const maxSearched = 1000
 
 // ListConversation reads back what was said, newest first (SPEC C7.4).
-func (s *Service) ListConversation(ctx context.Context, req *agentv1.ListConversationRequest) (*agentv1.ListConversationResponse, error) {
+func (s *Service) ListConversation(ctx context.Context, req *agentv1.ListConversationRequest) (
+	*agentv1.ListConversationResponse, error,
+) {
 	if err := fault.First(
 		fault.Text("contains", req.GetContains(), 256, false),
 		checkTime("since", req.GetSince()), checkTime("until", req.GetUntil()),
@@ -57,7 +59,8 @@ func (s *Service) ListConversation(ctx context.Context, req *agentv1.ListConvers
 	if len(words) > 0 || req.GetSince() != nil || req.GetUntil() != nil {
 		list.Keep = func(u *agentv1.Utterance) bool {
 			at := u.GetCreatedAt().AsTime()
-			if req.GetSince() != nil && at.Before(req.GetSince().AsTime()) || req.GetUntil() != nil && !at.Before(req.GetUntil().AsTime()) {
+			if req.GetSince() != nil && at.Before(req.GetSince().AsTime()) || req.GetUntil() != nil &&
+				!at.Before(req.GetUntil().AsTime()) {
 				return false
 			}
 			text := strings.ToLower(u.GetText())
@@ -88,10 +91,16 @@ func utteranceOf(ev *journal.Event) (*agentv1.Utterance, error) {
 	switch p := ev.Payload.(type) {
 	case *agentv1.MessageQueued:
 		m := p.GetMessage()
-		return &agentv1.Utterance{Speaker: speakerOf(m), Text: m.GetText(), MessageId: m.GetMessageId(), CreatedAt: m.GetCreatedAt()}, nil
+		return &agentv1.Utterance{
+			Speaker: speakerOf(m), Text: m.GetText(), MessageId: m.GetMessageId(),
+			CreatedAt: m.GetCreatedAt(),
+		}, nil
 	case *agentv1.RoundSubmitted:
 		r := p.GetRound()
-		return &agentv1.Utterance{Speaker: agentv1.Speaker_SPEAKER_AGENT, Text: r.GetText(), TurnId: r.GetTurnId(), RoundIndex: r.GetIndex(), CreatedAt: r.GetCreatedAt()}, nil
+		return &agentv1.Utterance{
+			Speaker: agentv1.Speaker_SPEAKER_AGENT, Text: r.GetText(), TurnId: r.GetTurnId(),
+			RoundIndex: r.GetIndex(), CreatedAt: r.GetCreatedAt(),
+		}, nil
 	}
 	return nil, fault.InternalError.Newf("wal_seq %d is no utterance", ev.WalSeq)
 }

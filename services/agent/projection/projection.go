@@ -101,8 +101,10 @@ func (p *Projection) Render(m *agentv1.Message) *agentv1.ContextProjection {
 
 func (p *Projection) input(m *agentv1.Message) prompt.Input {
 	return prompt.Input{
-		AgentID: p.agentID, Message: m, Item: p.item, Binding: p.binding, Waits: p.reached, Fired: p.fired, Woken: p.wake, Own: p.ownWaits, Standing: p.standing, Queue: p.GetWorkQueueResponse,
-		Trace: p.rounds, Notes: p.notes, Tasks: p.tasks, Children: p.children, Boards: p.boards, Inherited: p.inherited, Attempts: p.attempts,
+		AgentID: p.agentID, Message: m, Item: p.item, Binding: p.binding, Waits: p.reached, Fired: p.fired,
+		Woken: p.wake, Own: p.ownWaits, Standing: p.standing, Queue: p.GetWorkQueueResponse,
+		Trace: p.rounds, Notes: p.notes, Tasks: p.tasks, Children: p.children, Boards: p.boards, Inherited: p.inherited,
+		Attempts:     p.attempts,
 		Conversation: p.conversation, Summary: p.summary, Earlier: p.earlier, Since: p.since, DoneSince: p.doneSince,
 	}
 }
@@ -114,7 +116,8 @@ func (p *Projection) renderWithin(in prompt.Input, budget int) (*agentv1.Context
 		return nil, err
 	}
 	c := &agentv1.ContextProjection{
-		WorkRevision: p.GetRevision(), ShownWaits: p.ShownWaits(), Text: prompt.Text(sections), Sections: sections, BudgetTokens: int32(budget),
+		WorkRevision: p.GetRevision(), ShownWaits: p.ShownWaits(), Text: prompt.Text(sections), Sections: sections,
+		BudgetTokens: int32(budget),
 	}
 	c.Tokens = int32(prompt.Tokens(c.GetText()))
 	// Both are messages of this repository and always fit.

@@ -17,16 +17,32 @@ func TestC1_TheTextOfATurn(t *testing.T) {
 	p := &Projection{GetWorkQueueResponse: &workv1.GetWorkQueueResponse{
 		Current: &workv1.WorkItem{
 			WorkItemId: "wi_1", Objective: "ship 1.4", State: open, BlockedBy: "no key",
-			PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY, SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_BLOCKED,
-			TodoList:     []*workv1.TodoItem{{Text: "build", State: workv1.TodoState_TODO_STATE_COMPLETED}, {Text: "sign", State: workv1.TodoState_TODO_STATE_IN_PROGRESS}},
-			PlanArtifact: &workv1.PlanArtifact{Path: "/home/keeper/work-items/wi_1/plan.md", Preview: "# Plan", PreviewComplete: true, Bytes: 6, Sha256: "abc"},
+			PlanStatus:      workv1.PlanStatus_PLAN_STATUS_READY,
+			SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_BLOCKED,
+			TodoList: []*workv1.TodoItem{
+				{Text: "build", State: workv1.TodoState_TODO_STATE_COMPLETED},
+				{Text: "sign", State: workv1.TodoState_TODO_STATE_IN_PROGRESS},
+			},
+			PlanArtifact: &workv1.PlanArtifact{
+				Path: "/home/keeper/work-items/wi_1/plan.md", Preview: "# Plan",
+				PreviewComplete: true, Bytes: 6, Sha256: "abc",
+			},
 		},
-		TriggeredBlocked:   []*workv1.WorkItem{{WorkItemId: "wi_2", Objective: "answer", BlockedBy: "CI", SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL}},
+		TriggeredBlocked: []*workv1.WorkItem{{
+			WorkItemId: "wi_2", Objective: "answer", BlockedBy: "CI",
+			SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL,
+		}},
 		QueuedRunnable:     []*workv1.WorkItem{{WorkItemId: "wi_3", Objective: "tidy"}},
 		WaitingForOperator: []*workv1.WorkItem{{WorkItemId: "wi_4", Objective: "decide"}},
 		Blocked:            []*workv1.WorkItem{{WorkItemId: "wi_5", Objective: "upgrade"}},
-		CompletedRecent:    []*workv1.WorkItem{{WorkItemId: "wi_6", Objective: "reported", ResultSummary: "It is done."}, {WorkItemId: "wi_7", Objective: "unreported"}},
-		Counts:             &workv1.WorkQueueCounts{TriggeredBlocked: 1, QueuedRunnable: 9, WaitingForOperator: 1, Blocked: 1, Completed: 2},
+		CompletedRecent: []*workv1.WorkItem{
+			{WorkItemId: "wi_6", Objective: "reported", ResultSummary: "It is done."},
+			{WorkItemId: "wi_7", Objective: "unreported"},
+		},
+		Counts: &workv1.WorkQueueCounts{
+			TriggeredBlocked: 1, QueuedRunnable: 9, WaitingForOperator: 1,
+			Blocked: 1, Completed: 2,
+		},
 	}}
 	p.agentID = "keeper"
 	p.bind(nil, nil, true)
@@ -72,16 +88,24 @@ Blocked by: no key
 
 ## Message (operator_prompt, operator_instruction)
 > go on
-`, p.Render(&agentv1.Message{Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Authority: agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION, Text: "go on"}).GetText())
+`, p.Render(&agentv1.Message{
+		Kind:      agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT,
+		Authority: agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION, Text: "go on",
+	}).GetText())
 }
 
 // However much must be shown of the work, the turn's message is in its context
 // (SPEC A5, C1).
 func TestC1_TheMessageOfATurnIsAlwaysShown(t *testing.T) {
-	p := &Projection{GetWorkQueueResponse: &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: "x"}}}
+	p := &Projection{GetWorkQueueResponse: &workv1.GetWorkQueueResponse{
+		Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: "x"},
+	}}
 	p.bind(nil, nil, true)
 	for range 30 {
-		p.Current.TodoList = append(p.Current.TodoList, &workv1.TodoItem{Text: strings.Repeat("t", 1000), State: workv1.TodoState_TODO_STATE_PENDING})
+		p.Current.TodoList = append(p.Current.TodoList, &workv1.TodoItem{
+			Text:  strings.Repeat("t", 1000),
+			State: workv1.TodoState_TODO_STATE_PENDING,
+		})
 	}
 	c := p.Render(&agentv1.Message{Text: "OPERATOR SAYS STOP"})
 	require.Contains(t, c.GetText(), "> OPERATOR SAYS STOP")

@@ -32,9 +32,10 @@ func (s *Service) OverQuestion(ctx context.Context, k ref.Agent, m *agentv1.Mess
 		return state.OverReason + ": the child has ended", nil
 	}
 	child := ref.Agent{Namespace: k.Namespace, ID: d.GetChildAgentId()}
-	answered, _, err := journal.View(ctx, s.engine.For(child.Namespace, child.ID), func(st *state.State) (plane.Position, error) {
-		return s.engine.At(child.Namespace, child.ID, st.Lookup(child).LastArrival()), nil
-	})
+	answered, _, err := journal.View(ctx, s.engine.For(child.Namespace, child.ID),
+		func(st *state.State) (plane.Position, error) {
+			return s.engine.At(child.Namespace, child.ID, st.Lookup(child).LastArrival()), nil
+		})
 	if err != nil {
 		return "", err
 	}
@@ -42,9 +43,11 @@ func (s *Service) OverQuestion(ctx context.Context, k ref.Agent, m *agentv1.Mess
 	if err != nil {
 		return "", nil //nolint:nilerr // shown if the waiting plane cannot be asked
 	}
-	r, err := waitingv1.NewWaitingServiceClient(conn).GetWait(plane.After(access.AsPlane(ctx, k.Namespace), answered), &waitingv1.GetWaitRequest{AgentId: child.ID, WaitId: m.GetCausationId()})
+	r, err := waitingv1.NewWaitingServiceClient(conn).GetWait(plane.After(access.AsPlane(ctx, k.Namespace), answered),
+		&waitingv1.GetWaitRequest{AgentId: child.ID, WaitId: m.GetCausationId()})
 	switch {
-	case err != nil && fault.From(err).Code() != codes.NotFound: // NOT_FOUND: it ended so long ago that it is no longer in memory
+	// NOT_FOUND: it ended so long ago that it is no longer in memory
+	case err != nil && fault.From(err).Code() != codes.NotFound:
 		return "", nil
 	case err == nil && r.GetWait().GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE:
 		return "", nil

@@ -40,9 +40,13 @@ func (s *Service) Read(ctx context.Context, c *state.Candidate) (*Projection, er
 	}
 	items, rules := bindable(c.Message, p.reached)
 	if c.Taken != nil { // it is bound already
-		items, rules = []string{c.Taken.GetBoundWorkItemId()}, map[string]agentv1.Binding{c.Taken.GetBoundWorkItemId(): c.Taken.GetBinding()}
+		items, rules = []string{c.Taken.GetBoundWorkItemId()}, map[string]agentv1.Binding{
+			c.Taken.GetBoundWorkItemId(): c.Taken.GetBinding(),
+		}
 	}
-	if p.GetWorkQueueResponse, err = s.deps.Work.GetWorkQueue(plane.After(ctx, after), &workv1.GetWorkQueueRequest{AgentId: c.Agent.ID, WorkItemIds: items}); err != nil {
+	if p.GetWorkQueueResponse, err = s.deps.Work.GetWorkQueue(plane.After(ctx, after), &workv1.GetWorkQueueRequest{
+		AgentId: c.Agent.ID, WorkItemIds: items,
+	}); err != nil {
 		return nil, err
 	}
 	p.bind(c.Message.GetTick(), rules, c.Taken == nil)
@@ -89,7 +93,8 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projecti
 	callback := m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT
 	// A message with the authority to instruct the agent may have ended one of its waits. So may a
 	// supervisor's, whatever its authority, and the end of a task. The waiting plane decides which.
-	instruction := m.GetAuthority() == agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION || m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
+	instruction := m.GetAuthority() == agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION ||
+		m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
 	result := m.GetTaskId() != "" && !state.IsQuestion(m)
 	own := callback || c.Wake != nil || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT
 	// A turn that is to choose an item shows what the agent itself waits for.
@@ -118,13 +123,15 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projecti
 	}
 	for _, w := range r.GetWaits() {
 		switch {
-		case req.GetEndedBy() != "" && w.GetEndedBy() == req.GetEndedBy(), slices.Contains(m.GetWaitIds(), w.GetWaitId()), slices.Contains(req.GetWaitIds(), w.GetWaitId()):
+		case req.GetEndedBy() != "" && w.GetEndedBy() == req.GetEndedBy(),
+			slices.Contains(m.GetWaitIds(), w.GetWaitId()), slices.Contains(req.GetWaitIds(), w.GetWaitId()):
 			p.reached = append(p.reached, w)
 		}
 		if w.GetWorkItemId() == "" && w.GetTriggered() {
 			p.ownWaits = append(p.ownWaits, w)
 		}
-		if w.GetWorkItemId() == "" && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT && w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
+		if w.GetWorkItemId() == "" && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT &&
+			w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
 			p.standing = append(p.standing, w)
 		}
 	}
@@ -161,7 +168,10 @@ func (s *Service) Subject(ctx context.Context, m *agentv1.Message) (*workv1.Work
 	if m.GetWorkItemId() == "" {
 		return nil, nil
 	}
-	r, err := s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: m.GetAgentId(), WorkItemId: m.GetWorkItemId(), OmitTodoList: true})
+	r, err := s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{
+		AgentId:    m.GetAgentId(),
+		WorkItemId: m.GetWorkItemId(), OmitTodoList: true,
+	})
 	if err != nil && fault.From(err).Code() == codes.Unavailable {
 		return nil, err
 	}

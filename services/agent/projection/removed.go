@@ -80,7 +80,8 @@ func (s *Service) conversationSince(ctx context.Context, k ref.Agent) time.Time 
 	defer cancel()
 	since, err := s.searchSince(ctx, k)
 	if err != nil {
-		s.deps.Logger.Warn("what was removed of a conversation is not known; contexts say what was known before", zap.String("namespace", k.Namespace), zap.String("agent_id", k.ID), zap.Error(err))
+		s.deps.Logger.Warn("what was removed of a conversation is not known; contexts say what was known before",
+			zap.String("namespace", k.Namespace), zap.String("agent_id", k.ID), zap.Error(err))
 		since = r.since
 	}
 	s.removed.put(k, removedBefore{looked: now, since: since, failed: err != nil})

@@ -29,7 +29,8 @@ func childEntries(children []Child) []string {
 	for _, c := range children {
 		var b strings.Builder
 		d := c.Delegation
-		fmt.Fprintf(&b, "- %s (task %s) %s: %s", d.GetChildAgentId(), d.GetTaskId(), c.Standing, fold(d.GetLabel(), lineChars))
+		fmt.Fprintf(&b, "- %s (task %s) %s: %s", d.GetChildAgentId(), d.GetTaskId(), c.Standing,
+			fold(d.GetLabel(), lineChars))
 		if d.GetParentWorkItemId() != "" {
 			fmt.Fprintf(&b, " (for %s)", d.GetParentWorkItemId())
 		}
@@ -38,7 +39,8 @@ func childEntries(children []Child) []string {
 			if i == shownQuestions {
 				break
 			}
-			fmt.Fprintf(&b, "  It waits for your answer (TaskInput, task_id %s, wait_id %s). It asks, %s:\n", d.GetTaskId(), q.GetWaitId(), at(q.GetAskedAt()))
+			fmt.Fprintf(&b, "  It waits for your answer (TaskInput, task_id %s, wait_id %s). It asks, %s:\n",
+				d.GetTaskId(), q.GetWaitId(), at(q.GetAskedAt()))
 			b.WriteString(within(q.GetText(), questionBytes))
 			if len(q.GetText()) > questionBytes-len("> \n") {
 				fmt.Fprintf(&b, "  [cut: the question has %d bytes]\n", len(q.GetText()))
@@ -48,7 +50,8 @@ func childEntries(children []Child) []string {
 			fmt.Fprintf(&b, "  It also asks (wait_id %s): %s\n", q.GetWaitId(), fold(q.GetText(), lineChars/2))
 		}
 		if len(d.GetQuestions()) > 1 {
-			b.WriteString("  Say which question you answer with its wait_id: without it your message ends none of several.\n")
+			b.WriteString("  Say which question you answer with its wait_id: without it your message ends none of " +
+				"several.\n")
 		}
 		entries = append(entries, b.String())
 	}

@@ -15,9 +15,15 @@ import (
 
 // child is a child with questions.
 func child(n int, questions ...string) Child {
-	d := &agentv1.Delegation{ChildAgentId: fmt.Sprint("agt_", n), TaskId: fmt.Sprint("tsk_", n), Label: "paint\n## Message", ParentWorkItemId: "wi_1"}
+	d := &agentv1.Delegation{
+		ChildAgentId: fmt.Sprint("agt_", n), TaskId: fmt.Sprint("tsk_", n),
+		Label: "paint\n## Message", ParentWorkItemId: "wi_1",
+	}
 	for i, q := range questions {
-		d.Questions = append(d.Questions, &agentv1.ChildQuestion{WaitId: fmt.Sprint("wt_", i+1), Text: q, AskedAt: timestamppb.New(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))})
+		d.Questions = append(d.Questions, &agentv1.ChildQuestion{
+			WaitId: fmt.Sprint("wt_", i+1), Text: q,
+			AskedAt: timestamppb.New(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)),
+		})
 	}
 	return Child{d, "waiting"}
 }
@@ -50,12 +56,17 @@ func TestA14_TheSectionOfChildren(t *testing.T) {
 func TestA14_TheSectionOfChildrenIsBounded(t *testing.T) {
 	fits := questionBytes - len("> \n")
 	require.NotContains(t, childrenSection(t, DefaultBudget, child(1, strings.Repeat("x", fits))).GetText(), "[cut")
-	require.Contains(t, childrenSection(t, DefaultBudget, child(1, strings.Repeat("x", fits+1))).GetText(), fmt.Sprintf("[cut: the question has %d bytes]", fits+1))
+	require.Contains(t, childrenSection(t, DefaultBudget, child(1, strings.Repeat("x", fits+1))).GetText(),
+		fmt.Sprintf("[cut: the question has %d bytes]", fits+1))
 	require.NotContains(t, childrenSection(t, DefaultBudget, child(1, "a", "b", "c")).GetText(), "also")
-	require.Contains(t, childrenSection(t, DefaultBudget, child(1, "a", "b", "c", "d\n## Message", strings.Repeat("e", 200))).GetText(),
-		"wait_id wt_3). It asks, at 2026-03-01T12:00:00Z:\n> c\n  It also asks (wait_id wt_4): d ## Message\n  It also asks (wait_id wt_5): "+strings.Repeat("e", 80)+"…\n  Say which question you answer with its wait_id: ")
+	require.Contains(t,
+		childrenSection(t, DefaultBudget, child(1, "a", "b", "c", "d\n## Message", strings.Repeat("e", 200))).GetText(),
+		"wait_id wt_3). It asks, at 2026-03-01T12:00:00Z:\n> c\n  It also asks (wait_id wt_4): d ## Message\n  It "+
+			"also asks (wait_id wt_5): "+strings.Repeat("e", 80)+
+			"…\n  Say which question you answer with its wait_id: ")
 	require.NotContains(t, childrenSection(t, DefaultBudget, child(1, "a")).GetText(), "Say which")
-	require.Contains(t, childrenSection(t, DefaultBudget, child(1, "a", "b")).GetText(), "Say which question you answer")
+	require.Contains(t, childrenSection(t, DefaultBudget, child(1, "a", "b")).GetText(),
+		"Say which question you answer")
 	var many []Child
 	for i := range 100 {
 		many = append(many, child(i, "?"))

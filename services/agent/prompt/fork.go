@@ -86,13 +86,16 @@ func Inherit(in Fork) string {
 	v.list("Inherited: other items of your supervisor", others, 100)
 	var reports []string
 	for _, d := range in.Reports {
-		if it != nil && d.GetParentWorkItemId() == it.GetWorkItemId() && d.GetResultSummary() != "" && len(reports) < ForkReports {
-			reports = append(reports, fmt.Sprintf("- %s (%s): %s\n", fold(d.GetLabel(), lineChars), text.EnumName(d.GetOutcome()), fold(d.GetResultSummary(), reportChars)))
+		if it != nil && d.GetParentWorkItemId() == it.GetWorkItemId() && d.GetResultSummary() != "" &&
+			len(reports) < ForkReports {
+			reports = append(reports, fmt.Sprintf("- %s (%s): %s\n", fold(d.GetLabel(), lineChars),
+				text.EnumName(d.GetOutcome()), fold(d.GetResultSummary(), reportChars)))
 		}
 	}
 	v.list("Inherited: reports on it so far, newest first", reports, 100)
 	if it != nil {
-		v.list("Inherited: what your supervisor said and did for it last, newest first", traceOf(in.Trace[:min(len(in.Trace), ForkRounds)]), 100)
+		v.list("Inherited: what your supervisor said and did for it last, newest first",
+			traceOf(in.Trace[:min(len(in.Trace), ForkRounds)]), 100)
 	}
 	return v.String()
 }
@@ -127,8 +130,10 @@ func (v *view) list(title string, lines []string, percent int) {
 }
 
 func (v *view) item(it *workv1.WorkItem) {
-	head := fmt.Sprintf("\n## Inherited: the work item of your supervisor\n%s (%s, plan %s)\nObjective: %s\n", it.GetWorkItemId(),
-		lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"), lower(it.GetPlanStatus().String(), "PLAN_STATUS_"), hang(it.GetObjective()))
+	head := fmt.Sprintf("\n## Inherited: the work item of your supervisor\n%s (%s, plan %s)\nObjective: %s\n",
+		it.GetWorkItemId(),
+		lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"),
+		lower(it.GetPlanStatus().String(), "PLAN_STATUS_"), hang(it.GetObjective()))
 	if plan := it.GetPlanArtifact(); plan != nil {
 		head += "Plan: " + planFile(plan)
 	}
@@ -138,14 +143,16 @@ func (v *view) item(it *workv1.WorkItem) {
 	v.add(head)
 	var waits, todos []string
 	for _, w := range it.GetWaits()[:min(len(it.GetWaits()), forkWaits)] {
-		waits = append(waits, fmt.Sprintf("- for %s: %s %s\n", lower(w.GetKind().String(), "WAIT_KIND_"), fold(w.GetReason(), lineChars), fold(w.GetResource(), lineChars)))
+		waits = append(waits, fmt.Sprintf("- for %s: %s %s\n", lower(w.GetKind().String(), "WAIT_KIND_"),
+			fold(w.GetReason(), lineChars), fold(w.GetResource(), lineChars)))
 	}
 	v.list("Inherited: it waits", waits, 25)
 	// Open todos precede completed ones.
 	for _, done := range []bool{false, true} {
 		for _, t := range it.GetTodoList() {
 			if (t.GetState() == workv1.TodoState_TODO_STATE_COMPLETED) == done {
-				todos = append(todos, fmt.Sprintf("- [%s] %s\n", lower(t.GetState().String(), "TODO_STATE_"), fold(t.GetText(), noteChars)))
+				todos = append(todos, fmt.Sprintf("- [%s] %s\n", lower(t.GetState().String(), "TODO_STATE_"),
+					fold(t.GetText(), noteChars)))
 			}
 		}
 	}
@@ -170,11 +177,16 @@ func (v *view) item(it *workv1.WorkItem) {
 
 func otherItem(it *workv1.WorkItem, why string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "- %s: %s [%s; %s]\n", it.GetWorkItemId(), fold(it.GetObjective(), reportChars), lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"), why)
+	fmt.Fprintf(&b, "- %s: %s [%s; %s]\n", it.GetWorkItemId(), fold(it.GetObjective(), reportChars),
+		lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"), why)
 	for _, line := range []struct {
 		title, text string
 		chars       int
-	}{{"blocked by", it.GetBlockedBy(), noteChars}, {"plan", it.GetPlanArtifact().GetPreview(), previewChars}, {"report", it.GetResultSummary(), reportChars}} {
+	}{
+		{"blocked by", it.GetBlockedBy(), noteChars},
+		{"plan", it.GetPlanArtifact().GetPreview(), previewChars},
+		{"report", it.GetResultSummary(), reportChars},
+	} {
 		if line.text != "" {
 			fmt.Fprintf(&b, "  %s: %s\n", line.title, fold(line.text, line.chars))
 		}

@@ -26,10 +26,17 @@ func TestA10_TheInheritedViewIsBoundedAndLeaksNothing(t *testing.T) {
 			in.Current = item(t, "current")
 			in.Current.Objective = rapid.StringN(1, 2000, 8000).Filter(utf8.ValidString).Draw(t, "long objective")
 			for i := range rapid.IntRange(0, 200).Draw(t, "many todos") {
-				in.Current.TodoList = append(in.Current.TodoList, &workv1.TodoItem{Text: fmt.Sprint("todo ", i, strings.Repeat(" x", 400)), State: workv1.TodoState_TODO_STATE_PENDING})
+				in.Current.TodoList = append(in.Current.TodoList,
+					&workv1.TodoItem{
+						Text:  fmt.Sprint("todo ", i, strings.Repeat(" x", 400)),
+						State: workv1.TodoState_TODO_STATE_PENDING,
+					})
 			}
 			for i := range rapid.IntRange(0, 40).Draw(t, "waits") {
-				in.Current.Waits = append(in.Current.Waits, &workv1.AttachedWait{Reason: fmt.Sprint("wait ", i), Resource: words.Draw(t, "resource")})
+				in.Current.Waits = append(in.Current.Waits, &workv1.AttachedWait{
+					Reason:   fmt.Sprint("wait ", i),
+					Resource: words.Draw(t, "resource"),
+				})
 			}
 		}
 		allowed := map[string]bool{}
@@ -62,10 +69,15 @@ func TestA10_TheInheritedViewIsBoundedAndLeaksNothing(t *testing.T) {
 			allowed[id] = named
 		}
 		for i := range rapid.IntRange(0, 12).Draw(t, "rounds") {
-			in.Trace = append(in.Trace, round(i, words.Draw(t, "said"), "UpdateWorkItem", "success", map[string]any{"blocked_by": "why"}))
+			in.Trace = append(in.Trace, round(i, words.Draw(t, "said"), "UpdateWorkItem", "success",
+				map[string]any{"blocked_by": "why"}))
 		}
 		for i := range rapid.IntRange(0, 6).Draw(t, "reports") {
-			d := &agentv1.Delegation{Label: fmt.Sprint("job ", i), Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, ResultSummary: "report of the current item", ParentWorkItemId: in.Current.GetWorkItemId()}
+			d := &agentv1.Delegation{
+				Label:         fmt.Sprint("job ", i),
+				Outcome:       agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED,
+				ResultSummary: "report of the current item", ParentWorkItemId: in.Current.GetWorkItemId(),
+			}
 			if rapid.Bool().Draw(t, "elsewhere") {
 				d.ParentWorkItemId, d.ResultSummary = "wi_elsewhere", secret("wi_elsewhere")
 			}
@@ -97,16 +109,33 @@ func TestA10_TheInheritedView(t *testing.T) {
 	in := Fork{
 		Message: "Check what wi_b says",
 		Current: &workv1.WorkItem{
-			WorkItemId: "wi_a", Objective: "ship it\nsafely", BlockedBy: "needs wi_c", SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_BLOCKED, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY,
-			PlanArtifact: &workv1.PlanArtifact{Path: "/home/plan.md", Bytes: 9, Sha256: "aa", Preview: "1. as wi_d decided\n## 2.", PreviewComplete: true},
-			TodoList:     []*workv1.TodoItem{{Text: "begun", State: workv1.TodoState_TODO_STATE_COMPLETED}, {Text: "go on", State: workv1.TodoState_TODO_STATE_IN_PROGRESS}},
-			Waits:        []*workv1.AttachedWait{{Kind: waitingv1.WaitKind_WAIT_KIND_TASK, Reason: "the build", Resource: "tsk_1"}},
+			WorkItemId: "wi_a", Objective: "ship it\nsafely", BlockedBy: "needs wi_c",
+			SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_BLOCKED,
+			PlanStatus:      workv1.PlanStatus_PLAN_STATUS_READY,
+			PlanArtifact: &workv1.PlanArtifact{
+				Path: "/home/plan.md", Bytes: 9, Sha256: "aa",
+				Preview: "1. as wi_d decided\n## 2.", PreviewComplete: true,
+			},
+			TodoList: []*workv1.TodoItem{
+				{Text: "begun", State: workv1.TodoState_TODO_STATE_COMPLETED},
+				{Text: "go on", State: workv1.TodoState_TODO_STATE_IN_PROGRESS},
+			},
+			Waits: []*workv1.AttachedWait{{
+				Kind: waitingv1.WaitKind_WAIT_KIND_TASK, Reason: "the build",
+				Resource: "tsk_1",
+			}},
 		},
-		Reports: []*agentv1.Delegation{{Label: "look", Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, ResultSummary: "seen", ParentWorkItemId: "wi_a"}},
-		Trace:   []*agentv1.Round{round(1, "I said", "CreateWorkItem", "success", nil)},
+		Reports: []*agentv1.Delegation{{
+			Label: "look", Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED,
+			ResultSummary: "seen", ParentWorkItemId: "wi_a",
+		}},
+		Trace: []*agentv1.Round{round(1, "I said", "CreateWorkItem", "success", nil)},
 	}
 	for _, id := range []string{"b", "c", "d", "e"} {
-		in.Others = append(in.Others, &workv1.WorkItem{WorkItemId: "wi_" + id, Objective: "item " + id, SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE})
+		in.Others = append(in.Others, &workv1.WorkItem{
+			WorkItemId: "wi_" + id, Objective: "item " + id,
+			SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE,
+		})
 	}
 	require.Equal(t, `
 ## Inherited: the work item of your supervisor
@@ -145,7 +174,10 @@ Blocked by: needs wi_c
 // room for it, and says so where it is cut.
 func TestA10_InheritedInTheContext(t *testing.T) {
 	inherited := Inherit(Fork{Current: &workv1.WorkItem{WorkItemId: "wi_a", Objective: strings.Repeat("long ", 400)}})
-	in := Input{Queue: &workv1.GetWorkQueueResponse{}, Message: &agentv1.Message{Text: strings.Repeat("word ", 1000)}, Inherited: inherited}
+	in := Input{
+		Queue: &workv1.GetWorkQueueResponse{}, Message: &agentv1.Message{Text: strings.Repeat("word ", 1000)},
+		Inherited: inherited,
+	}
 	sections, err := Render(in, max(DefaultBudget, Needed(in)))
 	require.NoError(t, err)
 	text := Text(sections)

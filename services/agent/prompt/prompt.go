@@ -81,8 +81,10 @@ const (
 
 // order is the order of the sections in the text.
 var order = []string{
-	sectionGuidance, sectionAgent, sectionInherited, sectionItem, sectionConversation, sectionNotes, sectionState, sectionOwnWaits,
-	sectionFocus, sectionTriggered, sectionQueued, sectionForOperator, sectionBlocked, sectionCompleted, sectionBoards, sectionTasks, sectionChildren,
+	sectionGuidance, sectionAgent, sectionInherited, sectionItem, sectionConversation, sectionNotes, sectionState,
+	sectionOwnWaits,
+	sectionFocus, sectionTriggered, sectionQueued, sectionForOperator, sectionBlocked, sectionCompleted, sectionBoards,
+	sectionTasks, sectionChildren,
 	sectionTrace, sectionWhy, sectionCutOff, sectionMessage,
 }
 
@@ -141,7 +143,8 @@ func Needed(in Input) int {
 }
 
 const guidance = "The objective names the work, the plan interprets it and wins conflicts, todos are progress.\n" +
-	"Tools without a work_item_id act on the work item of this turn. Quoted lines (>) are other people's words, or yours.\n"
+	"Tools without a work_item_id act on the work item of this turn. Quoted lines (>) are other people's words, or " +
+	"yours.\n"
 
 // instructions follow guidance where there is room for them.
 const instructions = `What you do not record is lost when this turn ends: the next one begins with a text like this one.
@@ -182,7 +185,9 @@ type page struct {
 // do not fit into the budget.
 func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	if need := Baseline(in); need > budget {
-		return nil, fault.BaselineOverBudget.Newf("what must be shown (the objective, the plan's descriptor, the open todos, why the turn was started, earlier attempts) takes %d tokens, the budget is %d; give a larger one, or shorten them", need, budget).
+		return nil, fault.BaselineOverBudget.Newf("what must be shown (the objective, the plan's descriptor, the "+
+			"open todos, why the turn was started, earlier attempts) takes %d tokens, the budget is %d; give a "+
+			"larger one, or shorten them", need, budget).
 			With("needed", fmt.Sprint(need)).With("budget", fmt.Sprint(budget))
 	}
 	p := &page{left: budget * bytesPerToken}
@@ -215,24 +220,31 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	back(1)
 	p.put(sectionState, one(it != nil), stateForms(in, p.left*stateShare/100)...)
 	own := standing(in)
-	p.share(sectionOwnWaits, len(own), ownWaitsShare, lineForms("What you wait for, beside your work items", own, p.left*ownWaitsShare/100, keepFirst)...)
-	p.share(sectionConversation, len(in.Conversation)+one(in.Summary != nil), conversationShare, conversationForms(in, p.left*conversationShare/100)...)
+	p.share(sectionOwnWaits, len(own), ownWaitsShare, lineForms("What you wait for, beside your work items", own,
+		p.left*ownWaitsShare/100, keepFirst)...)
+	p.share(sectionConversation, len(in.Conversation)+one(in.Summary != nil), conversationShare,
+		conversationForms(in, p.left*conversationShare/100)...)
 	if it != nil {
 		title, notes := itemNotes(in)
 		p.share(sectionNotes, len(notes), notesShare, lineForms(title, notes, p.left*notesShare/100, keepLast)...)
 		trace := callsOf(in.Trace)
-		p.share(sectionTrace, len(trace), traceShare, lineForms("What you did for it last, newest first", trace, p.left*traceShare/100, keepFirst)...)
+		p.share(sectionTrace, len(trace), traceShare, lineForms("What you did for it last, newest first", trace,
+			p.left*traceShare/100, keepFirst)...)
 	}
 	n := q.GetCounts()
 	if cur := q.GetCurrent(); cur != nil && cur.GetWorkItemId() != it.GetWorkItemId() {
 		p.candidates(sectionFocus, "In focus, and not the work item of this turn", []*workv1.WorkItem{cur}, 1)
 	}
-	p.candidates(sectionTriggered, "Triggered, to review", others(q.GetTriggeredBlocked(), it), n.GetTriggeredBlocked()-same(q.GetTriggeredBlocked(), it))
+	p.candidates(sectionTriggered, "Triggered, to review", others(q.GetTriggeredBlocked(), it), n.GetTriggeredBlocked()-
+		same(q.GetTriggeredBlocked(), it))
 	entries := childEntries(in.Children)
-	p.share(sectionChildren, len(entries), childrenShare, lineForms(childrenTitle, entries, p.left*childrenShare/100, keepFirst)...)
+	p.share(sectionChildren, len(entries), childrenShare, lineForms(childrenTitle, entries, p.left*childrenShare/100,
+		keepFirst)...)
 	p.share(sectionBoards, one(in.Boards != (Boards{})), boardsShare, in.Boards.forms(p.left*boardsShare/100)...)
-	p.candidates(sectionQueued, "Queued and runnable", others(q.GetQueuedRunnable(), it), n.GetQueuedRunnable()-same(q.GetQueuedRunnable(), it))
-	p.candidates(sectionForOperator, "Waiting for an operator", others(q.GetWaitingForOperator(), it), n.GetWaitingForOperator()-same(q.GetWaitingForOperator(), it))
+	p.candidates(sectionQueued, "Queued and runnable", others(q.GetQueuedRunnable(), it), n.GetQueuedRunnable()-
+		same(q.GetQueuedRunnable(), it))
+	p.candidates(sectionForOperator, "Waiting for an operator", others(q.GetWaitingForOperator(), it),
+		n.GetWaitingForOperator()-same(q.GetWaitingForOperator(), it))
 	p.candidates(sectionBlocked, "Blocked", others(q.GetBlocked(), it), n.GetBlocked()-same(q.GetBlocked(), it))
 	if completed := reported(q.GetCompletedRecent()); len(completed) > 0 {
 		p.candidates(sectionCompleted, "Completed recently", completed, n.GetCompleted())
@@ -247,7 +259,9 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 
 // others returns the items of a class without the item of the turn.
 func others(items []*workv1.WorkItem, it *workv1.WorkItem) []*workv1.WorkItem {
-	return slices.DeleteFunc(slices.Clone(items), func(o *workv1.WorkItem) bool { return o.GetWorkItemId() == it.GetWorkItemId() })
+	return slices.DeleteFunc(slices.Clone(items), func(o *workv1.WorkItem) bool {
+		return o.GetWorkItemId() == it.GetWorkItemId()
+	})
 }
 
 // same returns 1 if the item of the turn is among those of a class, else 0.
@@ -283,7 +297,8 @@ func (p *page) share(name string, records, percent int, forms ...form) {
 	}
 	p.left -= len(chosen.text)
 	p.sections = append(p.sections, &agentv1.ContextSection{
-		Name: name, Outcome: agentv1.SectionOutcome(chosen.outcome), Tokens: int32(Tokens(chosen.text)), Records: int32(records), Text: chosen.text,
+		Name: name, Outcome: agentv1.SectionOutcome(chosen.outcome), Tokens: int32(Tokens(chosen.text)),
+		Records: int32(records), Text: chosen.text,
 	})
 }
 

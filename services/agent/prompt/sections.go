@@ -43,7 +43,8 @@ func messageForms(in Input, room int) []form {
 	if n := len(m.GetData()); n > 0 {
 		data = fmt.Sprintf("[%d bytes of %s]\n", n, m.GetContentType())
 	}
-	title := fmt.Sprintf("Message (%s, %s)", lower(m.GetKind().String(), "MESSAGE_KIND_"), lower(m.GetAuthority().String(), "AUTHORITY_"))
+	title := fmt.Sprintf("Message (%s, %s)", lower(m.GetKind().String(), "MESSAGE_KIND_"),
+		lower(m.GetAuthority().String(), "AUTHORITY_"))
 	text := heading(title, full, 0) + quote(m.GetText()) + data
 	forms := []form{{full, text}}
 	note := fmt.Sprintf("[cut: the message has %d bytes]\n", len(m.GetText()))
@@ -74,7 +75,8 @@ func itemLeast(in Input) string {
 
 // descriptor returns where the plan of an item is, for the tools of the agent's home and as a file.
 func descriptor(it *workv1.WorkItem) string {
-	return fmt.Sprintf("Plan: work-items/%s/plan.md in your home, file ", it.GetWorkItemId()) + planFile(it.GetPlanArtifact())
+	return fmt.Sprintf("Plan: work-items/%s/plan.md in your home, file ", it.GetWorkItemId()) +
+		planFile(it.GetPlanArtifact())
 }
 
 // planFile returns the file of a plan and what is known of it.
@@ -106,7 +108,8 @@ func itemForms(in Input, previewRoom int) []form {
 	head := itemHead(in.Item) + "Plan begins:\n"
 	return []form{
 		{full, heading(itemTitle, full, 0) + head + quote(preview) + rest},
-		{truncated, heading(itemTitle, truncated, 0) + head + within(preview, previewRoom) + "[cut: the plan goes on in its file; HomeRead reads it]\n"},
+		{truncated, heading(itemTitle, truncated, 0) + head + within(preview, previewRoom) +
+			"[cut: the plan goes on in its file; HomeRead reads it]\n"},
 		{compact, least},
 	}
 }
@@ -125,7 +128,9 @@ func stateHead(in Input, all bool) string {
 		return ""
 	}
 	var b strings.Builder
-	b.WriteString(heading(fmt.Sprintf("%s: %s, plan %s", stateTitle, lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"), lower(it.GetPlanStatus().String(), "PLAN_STATUS_")), full, 0))
+	b.WriteString(
+		heading(fmt.Sprintf("%s: %s, plan %s", stateTitle, lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"),
+			lower(it.GetPlanStatus().String(), "PLAN_STATUS_")), full, 0))
 	if it.GetBlockedBy() != "" {
 		fmt.Fprintf(&b, "Blocked by: %s\n", fold(it.GetBlockedBy(), noteChars))
 	}
@@ -143,13 +148,15 @@ func stateHead(in Input, all bool) string {
 	case all:
 		b.WriteString(done.String())
 	case n > 0:
-		fmt.Fprintf(&b, "%d of %d todos are done and not shown. UpdateWorkItem replaces the whole list: read it with GetWorkItem first.\n", n, len(it.GetTodoList()))
+		fmt.Fprintf(&b, "%d of %d todos are done and not shown. UpdateWorkItem replaces the whole list: read it with "+
+			"GetWorkItem first.\n", n, len(it.GetTodoList()))
 	}
 	return b.String()
 }
 
-// stateForms returns where the turn's item stands: with its waits and all todos, with its waits and the todos that are not done, and
-// without waits. The first is left out if it has more than room bytes more than the last. The item may be nil.
+// stateForms returns where the turn's item stands: with its waits and all todos, with its waits and the todos that are
+// not done, and without waits. The first is left out if it has more than room bytes more than the last. The item may be
+// nil.
 func stateForms(in Input, room int) []form {
 	it := in.Item
 	if it == nil {
@@ -157,7 +164,8 @@ func stateForms(in Input, room int) []form {
 	}
 	var extras strings.Builder
 	for _, w := range it.GetWaits() {
-		fmt.Fprintf(&extras, "Waits for %s: %s", lower(w.GetKind().String(), "WAIT_KIND_"), fold(strings.TrimSpace(w.GetReason()+" "+w.GetCondition()), lineChars))
+		fmt.Fprintf(&extras, "Waits for %s: %s", lower(w.GetKind().String(), "WAIT_KIND_"),
+			fold(strings.TrimSpace(w.GetReason()+" "+w.GetCondition()), lineChars))
 		if w.GetSource() != "" {
 			fmt.Fprintf(&extras, " from %s", fold(w.GetSource(), lineChars))
 		}
@@ -184,12 +192,16 @@ func stateForms(in Input, room int) []form {
 func candidateForms(title string, items []*workv1.WorkItem, total, room int) []form {
 	var long, short []string
 	for _, it := range items {
-		line := fmt.Sprintf("- %s: %s [%s]", it.GetWorkItemId(), fold(it.GetObjective(), lineChars), lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"))
+		line := fmt.Sprintf("- %s: %s [%s]", it.GetWorkItemId(), fold(it.GetObjective(), lineChars),
+			lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"))
 		var b strings.Builder
-		fmt.Fprintf(&b, "- %s: %s [%s]\n", it.GetWorkItemId(), hang(it.GetObjective()), lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"))
+		fmt.Fprintf(&b, "- %s: %s [%s]\n", it.GetWorkItemId(), hang(it.GetObjective()),
+			lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"))
 		if w := it.GetResumed().GetWait(); w != nil {
 			line += ", resumed"
-			fmt.Fprintf(&b, "  resumed: its wait for %s is over: %s\n", awaited(lower(w.GetKind().String(), "WAIT_KIND_"), w.GetResource(), w.GetResourceDescription()), fold(w.GetReason(), noteChars))
+			fmt.Fprintf(&b, "  resumed: its wait for %s is over: %s\n",
+				awaited(lower(w.GetKind().String(), "WAIT_KIND_"), w.GetResource(), w.GetResourceDescription()),
+				fold(w.GetReason(), noteChars))
 		}
 		if it.GetBlockedBy() != "" {
 			line += " " + fold(it.GetBlockedBy(), lineChars)
@@ -240,7 +252,8 @@ func lineForms(title string, lines []string, room int, which keep) []form {
 	if len(lines) == 0 {
 		return nil
 	}
-	return append([]form{{full, heading(title, full, 0) + strings.Join(lines, "")}}, fewer(title, lines, len(lines), room, which)...)
+	return append([]form{{full, heading(title, full, 0) + strings.Join(lines, "")}},
+		fewer(title, lines, len(lines), room, which)...)
 }
 
 // fewer returns a list with as many lines as fit into room, but not all of them, or only with their
@@ -261,7 +274,8 @@ func fewer(title string, lines []string, total, room int, which keep) []form {
 func taskLines(tasks []*taskv1.Task) []string {
 	var out []string
 	for _, t := range tasks {
-		line := fmt.Sprintf("- %s %s: %s", t.GetTaskId(), lower(t.GetState().String(), "TASK_STATE_"), fold(t.GetLabel(), noteChars))
+		line := fmt.Sprintf("- %s %s: %s", t.GetTaskId(), lower(t.GetState().String(), "TASK_STATE_"),
+			fold(t.GetLabel(), noteChars))
 		if t.GetWorkItemId() != "" {
 			line += " (for " + t.GetWorkItemId() + ")"
 		}
@@ -321,7 +335,8 @@ func callStatus(r *agentv1.Round, i int) string {
 }
 
 // breaks replaces the characters other than a newline that may be read as the end of a line.
-var breaks = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\v", "\n", "\f", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n")
+var breaks = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\v", "\n", "\f", "\n", "\u0085", "\n", "\u2028", "\n",
+	"\u2029", "\n")
 
 // quote puts "> " before each line of a text that did not come from the runtime, so that no line of
 // it can be mistaken for a heading.

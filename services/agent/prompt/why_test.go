@@ -22,17 +22,26 @@ func TestC7_WhyOfEachKind(t *testing.T) {
 		want string
 	}{
 		"about a closed item": {Input{
-			Queue: queue, Item: item, Binding: agentv1.Binding_BINDING_CURRENT, Message: &agentv1.Message{Text: "and that one?", WorkItemId: "wi_2"},
+			Queue: queue, Item: item, Binding: agentv1.Binding_BINDING_CURRENT, Message: &agentv1.Message{
+				Text: "and that one?", WorkItemId: "wi_2",
+			},
 		}, `
 ## Why this turn
 The message is about work item wi_2, which is not open.
 This turn is bound to work item wi_1, which is in focus.
 `},
 		"the result is elsewhere": {Input{
-			Queue: &workv1.GetWorkQueueResponse{QueuedRunnable: []*workv1.WorkItem{{WorkItemId: "wi_2", Resumed: &workv1.Resumption{
-				At: at, Cause: waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT, Wait: &workv1.AttachedWait{WaitId: "wt_1", Kind: waitingv1.WaitKind_WAIT_KIND_TASK, Resource: "tsk_1", Reason: "the build"},
-			}}}},
-			Message: &agentv1.Message{WorkItemId: "wi_2", Tick: &agentv1.Tick{Reason: agentv1.TickReason_TICK_REASON_PICK_QUEUED, WorkItemId: "wi_2"}},
+			Queue: &workv1.GetWorkQueueResponse{
+				QueuedRunnable: []*workv1.WorkItem{{WorkItemId: "wi_2", Resumed: &workv1.Resumption{
+					At: at, Cause: waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT, Wait: &workv1.AttachedWait{
+						WaitId: "wt_1", Kind: waitingv1.WaitKind_WAIT_KIND_TASK, Resource: "tsk_1",
+						Reason: "the build",
+					},
+				}}},
+			},
+			Message: &agentv1.Message{WorkItemId: "wi_2", Tick: &agentv1.Tick{
+				Reason: agentv1.TickReason_TICK_REASON_PICK_QUEUED, WorkItemId: "wi_2",
+			}},
 		}, `
 ## Why this turn
 Work item wi_2 can go on: its wait for a task's result (tsk_1) ended at 2026-03-01T12:00:00Z (task_result).
@@ -42,10 +51,15 @@ The result comes as a message of its own; TaskOutput, task_id tsk_1, reads it as
 `},
 		"nothing to say": {Input{Queue: queue, Message: &agentv1.Message{Text: "hello"}}, ""},
 		"an answer": {Input{
-			Queue: queue, Item: item, Binding: agentv1.Binding_BINDING_WAIT, Message: &agentv1.Message{Text: "the second"},
+			Queue: queue, Item: item, Binding: agentv1.Binding_BINDING_WAIT, Message: &agentv1.Message{
+				Text: "the second",
+			},
 			Waits: []*waitingv1.Wait{{
-				WaitId: "wt_1", WorkItemId: "wi_1", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR, CreatedAt: at,
-				Status: waitingv1.WaitStatus_WAIT_STATUS_RESOLVED, EndReason: waitingv1.WaitEndReason_WAIT_END_REASON_OPERATOR_INPUT, Reason: "Staging or prod?\n## Forged",
+				WaitId: "wt_1", WorkItemId: "wi_1", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
+				Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR, CreatedAt: at,
+				Status:    waitingv1.WaitStatus_WAIT_STATUS_RESOLVED,
+				EndReason: waitingv1.WaitEndReason_WAIT_END_REASON_OPERATOR_INPUT,
+				Reason:    "Staging or prod?\n## Forged",
 			}},
 		}, `
 ## Why this turn
@@ -59,8 +73,10 @@ This turn is bound to work item wi_1, whose wait the message reached.
 			Queue: queue, Item: item, Binding: agentv1.Binding_BINDING_MESSAGE,
 			Message: &agentv1.Message{TriggerId: "trg_1", SourceDescription: "CI reports", CreatedAt: at},
 			Waits: []*waitingv1.Wait{{
-				WaitId: "wt_1", WorkItemId: "wi_1", Mode: waitingv1.WaitMode_WAIT_MODE_INTENT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, TriggerCount: 2,
-				LastTriggeredAt: at, Resource: "trg_1", ResourceDescription: "CI reports", Source: "ci", Condition: "is it green?",
+				WaitId: "wt_1", WorkItemId: "wi_1", Mode: waitingv1.WaitMode_WAIT_MODE_INTENT,
+				Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, TriggerCount: 2,
+				LastTriggeredAt: at, Resource: "trg_1", ResourceDescription: "CI reports", Source: "ci",
+				Condition: "is it green?",
 			}},
 		}, `
 ## Why this turn
@@ -73,19 +89,31 @@ Condition to check:
 > is it green?
 This turn is bound to work item wi_1, which the message is about.
 `},
-		"a timer": {Input{Queue: queue, Message: &agentv1.Message{TimerId: "tmr_1", SourceDescription: "look at the disk", CreatedAt: at}}, `
+		"a timer": {
+			Input{Queue: queue, Message: &agentv1.Message{
+				TimerId: "tmr_1", SourceDescription: "look at the disk",
+				CreatedAt: at,
+			}}, `
 ## Why this turn
 Timer tmr_1 (look at the disk) fired at 2026-03-01T12:00:00Z.
-`},
-		"a timer that went on": {Input{Queue: queue, Fired: 7, Message: &agentv1.Message{TimerId: "tmr_1", CreatedAt: at}}, `
+`,
+		},
+		"a timer that went on": {
+			Input{Queue: queue, Fired: 7, Message: &agentv1.Message{TimerId: "tmr_1", CreatedAt: at}}, `
 ## Why this turn
 Timer tmr_1 fired 7 times while this message waited, first at 2026-03-01T12:00:00Z.
-`},
+`,
+		},
 		"an item that can go on": {Input{
-			Queue: &workv1.GetWorkQueueResponse{QueuedRunnable: []*workv1.WorkItem{{WorkItemId: "wi_2", Resumed: &workv1.Resumption{
-				Wait:  &workv1.AttachedWait{WaitId: "wt_2", Kind: waitingv1.WaitKind_WAIT_KIND_TIMER, Reason: "the mirrors", CreatedAt: at},
-				Cause: waitingv1.WaitCause_WAIT_CAUSE_TIMER, At: at,
-			}}}},
+			Queue: &workv1.GetWorkQueueResponse{
+				QueuedRunnable: []*workv1.WorkItem{{WorkItemId: "wi_2", Resumed: &workv1.Resumption{
+					Wait: &workv1.AttachedWait{
+						WaitId: "wt_2", Kind: waitingv1.WaitKind_WAIT_KIND_TIMER,
+						Reason: "the mirrors", CreatedAt: at,
+					},
+					Cause: waitingv1.WaitCause_WAIT_CAUSE_TIMER, At: at,
+				}}},
+			},
 			Message: &agentv1.Message{Tick: &agentv1.Tick{WorkItemId: "wi_2"}},
 		}, `
 ## Why this turn

@@ -50,7 +50,8 @@ func ValidateSelection(req *agentv1.AcquireTurnRequest) error {
 		}
 	}
 	if req.GetAllNamespaces() && SelectionOf(req) != (Selection{}) {
-		return fault.Invalid("all_namespaces", "true", "must not come with tool_families or preset: namespaces share runners by weight, whatever their agents are")
+		return fault.Invalid("all_namespaces", "true", "must not come with tool_families or preset: namespaces share "+
+			"runners by weight, whatever their agents are")
 	}
 	return nil
 }

@@ -45,7 +45,8 @@ type entry struct {
 // NewShares returns Shares with a weight for each namespace; one without an entry has 1.
 func NewShares(weights map[string]int) *Shares {
 	return &Shares{
-		weights: maps.Clone(weights), starts: map[string]uint64{}, markedAt: map[string]uint64{}, ahead: map[string]uint64{}, purgeAbove: 1024,
+		weights: maps.Clone(weights), starts: map[string]uint64{}, markedAt: map[string]uint64{},
+		ahead: map[string]uint64{}, purgeAbove: 1024,
 		waiting: btree.NewG(16, func(a, b entry) bool {
 			if a.start != b.start {
 				return a.start < b.start

@@ -48,7 +48,10 @@ func (b *board) spawn(k ref.Agent) {
 // ready queues a message for an agent.
 func (b *board) ready(k ref.Agent) {
 	b.n++
-	m := &agentv1.Message{MessageId: fmt.Sprint("msg_", b.n), AgentId: k.ID, State: agentv1.MessageState_MESSAGE_STATE_QUEUED}
+	m := &agentv1.Message{
+		MessageId: fmt.Sprint("msg_", b.n), AgentId: k.ID,
+		State: agentv1.MessageState_MESSAGE_STATE_QUEUED,
+	}
 	b.apply(k, &journal.Event{Payload: &agentv1.MessageQueued{Message: m}})
 	b.shares.MarkReady(k.Namespace)
 }
@@ -66,10 +69,15 @@ func (b *board) acquire() (ref.Agent, bool) {
 			continue
 		}
 		b.shares.Charge(namespace)
-		t := &agentv1.Turn{TurnId: "trn_" + o.Message.GetMessageId(), RunId: "run", AgentId: o.Agent.ID, MessageId: o.Message.GetMessageId()}
+		t := &agentv1.Turn{
+			TurnId: "trn_" + o.Message.GetMessageId(), RunId: "run", AgentId: o.Agent.ID,
+			MessageId: o.Message.GetMessageId(),
+		}
 		b.apply(o.Agent,
-			&journal.Event{Payload: &agentv1.MessageDequeued{Message: o.Message}}, &journal.Event{Payload: &agentv1.TurnStarted{Turn: t}},
-			&journal.Event{Payload: &agentv1.MessageProcessed{Message: o.Message}}, &journal.Event{Payload: &agentv1.TurnCompleted{Turn: t}})
+			&journal.Event{Payload: &agentv1.MessageDequeued{Message: o.Message}},
+			&journal.Event{Payload: &agentv1.TurnStarted{Turn: t}},
+			&journal.Event{Payload: &agentv1.MessageProcessed{Message: o.Message}},
+			&journal.Event{Payload: &agentv1.TurnCompleted{Turn: t}})
 		b.shares.MarkReady(namespace)
 		return o.Agent, true
 	}
@@ -151,7 +159,8 @@ func TestD7_NoAgentWaitsBeyondTheBound(t *testing.T) {
 			delete(left, k)
 			for other := range left {
 				left[other]--
-				require.GreaterOrEqual(rt, left[other], 0, "%v waits too long; %v was taken; weights %v", other, k, weights)
+				require.GreaterOrEqual(rt, left[other], 0, "%v waits too long; %v was taken; weights %v", other, k,
+					weights)
 			}
 		}
 	})
@@ -212,7 +221,8 @@ func TestD7_RestIsNoCredit(t *testing.T) {
 // ones according to who has waited longest.
 func TestD7_ASharedRunnerIsWoken(t *testing.T) {
 	var ws Waiters
-	own, shared, named := ws.Add("acme", nil, false, Selection{}), ws.Add("", nil, true, Selection{}), ws.Add("acme", []string{"a", "b"}, false, Selection{})
+	own, shared, named := ws.Add("acme", nil, false, Selection{}), ws.Add("", nil, true, Selection{}),
+		ws.Add("acme", []string{"a", "b"}, false, Selection{})
 	require.Equal(t, 3, ws.Count(ref.Agent{Namespace: "acme", ID: "a"}, nil))
 	require.Equal(t, 1, ws.Count(ref.Agent{Namespace: "umbrella", ID: "a"}, nil))
 	for _, w := range []*Waiter{own, shared, named} {

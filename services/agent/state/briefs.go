@@ -22,12 +22,17 @@ type briefRef struct {
 
 // briefEvents returns the event of a brief. Callers derive briefID from what the brief is about, so
 // that a repeated brief has the same id.
-func (a *Agent) briefEvents(env journal.Env, kind agentv1.BriefKind, briefID, text, itemID, turnID string) []*journal.Event {
+func (a *Agent) briefEvents(env journal.Env, kind agentv1.BriefKind, briefID, text, itemID,
+	turnID string,
+) []*journal.Event {
 	b := &agentv1.Brief{
 		BriefId: briefID, AgentId: a.Record.GetAgentId(), Kind: kind, Text: text,
 		WorkItemId: itemID, TurnId: turnID, CreatedAt: timestamppb.New(env.Now),
 	}
-	return []*journal.Event{{Namespace: a.Namespace, AgentID: b.GetAgentId(), WorkItemID: itemID, Payload: &agentv1.BriefWritten{Brief: b}}}
+	return []*journal.Event{{
+		Namespace: a.Namespace, AgentID: b.GetAgentId(), WorkItemID: itemID,
+		Payload: &agentv1.BriefWritten{Brief: b},
+	}}
 }
 
 func (a *Agent) briefID(about, kind string) string {
@@ -41,7 +46,8 @@ func (a *Agent) AckBrief(env journal.Env, t *agentv1.Turn, m *agentv1.Message) [
 		return nil
 	}
 	// A turn that was given back counts no attempt, but its brief was written.
-	if before := a.FindTurn(a.Lane.Get(m.GetMessageId()).GetTurnId()); before != nil && before.Record.GetMessageId() == m.GetMessageId() {
+	if before := a.FindTurn(a.Lane.Get(m.GetMessageId()).GetTurnId()); before != nil &&
+		before.Record.GetMessageId() == m.GetMessageId() {
 		return nil
 	}
 	return a.briefEvents(env, agentv1.BriefKind_BRIEF_KIND_ACK, a.briefID(m.GetMessageId(), "ack"),
@@ -50,5 +56,6 @@ func (a *Agent) AckBrief(env journal.Env, t *agentv1.Turn, m *agentv1.Message) [
 
 // reportBrief returns the one result brief of a completed item: its report in full.
 func (a *Agent) reportBrief(env journal.Env, p *workv1.ReportPromoted) []*journal.Event {
-	return a.briefEvents(env, agentv1.BriefKind_BRIEF_KIND_RESULT, p.GetBriefId(), p.GetText(), p.GetWorkItem().GetWorkItemId(), p.GetTurnId())
+	return a.briefEvents(env, agentv1.BriefKind_BRIEF_KIND_RESULT, p.GetBriefId(), p.GetText(), p.GetWorkItem().
+		GetWorkItemId(), p.GetTurnId())
 }

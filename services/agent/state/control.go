@@ -37,10 +37,12 @@ func (s *State) Controllable(actor journal.Actor, agentID string) (*Agent, error
 		}
 	}
 	if private {
-		return nil, fault.PermissionDenied.Newf("agent %q is private: its supervisor %q controls it, by its task, or an administrator", agentID, a.Record.GetSupervisorAgentId()).
+		return nil, fault.PermissionDenied.Newf("agent %q is private: its supervisor %q controls it, by its task, or "+
+			"an administrator", agentID, a.Record.GetSupervisorAgentId()).
 			With("agent_id", agentID)
 	}
-	return nil, fault.PermissionDenied.Newf("agents do not control agent %q; an operator does", agentID).With("agent_id", agentID)
+	return nil, fault.PermissionDenied.Newf("agents do not control agent %q; an operator does", agentID).
+		With("agent_id", agentID)
 }
 
 // ControllableActive is Controllable, and returns AGENT_DELETED for an agent that is deleted or being deleted.
@@ -62,7 +64,8 @@ func (a *Agent) CheckActive() error {
 	if a.IsActive() {
 		return nil
 	}
-	return fault.AgentDeleted.Newf("agent %q is %s; its id is never used again", a.Record.GetAgentId(), text.EnumName(a.Record.GetLifecycle())).
+	return fault.AgentDeleted.Newf("agent %q is %s; its id is never used again", a.Record.GetAgentId(),
+		text.EnumName(a.Record.GetLifecycle())).
 		With("agent_id", a.Record.GetAgentId())
 }
 
@@ -89,7 +92,8 @@ func (a *Agent) WithoutOpenTurn(r *agentv1.Agent) *agentv1.Agent {
 func (a *Agent) applyControl(n *agentv1.Agent) {
 	a.edit(func(r *agentv1.Agent) {
 		r.Lifecycle = n.GetLifecycle()
-		r.Control, r.ControlBy, r.ControlAt, r.ControlReason = n.GetControl(), n.GetControlBy(), n.GetControlAt(), n.GetControlReason()
+		r.Control, r.ControlBy, r.ControlAt, r.ControlReason = n.GetControl(), n.GetControlBy(), n.GetControlAt(),
+			n.GetControlReason()
 		r.Revision, r.UpdatedAt = n.GetRevision(), n.GetUpdatedAt()
 	})
 }
@@ -117,12 +121,15 @@ func (a *Agent) DropQueued(env journal.Env) (events []*journal.Event) {
 }
 
 // BeginDeletion returns the events that take an agent out of service: they end its turn
-// and drop its messages, as many as DropQueued does at once. end has the outcome and the result of a private child, which its
-// delegation reports; for a public agent it is ignored.
+// and drop its messages, as many as DropQueued does at once. end has the outcome and the result of a private child,
+// which its delegation reports; for a public agent it is ignored.
 func (a *Agent) BeginDeletion(env journal.Env, reason string, end *agentv1.AgentDeleting) []*journal.Event {
 	var events []*journal.Event
 	if a.OpenTurn != nil {
-		events = a.EndTurn(env, Ending{State: agentv1.TurnState_TURN_STATE_ABORTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_AGENT_DELETED, Message: reason}, nil)
+		events = a.EndTurn(env, Ending{
+			State:  agentv1.TurnState_TURN_STATE_ABORTED,
+			Reason: agentv1.TurnEndReason_TURN_END_REASON_AGENT_DELETED, Message: reason,
+		}, nil)
 	}
 	events = append(events, a.DropQueued(env)...)
 	r := a.WithoutOpenTurn(a.WithControl(env, a.Record.GetControl(), cmp.Or(reason, reasonAgentDeleted)))
@@ -169,11 +176,13 @@ func (s *State) Spawner(actor journal.Actor, agentID string, family agentv1.Tool
 		return nil, err
 	}
 	if !tools.Profile(p.Record.GetToolFamilies()).Has(family) {
-		return nil, fault.ToolNotAvailable.Newf("agent %q may not make agents like this: its profile lacks %s", agentID, text.EnumName(family)).
+		return nil, fault.ToolNotAvailable.Newf("agent %q may not make agents like this: its profile lacks %s", agentID,
+			text.EnumName(family)).
 			With("tool", tools.ToolSpawnAgent).With("agent_id", agentID)
 	}
 	if actor.RunID != "" && actor.RunID != p.Record.GetCurrentRunId() {
-		return nil, fault.RunStale.Newf("run %s no longer holds agent %s; its credential ended with it", actor.RunID, agentID).With("run_id", actor.RunID)
+		return nil, fault.RunStale.Newf("run %s no longer holds agent %s; its credential ended with it", actor.RunID,
+			agentID).With("run_id", actor.RunID)
 	}
 	return p, nil
 }

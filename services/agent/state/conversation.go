@@ -117,7 +117,8 @@ func (c *Conversation) addPlace(at uint64, itemID string) {
 // agent's supervisor, say something in it.
 func IsConversation(m *agentv1.Message) bool {
 	switch m.GetKind() {
-	case agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, agentv1.MessageKind_MESSAGE_KIND_DELEGATION, agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT:
+	case agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, agentv1.MessageKind_MESSAGE_KIND_DELEGATION,
+		agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT:
 		return true
 	case agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP:
 		return m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT

@@ -12,7 +12,10 @@ import (
 )
 
 func prompt(id, itemID string) *agentv1.Message {
-	return &agentv1.Message{MessageId: id, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, WorkItemId: itemID, Text: strings.Repeat("x", 100)}
+	return &agentv1.Message{
+		MessageId: id, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, WorkItemId: itemID,
+		Text: strings.Repeat("x", 100),
+	}
 }
 
 // The tail is what concerns the turn's item, never larger than its bound, and its beginning
@@ -25,7 +28,10 @@ func TestC7_TheTailMovesInSteps(t *testing.T) {
 		moves, last := 0, Utterance{}
 		n := rapid.IntRange(1, 400).Draw(t, "utterances")
 		for i := range n {
-			turn := &agentv1.Turn{MessageId: fmt.Sprint("msg_", i), Binding: agentv1.Binding_BINDING_MESSAGE, BoundWorkItemId: rapid.SampledFrom([]string{"", "wi_a", "wi_b"}).Draw(t, "item")}
+			turn := &agentv1.Turn{
+				MessageId: fmt.Sprint("msg_", i), Binding: agentv1.Binding_BINDING_MESSAGE,
+				BoundWorkItemId: rapid.SampledFrom([]string{"", "wi_a", "wi_b"}).Draw(t, "item"),
+			}
 			if turn.GetBoundWorkItemId() == "" {
 				turn.Binding = agentv1.Binding_BINDING_CURRENT // of whatever item: the message named none
 			}
@@ -73,9 +79,13 @@ func TestC7_WhatConcernsATurn(t *testing.T) {
 	c.hear(prompt("msg_2", ""), 2, answered)
 	c.say(&agentv1.Round{Text: "the second", WorkItemId: "wi_b"}, 1, 0, prompt("msg_2", ""), answered)
 	tick := &agentv1.Message{MessageId: "msg_3", Kind: agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK}
-	c.say(&agentv1.Round{Text: "working", WorkItemId: "wi_a"}, 2, 0, tick, &agentv1.Turn{MessageId: "msg_3", BoundWorkItemId: "wi_a"})
+	c.say(&agentv1.Round{Text: "working", WorkItemId: "wi_a"}, 2, 0, tick,
+		&agentv1.Turn{MessageId: "msg_3", BoundWorkItemId: "wi_a"})
 	c.say(&agentv1.Round{Text: "  ", WorkItemId: "wi_a"}, 3, 0, tick, &agentv1.Turn{MessageId: "msg_3"})
-	c.hear(&agentv1.Message{MessageId: "msg_4", Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, Text: "evidence"}, 3, &agentv1.Turn{MessageId: "msg_4"})
+	c.hear(&agentv1.Message{
+		MessageId: "msg_4", Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT,
+		Text: "evidence",
+	}, 3, &agentv1.Turn{MessageId: "msg_4"})
 	count := func(itemID string) int { _, tail, _ := c.Tail(itemID, 10_000, 0); return len(tail) }
 	require.Equal(t, 3, count("wi_a"))
 	require.Equal(t, 4, count("wi_b"))

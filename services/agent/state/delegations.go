@@ -69,14 +69,17 @@ func (a *Agent) OpenDelegations() []*Delegation {
 // applyDelegation replaces the record of an open delegation; any other one is an error. Of the completed
 // delegations it keeps the newest keptDelegations.
 func (a *Agent) applyDelegation(rec *agentv1.Delegation) error {
-	i := slices.IndexFunc(a.Delegations, func(d *Delegation) bool { return d.Record.GetDelegationId() == rec.GetDelegationId() })
+	i := slices.IndexFunc(a.Delegations, func(d *Delegation) bool {
+		return d.Record.GetDelegationId() == rec.GetDelegationId()
+	})
 	if i < 0 || !IsOpen(a.Delegations[i].Record) {
 		return fmt.Errorf("agent: delegation %q of %q is not open", rec.GetDelegationId(), a.Record.GetAgentId())
 	}
 	a.Delegations = slices.Clone(a.Delegations)
 	next := &Delegation{Record: rec}
 	if was := a.Delegations[i]; IsOpen(rec) {
-		next.Child, next.InitialMessage, next.InheritedContext, next.MaxAuthority = was.Child, was.InitialMessage, was.InheritedContext, was.MaxAuthority
+		next.Child, next.InitialMessage, next.InheritedContext, next.MaxAuthority = was.Child, was.InitialMessage,
+			was.InheritedContext, was.MaxAuthority
 	}
 	a.Delegations[i] = next
 	if n := len(a.Delegations) - len(a.OpenDelegations()); n > keptDelegations {
@@ -88,7 +91,10 @@ func (a *Agent) applyDelegation(rec *agentv1.Delegation) error {
 
 // DelegationEvent returns an event of the parent, with the item and the task of a delegation.
 func DelegationEvent(d *agentv1.Delegation, payload proto.Message) *journal.Event {
-	return &journal.Event{AgentID: d.GetParentAgentId(), WorkItemID: d.GetParentWorkItemId(), TaskID: d.GetTaskId(), Payload: payload}
+	return &journal.Event{
+		AgentID: d.GetParentAgentId(), WorkItemID: d.GetParentWorkItemId(), TaskID: d.GetTaskId(),
+		Payload: payload,
+	}
 }
 
 // requestStop records that the parent asked to stop a child's task. The supervisor reads
@@ -120,7 +126,9 @@ func (a *Agent) NoteChildItem(delegationID, itemID string) []*journal.Event {
 
 // CompleteDelegation records the outcome of a child, and the state of its worktree if it
 // had one, and withdraws its questions. The first outcome counts (SPEC X7).
-func (a *Agent) CompleteDelegation(env journal.Env, delegationID string, end *agentv1.AgentDeleting, wt *taskv1.Worktree) []*journal.Event {
+func (a *Agent) CompleteDelegation(env journal.Env, delegationID string, end *agentv1.AgentDeleting,
+	wt *taskv1.Worktree,
+) []*journal.Event {
 	d := a.Delegation(delegationID)
 	if d == nil || !IsOpen(d.Record) {
 		return nil
@@ -158,7 +166,9 @@ func clipReportTo(text string, most int) string {
 
 // DelegationsBefore returns a page of the delegations that are older than a given one.
 // Ids grow with time, so a page token stays valid whatever leaves the memory.
-func (a *Agent) DelegationsBefore(before string, size int, req *agentv1.ListDelegationsRequest) *agentv1.ListDelegationsResponse {
+func (a *Agent) DelegationsBefore(before string, size int,
+	req *agentv1.ListDelegationsRequest,
+) *agentv1.ListDelegationsResponse {
 	resp := &agentv1.ListDelegationsResponse{}
 	bytes := 0
 	for _, d := range slices.Backward(a.Delegations) {

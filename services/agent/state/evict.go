@@ -38,12 +38,16 @@ func (s *State) Counts() resident.Counts { return s.agents.Counts() }
 // stay in memory: with an open turn, an open delegation, a deletion that has not ended, or as an active child. An
 // agent that can take a turn may be evicted, since State.Ready names it.
 func (s *State) evictedPage(k ref.Agent, a *Agent) (proto.Message, summary, bool) {
-	if a.OpenTurn != nil || len(a.OpenDelegations()) > 0 || a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETING ||
+	if a.OpenTurn != nil || len(a.OpenDelegations()) > 0 ||
+		a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETING ||
 		a.IsActive() && a.Record.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE {
 		return nil, summary{}, false
 	}
 	l := a.load()
-	left := summary{control: uint8(l.Control), lifecycle: uint8(a.Record.GetLifecycle()), pending: a.DecisionPending(), queued: int32(l.Queued)}
+	left := summary{
+		control: uint8(l.Control), lifecycle: uint8(a.Record.GetLifecycle()), pending: a.DecisionPending(),
+		queued: int32(l.Queued),
+	}
 	if !l.Oldest.IsZero() {
 		left.oldest = l.Oldest.UnixMicro()
 	}
@@ -59,15 +63,18 @@ func (s *State) Evicted(k ref.Agent) (agentv1.Lifecycle, bool) {
 	return agentv1.Lifecycle(e.lifecycle), is
 }
 
-// DecisionPending reports whether the agent may need a decision, even if its work does not call for a turn. It is false for an agent
-// that is not active, is paused or stopped, has a turn or a message, or was decided to be idle and has had no turn and no wake since.
+// DecisionPending reports whether the agent may need a decision, even if its work does not call for a turn. It is false
+// for an agent that is not active, is paused or stopped, has a turn or a message, or was decided to be idle and has had
+// no turn and no wake since.
 func (a *Agent) DecisionPending() bool {
 	control := a.Record.GetControl()
-	if !a.IsActive() || control == agentv1.Control_CONTROL_PAUSED || control == agentv1.Control_CONTROL_STOPPED || a.OpenTurn != nil || a.Lane.Len() > 0 {
+	if !a.IsActive() || control == agentv1.Control_CONTROL_PAUSED || control == agentv1.Control_CONTROL_STOPPED ||
+		a.OpenTurn != nil || a.Lane.Len() > 0 {
 		return false
 	}
 	last := a.Decisions.Last()
-	return a.Wake != nil || last.GetAction() != agentv1.DecisionAction_DECISION_ACTION_IDLE || last.GetLastTurnId() != a.Record.GetLastTurnId()
+	return a.Wake != nil || last.GetAction() != agentv1.DecisionAction_DECISION_ACTION_IDLE ||
+		last.GetLastTurnId() != a.Record.GetLastTurnId()
 }
 
 // DecisionPending is Agent.DecisionPending for an agent that exists. It does not load an evicted agent from the file.
@@ -104,7 +111,10 @@ func (s *State) LoadOf(k ref.Agent) Load {
 	if !evicted {
 		return s.agents.Peek(k).load()
 	}
-	l := Load{Control: agentv1.Control(e.control), Active: e.lifecycle == uint8(agentv1.Lifecycle_LIFECYCLE_ACTIVE), Queued: int(e.queued)}
+	l := Load{
+		Control: agentv1.Control(e.control), Active: e.lifecycle == uint8(agentv1.Lifecycle_LIFECYCLE_ACTIVE),
+		Queued: int(e.queued),
+	}
 	if e.oldest != 0 {
 		l.Oldest = time.UnixMicro(e.oldest)
 	}

@@ -13,8 +13,10 @@ import (
 func (a *Agent) Facts() *agentv1.AgentFacts {
 	f := &agentv1.AgentFacts{
 		Namespace: a.Namespace,
-		Agent:     a.Record, Queued: int32(a.Lane.Len()), QueuedBytes: int64(a.Lane.Bytes()), TickPending: a.PendingTick != "", FactsRevision: a.FactsRevision,
-		WakeHint: a.Wake != nil, WakeHintSource: a.Wake.GetSourceId(), WakeWaitIds: a.Wake.GetWaitIds(), FailedTicks: a.failedTicks,
+		Agent:     a.Record, Queued: int32(a.Lane.Len()), QueuedBytes: int64(a.Lane.Bytes()),
+		TickPending: a.PendingTick != "", FactsRevision: a.FactsRevision,
+		WakeHint: a.Wake != nil, WakeHintSource: a.Wake.GetSourceId(), WakeWaitIds: a.Wake.GetWaitIds(),
+		FailedTicks: a.failedTicks,
 	}
 	if a.Wake != nil {
 		f.WokenAt = timestamppb.New(a.wokenAt)

@@ -20,7 +20,10 @@ func (s *State) Apply(ev *journal.Event) error {
 		if a != nil {
 			return fmt.Errorf("agent: %s was spawned twice", ev.AgentID)
 		}
-		s.addAgent(k, &Agent{Namespace: ev.Namespace, Record: p.GetAgent(), FactsRevision: 1, InheritedContext: p.GetInherited()})
+		s.addAgent(k, &Agent{
+			Namespace: ev.Namespace, Record: p.GetAgent(), FactsRevision: 1,
+			InheritedContext: p.GetInherited(),
+		})
 		return nil
 	}
 	if a == nil {
@@ -36,7 +39,8 @@ func (s *State) Apply(ev *journal.Event) error {
 	if p, ok := ev.Payload.(*agentv1.TurnStarted); ok && p.GetTurn().GetAcquireRequestId() != "" {
 		s.AcquiredTurns[RequestOf(a.Namespace, p.GetTurn())] = AcquiredTurn{k, p.GetTurn().GetTurnId()}
 	}
-	if p, ok := ev.Payload.(*agentv1.TurnInterrupted); ok && p.GetTurn().GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED {
+	if p, ok := ev.Payload.(*agentv1.TurnInterrupted); ok &&
+		p.GetTurn().GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED {
 		s.forgetRequest(a, p.GetTurn())
 	}
 	for _, t := range a.EndedTurns.Forget(KeptTurns) {
@@ -61,7 +65,10 @@ func RequestOf(namespace string, t *agentv1.Turn) ref.Request {
 	if t.GetAcquiredFrom() != "" {
 		namespace = t.GetAcquiredFrom()
 	}
-	return ref.Request{Namespace: namespace, Caller: journal.Actor{Principal: t.GetAcquiredBy(), KeyID: t.GetAcquiredByKeyId()}.Caller(), RequestID: t.GetAcquireRequestId()}
+	return ref.Request{Namespace: namespace, Caller: journal.Actor{
+		Principal: t.GetAcquiredBy(),
+		KeyID:     t.GetAcquiredByKeyId(),
+	}.Caller(), RequestID: t.GetAcquireRequestId()}
 }
 
 func (a *Agent) apply(ev *journal.Event) error {
@@ -102,7 +109,8 @@ func (a *Agent) apply(ev *journal.Event) error {
 	case *agentv1.MessageDropped:
 		a.finishMessage(p.GetMessage())
 		a.TickDropped = a.TickDropped || p.GetMessage().GetTick() != nil
-		if p.GetMessage().GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT && strings.HasPrefix(p.GetMessage().GetStateReason(), StaleTickReason) {
+		if p.GetMessage().GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT &&
+			strings.HasPrefix(p.GetMessage().GetStateReason(), StaleTickReason) {
 			a.Wake = nil // the tick has no purpose left; a wake that arrived since keeps it
 		}
 	case *agentv1.MessageQuarantined:
@@ -129,7 +137,10 @@ func (a *Agent) apply(ev *journal.Event) error {
 	case *agentv1.AgentDeleted:
 		a.applyControl(p.GetAgent())
 	case *agentv1.DelegationOpened:
-		a.Delegations = append(slices.Clone(a.Delegations), &Delegation{p.GetDelegation(), p.GetChild(), p.GetInitialMessage(), p.GetInherited(), p.GetMaxAuthority()})
+		a.Delegations = append(slices.Clone(a.Delegations), &Delegation{
+			p.GetDelegation(), p.GetChild(),
+			p.GetInitialMessage(), p.GetInherited(), p.GetMaxAuthority(),
+		})
 	case *agentv1.DelegationUpdated:
 		return a.applyDelegation(p.GetDelegation())
 	case *agentv1.DelegationCompleted:
@@ -150,7 +161,8 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 	switch p := ev.Payload.(type) {
 	case *agentv1.TurnStarted:
 		a.OpenTurn = &Turn{Record: p.GetTurn()}
-		a.OpenTurn.heardBefore = a.Conversation.hear(a.Lane.Get(p.GetTurn().GetMessageId()), a.Lane.QueuedAt(p.GetTurn().GetMessageId()), p.GetTurn())
+		a.OpenTurn.heardBefore = a.Conversation.hear(a.Lane.Get(p.GetTurn().GetMessageId()),
+			a.Lane.QueuedAt(p.GetTurn().GetMessageId()), p.GetTurn())
 		a.Transcript.BeginTurn(p.GetTurn().GetTurnId())
 		// The turn's context shows the wake. If the turn fails, the wake is pending
 		// again.
@@ -175,7 +187,8 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 				a.Conversation.replace(s)
 			}
 		}
-		a.Conversation.say(p.GetRound(), a.Transcript.Rounds(), ev.WalSeq, a.Lane.Get(t.Record.GetMessageId()), t.Record)
+		a.Conversation.say(p.GetRound(), a.Transcript.Rounds(), ev.WalSeq, a.Lane.Get(t.Record.GetMessageId()),
+			t.Record)
 		a.Transcript.BeginRound(ev.WalSeq, p.GetRound().GetWorkItemId())
 		t.StartedCalls = nil
 		t.Rounds = append(slices.Clone(t.Rounds), p.GetRound())

@@ -20,11 +20,16 @@ func TestEveryEventIsFolded(t *testing.T) {
 		payload, err := registry.New(eventType)
 		require.NoError(t, err)
 		s := NewState()
-		spawned := &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentSpawned{Agent: &agentv1.Agent{AgentId: "keeper"}}}
+		spawned := &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentSpawned{
+			Agent: &agentv1.Agent{AgentId: "keeper"},
+		}}
 		if eventType != "agent_spawned" {
 			require.NoError(t, s.Apply(spawned))
 		}
-		err = s.Apply(&journal.Event{Namespace: "acme", AgentID: "keeper", Type: eventType, Payload: payload, CreatedAt: time.Unix(1, 0)})
+		err = s.Apply(&journal.Event{
+			Namespace: "acme", AgentID: "keeper", Type: eventType, Payload: payload,
+			CreatedAt: time.Unix(1, 0),
+		})
 		if err != nil { // an empty round belongs to no open turn, and an empty delegation is not open
 			require.NotContains(t, err.Error(), "unknown event", eventType)
 		}
@@ -34,7 +39,13 @@ func TestEveryEventIsFolded(t *testing.T) {
 // An event that Apply does not know is an error that names it.
 func TestAnUnknownEventIsAnError(t *testing.T) {
 	s := NewState()
-	require.NoError(t, s.Apply(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentSpawned{Agent: &agentv1.Agent{AgentId: "keeper"}}}))
-	err := s.Apply(&journal.Event{Namespace: "acme", AgentID: "keeper", Type: "task_completed", Payload: &taskv1.TaskCompleted{}})
+	require.NoError(t,
+		s.Apply(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentSpawned{
+			Agent: &agentv1.Agent{AgentId: "keeper"},
+		}}))
+	err := s.Apply(&journal.Event{
+		Namespace: "acme", AgentID: "keeper", Type: "task_completed",
+		Payload: &taskv1.TaskCompleted{},
+	})
 	require.ErrorContains(t, err, `unknown event "task_completed"`)
 }

@@ -18,8 +18,9 @@ import (
 	"quartet/services/agent/transcript"
 )
 
-// Owners implements journal.Paged: there is a page for each agent, also for a deleted one. An event changes the agent that it is
-// about. When a request gets another turn, it changes also the agent of the turn that the request found before.
+// Owners implements journal.Paged: there is a page for each agent, also for a deleted one. An event changes the agent
+// that it is about. When a request gets another turn, it changes also the agent of the turn that the request found
+// before.
 func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 	touch(pages.Owner{Namespace: ev.Namespace, ID: ev.AgentID})
 	if p, ok := ev.Payload.(*agentv1.TurnStarted); ok {
@@ -52,13 +53,17 @@ func (s *State) Page(o pages.Owner) proto.Message {
 // pageOf returns the page of an agent.
 func (s *State) pageOf(k ref.Agent, a *Agent) *agentv1.AgentPage {
 	p := &agentv1.AgentPage{
-		Agent: a.Record, Lane: a.Lane.Page(), Transcript: a.Transcript.Page(), Briefs: briefsPage(a.Briefs), Conversation: a.Conversation.page(),
-		EndedTurns: slab[agentv1.TurnPage](a.EndedTurns.Len()), EndedTurnsBefore: int64(a.EndedTurns.Dropped()),
-		Decisions: a.Decisions.All(), DecisionsBefore: int64(a.Decisions.Dropped()), PendingTick: a.PendingTick, TickDropped: a.TickDropped,
-		Wake: a.Wake, WokenAt: stamp(a.wokenAt), FactsRevision: a.FactsRevision, ReadySince: stamp(a.ReadySince), FailedTicks: a.failedTicks,
+		Agent: a.Record, Lane: a.Lane.Page(), Transcript: a.Transcript.Page(), Briefs: briefsPage(a.Briefs),
+		Conversation: a.Conversation.page(),
+		EndedTurns:   slab[agentv1.TurnPage](a.EndedTurns.Len()), EndedTurnsBefore: int64(a.EndedTurns.Dropped()),
+		Decisions: a.Decisions.All(), DecisionsBefore: int64(a.Decisions.Dropped()), PendingTick: a.PendingTick,
+		TickDropped: a.TickDropped,
+		Wake:        a.Wake, WokenAt: stamp(a.wokenAt), FactsRevision: a.FactsRevision, ReadySince: stamp(a.ReadySince),
+		FailedTicks:   a.failedTicks,
 		AnsweredTasks: slices.Clone(a.AnsweredTasks),
-		Delegations:   slab[agentv1.DelegationPage](len(a.Delegations)), FirstItem: a.firstItem, Deletion: a.deletion, InheritedContext: a.InheritedContext,
-		Stalls: slab[agentv1.StallPage](len(a.stalls)),
+		Delegations:   slab[agentv1.DelegationPage](len(a.Delegations)), FirstItem: a.firstItem, Deletion: a.deletion,
+		InheritedContext: a.InheritedContext,
+		Stalls:           slab[agentv1.StallPage](len(a.stalls)),
 	}
 	if a.OpenTurn != nil {
 		p.OpenTurn = &agentv1.TurnPage{}
@@ -69,7 +74,8 @@ func (s *State) pageOf(k ref.Agent, a *Agent) *agentv1.AgentPage {
 	}
 	for i, d := range a.Delegations {
 		into := p.GetDelegations()[i]
-		into.Delegation, into.Child, into.InitialMessage, into.InheritedContext, into.MaxAuthority = d.Record, d.Child, d.InitialMessage, d.InheritedContext, d.MaxAuthority
+		into.Delegation, into.Child, into.InitialMessage, into.InheritedContext, into.MaxAuthority = d.Record, d.Child,
+			d.InitialMessage, d.InheritedContext, d.MaxAuthority
 	}
 	for i, st := range a.stalls {
 		into := p.GetStalls()[i]
@@ -122,7 +128,8 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 		}
 		of := RequestOf(k.Namespace, t.GetTurn())
 		if other, ok := s.AcquiredTurns[of]; ok {
-			return fmt.Errorf("agent: the page of %s: turn %s is found by a request that finds turn %s of %s", k.ID, t.GetTurn().GetTurnId(), other.TurnID, other.Agent.ID)
+			return fmt.Errorf("agent: the page of %s: turn %s is found by a request that finds turn %s of %s", k.ID,
+				t.GetTurn().GetTurnId(), other.TurnID, other.Agent.ID)
 		}
 		s.AcquiredTurns[of] = AcquiredTurn{k, t.GetTurn().GetTurnId()}
 	}
@@ -137,8 +144,10 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 func agentFrom(k ref.Agent, p *agentv1.AgentPage) (*Agent, error) {
 	a := &Agent{
 		Namespace: k.Namespace, Record: p.GetAgent(), PendingTick: p.GetPendingTick(), TickDropped: p.GetTickDropped(),
-		Wake: p.GetWake(), wokenAt: timeOf(p.GetWokenAt()), FactsRevision: p.GetFactsRevision(), ReadySince: timeOf(p.GetReadySince()), failedTicks: p.GetFailedTicks(),
-		AnsweredTasks: p.GetAnsweredTasks(), firstItem: p.GetFirstItem(), deletion: p.GetDeletion(), InheritedContext: p.GetInheritedContext(),
+		Wake: p.GetWake(), wokenAt: timeOf(p.GetWokenAt()), FactsRevision: p.GetFactsRevision(),
+		ReadySince: timeOf(p.GetReadySince()), failedTicks: p.GetFailedTicks(),
+		AnsweredTasks: p.GetAnsweredTasks(), firstItem: p.GetFirstItem(), deletion: p.GetDeletion(),
+		InheritedContext: p.GetInheritedContext(),
 	}
 	var err error
 	if a.Lane, err = lane.FromPage(p.GetLane()); err != nil {
@@ -167,14 +176,18 @@ func agentFrom(k ref.Agent, p *agentv1.AgentPage) (*Agent, error) {
 	if a.EndedTurns, err = packed.Restored[*Turn, turnCodec](int(p.GetEndedTurnsBefore()), ended); err != nil {
 		return nil, fmt.Errorf("ended turns: %w", err)
 	}
-	if a.Decisions, err = packed.Restored[*agentv1.Decision, decisionCodec](int(p.GetDecisionsBefore()), p.GetDecisions()); err != nil {
+	if a.Decisions, err = packed.Restored[*agentv1.Decision, decisionCodec](int(p.GetDecisionsBefore()),
+		p.GetDecisions()); err != nil {
 		return nil, fmt.Errorf("decisions: %w", err)
 	}
 	for i, d := range p.GetDelegations() {
 		if d.GetDelegation() == nil {
 			return nil, fmt.Errorf("delegation %d has no record", i)
 		}
-		a.Delegations = append(a.Delegations, &Delegation{d.GetDelegation(), d.GetChild(), d.GetInitialMessage(), d.GetInheritedContext(), d.GetMaxAuthority()})
+		a.Delegations = append(a.Delegations, &Delegation{
+			d.GetDelegation(), d.GetChild(), d.GetInitialMessage(),
+			d.GetInheritedContext(), d.GetMaxAuthority(),
+		})
 	}
 	for _, st := range p.GetStalls() {
 		a.stalls = append(a.stalls, stall{st.GetItemId(), st.GetTurns(), st.GetSince(), st.GetRevision()})

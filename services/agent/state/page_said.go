@@ -42,7 +42,10 @@ func itemNumbered(ids []string, n uint32) (string, error) {
 
 func briefsPage(briefs []briefRef) *agentv1.BriefsPage {
 	n := len(briefs)
-	p := &agentv1.BriefsPage{WalSeqSteps: make([]int64, n), Kinds: make([]agentv1.BriefKind, n), Items: make([]uint32, n)}
+	p := &agentv1.BriefsPage{
+		WalSeqSteps: make([]int64, n), Kinds: make([]agentv1.BriefKind, n),
+		Items: make([]uint32, n),
+	}
 	var items itemTable
 	last := uint64(0)
 	for i, b := range briefs {
@@ -57,7 +60,8 @@ func briefsPage(briefs []briefRef) *agentv1.BriefsPage {
 func briefsFrom(p *agentv1.BriefsPage) ([]briefRef, error) {
 	n := len(p.GetWalSeqSteps())
 	if len(p.GetKinds()) != n || len(p.GetItems()) != n {
-		return nil, fmt.Errorf("there are %d briefs, kinds of %d, and items of %d", n, len(p.GetKinds()), len(p.GetItems()))
+		return nil, fmt.Errorf("there are %d briefs, kinds of %d, and items of %d", n, len(p.GetKinds()),
+			len(p.GetItems()))
 	}
 	briefs, last := make([]briefRef, n), uint64(0)
 	for i, step := range p.GetWalSeqSteps() {
@@ -76,7 +80,8 @@ func (c *Conversation) page() *agentv1.ConversationPage {
 	n := len(c.places)
 	p := &agentv1.ConversationPage{
 		WalSeqSteps: make([]int64, n), Items: make([]uint32, n), ItemIds: c.items,
-		Utterances: slab[agentv1.UtterancePage](len(c.utterances)), Summaries: slab[agentv1.SummaryPage](len(c.summaries)),
+		Utterances: slab[agentv1.UtterancePage](len(c.utterances)),
+		Summaries:  slab[agentv1.SummaryPage](len(c.summaries)),
 	}
 	last := uint64(0)
 	for i, at := range c.places {
@@ -85,12 +90,14 @@ func (c *Conversation) page() *agentv1.ConversationPage {
 	}
 	for i, u := range c.utterances {
 		into := p.GetUtterances()[i]
-		into.Round, into.MessageId, into.Bytes, into.Before = int64(u.Round), u.MessageID, int64(u.Bytes), int64(u.before)
+		into.Round, into.MessageId, into.Bytes, into.Before = int64(u.Round), u.MessageID, int64(u.Bytes),
+			int64(u.before)
 	}
 	for i, s := range c.summaries {
 		into := p.GetSummaries()[i]
 		into.ItemId, into.Round, into.Through, into.TurnId = s.ItemID, int64(s.Round), stamp(s.Through), s.turnID
-		into.Covered, into.Bytes, into.AgentBytes, into.ItemBytes = int64(s.covered), int64(s.bytes), int64(s.agentBytes), int64(s.itemBytes)
+		into.Covered, into.Bytes, into.AgentBytes, into.ItemBytes = int64(s.covered), int64(s.bytes),
+			int64(s.agentBytes), int64(s.itemBytes)
 	}
 	return p
 }
@@ -100,7 +107,8 @@ func conversationFrom(p *agentv1.ConversationPage) (Conversation, error) {
 	var c Conversation
 	n := len(p.GetWalSeqSteps())
 	if len(p.GetItems()) != n || len(p.GetUtterances()) > n {
-		return c, fmt.Errorf("the conversation has %d utterances, items of %d, and %d of which more is known", n, len(p.GetItems()), len(p.GetUtterances()))
+		return c, fmt.Errorf("the conversation has %d utterances, items of %d, and %d of which more is known", n,
+			len(p.GetItems()), len(p.GetUtterances()))
 	}
 	last := uint64(0)
 	for i, step := range p.GetWalSeqSteps() {
@@ -112,7 +120,10 @@ func conversationFrom(p *agentv1.ConversationPage) (Conversation, error) {
 		c.addPlace(last, itemID)
 		if known := i - n + len(p.GetUtterances()); known >= 0 {
 			u := p.GetUtterances()[known]
-			next := Utterance{Round: int(u.GetRound()), MessageID: u.GetMessageId(), Bytes: int(u.GetBytes()), before: int(u.GetBefore()), ItemID: itemID}
+			next := Utterance{
+				Round: int(u.GetRound()), MessageID: u.GetMessageId(), Bytes: int(u.GetBytes()),
+				before: int(u.GetBefore()), ItemID: itemID,
+			}
 			if next.Round < 0 {
 				next.At = last
 			}
@@ -122,7 +133,8 @@ func conversationFrom(p *agentv1.ConversationPage) (Conversation, error) {
 	for _, s := range p.GetSummaries() {
 		c.summaries = append(c.summaries, Summary{
 			ItemID: s.GetItemId(), Round: int(s.GetRound()), Through: timeOf(s.GetThrough()), turnID: s.GetTurnId(),
-			covered: int(s.GetCovered()), bytes: int(s.GetBytes()), agentBytes: int(s.GetAgentBytes()), itemBytes: int(s.GetItemBytes()),
+			covered: int(s.GetCovered()), bytes: int(s.GetBytes()), agentBytes: int(s.GetAgentBytes()),
+			itemBytes: int(s.GetItemBytes()),
 		})
 	}
 	return c, nil

@@ -45,7 +45,10 @@ type keptPage struct {
 // newLife returns a life in which pages are checked after each event.
 func newLife(t *testing.T, seen *pagestest.Seen) *life {
 	into := pagestest.Checked(NewState, 1, seen)
-	return &life{t: t, into: into, state: into.Paged, every: 1, written: map[string]bool{}, evicted: map[agentv1.Lifecycle]int{}}
+	return &life{
+		t: t, into: into, state: into.Paged, every: 1, written: map[string]bool{},
+		evicted: map[agentv1.Lifecycle]int{},
+	}
 }
 
 // on applies events of an agent.
@@ -86,7 +89,10 @@ func (l *life) requirePagesUnchanged() {
 
 func (l *life) spawn(namespace, agentID, inherited string) {
 	l.t.Helper()
-	l.on(namespace, agentID, &agentv1.AgentSpawned{Agent: agentOf(agentID, agentv1.Lifecycle_LIFECYCLE_ACTIVE), Inherited: inherited})
+	l.on(namespace, agentID, &agentv1.AgentSpawned{
+		Agent:     agentOf(agentID, agentv1.Lifecycle_LIFECYCLE_ACTIVE),
+		Inherited: inherited,
+	})
 }
 
 func (l *life) agent(namespace, agentID string) *Agent {
@@ -99,12 +105,20 @@ func agentOf(agentID string, in agentv1.Lifecycle) *agentv1.Agent {
 	if agentID == "child" {
 		visibility = agentv1.Visibility_VISIBILITY_PRIVATE
 	}
-	return &agentv1.Agent{AgentId: agentID, Lifecycle: in, Control: agentv1.Control_CONTROL_RUNNING, Visibility: visibility}
+	return &agentv1.Agent{
+		AgentId: agentID, Lifecycle: in, Control: agentv1.Control_CONTROL_RUNNING,
+		Visibility: visibility,
+	}
 }
 
 // message returns a message of a conversation unless kind says otherwise.
-func message(id string, p agentv1.Priority, state agentv1.MessageState, change ...func(*agentv1.Message)) *agentv1.Message {
-	m := &agentv1.Message{MessageId: id, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Priority: p, State: state, Text: "words of " + id, CreatedAt: timestamppb.New(time.Unix(1000, 5))}
+func message(id string, p agentv1.Priority, state agentv1.MessageState,
+	change ...func(*agentv1.Message),
+) *agentv1.Message {
+	m := &agentv1.Message{
+		MessageId: id, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Priority: p,
+		State: state, Text: "words of " + id, CreatedAt: timestamppb.New(time.Unix(1000, 5)),
+	}
 	for _, c := range change {
 		c(m)
 	}
@@ -117,7 +131,8 @@ func about(itemID string) func(*agentv1.Message) {
 
 func tick(itemID string, revision int64) func(*agentv1.Message) {
 	return func(m *agentv1.Message) {
-		m.Kind, m.Tick = agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK, &agentv1.Tick{Reason: agentv1.TickReason_TICK_REASON_WAKE_HINT, WorkItemId: itemID, Revision: revision}
+		m.Kind, m.Tick = agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK,
+			&agentv1.Tick{Reason: agentv1.TickReason_TICK_REASON_WAKE_HINT, WorkItemId: itemID, Revision: revision}
 	}
 }
 
@@ -134,8 +149,10 @@ const (
 
 func turnOf(id, messageID, itemID, request string) *agentv1.Turn {
 	return &agentv1.Turn{
-		TurnId: id, RunId: "run_" + id, MessageId: messageID, BoundWorkItemId: itemID, Binding: agentv1.Binding_BINDING_MESSAGE,
-		StartedAt: timestamppb.New(time.Unix(7, 0)), AcquireRequestId: request, AcquiredBy: "runner", AcquiredFrom: "shared",
+		TurnId: id, RunId: "run_" + id, MessageId: messageID, BoundWorkItemId: itemID,
+		Binding:   agentv1.Binding_BINDING_MESSAGE,
+		StartedAt: timestamppb.New(time.Unix(7, 0)), AcquireRequestId: request, AcquiredBy: "runner",
+		AcquiredFrom: "shared",
 	}
 }
 
@@ -151,7 +168,9 @@ func call(turnID string, index int32, tool, itemID string) []proto.Message {
 	done := &agentv1.ToolResult{ToolName: tool, CallId: "local", Status: agentv1.ToolStatus_TOOL_STATUS_SUCCESS}
 	return []proto.Message{
 		&agentv1.RoundSubmitted{Round: &agentv1.Round{
-			TurnId: turnID, Index: index, Text: "text", WorkItemId: itemID, ToolCalls: []*agentv1.ToolCall{{Name: tool, Arguments: args}}, LocalToolResults: []*agentv1.ToolResult{done},
+			TurnId: turnID, Index: index, Text: "text", WorkItemId: itemID, ToolCalls: []*agentv1.ToolCall{
+				{Name: tool, Arguments: args},
+			}, LocalToolResults: []*agentv1.ToolResult{done},
 		}},
 		&agentv1.ToolResultRecorded{TurnId: turnID, RoundIndex: index, Result: done, Mutated: true, WorkItemId: itemID},
 	}
@@ -181,7 +200,9 @@ func (l *life) failed() {
 		&agentv1.LocalCallsStarted{TurnId: "t1", RoundIndex: 2, Calls: []*agentv1.ToolCall{{Name: "c"}}},
 		&agentv1.MessageRequeued{Message: message("m3", first, queued)},
 		&agentv1.MessageRequeued{Message: message("m1", normal, queued)},
-		&agentv1.TurnFailed{Turn: ended(l.agent("acme", "keeper").OpenTurn.Record, agentv1.TurnState_TURN_STATE_FAILED)},
+		&agentv1.TurnFailed{
+			Turn: ended(l.agent("acme", "keeper").OpenTurn.Record, agentv1.TurnState_TURN_STATE_FAILED),
+		},
 	)
 }
 
@@ -190,7 +211,10 @@ func (l *life) summarized() {
 	l.on("acme", "keeper",
 		&agentv1.MessageDequeued{Message: message("m2", next, dequeued, about("wi_1"))},
 		&agentv1.TurnStarted{Turn: turnOf("t2", "m2", "wi_1", "r2")},
-		&agentv1.RoundSubmitted{Round: &agentv1.Round{TurnId: "t2", Text: "for the operator", ConversationSummary: &agentv1.ConversationSummary{Text: "s", ThroughTurnId: "t1"}}},
+		&agentv1.RoundSubmitted{Round: &agentv1.Round{
+			TurnId: "t2", Text: "for the operator",
+			ConversationSummary: &agentv1.ConversationSummary{Text: "s", ThroughTurnId: "t1"},
+		}},
 		&agentv1.RoundSettled{TurnId: "t2", PromotedWorkItemId: "wi_1"},
 		&agentv1.BriefWritten{Brief: &agentv1.Brief{Kind: agentv1.BriefKind_BRIEF_KIND_RESULT, WorkItemId: "wi_1"}},
 		&agentv1.BriefWritten{Brief: &agentv1.Brief{Kind: agentv1.BriefKind_BRIEF_KIND_ACK}},
@@ -203,17 +227,22 @@ func (l *life) summarized() {
 // idle is a turn on a tick that makes no progress, and a tick that is quarantined.
 func (l *life) idle() {
 	l.on("acme", "keeper",
-		&agentv1.DecisionRecorded{Decision: &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK}, MessageId: "m5"},
+		&agentv1.DecisionRecorded{
+			Decision:  &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_TICK},
+			MessageId: "m5",
+		},
 		&agentv1.MessageQueued{Message: message("m5", normal, queued, tick("wi_3", 4))},
 		&agentv1.MessageDequeued{Message: message("m5", normal, dequeued, tick("wi_3", 4))},
 		&agentv1.TurnStarted{Turn: turnOf("t3", "m5", "", "")},
 		&agentv1.MessageProcessed{Message: message("m5", normal, processed, tick("wi_3", 4))},
 		&agentv1.TurnCompleted{Turn: ended(turnOf("t3", "m5", "", ""), agentv1.TurnState_TURN_STATE_COMPLETED)},
 		&agentv1.MessageQueued{Message: message("m6", normal, queued, tick("wi_3", 4))},
-		&agentv1.MessageQuarantined{Message: message("m6", normal, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, tick("wi_3", 4))},
+		&agentv1.MessageQuarantined{Message: message("m6", normal, agentv1.MessageState_MESSAGE_STATE_QUARANTINED,
+			tick("wi_3", 4))},
 		&agentv1.TaskAnswered{TaskId: "tsk_1"},
 		&agentv1.MessageQueued{Message: message("m7", normal, queued, tick("", 0))},
-		&agentv1.MessageDropped{Message: message("m7", normal, agentv1.MessageState_MESSAGE_STATE_DROPPED, tick("", 0))},
+		&agentv1.MessageDropped{Message: message("m7", normal, agentv1.MessageState_MESSAGE_STATE_DROPPED,
+			tick("", 0))},
 		&agentv1.AgentWoken{Source: "trigger", SourceId: "trg_2", WaitIds: []string{"wt_1"}},
 	)
 }
@@ -226,12 +255,15 @@ func (l *life) parted() {
 	for _, id := range []string{"dlg_1", "dlg_2"} {
 		l.on("acme", "keeper",
 			&agentv1.DelegationOpened{
-				Delegation: open(id, agentv1.DelegationState_DELEGATION_STATE_OPEN), Child: agentOf("child", agentv1.Lifecycle_LIFECYCLE_ACTIVE),
+				Delegation:     open(id, agentv1.DelegationState_DELEGATION_STATE_OPEN),
+				Child:          agentOf("child", agentv1.Lifecycle_LIFECYCLE_ACTIVE),
 				InitialMessage: "do", Inherited: "view", MaxAuthority: agentv1.Authority_AUTHORITY_EXTERNAL_EVIDENCE,
 			},
 			&agentv1.DelegationUpdated{Delegation: open(id, agentv1.DelegationState_DELEGATION_STATE_OPEN)})
 	}
-	l.on("acme", "keeper", &agentv1.DelegationCompleted{Delegation: open("dlg_1", agentv1.DelegationState_DELEGATION_STATE_COMPLETED)})
+	l.on("acme", "keeper", &agentv1.DelegationCompleted{
+		Delegation: open("dlg_1", agentv1.DelegationState_DELEGATION_STATE_COMPLETED),
+	})
 	l.spawn("acme", "child", "view")
 	l.on("acme", "child",
 		&agentv1.MessageQueued{Message: message("c1", normal, queued)},
@@ -244,7 +276,10 @@ func (l *life) parted() {
 		&agentv1.AgentResumed{Agent: agentOf("child", agentv1.Lifecycle_LIFECYCLE_ACTIVE)},
 		&agentv1.AgentStopped{Agent: agentOf("child", agentv1.Lifecycle_LIFECYCLE_ACTIVE)},
 		&agentv1.AgentStarted{Agent: agentOf("child", agentv1.Lifecycle_LIFECYCLE_ACTIVE)},
-		&agentv1.AgentDeleting{Agent: agentOf("child", agentv1.Lifecycle_LIFECYCLE_DELETING), Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED},
+		&agentv1.AgentDeleting{
+			Agent:   agentOf("child", agentv1.Lifecycle_LIFECYCLE_DELETING),
+			Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED,
+		},
 		&agentv1.AgentDeleted{Agent: agentOf("child", agentv1.Lifecycle_LIFECYCLE_DELETED)},
 	)
 }
@@ -285,14 +320,17 @@ func TestTheStateIsInItsPages(t *testing.T) {
 	require.Equal(t, AcquiredTurn{ref.Agent{Namespace: "other", ID: "keeper"}, "t9"}, l.state.AcquiredTurns[found])
 	again = ended(again, agentv1.TurnState_TURN_STATE_INTERRUPTED)
 	again.EndReason = agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED
-	l.on("other", "keeper", &agentv1.MessageRequeued{Message: message("m9", normal, queued)}, &agentv1.TurnInterrupted{Turn: again})
+	l.on("other", "keeper", &agentv1.MessageRequeued{Message: message("m9", normal, queued)}, &agentv1.TurnInterrupted{
+		Turn: again,
+	})
 	require.NotContains(t, l.state.AcquiredTurns, found)
 	l.summarized()
 	l.idle()
 	l.parted()
 	l.long()
 	l.requirePagesUnchanged()
-	require.Equal(t, []string{"quartet.agent.v1.LanePage.finished"}, seen.Missing(&agentv1.AgentPage{}), "what pages of format 2 have")
+	require.Equal(t, []string{"quartet.agent.v1.LanePage.finished"}, seen.Missing(&agentv1.AgentPage{}),
+		"what pages of format 2 have")
 	for _, eventType := range eventTypes.Types() {
 		require.True(t, l.written[eventType], "%s is in no life", eventType)
 	}
@@ -320,7 +358,10 @@ func TestTheStateIsInItsPagesAfterLong(t *testing.T) {
 			&agentv1.MessageQueued{Message: message(id, normal, queued, about(itemID))},
 			&agentv1.MessageDequeued{Message: message(id, normal, dequeued, about(itemID))},
 			&agentv1.TurnStarted{Turn: turn},
-			&agentv1.RoundSubmitted{Round: &agentv1.Round{TurnId: turn.GetTurnId(), Text: "text", WorkItemId: itemID, ConversationSummary: &agentv1.ConversationSummary{Text: "s"}}},
+			&agentv1.RoundSubmitted{Round: &agentv1.Round{
+				TurnId: turn.GetTurnId(), Text: "text", WorkItemId: itemID,
+				ConversationSummary: &agentv1.ConversationSummary{Text: "s"},
+			}},
 			&agentv1.RoundSettled{TurnId: turn.GetTurnId()},
 			&agentv1.BriefWritten{Brief: &agentv1.Brief{Kind: agentv1.BriefKind_BRIEF_KIND_RESULT, WorkItemId: itemID}},
 			&agentv1.DecisionRecorded{Decision: &agentv1.Decision{WorkItemId: itemID}},
@@ -331,7 +372,10 @@ func TestTheStateIsInItsPagesAfterLong(t *testing.T) {
 	}
 	require.NoError(t, pagestest.RoundTrip(l.state, NewState))
 	l.requirePagesUnchanged()
-	for what, kept := range map[int]int{KeptTurns: l.agent("acme", "keeper").EndedTurns.Len(), KeptDecisions: l.agent("acme", "keeper").Decisions.Len()} {
+	for what, kept := range map[int]int{
+		KeptTurns:     l.agent("acme", "keeper").EndedTurns.Len(),
+		KeptDecisions: l.agent("acme", "keeper").Decisions.Len(),
+	} {
 		require.GreaterOrEqual(t, kept, what)
 		require.Less(t, kept, what+packed.GroupSize)
 	}
@@ -348,26 +392,42 @@ func TestADamagedPageIsAnError(t *testing.T) {
 	l.parted()
 	o := pages.Owner{Namespace: "acme", ID: "keeper"}
 	for want, damage := range map[string]func(*agentv1.AgentPage){
-		`has the record of ""`:                 func(p *agentv1.AgentPage) { p.Agent = nil },
-		`has the record of "other"`:            func(p *agentv1.AgentPage) { p.Agent.AgentId = "other" },
-		"and 0 positions of them":              func(p *agentv1.AgentPage) { p.Lane.QueuedAt = nil },
-		"is there twice, or no id":             func(p *agentv1.AgentPage) { p.Lane.Messages[1] = p.GetLane().GetMessages()[0] },
-		"message 99 of 3 is queued":            func(p *agentv1.AgentPage) { p.Lane.Queued[0] = 99 },
-		"message 99 of 3 is finished":          func(p *agentv1.AgentPage) { p.Lane.Ended, p.Lane.Finished = nil, []uint32{99} },
+		`has the record of ""`:      func(p *agentv1.AgentPage) { p.Agent = nil },
+		`has the record of "other"`: func(p *agentv1.AgentPage) { p.Agent.AgentId = "other" },
+		"and 0 positions of them":   func(p *agentv1.AgentPage) { p.Lane.QueuedAt = nil },
+		"is there twice, or no id": func(p *agentv1.AgentPage) {
+			p.Lane.Messages[1] = p.GetLane().
+				GetMessages()[0]
+		},
+		"message 99 of 3 is queued": func(p *agentv1.AgentPage) { p.Lane.Queued[0] = 99 },
+		"message 99 of 3 is finished": func(p *agentv1.AgentPage) {
+			p.Lane.Ended, p.Lane.Finished = nil,
+				[]uint32{99}
+		},
 		"messages of the lane: 3 open records": func(p *agentv1.AgentPage) { p.Lane.Ended.OpenPlaces = nil },
 		"the open turn: it has no record":      func(p *agentv1.AgentPage) { p.OpenTurn = &agentv1.TurnPage{} },
 		"ended turn 1: it has no record":       func(p *agentv1.AgentPage) { p.EndedTurns[1].Turn = nil },
-		"turn t2 is found by a request":        func(p *agentv1.AgentPage) { p.EndedTurns = append(p.EndedTurns[:1], p.EndedTurns[1], p.EndedTurns[1]) },
-		"delegation 0 has no record":           func(p *agentv1.AgentPage) { p.Delegations[0].Delegation = nil },
-		"are damaged at byte":                  func(p *agentv1.AgentPage) { p.Transcript.Steps = append(p.Transcript.Steps, 0x80) },
-		"and the ends of 1":                    func(p *agentv1.AgentPage) { p.Transcript.TurnEndSteps = p.Transcript.TurnEndSteps[:1] },
-		`turn "t1" has -1 rounds`:              func(p *agentv1.AgentPage) { p.Transcript.TurnRounds[0] = -1 },
-		"the turns have 2 rounds":              func(p *agentv1.AgentPage) { p.Transcript.TurnRounds[1] = 0 },
-		`of 3 was bound to item "wi_2"`:        func(p *agentv1.AgentPage) { p.Transcript.Items["wi_2"].NumberSteps[0] = 3 },
+		"turn t2 is found by a request": func(p *agentv1.AgentPage) {
+			p.EndedTurns = append(p.EndedTurns[:1], p.EndedTurns[1], p.EndedTurns[1])
+		},
+		"delegation 0 has no record": func(p *agentv1.AgentPage) { p.Delegations[0].Delegation = nil },
+		"are damaged at byte": func(p *agentv1.AgentPage) {
+			p.Transcript.Steps = append(p.Transcript.Steps, 0x80)
+		},
+		"and the ends of 1": func(p *agentv1.AgentPage) {
+			p.Transcript.TurnEndSteps = p.Transcript.TurnEndSteps[:1]
+		},
+		`turn "t1" has -1 rounds`: func(p *agentv1.AgentPage) { p.Transcript.TurnRounds[0] = -1 },
+		"the turns have 2 rounds": func(p *agentv1.AgentPage) { p.Transcript.TurnRounds[1] = 0 },
+		`of 3 was bound to item "wi_2"`: func(p *agentv1.AgentPage) {
+			p.Transcript.Items["wi_2"].NumberSteps[0] = 3
+		},
 		"there are 3 briefs, kinds of 0":       func(p *agentv1.AgentPage) { p.Briefs.Kinds = nil },
 		"brief 1: it is about item 9 of 2":     func(p *agentv1.AgentPage) { p.Briefs.Items[1] = 9 },
 		"utterance 0: it is about item 9 of 1": func(p *agentv1.AgentPage) { p.Conversation.Items[0] = 9 },
-		"the conversation has 1 utterances":    func(p *agentv1.AgentPage) { p.Conversation.WalSeqSteps = p.Conversation.WalSeqSteps[:1] },
+		"the conversation has 1 utterances": func(p *agentv1.AgentPage) {
+			p.Conversation.WalSeqSteps = p.Conversation.WalSeqSteps[:1]
+		},
 	} {
 		page, ok := proto.Clone(l.state.Page(o)).(*agentv1.AgentPage)
 		require.True(t, ok)
@@ -386,10 +446,21 @@ func FuzzAPage(f *testing.F) {
 	for _, p := range []*agentv1.AgentPage{
 		{Agent: &agentv1.Agent{AgentId: "keeper"}},
 		{
-			Agent: &agentv1.Agent{AgentId: "keeper"}, Lane: &agentv1.LanePage{Messages: []*agentv1.Message{{MessageId: "m"}}, QueuedAt: []uint64{3}, Queued: []uint32{0}},
-			Transcript:   &agentv1.TranscriptPage{Steps: []byte{7}, TurnIds: []string{"t"}, TurnRounds: []int64{1}, TurnEndSteps: []int64{0}},
-			Conversation: &agentv1.ConversationPage{WalSeqSteps: []int64{3}, Items: []uint32{1}, ItemIds: []string{"wi"}, Utterances: []*agentv1.UtterancePage{{Round: -1}}},
-			Briefs:       &agentv1.BriefsPage{WalSeqSteps: []int64{3}, Items: []uint32{1}, ItemIds: []string{"wi"}, Kinds: []agentv1.BriefKind{1}},
+			Agent: &agentv1.Agent{AgentId: "keeper"}, Lane: &agentv1.LanePage{
+				Messages: []*agentv1.Message{{MessageId: "m"}}, QueuedAt: []uint64{3}, Queued: []uint32{0},
+			},
+			Transcript: &agentv1.TranscriptPage{
+				Steps: []byte{7}, TurnIds: []string{"t"}, TurnRounds: []int64{1},
+				TurnEndSteps: []int64{0},
+			},
+			Conversation: &agentv1.ConversationPage{
+				WalSeqSteps: []int64{3}, Items: []uint32{1},
+				ItemIds: []string{"wi"}, Utterances: []*agentv1.UtterancePage{{Round: -1}},
+			},
+			Briefs: &agentv1.BriefsPage{
+				WalSeqSteps: []int64{3}, Items: []uint32{1}, ItemIds: []string{"wi"},
+				Kinds: []agentv1.BriefKind{1},
+			},
 		},
 	} {
 		b, err := pages.Encode(p)

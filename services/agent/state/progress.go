@@ -41,7 +41,8 @@ type stall struct {
 // nothing are not recorded as mutations.
 func repeatable(tool string) bool {
 	switch tool {
-	case "CreateWorkItem", "UpdateWorkItem", "WaitFor", "CreateWait", "CreateTimer", "CreateExternalTrigger", "SpawnAgent":
+	case "CreateWorkItem", "UpdateWorkItem", "WaitFor", "CreateWait", "CreateTimer", "CreateExternalTrigger",
+		"SpawnAgent":
 		return false
 	}
 	return true
@@ -146,7 +147,10 @@ func (a *Agent) Stalled() []*agentv1.StalledItem {
 	var items []*agentv1.StalledItem
 	for _, s := range a.stalls {
 		if s.turns >= maxStalls {
-			items = append(items, &agentv1.StalledItem{WorkItemId: s.itemID, Turns: s.turns, Since: s.since, Revision: s.revision})
+			items = append(items, &agentv1.StalledItem{
+				WorkItemId: s.itemID, Turns: s.turns, Since: s.since,
+				Revision: s.revision,
+			})
 		}
 	}
 	return items

@@ -40,19 +40,23 @@ func TestD9_WhatIsProgress(t *testing.T) {
 		return func(t *Turn) { t.recordEffect(exec(cmd, output, id)) }
 	}
 	require.False(t, turn(nil), "words")
-	require.True(t, turn(nil, func(tn *Turn) { tn.recordEffect(&agentv1.ToolCall{Name: "UpdateWorkItem"}, nil) }), "a change")
+	require.True(t, turn(nil, func(tn *Turn) { tn.recordEffect(&agentv1.ToolCall{Name: "UpdateWorkItem"}, nil) }),
+		"a change")
 	require.True(t, turn(nil, command("make", "ok", "tsk_1")))
 	require.False(t, turn(nil, command("make", "ok", "tsk_22")), "the same again, whatever its id")
 	require.True(t, turn(nil, command("make", "failed", "tsk_3")), "another result")
 	require.True(t, turn(nil, command("make test", "ok", "tsk_4")), "other arguments")
-	require.False(t, turn(nil, command("make", "ok", "tsk_5"), command("make test", "ok", "tsk_6")), "both were seen within three turns")
+	require.False(t, turn(nil, command("make", "ok", "tsk_5"), command("make test", "ok", "tsk_6")),
+		"both were seen within three turns")
 	require.False(t, turn(nil))
 	require.False(t, turn(nil))
 	require.False(t, turn(nil))
 	require.True(t, turn(nil, command("make", "ok", "tsk_7")), "three turns later it is new")
 
 	local := func(text string, status agentv1.ToolStatus) []*agentv1.Round {
-		return []*agentv1.Round{{LocalToolResults: []*agentv1.ToolResult{{ToolName: "Read", Status: status, SummaryText: text}}}}
+		return []*agentv1.Round{
+			{LocalToolResults: []*agentv1.ToolResult{{ToolName: "Read", Status: status, SummaryText: text}}},
+		}
 	}
 	require.True(t, turn(local("one", agentv1.ToolStatus_TOOL_STATUS_SUCCESS)))
 	require.False(t, turn(local("one", agentv1.ToolStatus_TOOL_STATUS_SUCCESS)))

@@ -29,14 +29,16 @@ const OverReason = "over"
 
 // IsQuestion reports whether a message is the question of a child.
 func IsQuestion(m *agentv1.Message) bool {
-	return m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP && m.GetOrigin() == agentv1.Origin_ORIGIN_CHILD
+	return m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP &&
+		m.GetOrigin() == agentv1.Origin_ORIGIN_CHILD
 }
 
 // Questions returns those of a child's waits that ask its supervisor something: the active waits
 // for an operator (SPEC A14).
 func Questions(waits []*waitingv1.Wait) []*waitingv1.Wait {
 	return slices.DeleteFunc(slices.Clone(waits), func(w *waitingv1.Wait) bool {
-		return w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT || w.GetKind() != waitingv1.WaitKind_WAIT_KIND_OPERATOR ||
+		return w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT ||
+			w.GetKind() != waitingv1.WaitKind_WAIT_KIND_OPERATOR ||
 			w.GetStatus() != waitingv1.WaitStatus_WAIT_STATUS_ACTIVE
 	})
 }
@@ -66,7 +68,10 @@ func (a *Agent) NoteQuestions(env journal.Env, delegationID string, waits []*wai
 		if len(next.GetQuestions()) == MaxQuestions || asks(next, w.GetWaitId()) {
 			continue
 		}
-		next.Questions = append(next.Questions, &agentv1.ChildQuestion{WaitId: w.GetWaitId(), Text: clipQuestion(w.GetReason()), AskedAt: w.GetCreatedAt()})
+		next.Questions = append(next.Questions, &agentv1.ChildQuestion{
+			WaitId: w.GetWaitId(),
+			Text:   clipQuestion(w.GetReason()), AskedAt: w.GetCreatedAt(),
+		})
 		messages = append(messages, a.enqueueOnce(env, questionMessage(d.Record, w))...)
 		changed = true
 	}
@@ -87,9 +92,11 @@ func asks(d *agentv1.Delegation, waitID string) bool {
 func questionMessage(d *agentv1.Delegation, w *waitingv1.Wait) *agentv1.Message {
 	return &agentv1.Message{
 		Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Origin: agentv1.Origin_ORIGIN_CHILD,
-		Text: fmt.Sprintf("Your child agent %s (task %s: %s) waits for your answer. Give it with TaskInput, task_id %s, wait_id %s. It asks:\n%s",
+		Text: fmt.Sprintf("Your child agent %s (task %s: %s) waits for your answer. Give it with TaskInput, task_id "+
+			"%s, wait_id %s. It asks:\n%s",
 			d.GetChildAgentId(), d.GetTaskId(), d.GetLabel(), d.GetTaskId(), w.GetWaitId(), w.GetReason()),
-		CausationId: w.GetWaitId(), TaskId: d.GetTaskId(), WorkItemId: d.GetParentWorkItemId(), CorrelationId: d.GetDelegationId(), DelegationId: d.GetDelegationId(),
+		CausationId: w.GetWaitId(), TaskId: d.GetTaskId(), WorkItemId: d.GetParentWorkItemId(),
+		CorrelationId: d.GetDelegationId(), DelegationId: d.GetDelegationId(),
 	}
 }
 

@@ -63,7 +63,8 @@ func React(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, erro
 		// itself is woken by nothing else, unless a message came with the resolution. A
 		// task result that existed before the wait may have been read long ago, so it
 		// wakes the agent too (SPEC P1).
-		if p.GetWait().GetWorkItemId() == "" && (p.GetCause() == waitingv1.WaitCause_WAIT_CAUSE_TIMER || p.GetCause() == waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT_PRESENT) {
+		if p.GetWait().GetWorkItemId() == "" && (p.GetCause() == waitingv1.WaitCause_WAIT_CAUSE_TIMER ||
+			p.GetCause() == waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT_PRESENT) {
 			return a.wakeByEnd("wait", p.GetWait().GetWaitId()), nil
 		}
 	}
@@ -114,9 +115,12 @@ func (a *Agent) RecordAnswer(env journal.Env, taskID string) []*journal.Event {
 	if taskID == "" || slices.Contains(a.AnsweredTasks, taskID) {
 		return nil
 	}
-	events := []*journal.Event{{AgentID: a.Record.GetAgentId(), TaskID: taskID, Payload: &agentv1.TaskAnswered{TaskId: taskID}}}
+	events := []*journal.Event{{AgentID: a.Record.GetAgentId(), TaskID: taskID, Payload: &agentv1.TaskAnswered{
+		TaskId: taskID,
+	}}}
 	if m := a.Lane.Get(a.MessageIDFor(taskID)); m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED {
-		gone := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, "answered: the call that started the command had its result")
+		gone := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_DROPPED,
+			"answered: the call that started the command had its result")
 		events = append(events, lane.Event(gone, &agentv1.MessageDropped{Message: gone}))
 	}
 	return events
@@ -154,7 +158,10 @@ func (a *Agent) wakeEvents(source, sourceID string, waitIDs []string) []*journal
 	}
 	return []*journal.Event{{
 		Namespace: a.Namespace, AgentID: a.Record.GetAgentId(),
-		Payload: &agentv1.AgentWoken{Source: source, SourceId: sourceID, Coalesced: a.Wake != nil, WaitIds: waitIDs, EndedWaitIds: slices.Clone(before.GetEndedWaitIds())},
+		Payload: &agentv1.AgentWoken{
+			Source: source, SourceId: sourceID, Coalesced: a.Wake != nil, WaitIds: waitIDs,
+			EndedWaitIds: slices.Clone(before.GetEndedWaitIds()),
+		},
 	}}
 }
 
@@ -165,7 +172,9 @@ func (a *Agent) noteFirstItem(namespace, itemID string) []*journal.Event {
 		return nil
 	}
 	return []*journal.Event{{
-		Namespace: namespace, AgentID: a.Record.GetAgentId(), WorkItemID: itemID, Payload: &agentv1.FirstItemNoted{WorkItemId: itemID},
+		Namespace: namespace, AgentID: a.Record.GetAgentId(), WorkItemID: itemID, Payload: &agentv1.FirstItemNoted{
+			WorkItemId: itemID,
+		},
 	}}
 }
 
@@ -176,13 +185,15 @@ func taskResult(t *taskv1.Task, tail string) *agentv1.Message {
 	if t.GetKind() == taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK {
 		// The result is what the child reported, in full; the parent reads nothing else
 		// of the child (SPEC A2).
-		fmt.Fprintf(&b, "Child agent %s (task %s) %s: %s", t.GetChildAgentId(), t.GetTaskId(), text.EnumName(t.GetState()), t.GetLabel())
+		fmt.Fprintf(&b, "Child agent %s (task %s) %s: %s", t.GetChildAgentId(), t.GetTaskId(),
+			text.EnumName(t.GetState()), t.GetLabel())
 		if tail != "" {
 			fmt.Fprintf(&b, "\nIts result:\n%s", tail)
 		}
 		return &agentv1.Message{
 			Kind: agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT, Origin: agentv1.Origin_ORIGIN_TASK, Text: b.String(),
-			CausationId: t.GetTaskId(), TaskId: t.GetTaskId(), WorkItemId: t.GetWorkItemId(), CorrelationId: t.GetDelegationId(), DelegationId: t.GetDelegationId(),
+			CausationId: t.GetTaskId(), TaskId: t.GetTaskId(), WorkItemId: t.GetWorkItemId(),
+			CorrelationId: t.GetDelegationId(), DelegationId: t.GetDelegationId(),
 		}
 	}
 	fmt.Fprintf(&b, "Task %s %s: %s", t.GetTaskId(), text.EnumName(t.GetState()), t.GetLabel())
@@ -209,8 +220,9 @@ func timerTick(p *waitingv1.TimerFired) *agentv1.Message {
 	}
 	return &agentv1.Message{
 		Kind: agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK, Origin: agentv1.Origin_ORIGIN_TIMER, Text: text,
-		CausationId: fmt.Sprintf("%s/%d", t.GetTimerId(), t.GetFireCount()), CorrelationId: t.GetTimerId(), WorkItemId: t.GetWorkItemId(),
-		TimerId: t.GetTimerId(), SourceDescription: t.GetDescription(),
+		CausationId: fmt.Sprintf("%s/%d", t.GetTimerId(), t.GetFireCount()), CorrelationId: t.GetTimerId(),
+		WorkItemId: t.GetWorkItemId(),
+		TimerId:    t.GetTimerId(), SourceDescription: t.GetDescription(),
 	}
 }
 

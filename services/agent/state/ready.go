@@ -18,8 +18,8 @@ type Candidate struct {
 	QueuedAt   uint64              // wal_seq of the event that queued Message; 0 if it is not known
 	Wake       *agentv1.AgentWoken // what woke the agent itself; nil if nothing did
 	NewTrace   bool                // whether the turn begins a trace of its own
-	// Taken is the turn of Message if it was taken before, nil otherwise; it may have ended. With it, ReadySince, NewTrace and Stalled are
-	// not set.
+	// Taken is the turn of Message if it was taken before, nil otherwise; it may have ended. With it, ReadySince,
+	// NewTrace and Stalled are not set.
 	Taken   *agentv1.Turn
 	Stalled []*agentv1.StalledItem // see Agent.Stalled
 }
@@ -30,7 +30,10 @@ func (t *Turn) Candidate(k ref.Agent, a *Agent) *Candidate {
 	taken := proto.CloneOf(t.Record)
 	taken.BoundWorkItemId = taken.GetWorkItemId()
 	m := a.Lane.Get(taken.GetMessageId())
-	return &Candidate{Agent: k, Record: a.Record, Message: m, QueuedAt: a.Lane.QueuedAt(m.GetMessageId()), Wake: t.shownWake, Taken: taken}
+	return &Candidate{
+		Agent: k, Record: a.Record, Message: m, QueuedAt: a.Lane.QueuedAt(m.GetMessageId()),
+		Wake: t.shownWake, Taken: taken,
+	}
 }
 
 // Shown returns the message of a candidate, nil for a nil Candidate.
@@ -48,12 +51,17 @@ func (s *State) FirstReady(namespace string, agentIDs []string, accept func(ref.
 		if a == nil || !a.CanTakeTurn() || !accept(ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}) {
 			return nil
 		}
-		return &Candidate{Agent: ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}, ReadySince: a.ReadySince, Record: a.Record, Message: a.Lane.Head(), QueuedAt: a.Lane.QueuedAt(a.Lane.Head().GetMessageId()), Wake: a.Wake, NewTrace: a.tracedBefore(a.Lane.Head()), Stalled: a.Stalled()}
+		return &Candidate{
+			Agent: ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}, ReadySince: a.ReadySince,
+			Record: a.Record, Message: a.Lane.Head(), QueuedAt: a.Lane.QueuedAt(a.Lane.Head().GetMessageId()),
+			Wake: a.Wake, NewTrace: a.tracedBefore(a.Lane.Head()), Stalled: a.Stalled(),
+		}
 	}
 	var found *Candidate
 	if len(agentIDs) > 0 {
 		for _, agentID := range agentIDs {
-			if o := try(s.Lookup(ref.Agent{Namespace: namespace, ID: agentID})); o != nil && (found == nil || o.ReadySince.Before(found.ReadySince)) {
+			if o := try(s.Lookup(ref.Agent{Namespace: namespace, ID: agentID})); o != nil &&
+				(found == nil || o.ReadySince.Before(found.ReadySince)) {
 				found = o
 			}
 		}
@@ -111,7 +119,8 @@ func (a *Agent) CanTakeTurn() bool {
 
 // IsIdle reports whether the agent could take a turn but has no message.
 func (a *Agent) IsIdle() bool {
-	return a.IsActive() && a.Record.GetControl() == agentv1.Control_CONTROL_RUNNING && a.OpenTurn == nil && a.Lane.Head() == nil
+	return a.IsActive() && a.Record.GetControl() == agentv1.Control_CONTROL_RUNNING && a.OpenTurn == nil &&
+		a.Lane.Head() == nil
 }
 
 func (s *State) removeReady(a *Agent) {

@@ -14,8 +14,8 @@ var _ journal.Retaining = (*State)(nil)
 const (
 	// ShownRounds is how many rounds of an item a context shows.
 	ShownRounds = 8
-	// neededTurns is how many of an agent's newest turns need all their rounds, whatever their age: a context shows what the last ones
-	// that failed tried.
+	// neededTurns is how many of an agent's newest turns need all their rounds, whatever their age: a context shows
+	// what the last ones that failed tried.
 	neededTurns = 16
 	// neededBriefs is how many of an agent's newest briefs are needed, whatever their age.
 	neededBriefs = 16
@@ -23,8 +23,8 @@ const (
 
 // Needs implements journal.Retaining. Needed are
 //   - the events by which those who read from the beginning count agents;
-//   - what later contexts show: messages that are not finished, the utterances in the index of the conversation, current summaries, the rounds
-//     of the newest turns, and the newest rounds of each item that has no report yet;
+//   - what later contexts show: messages that are not finished, the utterances in the index of the conversation,
+//     current summaries, the rounds of the newest turns, and the newest rounds of each item that has no report yet;
 //   - the newest briefs.
 //
 // What all other events say is in the records of the state, or nothing reads it any more.
@@ -39,7 +39,8 @@ func (s *State) Needs(ev *journal.Event, _ time.Time) bool {
 	case *agentv1.MessageQueued:
 		return a.Lane.QueuedAt(p.GetMessage().GetMessageId()) == ev.WalSeq || a.Conversation.indexes(ev.WalSeq)
 	case *agentv1.RoundSubmitted:
-		return a.needsRound(ev.WalSeq, p.GetRound().GetWorkItemId()) || a.Conversation.indexes(ev.WalSeq) || a.summarizes(ev.WalSeq)
+		return a.needsRound(ev.WalSeq, p.GetRound().GetWorkItemId()) || a.Conversation.indexes(ev.WalSeq) ||
+			a.summarizes(ev.WalSeq)
 	case *agentv1.ToolResultRecorded, *agentv1.RoundSettled, *agentv1.LocalCallsStarted:
 		return a.needsRound(ev.WalSeq, ev.WorkItemID)
 	case *agentv1.BriefWritten:
@@ -57,7 +58,11 @@ func (a *Agent) needsRound(walSeq uint64, itemID string) bool {
 		return true
 	}
 	numbers := a.Transcript.ByItem[itemID]
-	if len(numbers) == 0 || slices.ContainsFunc(a.Briefs, func(b briefRef) bool { return b.Kind == agentv1.BriefKind_BRIEF_KIND_RESULT && b.ItemID == itemID }) {
+	if len(numbers) == 0 ||
+		slices.ContainsFunc(a.Briefs, func(b briefRef) bool {
+			return b.Kind == agentv1.BriefKind_BRIEF_KIND_RESULT &&
+				b.ItemID == itemID
+		}) {
 		return false // nobody works on a reported item any more
 	}
 	return walSeq >= a.Transcript.Round(numbers[max(0, len(numbers)-ShownRounds)])[0]

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// KeptTurns is how many turns of an agent are kept in memory at least, and fewer than packed.GroupSize more. Older records are in the
-	// journal and in the event stream.
+	// KeptTurns is how many turns of an agent are kept in memory at least, and fewer than packed.GroupSize more. Older
+	// records are in the journal and in the event stream.
 	KeptTurns = 64
 	// KeptDecisions is the same for the decisions of an agent.
 	KeptDecisions = 100
@@ -45,7 +45,8 @@ type AcquiredTurn struct {
 	TurnID string
 }
 
-// Agent is one agent with its lane and turns. A nil Agent has no delegations. Each field is in the agent's page, see State.Page.
+// Agent is one agent with its lane and turns. A nil Agent has no delegations. Each field is in the agent's page, see
+// State.Page.
 type Agent struct {
 	Namespace     string
 	Record        *agentv1.Agent
@@ -77,8 +78,8 @@ type Agent struct {
 	stalls       []stall // in the order in which they were counted last
 }
 
-// Turn is a turn. Rounds and Settled are nil for ended turns other than the newest keptWithRounds, whose rounds are only in the
-// journal. Each field is in the page of its agent.
+// Turn is a turn. Rounds and Settled are nil for ended turns other than the newest keptWithRounds, whose rounds are
+// only in the journal. Each field is in the page of its agent.
 type Turn struct {
 	Record *agentv1.Turn
 	Rounds []*agentv1.Round
@@ -136,7 +137,8 @@ func (s *State) addAgent(k ref.Agent, a *Agent) {
 func (s *State) Find(namespace, agentID string) (*Agent, error) {
 	a := s.Lookup(ref.Agent{Namespace: namespace, ID: agentID})
 	if a == nil {
-		return nil, fault.NotFound.Newf("agent %q does not exist; SpawnAgent makes one", agentID).With("agent_id", agentID)
+		return nil, fault.NotFound.Newf("agent %q does not exist; SpawnAgent makes one", agentID).
+			With("agent_id", agentID)
 	}
 	return a, nil
 }

@@ -65,8 +65,9 @@ func (a *Agent) SummaryOf(sum *agentv1.ConversationSummary) (Summary, error) {
 	const field = "conversation_summary.through_turn_id"
 	itemID := a.OpenTurn.Record.GetBoundWorkItemId()
 	s := Summary{
-		ItemID: itemID, Round: a.Transcript.Rounds(), Through: a.OpenTurn.Record.GetStartedAt().AsTime(), covered: a.OpenTurn.heardBefore,
-		bytes: len(sum.GetText()) + 2*(strings.Count(sum.GetText(), "\n")+1) + summaryOverhead,
+		ItemID: itemID, Round: a.Transcript.Rounds(), Through: a.OpenTurn.Record.GetStartedAt().AsTime(),
+		covered: a.OpenTurn.heardBefore,
+		bytes:   len(sum.GetText()) + 2*(strings.Count(sum.GetText(), "\n")+1) + summaryOverhead,
 	}
 	current := a.Conversation.summaryAbout(itemID)
 	switch id := sum.GetThroughTurnId(); {
@@ -84,11 +85,13 @@ func (a *Agent) SummaryOf(sum *agentv1.ConversationSummary) (Summary, error) {
 	default:
 		t := a.FindTurn(id)
 		if t == nil {
-			return s, fault.Invalid(field, id, fmt.Sprintf("must be one of the newest %d turns of agent %q", KeptTurns, a.Record.GetAgentId()))
+			return s, fault.Invalid(field, id, fmt.Sprintf("must be one of the newest %d turns of agent %q", KeptTurns,
+				a.Record.GetAgentId()))
 		}
 		s.turnID, s.Through, s.covered = id, t.Record.GetEndedAt().AsTime(), t.heardInAll
 		if current != nil && s.covered < current.covered {
-			return s, fault.Invalid(field, id, fmt.Sprintf("must be %s or a later turn, or empty: the current summary covers what was said through that turn", current.turnID))
+			return s, fault.Invalid(field, id, fmt.Sprintf("must be %s or a later turn, or empty: the current "+
+				"summary covers what was said through that turn", current.turnID))
 		}
 	}
 	s.agentBytes, s.itemBytes = a.Conversation.bytesBefore(s.covered, ""), a.Conversation.bytesBefore(s.covered, itemID)

@@ -31,7 +31,11 @@ func newSpeaker(t require.TestingT) *speaker {
 
 func (p *speaker) apply(payload proto.Message) {
 	p.seq++
-	require.NoError(p.t, p.s.Apply(&journal.Event{Namespace: "n", AgentID: "keeper", WalSeq: p.seq, CreatedAt: time.Unix(int64(p.seq), 0), Payload: payload}))
+	require.NoError(p.t,
+		p.s.Apply(&journal.Event{
+			Namespace: "n", AgentID: "keeper", WalSeq: p.seq,
+			CreatedAt: time.Unix(int64(p.seq), 0), Payload: payload,
+		}))
 }
 
 func (p *speaker) agent() *Agent {
@@ -46,16 +50,25 @@ func (p *speaker) begin(m *agentv1.Message) *agentv1.Turn {
 	if p.agent().Lane.Get(m.GetMessageId()) == nil {
 		p.apply(&agentv1.MessageQueued{Message: m})
 	}
-	t := &agentv1.Turn{TurnId: fmt.Sprint("trn_", p.n), MessageId: m.GetMessageId(), RunId: "run", Binding: agentv1.Binding_BINDING_CURRENT, StartedAt: timestamppb.New(time.Unix(int64(p.seq), 0))}
+	t := &agentv1.Turn{
+		TurnId: fmt.Sprint("trn_", p.n), MessageId: m.GetMessageId(), RunId: "run",
+		Binding: agentv1.Binding_BINDING_CURRENT, StartedAt: timestamppb.New(time.Unix(int64(p.seq), 0)),
+	}
 	if m.GetWorkItemId() != "" {
-		t.Binding, t.BoundWorkItemId, t.WorkItemId = agentv1.Binding_BINDING_MESSAGE, m.GetWorkItemId(), m.GetWorkItemId()
+		t.Binding, t.BoundWorkItemId, t.WorkItemId = agentv1.Binding_BINDING_MESSAGE, m.GetWorkItemId(),
+			m.GetWorkItemId()
 	}
 	p.apply(&agentv1.TurnStarted{Turn: t})
 	return t
 }
 
 func (p *speaker) round(t *agentv1.Turn, text string, sum *agentv1.ConversationSummary) {
-	p.apply(&agentv1.RoundSubmitted{Round: &agentv1.Round{TurnId: t.GetTurnId(), Index: p.agent().OpenTurn.Record.GetRounds(), Text: text, WorkItemId: t.GetWorkItemId(), ConversationSummary: sum}})
+	p.apply(&agentv1.RoundSubmitted{
+		Round: &agentv1.Round{
+			TurnId: t.GetTurnId(), Index: p.agent().OpenTurn.Record.GetRounds(), Text: text,
+			WorkItemId: t.GetWorkItemId(), ConversationSummary: sum,
+		},
+	})
 }
 
 func (p *speaker) end(t *agentv1.Turn) {
@@ -87,7 +100,9 @@ func TestC7_SummariesAreBounded(t *testing.T) {
 			said = append(said, place{item, p.agent().Lane.QueuedAt(turn.GetMessageId())})
 			var sum *agentv1.ConversationSummary
 			if rapid.IntRange(0, 3).Draw(t, "sum up") == 0 {
-				sum = &agentv1.ConversationSummary{Text: strings.Repeat("s", rapid.IntRange(1, MaxSummaryBytes).Draw(t, "bytes"))}
+				sum = &agentv1.ConversationSummary{
+					Text: strings.Repeat("s", rapid.IntRange(1, MaxSummaryBytes).Draw(t, "bytes")),
+				}
 				newest[item] = before
 			}
 			p.round(turn, "", sum)

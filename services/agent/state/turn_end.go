@@ -31,7 +31,8 @@ func (a *Agent) endBrief(env journal.Env, t *agentv1.Turn, events []*journal.Eve
 	if strings.TrimSpace(last) == "" {
 		return nil
 	}
-	return a.briefEvents(env, agentv1.BriefKind_BRIEF_KIND_RESULT, a.briefID(t.GetTurnId(), "final"), text.Shorten(last, maxBriefBytes), "", t.GetTurnId())
+	return a.briefEvents(env, agentv1.BriefKind_BRIEF_KIND_RESULT, a.briefID(t.GetTurnId(), "final"),
+		text.Shorten(last, maxBriefBytes), "", t.GetTurnId())
 }
 
 // promotedIn reports whether a round of the open turn became a report, by the state or by events of the same frame.
@@ -68,7 +69,8 @@ func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []
 	t := proto.CloneOf(a.OpenTurn.Record)
 	t.State, t.EndReason, t.EndedAt = how.State, how.Reason, timestamppb.New(env.Now)
 	events := before
-	if how.State != agentv1.TurnState_TURN_STATE_COMPLETED && how.Reason != agentv1.TurnEndReason_TURN_END_REASON_AGENT_DELETED {
+	if how.State != agentv1.TurnState_TURN_STATE_COMPLETED &&
+		how.Reason != agentv1.TurnEndReason_TURN_END_REASON_AGENT_DELETED {
 		// Messages that were interjected into a run that failed or was aborted are queued
 		// again (SPEC A9): an abort ends the turn's own message only. Each goes to the
 		// front of its band, so the last goes first, and all of them before the turn's
@@ -76,7 +78,8 @@ func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []
 		ids := t.GetInterjectedMessageIds()
 		for i := len(ids) - 1; i >= 0; i-- {
 			if im := a.Lane.Get(ids[i]); im.GetState() == agentv1.MessageState_MESSAGE_STATE_INTERJECTED {
-				q := lane.WithState(im, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, "turn_"+text.EnumName(how.Reason))
+				q := lane.WithState(im, env, agentv1.MessageState_MESSAGE_STATE_QUEUED,
+					"turn_"+text.EnumName(how.Reason))
 				events = append(events, lane.Event(q, &agentv1.MessageRequeued{Message: q}))
 			}
 		}
@@ -100,7 +103,8 @@ func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []
 		}
 		events = append(events, lane.Event(q, &agentv1.MessageRequeued{Message: q}))
 	case how.Requeue:
-		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, fmt.Sprintf("%s, attempt %d of %d", reasonOf(how), m.GetAttempts(), lane.MaxAttempts))
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_QUARANTINED,
+			fmt.Sprintf("%s, attempt %d of %d", reasonOf(how), m.GetAttempts(), lane.MaxAttempts))
 		events = append(events, lane.Event(q, &agentv1.MessageQuarantined{Message: q}))
 	case how.State == agentv1.TurnState_TURN_STATE_ABORTED:
 		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_ABORTED, reasonOf(how))
@@ -131,7 +135,8 @@ func turnPayload(t *agentv1.Turn) proto.Message {
 		return &agentv1.TurnInterrupted{Turn: t}
 	case agentv1.TurnState_TURN_STATE_ABORTED:
 		return &agentv1.TurnAborted{Turn: t}
-	case agentv1.TurnState_TURN_STATE_UNSPECIFIED, agentv1.TurnState_TURN_STATE_OPEN, agentv1.TurnState_TURN_STATE_COMPLETED:
+	case agentv1.TurnState_TURN_STATE_UNSPECIFIED, agentv1.TurnState_TURN_STATE_OPEN,
+		agentv1.TurnState_TURN_STATE_COMPLETED:
 	}
 	return &agentv1.TurnCompleted{Turn: t}
 }

@@ -57,7 +57,8 @@ func CheckHolder(actor journal.Actor, t *agentv1.Turn) error {
 	case t.GetAcquiredFrom() == "" && actor.Caller() == acquired.Caller():
 		return nil
 	}
-	return fault.PermissionDenied.Newf("turn %q was acquired with another credential; use that one, or the run_token that AcquireTurn returned", t.GetTurnId()).
+	return fault.PermissionDenied.Newf("turn %q was acquired with another credential; use that one, or the run_token "+
+		"that AcquireTurn returned", t.GetTurnId()).
 		With("turn_id", t.GetTurnId())
 }
 
@@ -73,17 +74,21 @@ func (s *State) HeldTurn(actor journal.Actor, agentID, turnID, runID string) (*T
 	t := a.FindTurn(turnID)
 	switch {
 	case t == nil && !a.IsActive():
-		return nil, StaleRun(&agentv1.Turn{TurnId: turnID, EndReason: agentv1.TurnEndReason_TURN_END_REASON_AGENT_DELETED}, runID)
+		return nil,
+			StaleRun(&agentv1.Turn{TurnId: turnID, EndReason: agentv1.TurnEndReason_TURN_END_REASON_AGENT_DELETED},
+				runID)
 	case t == nil:
 		return nil, fault.NotFound.Newf("agent %q has no turn %q", agentID, turnID).With("turn_id", turnID)
 	case t.Record.GetRunId() != runID:
 		return nil, StaleRun(t.Record, runID)
 	case CheckHolder(actor, t.Record) != nil:
 		return nil, CheckHolder(actor, t.Record)
-	case t.Record.GetState() == agentv1.TurnState_TURN_STATE_INTERRUPTED, t.Record.GetState() == agentv1.TurnState_TURN_STATE_ABORTED:
+	case t.Record.GetState() == agentv1.TurnState_TURN_STATE_INTERRUPTED,
+		t.Record.GetState() == agentv1.TurnState_TURN_STATE_ABORTED:
 		return nil, StaleRun(t.Record, runID)
 	case t.Record.GetState() != agentv1.TurnState_TURN_STATE_OPEN:
-		return nil, fault.TurnEnded.Newf("turn %q has ended (%s); acquire the next one", turnID, text.EnumName(t.Record.GetEndReason())).
+		return nil, fault.TurnEnded.Newf("turn %q has ended (%s); acquire the next one", turnID,
+			text.EnumName(t.Record.GetEndReason())).
 			With("turn_id", turnID).With("end_reason", text.EnumName(t.Record.GetEndReason()))
 	}
 	return t, nil
@@ -208,7 +213,9 @@ func (a *Agent) interjections(t *agentv1.Turn, but string) (taken []*agentv1.Mes
 
 // Interject gives queued interjections to a turn, except for the message with the id but; those beyond
 // MaxInterjected stay queued. It appends their events to events, and returns the messages.
-func (a *Agent) Interject(env journal.Env, t *agentv1.Turn, but string, events []*journal.Event) ([]*journal.Event, []*agentv1.Message) {
+func (a *Agent) Interject(env journal.Env, t *agentv1.Turn, but string, events []*journal.Event) ([]*journal.Event,
+	[]*agentv1.Message,
+) {
 	var interjected []*agentv1.Message
 	for _, m := range a.interjections(t, but) {
 		i := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_INTERJECTED, "")
@@ -239,7 +246,8 @@ func (a *Agent) tracedBefore(m *agentv1.Message) bool {
 		if n++; n > tracedTurns {
 			break
 		}
-		if t.Record.GetMessageId() != m.GetMessageId() && tracing.SameTrace(t.Record.GetTraceparent(), m.GetTraceparent()) {
+		if t.Record.GetMessageId() != m.GetMessageId() &&
+			tracing.SameTrace(t.Record.GetTraceparent(), m.GetTraceparent()) {
 			return true
 		}
 	}
@@ -261,9 +269,11 @@ func (a *Agent) evictRounds() {
 }
 
 // WatchUpdate returns what a watcher of a run has not been sent yet: new interjections that the turn
-// takes at its next safe point, or the end of the turn. It returns RUN_STALE for another run, NOT_FOUND for a turn that is not
-// in memory, and the error of CheckHolder.
-func (s *State) WatchUpdate(actor journal.Actor, req *agentv1.WatchTurnRequest, announced map[string]bool) (*agentv1.WatchTurnResponse, error) {
+// takes at its next safe point, or the end of the turn. It returns RUN_STALE for another run, NOT_FOUND for a turn that
+// is not in memory, and the error of CheckHolder.
+func (s *State) WatchUpdate(actor journal.Actor, req *agentv1.WatchTurnRequest, announced map[string]bool) (
+	*agentv1.WatchTurnResponse, error,
+) {
 	a, err := s.Find(actor.Namespace, req.GetAgentId())
 	if err != nil {
 		return nil, err
@@ -271,7 +281,8 @@ func (s *State) WatchUpdate(actor journal.Actor, req *agentv1.WatchTurnRequest, 
 	t := a.FindTurn(req.GetTurnId())
 	switch {
 	case t == nil:
-		return nil, fault.NotFound.Newf("agent %q has no turn %q", req.GetAgentId(), req.GetTurnId()).With("turn_id", req.GetTurnId())
+		return nil, fault.NotFound.Newf("agent %q has no turn %q", req.GetAgentId(), req.GetTurnId()).
+			With("turn_id", req.GetTurnId())
 	case t.Record.GetRunId() != req.GetRunId():
 		return nil, StaleRun(t.Record, req.GetRunId())
 	case CheckHolder(actor, t.Record) != nil:

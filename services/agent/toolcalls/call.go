@@ -31,7 +31,9 @@ func (s *Service) Call(ctx context.Context, scope tools.Scope, c *agentv1.ToolCa
 
 // CallAs executes one tool call with the given actor and scope. Refusals are results; CallAs
 // itself does not fail.
-func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope, c *agentv1.ToolCall) (out tools.Outcome) {
+func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope, c *agentv1.ToolCall) (
+	out tools.Outcome,
+) {
 	out.WorkItemID = scope.WorkItemID
 	has, err := s.Profile(ctx, scope.Agent)
 	if err != nil {
@@ -45,7 +47,9 @@ func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope
 	}
 	defer func() { t.Reword(out.Result) }()
 	if !s.may(actor.Role, t) {
-		out.Result = tools.Failed(c, fault.ToolNotAvailable.Newf("tool %q is not for role %s; an agent has it in its turns", c.GetName(), actor.Role).With("tool", c.GetName()).With("role", actor.Role))
+		out.Result = tools.Failed(c,
+			fault.ToolNotAvailable.Newf("tool %q is not for role %s; an agent has it in its turns", c.GetName(),
+				actor.Role).With("tool", c.GetName()).With("role", actor.Role))
 		return out
 	}
 	req, err := t.Request(scope, c.GetArguments())
@@ -89,7 +93,9 @@ func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope
 
 // invoke sends a request and repeats it while the plane is unavailable, until ctx ends: the request
 // id makes that safe, and a restart of one plane must not fail an agent's call.
-func invoke(ctx context.Context, conn grpc.ClientConnInterface, method string, req, reply proto.Message, opts ...grpc.CallOption) error {
+func invoke(ctx context.Context, conn grpc.ClientConnInterface, method string, req, reply proto.Message,
+	opts ...grpc.CallOption,
+) error {
 	for pacer := retry.New(20*time.Millisecond, time.Second); ; {
 		err := conn.Invoke(ctx, method, req, reply, opts...)
 		if err == nil || fault.From(err).Code() != codes.Unavailable {
@@ -108,7 +114,8 @@ func (s *Service) toolSpan(ctx context.Context, t tools.Tool, c *agentv1.ToolCal
 		return s.deps.Tracer.Start(ctx, "")
 	}
 	return s.deps.Tracer.Start(ctx, "execute_tool "+t.Name, trace.WithAttributes(
-		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", t.Name), attribute.String("gen_ai.tool.call.id", c.GetCallId()),
+		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", t.Name),
+		attribute.String("gen_ai.tool.call.id", c.GetCallId()),
 		attribute.String("quartet.plane", t.Plane)))
 }
 

@@ -70,7 +70,8 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	var err error
 	resp.PromotedWorkItemId, err = s.briefs.Deliver(ctx, k, of, round, promotion)
 	if errors.Is(err, fault.RequestIDReused) {
-		err = fault.RequestIDReused.Newf("request_id %s gave the completion another round_text before; use a new one for a new request", req.GetRequestId()).With("request_id", req.GetRequestId())
+		err = fault.RequestIDReused.Newf("request_id %s gave the completion another round_text before; use a new one "+
+			"for a new request", req.GetRequestId()).With("request_id", req.GetRequestId())
 	}
 	return resp, plane.Stored(err) // the item is completed
 }
@@ -79,7 +80,8 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 // only in a turn are they bound to the item.
 func clearBindingNote(r *agentv1.ToolResult) {
 	if note := r.GetResult().GetFields()["binding_note"]; note != nil {
-		r.Result.Fields["binding_note"] = structpb.NewStringValue("The item is in focus. No turn is open: calls that name no work_item_id act on it.")
+		r.Result.Fields["binding_note"] = structpb.NewStringValue("The item is in focus. No turn is open: calls that " +
+			"name no work_item_id act on it.")
 	}
 }
 

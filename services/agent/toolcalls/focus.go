@@ -22,7 +22,9 @@ import (
 // in focus (SPEC A13.2). If the call has a request id, the request memory of this plane records the
 // item before the call is sent. A repetition then names the same item wherever the focus is by then,
 // even if the first call was cut off in between, and gets the first answer of the tool's plane.
-func (s *Service) focus(ctx context.Context, actor rpc.Actor, scope tools.Scope, t tools.Tool, req proto.Message) error {
+func (s *Service) focus(ctx context.Context, actor rpc.Actor, scope tools.Scope, t tools.Tool,
+	req proto.Message,
+) error {
 	itemID, err := s.current(ctx, scope.Agent)
 	if err != nil {
 		return err
@@ -32,12 +34,16 @@ func (s *Service) focus(ctx context.Context, actor rpc.Actor, scope tools.Scope,
 	}
 	// Not plane.Do, which would mark the response as repeated if the item is recorded, although the
 	// call itself may never have been sent.
-	first, _, err := journal.Do(ctx, s.engine.For(scope.Agent.Namespace, scope.Agent.ID), journal.Op[*state.State, *wrapperspb.StringValue]{
-		Method: "CallTool/" + t.Name, Actor: plane.Recorded(actor), AgentID: scope.Agent.ID, RequestID: scope.RequestID, Args: req,
-		Decide: func(*state.State, journal.Env) (journal.Decision[*wrapperspb.StringValue], error) {
-			return journal.Decision[*wrapperspb.StringValue]{Reply: wrapperspb.String(itemID), Remember: true}, t.Focus(proto.Clone(req), itemID)
-		},
-	})
+	first, _, err := journal.Do(ctx, s.engine.For(scope.Agent.Namespace, scope.Agent.ID),
+		journal.Op[*state.State, *wrapperspb.StringValue]{
+			Method: "CallTool/" + t.Name, Actor: plane.Recorded(actor), AgentID: scope.Agent.ID,
+			RequestID: scope.RequestID,
+			Args:      req,
+			Decide: func(*state.State, journal.Env) (journal.Decision[*wrapperspb.StringValue], error) {
+				return journal.Decision[*wrapperspb.StringValue]{Reply: wrapperspb.String(itemID), Remember: true},
+					t.Focus(proto.Clone(req), itemID)
+			},
+		})
 	if err != nil {
 		return err
 	}
@@ -51,7 +57,8 @@ func (s *Service) current(ctx context.Context, k ref.Agent) (string, error) {
 		return "", err
 	}
 	var reply workv1.GetWorkItemResponse
-	err = invoke(rpc.WithActor(ctx, access.AgentActor(k)), conn, workv1.WorkService_GetWorkItem_FullMethodName, &workv1.GetWorkItemRequest{AgentId: k.ID, OmitTodoList: true}, &reply)
+	err = invoke(rpc.WithActor(ctx, access.AgentActor(k)), conn, workv1.WorkService_GetWorkItem_FullMethodName,
+		&workv1.GetWorkItemRequest{AgentId: k.ID, OmitTodoList: true}, &reply)
 	if err != nil && fault.From(err).Code() == codes.InvalidArgument {
 		return "", nil // it was not named and none is in focus
 	}

@@ -31,7 +31,8 @@ func (s *Service) ListTools(ctx context.Context, req *agentv1.ListToolsRequest) 
 		role = rpc.RoleAgent
 	}
 	for i, t := range tools.Specs() {
-		if profile.Has(t.GetFamily()) && s.may(role, tools.Table[i]) && (actor.Tools == "" || actor.Tools.Has(t.GetName())) {
+		if profile.Has(t.GetFamily()) && s.may(role, tools.Table[i]) &&
+			(actor.Tools == "" || actor.Tools.Has(t.GetName())) {
 			resp.Tools = append(resp.Tools, t)
 		}
 	}

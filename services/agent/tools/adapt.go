@@ -56,7 +56,10 @@ func adaptList(args map[string]any, _ time.Duration) {
 
 // commandFields are the fields of ExecCommand's command. In the tool's arguments they
 // stand beside the others.
-var commandFields = []string{"cmd", "argv", "workdir", "env", "tty", "accepts_input", "timeout", "pool", "worker_labels", "limits", "restart_policy"}
+var commandFields = []string{
+	"cmd", "argv", "workdir", "env", "tty", "accepts_input", "timeout", "pool",
+	"worker_labels", "limits", "restart_policy",
+}
 
 // adaptExec moves the command's fields into the command and limits yield_time to what is
 // left of the round's time.

@@ -27,7 +27,8 @@ func (t Tool) missingArgument(args map[string]any) error {
 		}
 	}
 	if len(t.OneOf) > 0 && !slices.ContainsFunc(t.OneOf, func(name string) bool { return args[name] != nil }) {
-		return fault.InvalidArgument.Newf("none of %s is given; give one, if only an empty one", strings.Join(t.OneOf, " and ")).
+		return fault.InvalidArgument.Newf("none of %s is given; give one, if only an empty one",
+			strings.Join(t.OneOf, " and ")).
 			With("field", t.OneOf[0]).WithField(t.OneOf[0], "is required")
 	}
 	return nil
@@ -71,7 +72,8 @@ func durations(args map[string]any, m protoreflect.MessageDescriptor, path strin
 		}
 		d, err := time.ParseDuration(text)
 		if !ok || err != nil {
-			return fault.Invalid(path+name, fmt.Sprint(v), `must be a duration with its units, such as "90s", "15m" or "1h30m"`)
+			return fault.Invalid(path+name, fmt.Sprint(v),
+				`must be a duration with its units, such as "90s", "15m" or "1h30m"`)
 		}
 		args[name] = asSeconds(d)
 	}
@@ -80,7 +82,8 @@ func durations(args map[string]any, m protoreflect.MessageDescriptor, path strin
 
 // asSeconds writes a duration as messages accept it, to the nanosecond.
 func asSeconds(d time.Duration) string {
-	whole := strings.TrimRight(strings.TrimRight(fmt.Sprintf("%d.%09d", d/time.Second, (d%time.Second).Abs()), "0"), ".")
+	whole := strings.TrimRight(strings.TrimRight(fmt.Sprintf("%d.%09d", d/time.Second, (d%time.Second).Abs()), "0"),
+		".")
 	if d < 0 && d > -time.Second {
 		whole = "-" + whole
 	}

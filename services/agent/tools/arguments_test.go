@@ -30,14 +30,17 @@ func prepared(t *testing.T, name string, args map[string]any) (proto.Message, er
 
 // everything is a profile with all families.
 var everything = Profile{
-	agentv1.ToolFamily_TOOL_FAMILY_CORE, agentv1.ToolFamily_TOOL_FAMILY_LOCAL_ENVIRONMENT, agentv1.ToolFamily_TOOL_FAMILY_AGENT_CREATION,
-	agentv1.ToolFamily_TOOL_FAMILY_AUTHORITY_EXPANSION, agentv1.ToolFamily_TOOL_FAMILY_EXTERNAL_TRIGGER, agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+	agentv1.ToolFamily_TOOL_FAMILY_CORE, agentv1.ToolFamily_TOOL_FAMILY_LOCAL_ENVIRONMENT,
+	agentv1.ToolFamily_TOOL_FAMILY_AGENT_CREATION,
+	agentv1.ToolFamily_TOOL_FAMILY_AUTHORITY_EXPANSION, agentv1.ToolFamily_TOOL_FAMILY_EXTERNAL_TRIGGER,
+	agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
 }
 
 // A tool takes a duration with its units, wherever it takes one.
 func TestC4_DurationsWithUnits(t *testing.T) {
 	for text, want := range map[string]time.Duration{
-		"3600s": time.Hour, "1h": time.Hour, "90m": 90 * time.Minute, "1h30m": 90 * time.Minute, "1.5h": 90 * time.Minute,
+		"3600s": time.Hour, "1h": time.Hour, "90m": 90 * time.Minute, "1h30m": 90 * time.Minute,
+		"1.5h":  90 * time.Minute,
 		"250ms": 250 * time.Millisecond, "1.5s": 1500 * time.Millisecond, "0s": 0, "2562047h": 2562047 * time.Hour,
 	} {
 		req, err := prepared(t, "CreateTimer", map[string]any{"after": text, "every": text})
@@ -53,7 +56,8 @@ func TestC4_DurationsWithUnits(t *testing.T) {
 		require.Equal(t, want, req.(*waitingv1.WaitForRequest).GetRecheckAfter().AsDuration(), text)
 		req, err = prepared(t, "ExecCommand", map[string]any{"cmd": "true", "timeout": text, "yield_time": text})
 		require.NoError(t, err, text)
-		require.Equal(t, want, req.(*taskv1.ExecCommandRequest).GetCommand().GetTimeout().AsDuration(), "within the folded command: %s", text)
+		require.Equal(t, want, req.(*taskv1.ExecCommandRequest).GetCommand().GetTimeout().AsDuration(),
+			"within the folded command: %s", text)
 		require.Equal(t, min(want, 45*time.Second), req.(*taskv1.ExecCommandRequest).GetYieldTime().AsDuration(), text)
 		req, err = prepared(t, "board_dispatch_worker", map[string]any{"task_id": "b", "timeout": text})
 		require.NoError(t, err, text)
@@ -89,8 +93,15 @@ func TestC4_DurationsAreExact(t *testing.T) {
 // A todo without a state is pending; one with a state that does not exist is
 // refused by its plane.
 func TestC4_ATodoBeginsPending(t *testing.T) {
-	todos := []any{map[string]any{"text": "a"}, map[string]any{"text": "b", "state": "completed"}, map[string]any{"text": "c", "state": nil}}
-	want := []workv1.TodoState{workv1.TodoState_TODO_STATE_PENDING, workv1.TodoState_TODO_STATE_COMPLETED, workv1.TodoState_TODO_STATE_PENDING}
+	todos := []any{
+		map[string]any{"text": "a"},
+		map[string]any{"text": "b", "state": "completed"},
+		map[string]any{"text": "c", "state": nil},
+	}
+	want := []workv1.TodoState{
+		workv1.TodoState_TODO_STATE_PENDING, workv1.TodoState_TODO_STATE_COMPLETED,
+		workv1.TodoState_TODO_STATE_PENDING,
+	}
 	req, err := prepared(t, "CreateWorkItem", map[string]any{"objective": "x", "todo_list": todos})
 	require.NoError(t, err)
 	for i, todo := range req.(*workv1.CreateWorkItemRequest).GetTodoList() {
@@ -101,13 +112,19 @@ func TestC4_ATodoBeginsPending(t *testing.T) {
 	for i, todo := range req.(*workv1.UpdateWorkItemRequest).GetTodoList().GetItems() {
 		require.Equal(t, want[i], todo.GetState())
 	}
-	for _, bad := range []any{[]any{"a"}, []any{map[string]any{"text": "a", "state": "done"}}, "a", map[string]any{"text": "a"}} {
+	for _, bad := range []any{
+		[]any{"a"},
+		[]any{map[string]any{"text": "a", "state": "done"}},
+		"a",
+		map[string]any{"text": "a"},
+	} {
 		_, err := prepared(t, "UpdateWorkItem", map[string]any{"todo_list": bad})
 		require.Error(t, err, "%v", bad)
 	}
 	for _, spec := range Specs() {
 		if spec.GetName() == "CreateWorkItem" || spec.GetName() == "UpdateWorkItem" {
-			raw, err := json.Marshal(spec.GetInputSchema().GetFields()["properties"].GetStructValue().GetFields()["todo_list"].GetStructValue().AsMap())
+			raw, err := json.Marshal(spec.GetInputSchema().GetFields()["properties"].GetStructValue().
+				GetFields()["todo_list"].GetStructValue().AsMap())
 			require.NoError(t, err)
 			require.Contains(t, string(raw), `"required":["text"]`)
 			require.Contains(t, string(raw), `"default":"pending"`)
@@ -131,12 +148,25 @@ func TestC4_AWriteSaysWhat(t *testing.T) {
 // What a plane refuses is said in the words of the tool that was called.
 func TestX5_RefusalsSpeakOfTools(t *testing.T) {
 	for _, c := range []struct{ tool, said, want string }{
-		{"TaskStatus", `agent k has no task tsk_1; ListTasks with include_terminal shows what it has`, `agent k has no task tsk_1; TaskList with include_terminal shows what it has`},
+		{
+			"TaskStatus", `agent k has no task tsk_1; ListTasks with include_terminal shows what it has`,
+			`agent k has no task tsk_1; TaskList with include_terminal shows what it has`,
+		},
 		{"SpawnAgent", `stop one with StopTask`, `stop one with TaskStop`},
-		{"SpawnAgent", `workspace_mode "WORKSPACE_MODE_EXPLICIT_ROOT" must be inherit or worktree`, `workspace_mode "explicit_root" must be inherit or worktree`},
-		{"board_update", `operations[0].op "OPERATION_KIND_UNSPECIFIED" must be one of the ten operations of UpdateBoard`, `operations[0].op "" must be one of the ten operations of board_update`},
+		{
+			"SpawnAgent", `workspace_mode "WORKSPACE_MODE_EXPLICIT_ROOT" must be inherit or worktree`,
+			`workspace_mode "explicit_root" must be inherit or worktree`,
+		},
+		{
+			"board_update",
+			`operations[0].op "OPERATION_KIND_UNSPECIFIED" must be one of the ten operations of UpdateBoard`,
+			`operations[0].op "" must be one of the ten operations of board_update`,
+		},
 		{"board_get", `board_id is required`, `board_id is required`},
-		{"board_get", `session "k" has no board "ListTasks"; ListBoards shows more`, `session "k" has no board "ListTasks"; board_list shows more`},
+		{
+			"board_get", `session "k" has no board "ListTasks"; ListBoards shows more`,
+			`session "k" has no board "ListTasks"; board_list shows more`,
+		},
 		{"ExecCommand", `command.timeout is 0s; it must be 1ms to 24h`, `timeout is 0s; it must be 1ms to 24h`},
 		{"HomeRead", `no file "GetTask TASK_STATE_QUEUED" here`, `no file "GetTask TASK_STATE_QUEUED" here`},
 	} {

@@ -23,10 +23,13 @@ var boardTable = []Tool{
 	},
 	{
 		Name: "board_create", former: "agent_task_create", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Create a board: a graph of steps that workers execute. Choose board_id and wal_name yourself. Give no status: a step is ready once the steps it depends on are completed. Nothing runs before board_dispatch_worker.",
-		Plane:       "board", Method: boardv1.BoardService_CreateBoard_FullMethodName,
+		Description: "Create a board: a graph of steps that workers execute. Choose board_id and wal_name yourself. " +
+			"Give no status: a step is ready once the steps it depends on are completed. Nothing runs before " +
+			"board_dispatch_worker.",
+		Plane: "board", Method: boardv1.BoardService_CreateBoard_FullMethodName,
 		NewRequest: newMessage[boardv1.CreateBoardRequest], NewResponse: newMessage[boardv1.CreateBoardResponse],
-		Mutates: true, Required: []string{"board_id", "wal_name", "title", "steps"}, adapt: adaptBoard, shape: shapeBoard,
+		Mutates: true, Required: []string{"board_id", "wal_name", "title", "steps"}, adapt: adaptBoard,
+		shape: shapeBoard,
 	},
 	{
 		Name: "board_get", former: "agent_task_get", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
@@ -39,12 +42,15 @@ var boardTable = []Tool{
 		Name: "board_list", former: "agent_task_list", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
 		Description: "List your boards, by default the active ones.",
 		Plane:       "board", Method: boardv1.BoardService_ListBoards_FullMethodName,
-		NewRequest: newMessage[boardv1.ListBoardsRequest], NewResponse: newMessage[boardv1.ListBoardsResponse], shape: shapeBoard,
+		NewRequest: newMessage[boardv1.ListBoardsRequest], NewResponse: newMessage[boardv1.ListBoardsResponse],
+		shape: shapeBoard,
 	},
 	{
 		Name: "board_update", former: "agent_task_update", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Change a board by a list of operations, all of them or none: update_task, add_step, update_step, delete_step, add_dependency, remove_dependency, cancel_step, reopen_step, block_board, reopen_board.",
-		Plane:       "board", Method: boardv1.BoardService_UpdateBoard_FullMethodName,
+		Description: "Change a board by a list of operations, all of them or none: update_task, add_step, " +
+			"update_step, delete_step, add_dependency, remove_dependency, cancel_step, reopen_step, block_board, " +
+			"reopen_board.",
+		Plane: "board", Method: boardv1.BoardService_UpdateBoard_FullMethodName,
 		NewRequest: newMessage[boardv1.UpdateBoardRequest], NewResponse: newMessage[boardv1.UpdateBoardResponse],
 		Mutates: true, Required: []string{"board_id", "operations"}, adapt: adaptPatch, shape: shapePatch,
 	},
@@ -57,8 +63,10 @@ var boardTable = []Tool{
 	},
 	{
 		Name: "board_update_step", former: "agent_task_update_step", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Set the status of a board's step yourself: a ready one to completed, a pending or ready one to blocked, failed or cancelled, a held one to blocked, completed or failed, a blocked or failed one back to pending.",
-		Plane:       "board", Method: boardv1.BoardService_UpdateStep_FullMethodName,
+		Description: "Set the status of a board's step yourself: a ready one to completed, a pending or ready one to " +
+			"blocked, failed or cancelled, a held one to blocked, completed or failed, a blocked or failed one back " +
+			"to pending.",
+		Plane: "board", Method: boardv1.BoardService_UpdateStep_FullMethodName,
 		NewRequest: newMessage[boardv1.UpdateStepRequest], NewResponse: newMessage[boardv1.UpdateStepResponse],
 		Mutates: true, Required: []string{"board_id", "step_id", "status"}, adapt: adaptBoard, shape: shapeBoard,
 	},
@@ -71,52 +79,62 @@ var boardTable = []Tool{
 	},
 	{
 		Name: "board_fail", former: "agent_task_fail", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Give a board up as failed: its workers are stopped first, then every step that has not ended fails. It never changes again.",
-		Plane:       "board", Method: boardv1.BoardService_FailBoard_FullMethodName,
+		Description: "Give a board up as failed: its workers are stopped first, then every step that has not ended " +
+			"fails. It never changes again.",
+		Plane: "board", Method: boardv1.BoardService_FailBoard_FullMethodName,
 		NewRequest: newMessage[boardv1.FailBoardRequest], NewResponse: newMessage[boardv1.FailBoardResponse],
 		Mutates: true, Required: []string{"board_id", "reason"}, adapt: adaptBoard, shape: shapeBoard,
 	},
 	{
 		Name: "board_cancel", former: "agent_task_cancel", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Give a board up: its workers are stopped first, then every step that has not ended is cancelled. It never changes again.",
-		Plane:       "board", Method: boardv1.BoardService_CancelBoard_FullMethodName,
+		Description: "Give a board up: its workers are stopped first, then every step that has not ended is " +
+			"cancelled. It never changes again.",
+		Plane: "board", Method: boardv1.BoardService_CancelBoard_FullMethodName,
 		NewRequest: newMessage[boardv1.CancelBoardRequest], NewResponse: newMessage[boardv1.CancelBoardResponse],
 		Mutates: true, Required: []string{"board_id"}, adapt: adaptBoard, shape: shapeBoard,
 	},
 	{
 		Name: "board_dispatch_worker", former: "agent_dispatch_worker", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Send one worker of a pool to one ready step of a board, or to one of allowed_step_ids. It claims, works and reports by itself; with wait you get what came of it, else read the board later. A pool without a free worker refuses.",
-		Plane:       "board", Method: boardv1.BoardService_DispatchWorker_FullMethodName,
+		Description: "Send one worker of a pool to one ready step of a board, or to one of allowed_step_ids. It " +
+			"claims, works and reports by itself; with wait you get what came of it, else read the board later. A " +
+			"pool without a free worker refuses.",
+		Plane: "board", Method: boardv1.BoardService_DispatchWorker_FullMethodName,
 		NewRequest: newMessage[boardv1.DispatchWorkerRequest], NewResponse: newMessage[boardv1.DispatchWorkerResponse],
 		Mutates: true, Required: []string{"board_id"}, adapt: adaptDispatch, shape: shapeDispatch,
 	},
 	{
 		Name: "board_cancel_run", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Stop one run of a worker, named by run_id (claimed_by_run_id of its step). The step that it holds fails with the reason worker_cancelled and can be reopened.",
-		Plane:       "board", Method: boardv1.BoardService_CancelWorkerRun_FullMethodName,
-		NewRequest: newMessage[boardv1.CancelWorkerRunRequest], NewResponse: newMessage[boardv1.CancelWorkerRunResponse],
-		Mutates: true, Required: []string{"board_id", "run_id"}, adapt: adaptBoard, shape: shapeBoard,
+		Description: "Stop one run of a worker, named by run_id (claimed_by_run_id of its step). The step that it " +
+			"holds fails with the reason worker_cancelled and can be reopened.",
+		Plane: "board", Method: boardv1.BoardService_CancelWorkerRun_FullMethodName,
+		NewRequest:  newMessage[boardv1.CancelWorkerRunRequest],
+		NewResponse: newMessage[boardv1.CancelWorkerRunResponse],
+		Mutates:     true, Required: []string{"board_id", "run_id"}, adapt: adaptBoard, shape: shapeBoard,
 	},
 	{
 		Name: "board_open_dispatch", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
-		Description: "Let every free worker of a pool claim ready steps of a board, each in a run of its own, until board_close_dispatch. A run that exceeds step_timeout (default 1h) is stopped and its step fails.",
-		Plane:       "board", Method: boardv1.BoardService_OpenStandingDispatch_FullMethodName,
-		NewRequest: newMessage[boardv1.OpenStandingDispatchRequest], NewResponse: newMessage[boardv1.OpenStandingDispatchResponse],
-		Mutates: true, Required: []string{"board_id"}, adapt: adaptDispatch, shape: shapeDispatch,
+		Description: "Let every free worker of a pool claim ready steps of a board, each in a run of its own, until " +
+			"board_close_dispatch. A run that exceeds step_timeout (default 1h) is stopped and its step fails.",
+		Plane: "board", Method: boardv1.BoardService_OpenStandingDispatch_FullMethodName,
+		NewRequest:  newMessage[boardv1.OpenStandingDispatchRequest],
+		NewResponse: newMessage[boardv1.OpenStandingDispatchResponse],
+		Mutates:     true, Required: []string{"board_id"}, adapt: adaptDispatch, shape: shapeDispatch,
 	},
 	{
 		Name: "board_close_dispatch", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
 		Description: "Close a standing dispatch: nothing more is claimed under it, and its runs continue.",
 		Plane:       "board", Method: boardv1.BoardService_CloseStandingDispatch_FullMethodName,
-		NewRequest: newMessage[boardv1.CloseStandingDispatchRequest], NewResponse: newMessage[boardv1.CloseStandingDispatchResponse],
-		Mutates: true, Required: []string{"board_id", "dispatch_id"}, adapt: adaptBoard, shape: shapeBoard,
+		NewRequest:  newMessage[boardv1.CloseStandingDispatchRequest],
+		NewResponse: newMessage[boardv1.CloseStandingDispatchResponse],
+		Mutates:     true, Required: []string{"board_id", "dispatch_id"}, adapt: adaptBoard, shape: shapeBoard,
 	},
 	{
 		Name: "board_list_dispatches", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
 		Description: "List the standing dispatches of a board that are open, with their ids.",
 		Plane:       "board", Method: boardv1.BoardService_ListStandingDispatches_FullMethodName,
-		NewRequest: newMessage[boardv1.ListStandingDispatchesRequest], NewResponse: newMessage[boardv1.ListStandingDispatchesResponse],
-		Required: []string{"board_id"}, adapt: adaptBoard, shape: shapeBoard,
+		NewRequest:  newMessage[boardv1.ListStandingDispatchesRequest],
+		NewResponse: newMessage[boardv1.ListStandingDispatchesResponse],
+		Required:    []string{"board_id"}, adapt: adaptBoard, shape: shapeBoard,
 	},
 	{
 		Name: "board_list_workers", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
@@ -176,7 +194,8 @@ func shapeBoard(properties map[string]*structpb.Value) {
 
 func shapePatch(properties map[string]*structpb.Value) {
 	shapeBoard(properties)
-	fields := properties["operations"].GetStructValue().GetFields()["items"].GetStructValue().GetFields()["properties"].GetStructValue().GetFields()["fields"]
+	fields := properties["operations"].GetStructValue().GetFields()["items"].GetStructValue().
+		GetFields()["properties"].GetStructValue().GetFields()["fields"]
 	unwrapSteps(fields.GetStructValue().GetFields()["properties"].GetStructValue().GetFields(), "depends_on_step_ids")
 }
 

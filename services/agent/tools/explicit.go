@@ -13,7 +13,10 @@ import (
 // message that has them. Messages omit such fields, and a model could not tell "not complete" or
 // "empty" from "unknown" (SPEC C4.7).
 var explicit = map[protoreflect.FullName][]explicitFields{
-	fullName(&workv1.PlanArtifact{}):          {{show: []protoreflect.Name{"bytes"}, unless: isProblem}, {show: []protoreflect.Name{"preview", "preview_complete"}, unless: hasNoPreview}},
+	fullName(&workv1.PlanArtifact{}): {
+		{show: []protoreflect.Name{"bytes"}, unless: isProblem},
+		{show: []protoreflect.Name{"preview", "preview_complete"}, unless: hasNoPreview},
+	},
 	fullName(&taskv1.SendTaskInputResponse{}): {{show: []protoreflect.Name{"accepted_input"}}},
 }
 

@@ -34,25 +34,34 @@ func TestC4_APlanThatIsCutOrEmpty(t *testing.T) {
 	}
 	shown := func(plan *workv1.PlanArtifact) map[string]any {
 		one := resultOf(t, "GetWorkItem", &workv1.GetWorkItemResponse{WorkItem: item(plan)})["work_item"].(map[string]any)["plan_artifact"]
-		list := resultOf(t, "ListWorkItems", &workv1.ListWorkItemsResponse{WorkItems: []*workv1.WorkItem{item(nil), item(plan)}})["work_items"].([]any)
+		list := resultOf(t, "ListWorkItems", &workv1.ListWorkItemsResponse{
+			WorkItems: []*workv1.WorkItem{item(nil), item(plan)},
+		})["work_items"].([]any)
 		require.NotContains(t, list[0], "plan_artifact", "what was not looked at stays unknown")
 		require.Equal(t, one, list[1].(map[string]any)["plan_artifact"])
 		return one.(map[string]any)
 	}
 	require.Equal(t, map[string]any{"path": "/p", "sha256": "x", "bytes": 0.0, "preview": "", "preview_complete": true},
 		shown(&workv1.PlanArtifact{Path: "/p", Sha256: "x", PreviewComplete: true}), "an empty plan")
-	require.Equal(t, map[string]any{"path": "/p", "sha256": "x", "bytes": 4000.0, "preview": "begin", "preview_complete": false},
+	require.Equal(t, map[string]any{
+		"path": "/p", "sha256": "x", "bytes": 4000.0, "preview": "begin",
+		"preview_complete": false,
+	},
 		shown(&workv1.PlanArtifact{Path: "/p", Sha256: "x", Bytes: 4000, Preview: "begin"}), "a plan that is cut")
 	require.Equal(t, map[string]any{"path": "/p", "sha256": "x", "bytes": 4000.0},
 		shown(&workv1.PlanArtifact{Path: "/p", Sha256: "x", Bytes: 4000}), "one that a list describes without its text")
-	require.Equal(t, map[string]any{"path": "/p", "problem": "missing"}, shown(&workv1.PlanArtifact{Path: "/p", Problem: "missing"}))
+	require.Equal(t, map[string]any{"path": "/p", "problem": "missing"},
+		shown(&workv1.PlanArtifact{Path: "/p", Problem: "missing"}))
 }
 
 func TestT3_ARefusedInputSaysSo(t *testing.T) {
 	require.Equal(t, map[string]any{"accepted_input": false, "input_target": "stdin", "reason": "input_not_accepted"},
 		resultOf(t, "TaskInput", &taskv1.SendTaskInputResponse{InputTarget: "stdin", Reason: "input_not_accepted"}))
 	require.Equal(t, map[string]any{"accepted_input": true, "input_target": "stdin", "bytes_written": 3.0},
-		resultOf(t, "TaskInput", &taskv1.SendTaskInputResponse{AcceptedInput: true, InputTarget: "stdin", BytesWritten: 3}))
+		resultOf(t, "TaskInput", &taskv1.SendTaskInputResponse{
+			AcceptedInput: true, InputTarget: "stdin",
+			BytesWritten: 3,
+		}))
 }
 
 // Every field that is to be shown exists and is one value without presence.
@@ -72,8 +81,14 @@ func TestExplicitFieldsExist(t *testing.T) {
 
 // The handle of a child is the response's own, the same over every interface.
 func TestA1_TheHandleOfASpawn(t *testing.T) {
-	handle := &taskv1.TaskHandle{TaskId: "tsk_1", TaskKind: taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK, Status: taskv1.TaskState_TASK_STATE_RUNNING}
+	handle := &taskv1.TaskHandle{
+		TaskId: "tsk_1", TaskKind: taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK,
+		Status: taskv1.TaskState_TASK_STATE_RUNNING,
+	}
 	require.Equal(t, map[string]any{"task_id": "tsk_1", "task_kind": "child_agent_task", "status": "running"},
-		resultOf(t, "SpawnAgent", &agentv1.SpawnAgentResponse{AgentId: "a", TaskId: "tsk_1", TaskHandle: handle})["task_handle"])
+		resultOf(t, "SpawnAgent", &agentv1.SpawnAgentResponse{
+			AgentId: "a", TaskId: "tsk_1",
+			TaskHandle: handle,
+		})["task_handle"])
 	require.NotContains(t, resultOf(t, "SpawnAgent", &agentv1.SpawnAgentResponse{AgentId: "a"}), "task_handle")
 }

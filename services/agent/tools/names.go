@@ -33,7 +33,8 @@ var translations = sync.OnceValue(func() map[string]string {
 func addEnumNames(v map[string]string, m protoreflect.MessageDescriptor) {
 	for i := range m.Fields().Len() {
 		fd := m.Fields().Get(i)
-		if below := fd.Message(); below != nil && below != m && strings.HasPrefix(string(below.FullName()), "quartet.") {
+		if below := fd.Message(); below != nil && below != m &&
+			strings.HasPrefix(string(below.FullName()), "quartet.") {
 			addEnumNames(v, below)
 		}
 		if fd.Enum() == nil {
@@ -49,9 +50,10 @@ func addEnumNames(v map[string]string, m protoreflect.MessageDescriptor) {
 	}
 }
 
-// Translate puts a text of a plane into the words of tools: names of methods become names of tools, names of enum values become the
-// values that arguments have, and for ExecCommand command.FIELD becomes FIELD. References to documents are removed. Text between
-// double quotes is the caller's and is kept, unless it is nothing but the name of an enum value.
+// Translate puts a text of a plane into the words of tools: names of methods become names of tools, names of enum
+// values become the values that arguments have, and for ExecCommand command.FIELD becomes FIELD. References to
+// documents are removed. Text between double quotes is the caller's and is kept, unless it is nothing but the name of
+// an enum value.
 func (t Tool) Translate(text string) string {
 	text = citation.ReplaceAllString(text, "")
 	parts := strings.Split(text, `"`)

@@ -109,7 +109,11 @@ func TestC5_OutputSchemasAllowEveryResult(t *testing.T) {
 		for _, mutated := range []bool{false, true} {
 			out := Outcome{Mutated: mutated, Result: &agentv1.ToolResult{
 				ToolName: tool.Name, Status: StatusSuccess, SummaryText: "succeeded",
-				Result: &structpb.Struct{Fields: map[string]*structpb.Value{"text": structpb.NewStringValue(strings.Repeat("x", MaxResult))}},
+				Result: &structpb.Struct{
+					Fields: map[string]*structpb.Value{
+						"text": structpb.NewStringValue(strings.Repeat("x", MaxResult)),
+					},
+				},
 			}}
 			FitResult(&out, call, 0)
 			require.NoError(t, allows(out.Result), tool.Name)
@@ -117,11 +121,15 @@ func TestC5_OutputSchemasAllowEveryResult(t *testing.T) {
 		// The schema says something: it refuses what the tool never returns.
 		require.Error(t, allows(&agentv1.ToolResult{ToolName: tool.Name, SummaryText: "no status"}), tool.Name)
 		wrong := &structpb.Struct{Fields: map[string]*structpb.Value{}}
-		for name := range spec.GetOutputSchema().GetFields()["properties"].GetStructValue().GetFields()["result"].GetStructValue().GetFields()["properties"].GetStructValue().GetFields() {
+		for name := range spec.GetOutputSchema().GetFields()["properties"].GetStructValue().
+			GetFields()["result"].GetStructValue().GetFields()["properties"].GetStructValue().GetFields() {
 			wrong.Fields[name] = structpb.NewNullValue()
 		}
 		require.NotEmpty(t, wrong.GetFields(), tool.Name)
-		require.Error(t, allows(&agentv1.ToolResult{ToolName: tool.Name, Status: StatusSuccess, SummaryText: "x", Result: wrong}), tool.Name)
+		require.Error(t, allows(&agentv1.ToolResult{
+			ToolName: tool.Name, Status: StatusSuccess, SummaryText: "x",
+			Result: wrong,
+		}), tool.Name)
 	}
 }
 
@@ -131,7 +139,9 @@ func TestA15_AResultSaysThatHistoryWasRemoved(t *testing.T) {
 		false: "ListRounds succeeded: 1 rounds",
 		true:  "ListRounds succeeded: 1 rounds; older ones were removed because of their age and cannot be read",
 	} {
-		got, err := Succeeded(&agentv1.ToolCall{CallId: "c"}, Tool{Name: "ListRounds"}, &agentv1.ListRoundsResponse{Rounds: []*agentv1.Round{{}}, HistoryRemoved: removed})
+		got, err := Succeeded(&agentv1.ToolCall{CallId: "c"}, Tool{Name: "ListRounds"}, &agentv1.ListRoundsResponse{
+			Rounds: []*agentv1.Round{{}}, HistoryRemoved: removed,
+		})
 		require.NoError(t, err)
 		require.Equal(t, want, got.GetSummaryText())
 	}

@@ -29,7 +29,8 @@ func (p Profile) Names() []string {
 func (p Profile) Find(name string) (Tool, error) {
 	t, ok := Named(name)
 	if !ok || !p.Has(t.Family) {
-		return Tool{}, fault.ToolNotAvailable.Newf("tool %q is not available; the tools are %s", name, strings.Join(p.Names(), ", ")).With("tool", name)
+		return Tool{}, fault.ToolNotAvailable.Newf("tool %q is not available; the tools are %s", name,
+			strings.Join(p.Names(), ", ")).With("tool", name)
 	}
 	return t, nil
 }

@@ -26,7 +26,8 @@ const MaxNesting = 32
 // CheckNesting refuses a struct that is nested too deep.
 func CheckNesting(field string, s *structpb.Struct) error {
 	if deeper(structpb.NewStructValue(s), MaxNesting) {
-		return fault.Invalid(field, fmt.Sprintf("nested more than %d deep", MaxNesting), fmt.Sprintf("must be nested at most %d deep", MaxNesting))
+		return fault.Invalid(field, fmt.Sprintf("nested more than %d deep", MaxNesting),
+			fmt.Sprintf("must be nested at most %d deep", MaxNesting))
 	}
 	return nil
 }
@@ -123,7 +124,8 @@ func (t Tool) TakesFocus(req proto.Message) bool {
 // none is in focus, it refuses a request that needs an item; others are then about the agent itself.
 func (t Tool) Focus(req proto.Message, itemID string) error {
 	if _, needs := req.(*workv1.CompleteWorkItemRequest); needs && itemID == "" {
-		return fault.Invalid("work_item_id", "", "must be given, or PickWorkItem called before: no work item is in focus")
+		return fault.Invalid("work_item_id", "",
+			"must be given, or PickWorkItem called before: no work item is in focus")
 	}
 	set(req, "work_item_id", itemID, true)
 	return nil
@@ -140,7 +142,8 @@ func (t Tool) unbound(req proto.Message) error {
 	case *waitingv1.WaitForRequest:
 		r.Own = true
 	case *workv1.GetWorkItemRequest, *workv1.UpdateWorkItemRequest, *workv1.CompleteWorkItemRequest:
-		return fault.Invalid("work_item_id", "", "must be given: this turn is bound to no work item; PickWorkItem binds it to one")
+		return fault.Invalid("work_item_id", "", "must be given: this turn is bound to no work item; PickWorkItem "+
+			"binds it to one")
 	}
 	return nil
 }

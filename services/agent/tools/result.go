@@ -33,8 +33,9 @@ func CompletedTask(r *agentv1.ToolResult) string {
 // ReportMissing returns the warning about a completion in a round without text (SPEC W7).
 func ReportMissing() *structpb.Struct {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{
-		"kind":    structpb.NewStringValue("report_missing"),
-		"message": structpb.NewStringValue("The round has no text, so the work item has no report; completing it again with text adds one."),
+		"kind": structpb.NewStringValue("report_missing"),
+		"message": structpb.NewStringValue("The round has no text, so the work item has no report; completing it " +
+			"again with text adds one."),
 	}}
 }
 
@@ -115,11 +116,14 @@ func cutShort(t Tool, reply proto.Message) *agentv1.ToolError {
 	}
 	switch {
 	case task.GetState() == taskv1.TaskState_TASK_STATE_INTERRUPTED:
-		return &agentv1.ToolError{Kind: "task_interrupted", RecoveryHint: "Whether the command had an effect is unknown, and it is not run again. Check what it did before you run it once more."}
+		return &agentv1.ToolError{Kind: "task_interrupted", RecoveryHint: "Whether the command had an effect is " +
+			"unknown, and it is not run again. Check what it did before you run it once more."}
 	case task.GetState() == taskv1.TaskState_TASK_STATE_CANCELLED:
-		return &agentv1.ToolError{Kind: "task_cancelled", RecoveryHint: "The command was stopped on request. Run it again only if it is still wanted."}
+		return &agentv1.ToolError{Kind: "task_cancelled", RecoveryHint: "The command was stopped on request. Run it " +
+			"again only if it is still wanted."}
 	case task.GetEndReason() == taskv1.TaskEndReason_TASK_END_REASON_TIMEOUT:
-		return &agentv1.ToolError{Kind: "task_timed_out", RecoveryHint: "Run it again with a longer timeout, or split it."}
+		return &agentv1.ToolError{Kind: "task_timed_out", RecoveryHint: "Run it again with a longer timeout, or " +
+			"split it."}
 	}
 	return nil
 }
@@ -166,7 +170,8 @@ func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 		task = about.GetTask()
 	}
 	end := text.EnumName(task.GetState())
-	if s := task.GetState(); s == taskv1.TaskState_TASK_STATE_INTERRUPTED || s == taskv1.TaskState_TASK_STATE_CANCELLED {
+	if s := task.GetState(); s == taskv1.TaskState_TASK_STATE_INTERRUPTED ||
+		s == taskv1.TaskState_TASK_STATE_CANCELLED {
 		end = "was " + end
 	}
 	if Unchanged(reply) {
@@ -174,7 +179,8 @@ func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 	}
 	switch list := listOf(reply.ProtoReflect().Descriptor()); {
 	case !t.Mutates && task == nil && list != "" && subject(result) == "":
-		return fmt.Sprintf("%s succeeded: %d %s", t.Name, len(result.GetFields()[list].GetListValue().GetValues()), strings.ReplaceAll(list, "_", " "))
+		return fmt.Sprintf("%s succeeded: %d %s", t.Name, len(result.GetFields()[list].GetListValue().GetValues()),
+			strings.ReplaceAll(list, "_", " "))
 	case task.GetEndedAt() == nil:
 		return t.Name + " succeeded" + subject(result)
 	case task.GetEndMessage() != "":
@@ -196,7 +202,14 @@ func subject(result *structpb.Struct) string {
 	if id := result.GetFields()["agent_id"].GetStringValue(); id != "" {
 		return ": " + id
 	}
-	for _, at := range [][2]string{{"work_item", "work_item_id"}, {"wait", "wait_id"}, {"handle", "task_id"}, {"task", "task_id"}, {"trigger", "trigger_id"}, {"timer", "timer_id"}} {
+	for _, at := range [][2]string{
+		{"work_item", "work_item_id"},
+		{"wait", "wait_id"},
+		{"handle", "task_id"},
+		{"task", "task_id"},
+		{"trigger", "trigger_id"},
+		{"timer", "timer_id"},
+	} {
 		if id := result.GetFields()[at[0]].GetStructValue().GetFields()[at[1]].GetStringValue(); id != "" {
 			return ": " + id
 		}
@@ -220,7 +233,8 @@ func Failed(c *agentv1.ToolCall, err error) *agentv1.ToolResult {
 	f := fault.From(err)
 	e := &agentv1.ToolError{
 		Kind: strings.ToLower(string(f.Reason())), Message: f.Message(), RecoveryHint: hint(f.Reason()),
-		Retryable: f.Code() == codes.Unavailable || f.Code() == codes.Aborted || f.Code() == codes.DeadlineExceeded || f.Code() == codes.ResourceExhausted,
+		Retryable: f.Code() == codes.Unavailable || f.Code() == codes.Aborted || f.Code() == codes.DeadlineExceeded ||
+			f.Code() == codes.ResourceExhausted,
 	}
 	if len(f.Metadata()) > 0 {
 		e.Details = &structpb.Struct{Fields: map[string]*structpb.Value{}}
@@ -228,7 +242,10 @@ func Failed(c *agentv1.ToolCall, err error) *agentv1.ToolResult {
 			e.Details.Fields[k] = structpb.NewStringValue(v)
 		}
 	}
-	return &agentv1.ToolResult{CallId: c.GetCallId(), ToolName: c.GetName(), Status: StatusError, SummaryText: f.Message(), Error: e}
+	return &agentv1.ToolResult{
+		CallId: c.GetCallId(), ToolName: c.GetName(), Status: StatusError,
+		SummaryText: f.Message(), Error: e,
+	}
 }
 
 // hints tell a model how to continue, where the documentation of a reason addresses

@@ -50,7 +50,8 @@ func FitResult(out *Outcome, c *agentv1.ToolCall, taken int) int {
 			out.Result.Error.Details = nil
 		}
 		out.Result.Result = &structpb.Struct{Fields: map[string]*structpb.Value{
-			"dropped": structpb.NewStringValue(fmt.Sprintf("the result had %d bytes where %d were left; the call was done, do not repeat it", size, most)),
+			"dropped": structpb.NewStringValue(fmt.Sprintf("the result had %d bytes where %d were left; the call was "+
+				"done, do not repeat it", size, most)),
 		}}
 	} else {
 		warnings := out.Result.GetWarnings()

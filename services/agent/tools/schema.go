@@ -189,7 +189,8 @@ func shapeUpdate(properties map[string]*structpb.Value) {
 // shapeGet replaces the property omit_todo_list by its opposite, include_todo_list.
 func shapeGet(properties map[string]*structpb.Value) {
 	delete(properties, "omit_todo_list")
-	setDescription(properties, "include_todo_list", "boolean", "Whether the checklist comes too; it does unless this is false.")
+	setDescription(properties, "include_todo_list", "boolean", "Whether the checklist comes too; it does unless this "+
+		"is false.")
 }
 
 // shapeList renames the property page_size to limit, and removes omit_plan_previews: lists have no
@@ -212,7 +213,8 @@ func shapeExec(properties map[string]*structpb.Value) {
 
 // shapeTodos describes the state of a todo as optional.
 func shapeTodos(properties map[string]*structpb.Value) {
-	state := properties["todo_list"].GetStructValue().GetFields()["items"].GetStructValue().GetFields()["properties"].GetStructValue().GetFields()["state"]
+	state := properties["todo_list"].GetStructValue().GetFields()["items"].GetStructValue().
+		GetFields()["properties"].GetStructValue().GetFields()["state"]
 	state.GetStructValue().Fields["default"] = structpb.NewStringValue("pending")
 }
 
@@ -223,7 +225,8 @@ func shapeSpawn(properties map[string]*structpb.Value) {
 	for _, own := range []string{"parent_agent_id", "workspace_root", "template"} {
 		delete(properties, own)
 	}
-	setDescription(properties, "agent_id", "string", "public_named: the new agent's id, required. Leave it out for a private_child.")
+	setDescription(properties, "agent_id", "string", "public_named: the new agent's id, required. Leave it out for a "+
+		"private_child.")
 }
 
 // shapeAgentGet describes agent_id: without it the call is about the caller.

@@ -64,31 +64,40 @@ var Table = slices.Concat(coreTable, boardTable)
 var coreTable = []Tool{
 	{
 		Name: "CreateWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Create a durable work item: an objective that outlives this conversation. Use it only for a genuinely separate objective with a life of its own; refine the current one with UpdateWorkItem. The item gets a plan file of its own, whose path the result names: keep the plan there with file tools, and progress in todo_list. Creating does not focus; call PickWorkItem for that.",
-		Plane:       "work", Method: workv1.WorkService_CreateWorkItem_FullMethodName,
+		Description: "Create a durable work item: an objective that outlives this conversation. Use it only for a " +
+			"genuinely separate objective with a life of its own; refine the current one with UpdateWorkItem. The " +
+			"item gets a plan file of its own, whose path the result names: keep the plan there with file tools, and " +
+			"progress in todo_list. Creating does not focus; call PickWorkItem for that.",
+		Plane: "work", Method: workv1.WorkService_CreateWorkItem_FullMethodName,
 		NewRequest: newMessage[workv1.CreateWorkItemRequest], NewResponse: newMessage[workv1.CreateWorkItemResponse],
 		Mutates: true, Required: []string{"objective"}, adapt: adaptCreate, shape: shapeTodos,
 	},
 	{
 		Name: "PickWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Put the focus on an open work item; further calls are bound to it unless they name another. Give a reason when you leave an item that is still runnable. A blocked or waiting item may be picked to look at it; that does not make it runnable.",
-		Plane:       "work", Method: workv1.WorkService_PickWorkItem_FullMethodName,
+		Description: "Put the focus on an open work item; further calls are bound to it unless they name another. " +
+			"Give a reason when you leave an item that is still runnable. A blocked or waiting item may be picked to " +
+			"look at it; that does not make it runnable.",
+		Plane: "work", Method: workv1.WorkService_PickWorkItem_FullMethodName,
 		NewRequest: newMessage[workv1.PickWorkItemRequest], NewResponse: newMessage[workv1.PickWorkItemResponse],
 		Mutates: true, Required: []string{"work_item_id"},
 	},
 	{
 		Name: "UpdateWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Refine a work item, by default the one of this turn: objective, plan_status, todo_list, or a blocker. todo_list replaces the whole checklist. blocked_by says why work stands still and releases the focus; recheck_at reminds you once. null clears either. For new waits use WaitFor, which also wakes you.",
-		Plane:       "work", Method: workv1.WorkService_UpdateWorkItem_FullMethodName,
+		Description: "Refine a work item, by default the one of this turn: objective, plan_status, todo_list, or a " +
+			"blocker. todo_list replaces the whole checklist. blocked_by says why work stands still and releases the " +
+			"focus; recheck_at reminds you once. null clears either. For new waits use WaitFor, which also wakes you.",
+		Plane: "work", Method: workv1.WorkService_UpdateWorkItem_FullMethodName,
 		NewRequest: newMessage[workv1.UpdateWorkItemRequest], NewResponse: newMessage[workv1.UpdateWorkItemResponse],
 		Mutates: true, bound: true, focused: true, adapt: adaptUpdate, shape: shapeUpdate,
 	},
 	{
 		Name: "CompleteWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Complete a work item, by default the one of this turn. Write the report for the operator as your text in this same reply: it becomes the item's one report. Complete one item a reply.",
-		Plane:       "work", Method: workv1.WorkService_CompleteWorkItem_FullMethodName,
-		NewRequest: newMessage[workv1.CompleteWorkItemRequest], NewResponse: newMessage[workv1.CompleteWorkItemResponse],
-		Mutates: true, bound: true,
+		Description: "Complete a work item, by default the one of this turn. Write the report for the operator as " +
+			"your text in this same reply: it becomes the item's one report. Complete one item a reply.",
+		Plane: "work", Method: workv1.WorkService_CompleteWorkItem_FullMethodName,
+		NewRequest:  newMessage[workv1.CompleteWorkItemRequest],
+		NewResponse: newMessage[workv1.CompleteWorkItemResponse],
+		Mutates:     true, bound: true,
 	},
 	{
 		Name: "GetWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
@@ -99,22 +108,26 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "ListWorkItems", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "List your work items by a filter. Plans are shown by path, size and hash; GetWorkItem shows the beginning of one.",
-		Plane:       "work", Method: workv1.WorkService_ListWorkItems_FullMethodName,
+		Description: "List your work items by a filter. Plans are shown by path, size and hash; GetWorkItem shows " +
+			"the beginning of one.",
+		Plane: "work", Method: workv1.WorkService_ListWorkItems_FullMethodName,
 		NewRequest: newMessage[workv1.ListWorkItemsRequest], NewResponse: newMessage[workv1.ListWorkItemsResponse],
 		adapt: adaptList, shape: shapeList,
 	},
 	{
 		Name: "WaitFor", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Wait for an operator (a child: for its supervisor), a task's result, an outside event or a time, and end this turn. It attaches to the work item of this turn, else to you. You are woken when it happens; the blocker of an outside event is yours to clear with UpdateWorkItem when you have looked at it.",
-		Plane:       "waiting", Method: waitingv1.WaitingService_WaitFor_FullMethodName,
+		Description: "Wait for an operator (a child: for its supervisor), a task's result, an outside event or a " +
+			"time, and end this turn. It attaches to the work item of this turn, else to you. You are woken when it " +
+			"happens; the blocker of an outside event is yours to clear with UpdateWorkItem when you have looked at it.",
+		Plane: "waiting", Method: waitingv1.WaitingService_WaitFor_FullMethodName,
 		NewRequest: newMessage[waitingv1.WaitForRequest], NewResponse: newMessage[waitingv1.WaitForResponse],
 		Mutates: true, bound: true, focused: true, Required: []string{"reason", "wake"},
 	},
 	{
 		Name: "CreateWait", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Register interest in something outside without stopping: it is counted and shows on the item, and blocks nothing.",
-		Plane:       "waiting", Method: waitingv1.WaitingService_CreateWait_FullMethodName,
+		Description: "Register interest in something outside without stopping: it is counted and shows on the item, " +
+			"and blocks nothing.",
+		Plane: "waiting", Method: waitingv1.WaitingService_CreateWait_FullMethodName,
 		NewRequest: newMessage[waitingv1.CreateWaitRequest], NewResponse: newMessage[waitingv1.CreateWaitResponse],
 		Mutates: true, bound: true,
 	},
@@ -127,22 +140,26 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "CreateExternalTrigger", Family: agentv1.ToolFamily_TOOL_FAMILY_EXTERNAL_TRIGGER,
-		Description: "Make a secret URL that an outside system can POST to. Wait for it with WaitFor wake external and its id as resource. Hand the URL only to whom you want to be woken by.",
-		Plane:       "waiting", Method: waitingv1.WaitingService_CreateExternalTrigger_FullMethodName,
-		NewRequest: newMessage[waitingv1.CreateExternalTriggerRequest], NewResponse: newMessage[waitingv1.CreateExternalTriggerResponse],
-		Mutates: true, bound: true,
+		Description: "Make a secret URL that an outside system can POST to. Wait for it with WaitFor wake external " +
+			"and its id as resource. Hand the URL only to whom you want to be woken by.",
+		Plane: "waiting", Method: waitingv1.WaitingService_CreateExternalTrigger_FullMethodName,
+		NewRequest:  newMessage[waitingv1.CreateExternalTriggerRequest],
+		NewResponse: newMessage[waitingv1.CreateExternalTriggerResponse],
+		Mutates:     true, bound: true,
 	},
 	{
 		Name: "CancelExternalTrigger", Family: agentv1.ToolFamily_TOOL_FAMILY_EXTERNAL_TRIGGER,
 		Description: "Revoke a trigger: its URL is refused from now on.",
 		Plane:       "waiting", Method: waitingv1.WaitingService_CancelExternalTrigger_FullMethodName,
-		NewRequest: newMessage[waitingv1.CancelExternalTriggerRequest], NewResponse: newMessage[waitingv1.CancelExternalTriggerResponse],
-		Mutates: true, Required: []string{"trigger_id"},
+		NewRequest:  newMessage[waitingv1.CancelExternalTriggerRequest],
+		NewResponse: newMessage[waitingv1.CancelExternalTriggerResponse],
+		Mutates:     true, Required: []string{"trigger_id"},
 	},
 	{
 		Name: "CreateTimer", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Be sent a message at a time, once or repeatedly. It stops nothing; to stand still until a time use WaitFor wake timer.",
-		Plane:       "waiting", Method: waitingv1.WaitingService_CreateTimer_FullMethodName,
+		Description: "Be sent a message at a time, once or repeatedly. It stops nothing; to stand still until a time " +
+			"use WaitFor wake timer.",
+		Plane: "waiting", Method: waitingv1.WaitingService_CreateTimer_FullMethodName,
 		NewRequest: newMessage[waitingv1.CreateTimerRequest], NewResponse: newMessage[waitingv1.CreateTimerResponse],
 		Mutates: true, bound: true,
 	},
@@ -155,34 +172,54 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "ReadConversation", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Read back what operators, channels and your supervisor said to you and what you answered, newest first. A context shows only the newest part. Find older parts by words (contains), by time (since, until) or by work_item_id. A page may be empty although next_page_token is set; then go on with it. history_removed: what was said before was removed because of its age.",
-		Plane:       "agent", Method: agentv1.AgentService_ListConversation_FullMethodName,
-		NewRequest: newMessage[agentv1.ListConversationRequest], NewResponse: newMessage[agentv1.ListConversationResponse],
+		Description: "Read back what operators, channels and your supervisor said to you and what you answered, " +
+			"newest first. A context shows only the newest part. Find older parts by words (contains), by time " +
+			"(since, until) or by work_item_id. A page may be empty although next_page_token is set; then go on with " +
+			"it. history_removed: what was said before was removed because of its age.",
+		Plane: "agent", Method: agentv1.AgentService_ListConversation_FullMethodName,
+		NewRequest:  newMessage[agentv1.ListConversationRequest],
+		NewResponse: newMessage[agentv1.ListConversationResponse],
 	},
 	{
 		Name: "ListRounds", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Read back your own rounds, newest first: texts, calls with their arguments, and results. Name a turn_id or a work_item_id, and a small page_size, since results are long. history_removed: older rounds were removed because of their age.",
-		Plane:       "agent", Method: agentv1.AgentService_ListRounds_FullMethodName,
+		Description: "Read back your own rounds, newest first: texts, calls with their arguments, and results. Name " +
+			"a turn_id or a work_item_id, and a small page_size, since results are long. history_removed: older " +
+			"rounds were removed because of their age.",
+		Plane: "agent", Method: agentv1.AgentService_ListRounds_FullMethodName,
 		NewRequest: newMessage[agentv1.ListRoundsRequest], NewResponse: newMessage[agentv1.ListRoundsResponse],
 	},
 	{
 		Name: "AgentGet", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Read how an agent stands: identity, lifecycle, posture with its reason, focus, waits, visible children. Without agent_id it is you.",
-		Plane:       "agent", Method: agentv1.AgentService_GetAgent_FullMethodName,
+		Description: "Read how an agent stands: identity, lifecycle, posture with its reason, focus, waits, visible " +
+			"children. Without agent_id it is you.",
+		Plane: "agent", Method: agentv1.AgentService_GetAgent_FullMethodName,
 		NewRequest: newMessage[agentv1.GetAgentRequest], NewResponse: newMessage[agentv1.GetAgentResponse],
 		anyAgent: true, shape: shapeAgentGet,
 	},
 	{
 		Name: ToolSpawnAgent, Family: agentv1.ToolFamily_TOOL_FAMILY_AGENT_CREATION,
-		Description: "Create another reasoning context. private_child (the default) is a bounded delegation: give initial_message, the handoff that says what to do, which constraints matter and what to return; you get agent_id and task_handle. Supervise it with TaskStatus, TaskOutput, TaskInput for follow-ups and TaskStop; its result comes back as a task result for the work item that is current now. When it asks something you get a message, also while you wait for its task; answer with TaskInput. Spawning blocks nothing: go on, or WaitFor wake task_result with the task id as resource. context fork shows it a bounded view of your current item; fresh only the initial_message. workspace_mode worktree gives it a git worktree of your repository on a branch of its own: unchanged it goes with the child, changed it is kept and the result says where. public_named makes a long-lived agent of its own under agent_id, without a handle.",
-		Plane:       "agent", Method: agentv1.AgentService_SpawnAgent_FullMethodName,
+		Description: "Create another reasoning context. private_child (the default) is a bounded delegation: give " +
+			"initial_message, the handoff that says what to do, which constraints matter and what to return; you get " +
+			"agent_id and task_handle. Supervise it with TaskStatus, TaskOutput, TaskInput for follow-ups and " +
+			"TaskStop; its result comes back as a task result for the work item that is current now. When it asks " +
+			"something you get a message, also while you wait for its task; answer with TaskInput. Spawning blocks " +
+			"nothing: go on, or WaitFor wake task_result with the task id as resource. context fork shows it a " +
+			"bounded view of your current item; fresh only the initial_message. workspace_mode worktree gives it a " +
+			"git worktree of your repository on a branch of its own: unchanged it goes with the child, changed it is " +
+			"kept and the result says where. public_named makes a long-lived agent of its own under agent_id, " +
+			"without a handle.",
+		Plane: "agent", Method: agentv1.AgentService_SpawnAgent_FullMethodName,
 		NewRequest: newMessage[agentv1.SpawnAgentRequest], NewResponse: newMessage[agentv1.SpawnAgentResponse],
 		Mutates: true, anyAgent: true, shape: shapeSpawn,
 	},
 	{
 		Name: "ExecCommand", Family: agentv1.ToolFamily_TOOL_FAMILY_LOCAL_ENVIRONMENT,
-		Description: "Run a command: cmd for a shell line, or argv for a program and its arguments. Short ones answer their output; what takes longer than yield_time goes on as a task, whose handle you get: follow it with TaskOutput, or end the turn with WaitFor wake task_result and its id as resource. Commands are usually confined: they write below the workspace, in $HOME and in $TMPDIR, do not see other files, and reach no server of the machine that they run on.",
-		Plane:       "task", Method: taskv1.TaskService_ExecCommand_FullMethodName,
+		Description: "Run a command: cmd for a shell line, or argv for a program and its arguments. Short ones " +
+			"answer their output; what takes longer than yield_time goes on as a task, whose handle you get: follow " +
+			"it with TaskOutput, or end the turn with WaitFor wake task_result and its id as resource. Commands are " +
+			"usually confined: they write below the workspace, in $HOME and in $TMPDIR, do not see other files, and " +
+			"reach no server of the machine that they run on.",
+		Plane: "task", Method: taskv1.TaskService_ExecCommand_FullMethodName,
 		NewRequest: newMessage[taskv1.ExecCommandRequest], NewResponse: newMessage[taskv1.ExecCommandResponse],
 		Mutates: true, bound: true, adapt: adaptExec, shape: shapeExec,
 	},
@@ -194,8 +231,9 @@ var coreTable = []Tool{
 	},
 	{
 		Name: toolTaskStatus, Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Read how a task stands. Its output is TaskOutput's. A command that was interrupted, stopped or out of time is an error whose details have the task.",
-		Plane:       "task", Method: taskv1.TaskService_GetTask_FullMethodName,
+		Description: "Read how a task stands. Its output is TaskOutput's. A command that was interrupted, stopped or " +
+			"out of time is an error whose details have the task.",
+		Plane: "task", Method: taskv1.TaskService_GetTask_FullMethodName,
 		NewRequest: newMessage[taskv1.GetTaskRequest], NewResponse: newMessage[taskv1.GetTaskResponse],
 		Required: []string{"task_id"},
 	},
@@ -208,8 +246,10 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "TaskInput", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Send input to a task: to a command's stdin, or a message to a child agent, which also answers what the child waits for; of several questions name one by wait_id. A refusal is a normal result that says why.",
-		Plane:       "task", Method: taskv1.TaskService_SendTaskInput_FullMethodName,
+		Description: "Send input to a task: to a command's stdin, or a message to a child agent, which also answers " +
+			"what the child waits for; of several questions name one by wait_id. A refusal is a normal result that " +
+			"says why.",
+		Plane: "task", Method: taskv1.TaskService_SendTaskInput_FullMethodName,
 		NewRequest: newMessage[taskv1.SendTaskInputRequest], NewResponse: newMessage[taskv1.SendTaskInputResponse],
 		Mutates: true, NoRecall: true, Required: []string{"task_id"},
 	},
@@ -222,8 +262,9 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "HomeRead", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Read a file of your home directory, which outlives conversations: plans are below work-items/<id>/plan.md.",
-		Plane:       "work", Method: workv1.HomeService_ReadFile_FullMethodName,
+		Description: "Read a file of your home directory, which outlives conversations: plans are below " +
+			"work-items/<id>/plan.md.",
+		Plane: "work", Method: workv1.HomeService_ReadFile_FullMethodName,
 		NewRequest: newMessage[workv1.ReadFileRequest], NewResponse: newMessage[workv1.ReadFileResponse],
 		Required: []string{"path"},
 	},

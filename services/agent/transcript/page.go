@@ -12,7 +12,8 @@ func (t *Index) Page() *agentv1.TranscriptPage {
 	n := len(t.Turns)
 	p := &agentv1.TranscriptPage{
 		Steps: t.steps, TurnIds: make([]string, n), TurnRounds: make([]int64, n), TurnEndSteps: make([]int64, n),
-		Items: make(map[string]*agentv1.ItemRoundsPage, len(t.ByItem)), StartedCalls: make(map[string]*agentv1.StartedCallsPage, len(t.started)),
+		Items:        make(map[string]*agentv1.ItemRoundsPage, len(t.ByItem)),
+		StartedCalls: make(map[string]*agentv1.StartedCallsPage, len(t.started)),
 	}
 	last := uint64(0)
 	for i, s := range t.Turns {
@@ -42,7 +43,8 @@ func FromPage(p *agentv1.TranscriptPage) (Index, error) {
 	}
 	n := len(p.GetTurnIds())
 	if len(p.GetTurnRounds()) != n || len(p.GetTurnEndSteps()) != n {
-		return t, fmt.Errorf("the transcript has %d turns, the rounds of %d, and the ends of %d", n, len(p.GetTurnRounds()), len(p.GetTurnEndSteps()))
+		return t, fmt.Errorf("the transcript has %d turns, the rounds of %d, and the ends of %d", n,
+			len(p.GetTurnRounds()), len(p.GetTurnEndSteps()))
 	}
 	first, last := 0, uint64(0)
 	for i, turnID := range p.GetTurnIds() {

@@ -13,7 +13,9 @@ import (
 
 // Read reads rounds back from the journal. Each entry of positions has the wal_seqs of one round's events, as
 // Index.Round returns them; the rounds are returned in the same order. A round of which an event was removed is nil.
-func Read[S journal.State](ctx context.Context, p *journal.Partition[S], positions [][]uint64) ([]*agentv1.Round, error) {
+func Read[S journal.State](ctx context.Context, p *journal.Partition[S], positions [][]uint64) ([]*agentv1.Round,
+	error,
+) {
 	events, err := journal.ReadBack(ctx, p, slices.Concat(positions...))
 	if err != nil {
 		return nil, err

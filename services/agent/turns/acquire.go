@@ -34,8 +34,8 @@ const defaultWait = 30 * time.Second
 
 const maxWait = 55 * time.Second
 
-// commitTimeout bounds the wait until a turn's first frame is stored, and until one is given back whose response could not
-// be delivered. A turn for which that took longer is given back by its lease.
+// commitTimeout bounds the wait until a turn's first frame is stored, and until one is given back whose response could
+// not be delivered. A turn for which that took longer is given back by its lease.
 const commitTimeout = 20 * time.Second
 
 // retryHint is the pause after which a runner that got no turn should ask again.
@@ -55,7 +55,9 @@ var (
 // AcquireTurn waits for an agent with a message and leases its turn (SPEC A6). If there is none
 // within the time that the request waits, the response is pending. A repeated request gets the turn
 // that the first one got.
-func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
+func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse,
+	error,
+) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleRunner, rpc.RoleAgent); err != nil {
 		return nil, err
 	}
@@ -163,10 +165,12 @@ func admitAcquire(actor rpc.Actor, req *agentv1.AcquireTurnRequest) (time.Durati
 	}
 	if req.GetAllNamespaces() {
 		if !actor.HasAny(rpc.RoleInstallationAdmin, rpc.RoleService) {
-			return 0, fault.PermissionDenied.Newf("role %s serves its own namespace; all_namespaces takes installation_admin or service", actor.Role)
+			return 0, fault.PermissionDenied.Newf("role %s serves its own namespace; all_namespaces takes "+
+				"installation_admin or service", actor.Role)
 		}
 		if len(req.GetAgentIds()) > 0 {
-			return 0, fault.Invalid("agent_ids", req.GetAgentIds()[0], "must be empty with all_namespaces: agents of several namespaces may have one name")
+			return 0, fault.Invalid("agent_ids", req.GetAgentIds()[0],
+				"must be empty with all_namespaces: agents of several namespaces may have one name")
 		}
 	}
 	if err := runners.ValidateSelection(req); err != nil {
@@ -179,7 +183,8 @@ func admitAcquire(actor rpc.Actor, req *agentv1.AcquireTurnRequest) (time.Durati
 	if req.GetWait() != nil {
 		wait = req.GetWait().AsDuration()
 		if !req.GetWait().IsValid() || wait < 0 || wait > maxWait {
-			return 0, fault.LimitExceeded.Newf("wait is %s; it must be 0 s to %s", wait, maxWait).WithField("wait", "must be 0 s to 55 s")
+			return 0, fault.LimitExceeded.Newf("wait is %s; it must be 0 s to %s", wait, maxWait).
+				WithField("wait", "must be 0 s to 55 s")
 		}
 	}
 	return wait, nil
@@ -189,7 +194,9 @@ func admitAcquire(actor rpc.Actor, req *agentv1.AcquireTurnRequest) (time.Durati
 // none. An agent whose turn cannot be prepared is skipped by every runner for a while, so
 // that it delays no other agent (SPEC D5); only a request for that agent alone gets the
 // error.
-func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
+func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (
+	*agentv1.AcquireTurnResponse, error,
+) {
 	alone := len(req.GetAgentIds()) == 1
 	for {
 		o, done, err := s.NextCandidate(ctx, actor, req)
@@ -204,7 +211,9 @@ func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.
 		case errors.Is(err, ErrNotTaken), errors.Is(err, errRepeated), ctx.Err() != nil, alone:
 		default:
 			s.backoff.Failed(o.Agent, s.deps.Clock.Now().Sub(began))
-			s.deps.Logger.With(tracing.FieldsOf(o.Message.GetTraceparent())...).Warn("a turn could not be prepared; other agents are served", zap.String("namespace", o.Agent.Namespace), zap.String("agent_id", o.Agent.ID), zap.Error(err))
+			s.deps.Logger.With(tracing.FieldsOf(o.Message.GetTraceparent())...).
+				Warn("a turn could not be prepared; other agents are served",
+					zap.String("namespace", o.Agent.Namespace), zap.String("agent_id", o.Agent.ID), zap.Error(err))
 			err = ErrNotTaken
 		}
 		done(resp != nil)
@@ -217,7 +226,9 @@ func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.
 // take prepares the context, then leases the turn in one frame. The context is read
 // first, so that the lease does not run while another plane is slow. It returns ErrNotTaken if the
 // caller should look for another turn. If the runner has left when the turn is stored, take gives it back.
-func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest, o *state.Candidate) (*agentv1.AcquireTurnResponse, error) {
+func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest, o *state.Candidate) (
+	*agentv1.AcquireTurnResponse, error,
+) {
 	if o.Agent.Namespace != actor.Namespace {
 		own := actor
 		own.Namespace = o.Agent.Namespace
@@ -260,18 +271,19 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	// for the outcome.
 	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTimeout)
 	defer cancel()
-	started, err := plane.Do(tracing.Continue(commit, turn.GetTraceparent()), s.engine, plane.Command[*state.State, *agentv1.TurnStarted]{
-		Method: "AcquireTurn", AgentID: o.Record.GetAgentId(), FollowUp: true,
-		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.TurnStarted], error) {
-			if a := st.Lookup(o.Agent); a != nil && a.Wake != o.Wake {
-				// The agent was woken after its context was read, which does not show
-				// why.
-				return journal.Decision[*agentv1.TurnStarted]{}, ErrNotTaken
-			}
-			return DecideAcquire(st, env, turn)
-		},
-		Answer: answerAcquire,
-	})
+	started, err := plane.Do(tracing.Continue(commit, turn.GetTraceparent()), s.engine,
+		plane.Command[*state.State, *agentv1.TurnStarted]{
+			Method: "AcquireTurn", AgentID: o.Record.GetAgentId(), FollowUp: true,
+			Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.TurnStarted], error) {
+				if a := st.Lookup(o.Agent); a != nil && a.Wake != o.Wake {
+					// The agent was woken after its context was read, which does not show
+					// why.
+					return journal.Decision[*agentv1.TurnStarted]{}, ErrNotTaken
+				}
+				return DecideAcquire(st, env, turn)
+			},
+			Answer: answerAcquire,
+		})
 	if err != nil {
 		if fault.From(err).Code() == codes.Unavailable {
 			s.deliveries.MarkUndelivered(turn.GetRunId()) // the frame may still be stored
@@ -312,7 +324,9 @@ func (s *Service) overQuestion(ctx context.Context, o *state.Candidate) (string,
 // DecideAcquire is the rule of AcquireTurn: it starts a turn with the first message of its
 // agent. It returns ErrNotTaken if the agent cannot take one or its first message is another one
 // by now, and errRepeated if the same request has acquired a turn.
-func DecideAcquire(s *state.State, env journal.Env, turn *agentv1.Turn) (journal.Decision[*agentv1.TurnStarted], error) {
+func DecideAcquire(s *state.State, env journal.Env, turn *agentv1.Turn) (journal.Decision[*agentv1.TurnStarted],
+	error,
+) {
 	var none journal.Decision[*agentv1.TurnStarted]
 	a, err := s.Find(env.Actor.Namespace, turn.GetAgentId())
 	if err != nil {
@@ -347,9 +361,13 @@ var answerAcquire = journal.AnswerOf(func(p *agentv1.TurnStarted) *agentv1.TurnS
 })
 
 // response returns the response for an open turn, whose lease it renews for a full term.
-func (s *Service) response(ctx context.Context, namespace string, turn *agentv1.Turn, m *agentv1.Message, shown *agentv1.ContextProjection) (*agentv1.AcquireTurnResponse, error) {
+func (s *Service) response(ctx context.Context, namespace string, turn *agentv1.Turn, m *agentv1.Message,
+	shown *agentv1.ContextProjection,
+) (*agentv1.AcquireTurnResponse, error) {
 	until := s.leases.Arm(ref.Agent{Namespace: namespace, ID: turn.GetAgentId()}, turn.GetRunId())
-	view, _, err := plane.View(ctx, s.engine, turn.GetAgentId(), func(st *state.State) (*agentv1.AcquireTurnResponse, error) {
+	view, _, err := plane.View(ctx, s.engine, turn.GetAgentId(), func(st *state.State) (*agentv1.AcquireTurnResponse,
+		error,
+	) {
 		ag, err := st.Find(namespace, turn.GetAgentId())
 		if err != nil {
 			return nil, err

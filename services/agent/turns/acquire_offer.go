@@ -17,7 +17,9 @@ import (
 // process. A shared runner serves the namespaces in the order of their shares (SPEC D7).
 // The caller ends the reservation with done, and reports whether the turn was taken. If no agent is
 // ready, o and done are nil.
-func (s *Service) NextCandidate(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (o *state.Candidate, done func(taken bool), err error) {
+func (s *Service) NextCandidate(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (
+	o *state.Candidate, done func(taken bool), err error,
+) {
 	for {
 		namespace, mark := actor.Namespace, uint64(0)
 		if req.GetAllNamespaces() {
@@ -56,7 +58,9 @@ func (s *Service) NextCandidate(ctx context.Context, actor rpc.Actor, req *agent
 // oldestReady returns, of the agents in all partitions that the request selects, the one that has been ready longest,
 // or nil. It leaves out agents that are reserved, and those in the backoff set unless the request names one agent
 // alone.
-func (s *Service) oldestReady(ctx context.Context, namespace string, req *agentv1.AcquireTurnRequest) (*state.Candidate, error) {
+func (s *Service) oldestReady(ctx context.Context, namespace string, req *agentv1.AcquireTurnRequest) (*state.Candidate,
+	error,
+) {
 	agentIDs, wanted := req.GetAgentIds(), runners.SelectionOf(req)
 	alone := len(agentIDs) == 1
 	var first *state.Candidate
@@ -64,7 +68,8 @@ func (s *Service) oldestReady(ctx context.Context, namespace string, req *agentv
 		// An agent may be ready by a message that is still being written; take waits for the write.
 		o, _, err := journal.View(journal.Ahead(ctx, p), p, func(st *state.State) (*state.Candidate, error) {
 			return st.FirstReady(namespace, agentIDs, func(k ref.Agent) bool {
-				return !s.reservations.Contains(k) && (alone || !s.backoff.Contains(k)) && wanted.Matches(st.Lookup(k).Record)
+				return !s.reservations.Contains(k) && (alone || !s.backoff.Contains(k)) &&
+					wanted.Matches(st.Lookup(k).Record)
 			}), nil
 		})
 		if err != nil {
@@ -113,7 +118,8 @@ func (s *Service) wakeNext(ctx context.Context, namespace string) {
 			var ready []ref.Agent
 			if t := st.Ready[namespace]; t != nil {
 				t.Ascend(func(r state.ReadyAgent) bool {
-					if k := (ref.Agent{Namespace: namespace, ID: r.ID}); !s.reservations.Contains(k) && !s.backoff.Contains(k) {
+					if k := (ref.Agent{Namespace: namespace, ID: r.ID}); !s.reservations.Contains(k) &&
+						!s.backoff.Contains(k) {
 						ready = append(ready, k)
 					}
 					return len(ready) < 8

@@ -26,7 +26,8 @@ import (
 
 // Work is the part of the work plane that reminders read.
 type Work interface {
-	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (*workv1.GetWorkItemResponse, error)
+	GetWorkItem(ctx context.Context, in *workv1.GetWorkItemRequest, opts ...grpc.CallOption) (
+		*workv1.GetWorkItemResponse, error)
 }
 
 // Deps is what a Service needs.
@@ -97,8 +98,10 @@ type Service struct {
 func New(engine *state.Engine, deps Deps) *Service {
 	s := &Service{
 		engine: engine, deps: deps,
-		briefs: deps.Briefs, calls: deps.Calls, projections: deps.Projections, leases: deps.Leases, waiters: deps.Waiters,
-		shares: deps.Shares, backoff: deps.Backoff, granted: deps.Granted, deliveries: deps.Deliveries, changes: deps.Changes, reservations: deps.Reservations,
+		briefs: deps.Briefs, calls: deps.Calls, projections: deps.Projections, leases: deps.Leases,
+		waiters: deps.Waiters,
+		shares:  deps.Shares, backoff: deps.Backoff, granted: deps.Granted, deliveries: deps.Deliveries,
+		changes: deps.Changes, reservations: deps.Reservations,
 		stopping: deps.Stopping, prepareTimeout: deps.PrepareTimeout, commitTimeout: deps.CommitTimeout,
 	}
 	if s.prepareTimeout == 0 {

@@ -45,7 +45,10 @@ func (s *Service) Expire(ctx context.Context, k ref.Agent, runID string) {
 	ctx = rpc.WithActor(ctx, plane.ActorOf(*plane.System(k.Namespace)))
 	turn, _, err := s.briefs.Recover(ctx, k, runID)
 	if err == nil && turn != nil {
-		how := state.Ending{State: agentv1.TurnState_TURN_STATE_INTERRUPTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_LEASE_LOST, Requeue: true}
+		how := state.Ending{
+			State:  agentv1.TurnState_TURN_STATE_INTERRUPTED,
+			Reason: agentv1.TurnEndReason_TURN_END_REASON_LEASE_LOST, Requeue: true,
+		}
 		if s.deliveries.IsUndelivered(runID) {
 			how.Reason, how.Uncounted = agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED, true
 		}
@@ -55,7 +58,8 @@ func (s *Service) Expire(ctx context.Context, k ref.Agent, runID string) {
 		s.deliveries.ClearUndelivered(runID)
 	}
 	if err != nil {
-		s.deps.Logger.Warn("a lost turn could not be ended; trying again", zap.String("agent_id", k.ID), zap.String("run_id", runID), zap.Error(err))
+		s.deps.Logger.Warn("a lost turn could not be ended; trying again", zap.String("agent_id", k.ID),
+			zap.String("run_id", runID), zap.Error(err))
 		s.leases.ArmFor(k, runID, RetryTerm)
 	}
 }
@@ -66,9 +70,13 @@ func (s *Service) giveUp(ctx context.Context, namespace string, turn *agentv1.Tu
 	k := ref.Agent{Namespace: namespace, ID: turn.GetAgentId()}
 	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, plane.ActorOf(*plane.System(namespace))), s.commitTimeout)
 	defer cancel()
-	err := s.endTurn(ctx, k, turn, state.Ending{State: agentv1.TurnState_TURN_STATE_INTERRUPTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED, Requeue: true, Uncounted: true})
+	err := s.endTurn(ctx, k, turn, state.Ending{
+		State:  agentv1.TurnState_TURN_STATE_INTERRUPTED,
+		Reason: agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED, Requeue: true, Uncounted: true,
+	})
 	if err != nil {
 		s.deliveries.MarkUndelivered(turn.GetRunId())
-		s.deps.Logger.Warn("a turn could not be given back; its lease ends it", zap.String("agent_id", k.ID), zap.Error(err))
+		s.deps.Logger.Warn("a turn could not be given back; its lease ends it", zap.String("agent_id", k.ID),
+			zap.Error(err))
 	}
 }

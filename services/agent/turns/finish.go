@@ -71,12 +71,15 @@ func endingOf(req *agentv1.FinishTurnRequest) (state.Ending, error) {
 	case agentv1.TurnOutcome_TURN_OUTCOME_BASELINE_OVER_BUDGET:
 		e.Reason, e.Quarantine = agentv1.TurnEndReason_TURN_END_REASON_BASELINE_OVER_BUDGET, true
 	default:
-		return e, fault.Invalid("outcome", req.GetOutcome().String(), "must be completed, retryable, released, fatal or baseline_over_budget")
+		return e, fault.Invalid("outcome", req.GetOutcome().String(), "must be completed, retryable, released, fatal "+
+			"or baseline_over_budget")
 	}
 	return e, nil
 }
 
-func decideFinish(s *state.State, env journal.Env, req *agentv1.FinishTurnRequest, how state.Ending) (journal.Decision[*agentv1.FinishTurnResponse], error) {
+func decideFinish(s *state.State, env journal.Env, req *agentv1.FinishTurnRequest, how state.Ending) (
+	journal.Decision[*agentv1.FinishTurnResponse], error,
+) {
 	var d journal.Decision[*agentv1.FinishTurnResponse]
 	a, err := s.Find(env.Actor.Namespace, req.GetAgentId())
 	if err != nil {

@@ -20,7 +20,9 @@ import (
 // StartLocalCalls records calls that the runner is about to execute itself (SPEC A6.9). If the
 // runner is lost before it submits the round with their results, the next context shows them
 // as calls whose outcome is unknown.
-func (s *Service) StartLocalCalls(ctx context.Context, req *agentv1.StartLocalCallsRequest) (*agentv1.StartLocalCallsResponse, error) {
+func (s *Service) StartLocalCalls(ctx context.Context, req *agentv1.StartLocalCallsRequest) (
+	*agentv1.StartLocalCallsResponse, error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {
 		return nil, err
@@ -44,7 +46,9 @@ func (s *Service) StartLocalCalls(ctx context.Context, req *agentv1.StartLocalCa
 	return &agentv1.StartLocalCallsResponse{LeaseExpiresAt: timestamppb.New(until)}, nil
 }
 
-func decideStartCalls(s *state.State, env journal.Env, req *agentv1.StartLocalCallsRequest) (journal.Decision[struct{}], error) {
+func decideStartCalls(s *state.State, env journal.Env, req *agentv1.StartLocalCallsRequest) (journal.Decision[struct{}],
+	error,
+) {
 	var d journal.Decision[struct{}]
 	t, err := s.HeldTurn(env.Actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
 	if err != nil {
@@ -52,10 +56,12 @@ func decideStartCalls(s *state.State, env journal.Env, req *agentv1.StartLocalCa
 	}
 	n := len(t.Rounds)
 	if int(req.GetRoundIndex()) != n {
-		return d, fault.Invalid("round_index", fmt.Sprint(req.GetRoundIndex()), fmt.Sprintf("must be %d, the next round of the turn", n))
+		return d, fault.Invalid("round_index", fmt.Sprint(req.GetRoundIndex()),
+			fmt.Sprintf("must be %d, the next round of the turn", n))
 	}
 	if n > 0 && !t.Rounds[n-1].GetSettled() {
-		return d, fault.Invalid("round_index", fmt.Sprint(n), fmt.Sprintf("round %d has calls without a result; submit it again first", n-1))
+		return d, fault.Invalid("round_index", fmt.Sprint(n), fmt.Sprintf("round %d has calls without a result; "+
+			"submit it again first", n-1))
 	}
 	before := map[string]*agentv1.ToolCall{}
 	for _, c := range t.StartedCalls {
@@ -67,7 +73,8 @@ func decideStartCalls(s *state.State, env journal.Env, req *agentv1.StartLocalCa
 		case b == nil:
 			calls = append(calls, c)
 		case !proto.Equal(b, c):
-			return d, fault.RequestIDReused.Newf("call %q of round %d was started with another tool or other arguments; give each call an id of its own", c.GetCallId(), n).
+			return d, fault.RequestIDReused.Newf("call %q of round %d was started with another tool or other "+
+				"arguments; give each call an id of its own", c.GetCallId(), n).
 				With("call_id", c.GetCallId())
 		}
 	}

@@ -44,7 +44,8 @@ func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) 
 		if list.After != "" {
 			at := slices.IndexFunc(all, func(t *agentv1.Turn) bool { return t.GetTurnId() == list.After })
 			if at < 0 {
-				return &agentv1.ListTurnsResponse{}, nil // that turn is no longer in memory, and neither are those before it
+				// that turn is no longer in memory, and neither are those before it
+				return &agentv1.ListTurnsResponse{}, nil
 			}
 			all = all[at+1:]
 		}
@@ -69,7 +70,8 @@ func (s *Service) endedTurnAt(ctx context.Context, k ref.Agent, walSeq uint64) (
 
 // turnRemoved returns HISTORY_REMOVED for a turn that is older than history is kept.
 func turnRemoved(k ref.Agent, turnID string) error {
-	return fault.HistoryRemoved.Newf("turn %q of agent %q, or a round of it, was removed: it is older than history is kept (history-days); ListRounds reads the rounds that are left", turnID, k.ID).
+	return fault.HistoryRemoved.Newf("turn %q of agent %q, or a round of it, was removed: it is older than history "+
+		"is kept (history-days); ListRounds reads the rounds that are left", turnID, k.ID).
 		With("agent_id", k.ID).With("turn_id", turnID)
 }
 

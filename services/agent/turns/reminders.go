@@ -73,7 +73,8 @@ func roundsWithout(t *state.Turn, itemID string, counts func(c *agentv1.ToolCall
 	for i := len(t.Rounds) - 1; i >= 0; i-- {
 		round := t.Rounds[i]
 		for j, r := range round.GetToolResults() {
-			if r.GetStatus() == tools.StatusSuccess && j < len(round.GetToolCalls()) && counts(round.GetToolCalls()[j]) && concerns(r, itemID) {
+			if r.GetStatus() == tools.StatusSuccess && j < len(round.GetToolCalls()) &&
+				counts(round.GetToolCalls()[j]) && concerns(r, itemID) {
 				return n
 			}
 		}
@@ -109,7 +110,9 @@ func (s *Service) remind(ctx context.Context, k ref.Agent, runID string, due *re
 	if due == nil {
 		return ""
 	}
-	r, err := s.deps.Work.GetWorkItem(access.AsRun(ctx, k, runID), &workv1.GetWorkItemRequest{AgentId: k.ID, WorkItemId: due.itemID})
+	r, err := s.deps.Work.GetWorkItem(access.AsRun(ctx, k, runID), &workv1.GetWorkItemRequest{
+		AgentId: k.ID, WorkItemId: due.itemID,
+	})
 	if err != nil {
 		if due.kind == RemindWorkItem && fault.From(err).Code() == codes.Unavailable {
 			return due.Text(nil)
@@ -117,7 +120,8 @@ func (s *Service) remind(ctx context.Context, k ref.Agent, runID string, due *re
 		return ""
 	}
 	it := r.GetWorkItem()
-	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED || due.kind == RemindTodoList && len(unfinished(it)) == 0 {
+	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED || due.kind == RemindTodoList &&
+		len(unfinished(it)) == 0 {
 		return ""
 	}
 	return due.Text(it)
@@ -142,11 +146,14 @@ func (d *reminder) Text(it *workv1.WorkItem) string {
 	todos := unfinished(it)
 	switch d.kind {
 	case RemindTodoList:
-		fmt.Fprintf(&b, "%s: the todo_list of %s has not been written for %d rounds. Send the whole current list with UpdateWorkItem.", d.kind, name, d.rounds)
+		fmt.Fprintf(&b, "%s: the todo_list of %s has not been written for %d rounds. Send the whole current list "+
+			"with UpdateWorkItem.", d.kind, name, d.rounds)
 	default:
 		fmt.Fprintf(&b, "%s: %d rounds have passed without a change of %s. ", d.kind, d.rounds, name)
-		b.WriteString("If it advanced, send its whole current todo_list with UpdateWorkItem; if it cannot go on, set blocked_by or plan_status needs_input, or call WaitFor; " +
-			"if its objective is reached, write the report and call CompleteWorkItem in the same round; if this is other work, pick or create that item.")
+		b.WriteString("If it advanced, send its whole current todo_list with UpdateWorkItem; if it cannot go on, set " +
+			"blocked_by or plan_status needs_input, or call WaitFor; " +
+			"if its objective is reached, write the report and call CompleteWorkItem in the same round; if this is " +
+			"other work, pick or create that item.")
 		if it != nil && len(it.GetTodoList()) > 0 && len(todos) == 0 {
 			b.WriteString(" All its todos are completed.")
 		}

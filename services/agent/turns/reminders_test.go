@@ -23,7 +23,10 @@ func TestW11_AReminderNeedsNoOtherPlane(t *testing.T) {
 	many := proto.CloneOf(openItem)
 	many.Objective, many.TodoList = strings.Repeat("世", 500), nil
 	for i := range 200 {
-		many.TodoList = append(many.TodoList, &workv1.TodoItem{Text: fmt.Sprint(i, strings.Repeat("x", 999)), State: workv1.TodoState_TODO_STATE_PENDING})
+		many.TodoList = append(many.TodoList, &workv1.TodoItem{
+			Text:  fmt.Sprint(i, strings.Repeat("x", 999)),
+			State: workv1.TodoState_TODO_STATE_PENDING,
+		})
 	}
 	text = (&reminder{RemindTodoList, "wi_1", 10}).Text(many)
 	require.Contains(t, text, "and 192 more")

@@ -23,7 +23,10 @@ func requestReused(req *agentv1.AcquireTurnRequest, t *agentv1.Turn) bool {
 
 // requestOf returns the key under which the turn that a request acquires is found again.
 func requestOf(actor rpc.Actor, req *agentv1.AcquireTurnRequest) ref.Request {
-	return ref.Request{Namespace: actor.Namespace, Caller: plane.Recorded(actor).Caller(), RequestID: req.GetRequestId()}
+	return ref.Request{
+		Namespace: actor.Namespace, Caller: plane.Recorded(actor).Caller(),
+		RequestID: req.GetRequestId(),
+	}
 }
 
 // acquired is a turn that a request acquired, with its agent and its message.
@@ -52,7 +55,9 @@ func acquiredBy(ctx context.Context, p *journal.Partition[*state.State], key ref
 // context, tools or run token. It returns nil if there was no turn, or if the turn is given
 // back because its response did not arrive, and REQUEST_ID_REUSED if the request could not
 // have acquired that turn.
-func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
+func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (
+	*agentv1.AcquireTurnResponse, error,
+) {
 	key := requestOf(actor, req)
 	for _, p := range s.engine.All() {
 		f, err := acquiredBy(ctx, p, key)
@@ -61,7 +66,8 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 		}
 		for f != nil {
 			if requestReused(req, f.turn) || !runners.SelectionOf(req).Matches(f.Record) {
-				return nil, fault.RequestIDReused.Newf("request_id %q acquired a turn of agent %q for runner %q before", req.GetRequestId(), f.turn.GetAgentId(), f.turn.GetRunnerId()).
+				return nil, fault.RequestIDReused.Newf("request_id %q acquired a turn of agent %q for runner %q before",
+					req.GetRequestId(), f.turn.GetAgentId(), f.turn.GetRunnerId()).
 					With("request_id", req.GetRequestId())
 			}
 			if !s.deliveries.AnswerRepeated(f.turn.GetRunId()) {
@@ -83,11 +89,16 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 }
 
 // answerRepeated returns the response to a request that acquired a turn before.
-func (s *Service) answerRepeated(ctx context.Context, actor rpc.Actor, f *acquired) (*agentv1.AcquireTurnResponse, error) {
+func (s *Service) answerRepeated(ctx context.Context, actor rpc.Actor, f *acquired) (*agentv1.AcquireTurnResponse,
+	error,
+) {
 	s.deliveries.ClearUndelivered(f.turn.GetRunId())
 	rpc.Replayed(ctx)
 	if f.turn.GetState() != agentv1.TurnState_TURN_STATE_OPEN {
-		return &agentv1.AcquireTurnResponse{Turn: f.turn, Message: f.Message, Agent: f.Record, Namespace: f.Agent.Namespace}, nil
+		return &agentv1.AcquireTurnResponse{
+			Turn: f.turn, Message: f.Message, Agent: f.Record,
+			Namespace: f.Agent.Namespace,
+		}, nil
 	}
 	queue, err := s.prepare(ctx, &f.Candidate)
 	if err != nil {

@@ -18,7 +18,9 @@ import (
 // replayedRound returns a round of a turn whose rounds are no longer in memory, with its
 // first response; nil if there is no such round. A runner that was disconnected may
 // return after others have worked.
-func (s *Service) replayedRound(ctx context.Context, actor journal.Actor, req *agentv1.SubmitRoundRequest) (*agentv1.Round, *agentv1.SubmitRoundResponse, error) {
+func (s *Service) replayedRound(ctx context.Context, actor journal.Actor, req *agentv1.SubmitRoundRequest) (
+	*agentv1.Round, *agentv1.SubmitRoundResponse, error,
+) {
 	type found struct {
 		at   []uint64
 		end  uint64
@@ -32,10 +34,14 @@ func (s *Service) replayedRound(ctx context.Context, actor journal.Actor, req *a
 		}
 		span, known := a.Transcript.Turn(req.GetTurnId())
 		t := a.FindTurn(req.GetTurnId())
-		if !known || span.EndedAt == 0 || int(req.GetRoundIndex()) >= span.Rounds || t != nil && len(t.Rounds) == span.Rounds {
+		if !known || span.EndedAt == 0 || int(req.GetRoundIndex()) >= span.Rounds || t != nil &&
+			len(t.Rounds) == span.Rounds {
 			return found{}, nil
 		}
-		return found{a.Transcript.Round(span.First + int(req.GetRoundIndex())), span.EndedAt, int(req.GetRoundIndex()) == span.Rounds-1}, nil
+		return found{
+			a.Transcript.Round(span.First + int(req.GetRoundIndex())), span.EndedAt,
+			int(req.GetRoundIndex()) == span.Rounds-1,
+		}, nil
 	})
 	if err != nil || f.at == nil {
 		return nil, nil, err
@@ -66,7 +72,9 @@ func (s *Service) replayedRound(ctx context.Context, actor journal.Actor, req *a
 // repeatedResponse returns the response to a round that was settled before. It includes the interjections again: the
 // first response may not have arrived (SPEC A9). last says that the round is the turn's last one: only then does the
 // response say that the turn has ended.
-func repeatedResponse(round *agentv1.Round, settled *agentv1.RoundSettled, turn *agentv1.Turn, last bool) *agentv1.SubmitRoundResponse {
+func repeatedResponse(round *agentv1.Round, settled *agentv1.RoundSettled, turn *agentv1.Turn,
+	last bool,
+) *agentv1.SubmitRoundResponse {
 	resp := &agentv1.SubmitRoundResponse{
 		ToolResults: round.GetToolResults(), Interjections: settled.GetInterjections(),
 		Notices: settled.GetNotices(), PromotedWorkItemId: settled.GetPromotedWorkItemId(),
@@ -87,6 +95,7 @@ func roundOf(req *agentv1.SubmitRoundRequest) *agentv1.Round {
 }
 
 func roundReused(req *agentv1.SubmitRoundRequest) error {
-	return fault.RequestIDReused.Newf("round %d of turn %q was submitted before with another text, other calls, results, usage or summary", req.GetRoundIndex(), req.GetTurnId()).
+	return fault.RequestIDReused.Newf("round %d of turn %q was submitted before with another text, other calls, "+
+		"results, usage or summary", req.GetRoundIndex(), req.GetTurnId()).
 		With("turn_id", req.GetTurnId()).With("round_index", fmt.Sprint(req.GetRoundIndex()))
 }

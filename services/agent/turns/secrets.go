@@ -19,12 +19,18 @@ import (
 // so it returns them again under the same request id, also for a repeated round: the call is
 // recalled, and executed by none. If it is no longer remembered, the secrets stay out. The call
 // is made as this plane, under the agent's name: the round may have ended the run.
-func (s *Service) revealSecrets(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round, resp *agentv1.SubmitRoundResponse) error {
+func (s *Service) revealSecrets(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round,
+	resp *agentv1.SubmitRoundResponse,
+) error {
 	for i, r := range resp.GetToolResults() {
-		if r.GetToolName() != tools.ToolCreateExternalTrigger || r.GetStatus() != tools.StatusSuccess || i >= len(round.GetToolCalls()) {
+		if r.GetToolName() != tools.ToolCreateExternalTrigger || r.GetStatus() != tools.StatusSuccess ||
+			i >= len(round.GetToolCalls()) {
 			continue
 		}
-		again := s.calls.CallAs(rpc.Recall(ctx), rpc.Actor{Namespace: k.Namespace, Principal: access.Principal(k), Role: rpc.RoleService}, tools.Scope{
+		again := s.calls.CallAs(rpc.Recall(ctx), rpc.Actor{
+			Namespace: k.Namespace, Principal: access.Principal(k),
+			Role: rpc.RoleService,
+		}, tools.Scope{
 			Agent: k, RunID: runID, TurnID: round.GetTurnId(), WorkItemID: r.GetWorkItemId(),
 			RequestID: fmt.Sprintf("%s/%d/%d", runID, round.GetIndex(), i), Remaining: time.Second,
 		}, round.GetToolCalls()[i])

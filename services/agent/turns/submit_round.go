@@ -30,7 +30,9 @@ const MaxCalls = 64
 // result before the next call does, so a repetition continues where a crash cut the round
 // off. A call whose result is unknown is sent again under the same request id, which
 // executes it once.
-func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundRequest) (*agentv1.SubmitRoundResponse, error) {
+func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundRequest) (*agentv1.SubmitRoundResponse,
+	error,
+) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {
 		return nil, err
@@ -43,7 +45,8 @@ func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundReque
 
 	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	ctx, span := s.startSpan(ctx, k, req.GetTurnId(), "round", attribute.Int("quartet.round", int(req.GetRoundIndex())),
-		attribute.Int64("gen_ai.usage.input_tokens", req.GetUsage().GetInputTokens()), attribute.Int64("gen_ai.usage.output_tokens", req.GetUsage().GetOutputTokens()))
+		attribute.Int64("gen_ai.usage.input_tokens", req.GetUsage().GetInputTokens()),
+		attribute.Int64("gen_ai.usage.output_tokens", req.GetUsage().GetOutputTokens()))
 	defer span.End()
 	if round, resp, err := s.replayedRound(ctx, plane.Recorded(actor), req); err != nil || resp != nil {
 		if err == nil {
@@ -146,7 +149,9 @@ func (s *Service) storeRound(ctx context.Context, req *agentv1.SubmitRoundReques
 	})
 }
 
-func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundRequest) (journal.Decision[*agentv1.Round], error) {
+func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundRequest) (journal.Decision[*agentv1.Round],
+	error,
+) {
 	var d journal.Decision[*agentv1.Round]
 	round := roundOf(req)
 	a, err := s.Find(env.Actor.Namespace, req.GetAgentId())
@@ -155,7 +160,8 @@ func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundReques
 	}
 	// A stored round is returned also after the turn has ended: this round may have ended
 	// it.
-	if t := a.FindTurn(req.GetTurnId()); t != nil && t.Record.GetRunId() == req.GetRunId() && int(req.GetRoundIndex()) < len(t.Rounds) {
+	if t := a.FindTurn(req.GetTurnId()); t != nil && t.Record.GetRunId() == req.GetRunId() &&
+		int(req.GetRoundIndex()) < len(t.Rounds) {
 		if err := state.CheckHolder(env.Actor, t.Record); err != nil {
 			return d, err
 		}
@@ -177,9 +183,11 @@ func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundReques
 		d.Reply = t.Rounds[req.GetRoundIndex()]
 		return d, nil
 	case int(req.GetRoundIndex()) > n:
-		return d, fault.Invalid("round_index", fmt.Sprint(req.GetRoundIndex()), fmt.Sprintf("must be %d, the next round of the turn", n))
+		return d, fault.Invalid("round_index", fmt.Sprint(req.GetRoundIndex()),
+			fmt.Sprintf("must be %d, the next round of the turn", n))
 	case n > 0 && !t.Rounds[n-1].GetSettled():
-		return d, fault.Invalid("round_index", fmt.Sprint(req.GetRoundIndex()), fmt.Sprintf("must be %d: that round has calls without a result; submit it again", n-1))
+		return d, fault.Invalid("round_index", fmt.Sprint(req.GetRoundIndex()),
+			fmt.Sprintf("must be %d: that round has calls without a result; submit it again", n-1))
 	}
 	if sum := req.GetConversationSummary(); sum != nil {
 		if _, err := a.SummaryOf(sum); err != nil {
@@ -196,10 +204,17 @@ func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundReques
 
 func sameRound(a, b *agentv1.Round) bool {
 	return a.GetText() == b.GetText() &&
-		slices.EqualFunc(a.GetToolCalls(), b.GetToolCalls(), func(x, y *agentv1.ToolCall) bool { return proto.Equal(x, y) }) &&
-		slices.EqualFunc(a.GetLocalToolCalls(), b.GetLocalToolCalls(), func(x, y *agentv1.ToolCall) bool { return proto.Equal(x, y) }) &&
-		slices.EqualFunc(a.GetLocalToolResults(), b.GetLocalToolResults(), func(x, y *agentv1.ToolResult) bool { return proto.Equal(x, y) }) &&
-		a.GetUsage().GetInputTokens() == b.GetUsage().GetInputTokens() && a.GetUsage().GetOutputTokens() == b.GetUsage().GetOutputTokens() &&
+		slices.EqualFunc(a.GetToolCalls(), b.GetToolCalls(), func(x, y *agentv1.ToolCall) bool {
+			return proto.Equal(x, y)
+		}) &&
+		slices.EqualFunc(a.GetLocalToolCalls(), b.GetLocalToolCalls(), func(x, y *agentv1.ToolCall) bool {
+			return proto.Equal(x, y)
+		}) &&
+		slices.EqualFunc(a.GetLocalToolResults(), b.GetLocalToolResults(), func(x, y *agentv1.ToolResult) bool {
+			return proto.Equal(x, y)
+		}) &&
+		a.GetUsage().GetInputTokens() == b.GetUsage().GetInputTokens() && a.GetUsage().GetOutputTokens() ==
+		b.GetUsage().GetOutputTokens() &&
 		proto.Equal(a.GetConversationSummary(), b.GetConversationSummary())
 }
 
@@ -221,11 +236,13 @@ func (s *Service) runCalls(ctx context.Context, k ref.Agent, runID string, round
 		out := tools.Outcome{WorkItemID: binding}
 		switch {
 		case ended != "":
-			out.Result = tools.Failed(call, fault.TurnEnded.Newf("the turn ended with %s; submit what is left in the next turn", ended))
+			out.Result = tools.Failed(call, fault.TurnEnded.Newf("the turn ended with %s; submit what is left in the "+
+				"next turn", ended))
 		default:
 			out = s.calls.Call(ctx, tools.Scope{
 				Agent: k, RunID: runID, TurnID: round.GetTurnId(), WorkItemID: binding,
-				RequestID: tools.CallRequestID(runID, round, i), Remaining: deadline.Sub(s.deps.Clock.Now()), NoText: strings.TrimSpace(round.GetText()) == "",
+				RequestID: tools.CallRequestID(runID, round, i), Remaining: deadline.Sub(s.deps.Clock.Now()),
+				NoText: strings.TrimSpace(round.GetText()) == "",
 			}, call)
 		}
 		if err := ctx.Err(); err != nil {
@@ -266,12 +283,15 @@ func (s *Service) binding(ctx context.Context, k ref.Agent, turnID, runID string
 
 // recordResult stores the result of one call if the run still holds the turn. After a run
 // has become stale at most the call that was executing has an effect.
-func (s *Service) recordResult(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round, index int, out tools.Outcome) (*agentv1.Round, error) {
+func (s *Service) recordResult(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round, index int,
+	out tools.Outcome,
+) (*agentv1.Round, error) {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Round]{
 		Method: "RecordResult", AgentID: k.ID,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.Round], error) {
 			var d journal.Decision[*agentv1.Round]
-			if _, err := st.HeldTurn(plane.Recorded(access.RunActor(k, runID)), k.ID, round.GetTurnId(), runID); err != nil {
+			if _, err := st.HeldTurn(plane.Recorded(access.RunActor(k, runID)), k.ID, round.GetTurnId(), runID); err !=
+				nil {
 				return d, err
 			}
 			d.Events = []*journal.Event{{
@@ -296,7 +316,9 @@ func (s *Service) recordResult(ctx context.Context, k ref.Agent, runID string, r
 // settleRound does what follows from a complete round: promotion, the end of the turn,
 // interjections. For a round that was settled before it returns the same response. open
 // reports whether the turn continues.
-func (s *Service) settleRound(ctx context.Context, k ref.Agent, turnID, runID string, index int32) (resp *agentv1.SubmitRoundResponse, open bool, err error) {
+func (s *Service) settleRound(ctx context.Context, k ref.Agent, turnID, runID string, index int32) (
+	resp *agentv1.SubmitRoundResponse, open bool, err error,
+) {
 	type found struct {
 		round   *agentv1.Round
 		turn    *agentv1.Turn
@@ -345,7 +367,10 @@ func (s *Service) settleRound(ctx context.Context, k ref.Agent, turnID, runID st
 				return d, err
 			}
 			a := st.Lookup(k)
-			settled := &agentv1.RoundSettled{TurnId: turnID, RoundIndex: index, PromotedWorkItemId: promoted, Notices: notices}
+			settled := &agentv1.RoundSettled{
+				TurnId: turnID, RoundIndex: index, PromotedWorkItemId: promoted,
+				Notices: notices,
+			}
 			d.Events = []*journal.Event{{AgentID: k.ID, WorkItemID: f.round.GetWorkItemId(), Payload: settled}}
 			if how.Reason != agentv1.TurnEndReason_TURN_END_REASON_UNSPECIFIED {
 				d.Events = a.EndTurn(env, how, d.Events)
@@ -357,7 +382,8 @@ func (s *Service) settleRound(ctx context.Context, k ref.Agent, turnID, runID st
 		Answer: func(events []*journal.Event) (*agentv1.SubmitRoundResponse, error) {
 			settled, _ := journal.Find[*agentv1.RoundSettled](events)
 			resp := &agentv1.SubmitRoundResponse{
-				ToolResults: f.round.GetToolResults(), Interjections: settled.GetInterjections(), Notices: settled.GetNotices(), PromotedWorkItemId: settled.GetPromotedWorkItemId(),
+				ToolResults: f.round.GetToolResults(), Interjections: settled.GetInterjections(),
+				Notices: settled.GetNotices(), PromotedWorkItemId: settled.GetPromotedWorkItemId(),
 			}
 			if t := state.EndedTurn(events); t != nil {
 				resp.TurnEnded, resp.EndReason = true, t.GetEndReason()

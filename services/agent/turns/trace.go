@@ -17,7 +17,9 @@ import (
 
 // startSpan starts the span of a call about a turn: as a child of the call's span if the caller
 // sent the turn's trace, else as a child of the turn's span with a link to the call's.
-func (s *Service) startSpan(ctx context.Context, k ref.Agent, turnID, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+func (s *Service) startSpan(ctx context.Context, k ref.Agent, turnID, name string, attrs ...attribute.KeyValue) (
+	context.Context, trace.Span,
+) {
 	if !s.deps.Tracer.On() {
 		return s.deps.Tracer.Start(ctx, name)
 	}
@@ -56,7 +58,9 @@ func RecordSpan(tracer *tracing.Tracer, ev *journal.Event, events []*journal.Eve
 		failed = text.EnumName(t.GetEndReason())
 	}
 	tracer.Finish(t.GetTraceparent(), parent, "turn", t.GetStartedAt().AsTime(), t.GetEndedAt().AsTime(), failed,
-		attribute.String("quartet.namespace", ev.Namespace), attribute.String("quartet.agent_id", t.GetAgentId()), attribute.String("quartet.turn_id", t.GetTurnId()),
+		attribute.String("quartet.namespace", ev.Namespace), attribute.String("quartet.agent_id", t.GetAgentId()),
+		attribute.String("quartet.turn_id", t.GetTurnId()),
 		attribute.String("quartet.message_id", t.GetMessageId()), attribute.String("quartet.message_kind", kind),
-		attribute.String("quartet.work_item_id", t.GetWorkItemId()), attribute.String("quartet.end_reason", text.EnumName(t.GetEndReason())), attribute.Int("quartet.rounds", int(t.GetRounds())))
+		attribute.String("quartet.work_item_id", t.GetWorkItemId()), attribute.String("quartet.end_reason",
+			text.EnumName(t.GetEndReason())), attribute.Int("quartet.rounds", int(t.GetRounds())))
 }

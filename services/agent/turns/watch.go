@@ -22,7 +22,9 @@ const Keepalive = 15 * time.Second
 // WatchTurn tells a turn's runner which messages of operators wait to be interjected, each once, and that the turn
 // has ended, after which it returns nil (SPEC A7, A9). It only announces messages; the response of SubmitRound
 // delivers them. The first response is empty, and so is one that is sent after Keepalive without another.
-func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest, stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse]) error {
+func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest,
+	stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse],
+) error {
 	ctx := stream.Context()
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {
@@ -74,7 +76,9 @@ func ChangesTurn(ev *journal.Event) bool {
 
 // awaitChange returns nil when the turn may have changed. While it waits it sends an empty response
 // after each Keepalive. It returns an error when the stream or the service ends.
-func (s *Service) awaitChange(stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse], changed <-chan struct{}) error {
+func (s *Service) awaitChange(stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse],
+	changed <-chan struct{},
+) error {
 	for {
 		silent := s.deps.Clock.TimerAt(s.deps.Clock.Now().Add(Keepalive))
 		select {

@@ -15,7 +15,8 @@ const PageSize = 500
 
 // Lister is the part of the waiting plane that All calls.
 type Lister interface {
-	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
+	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (
+		*waitingv1.ListWaitsResponse, error)
 }
 
 // All returns what all pages of a request have, in one response with the revision of the last page. It sets the page

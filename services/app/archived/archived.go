@@ -1,4 +1,5 @@
-// Package archived reads journals whose beginning may be in an archive, for those who look for damage: it goes on behind what is damaged.
+// Package archived reads journals whose beginning may be in an archive, for those who look for damage: it goes on
+// behind what is damaged.
 //
 // Owns: what is damage to an archive, and how it is named; that a journal is whole across archive and log.
 // Never does: change an archive, or read the log itself.
@@ -41,7 +42,8 @@ type Config struct {
 	Pace func(ctx context.Context, n int) error
 }
 
-// Journal is a journal that is read from its beginning: first Archived, then Frame for what the log has, in order, and at last Finish.
+// Journal is a journal that is read from its beginning: first Archived, then Frame for what the log has, in order, and
+// at last Finish.
 type Journal struct {
 	Config
 	End            framelog.End // behind what was read
@@ -86,8 +88,8 @@ func (j *Journal) Holds(segment uint64) bool {
 	return j.ArchiveEnd.Seq > 0 && segment < j.ArchiveEnd.Segment
 }
 
-// Archived reads what the archive has behind the end of the journal. An error means that it could not be read, which says nothing about
-// damage.
+// Archived reads what the archive has behind the end of the journal. An error means that it could not be read, which
+// says nothing about damage.
 func (j *Journal) Archived(ctx context.Context) error {
 	if j.Store == nil {
 		return nil
@@ -98,7 +100,8 @@ func (j *Journal) Archived(ctx context.Context) error {
 	case errors.Is(err, archive.ErrDamaged), errors.Is(err, archive.ErrNoObject), errors.Is(err, syscall.EIO):
 		if !j.unreadable {
 			j.unreadable = true
-			j.Damage(fmt.Errorf("the journal of %s is damaged: the catalog of its archive %s cannot be read: %w%s", j.Partition, j.Where, err, j.remedy()))
+			j.Damage(fmt.Errorf("the journal of %s is damaged: the catalog of its archive %s cannot be read: %w%s",
+				j.Partition, j.Where, err, j.remedy()))
 		}
 		return nil
 	default:
@@ -107,7 +110,8 @@ func (j *Journal) Archived(ctx context.Context) error {
 	before := framelog.End{}
 	for i, s := range c.Segments {
 		if i > 0 && s.GetNumber() <= c.Segments[i-1].GetNumber() || s.Before != before {
-			j.Damage(fmt.Errorf("the journal of %s is damaged: in the catalog of its archive segment %d begins at %s, and what is before it ends at %s", j.Partition, s.GetNumber(), s.Before, before))
+			j.Damage(fmt.Errorf("the journal of %s is damaged: in the catalog of its archive segment %d begins at "+
+				"%s, and what is before it ends at %s", j.Partition, s.GetNumber(), s.Before, before))
 		}
 		if before = s.End; s.End.Seq <= j.ArchiveEnd.Seq {
 			continue
@@ -236,7 +240,9 @@ func (j *Journal) pace(ctx context.Context, o *archivev1.Object) error {
 // unread calls Damage because the frames between the ends from and to cannot be read, and continues at to. It returns
 // errRewritten if the segment was replaced, and another error if cause may only mean that the archive does not
 // answer.
-func (j *Journal) unread(ctx context.Context, c *archive.Catalog, s archive.Segment, from, to framelog.End, cause error) error {
+func (j *Journal) unread(ctx context.Context, c *archive.Catalog, s archive.Segment, from, to framelog.End,
+	cause error,
+) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -251,7 +257,8 @@ func (j *Journal) unread(ctx context.Context, c *archive.Catalog, s archive.Segm
 	if to.WalSeq > from.WalSeq {
 		events = fmt.Sprintf(" (wal_seq %d to %d)", from.WalSeq+1, to.WalSeq)
 	}
-	j.Damage(fmt.Errorf("the journal of %s is damaged: frames behind %d up to %d%s are not as they were archived, in segment %d, %s: %w", j.Partition, from.Seq, to.Seq, events, s.GetNumber(), j.place(s.GetName()), cause))
+	j.Damage(fmt.Errorf("the journal of %s is damaged: frames behind %d up to %d%s are not as they were archived, in "+
+		"segment %d, %s: %w", j.Partition, from.Seq, to.Seq, events, s.GetNumber(), j.place(s.GetName()), cause))
 	j.End = to
 	if err := j.compared.ReadFrom(to); err != nil {
 		j.Damage(err)
@@ -259,8 +266,8 @@ func (j *Journal) unread(ctx context.Context, c *archive.Catalog, s archive.Segm
 	return nil
 }
 
-// Frame reads a frame of the log. What is archived is passed over. If the log does not continue what was read before, a part of it may have
-// been archived meanwhile, which is read first.
+// Frame reads a frame of the log. What is archived is passed over. If the log does not continue what was read before, a
+// part of it may have been archived meanwhile, which is read first.
 func (j *Journal) Frame(ctx context.Context, seq uint64, f framelog.Frame) error {
 	if seq <= j.ArchiveEnd.Seq {
 		return nil
@@ -317,7 +324,8 @@ func (j *Journal) broken(f framelog.Frame, err error) {
 		if l.Segment == j.End.Segment+1 {
 			segments = fmt.Sprintf("segment %d is", j.End.Segment)
 		}
-		j.Damage(fmt.Errorf("the journal of %s is damaged: %s neither in the log nor in the catalog of its archive, with wal_seq %d to %d%s", j.Partition, segments, j.End.WalSeq+1, l.First-1, j.remedy()))
+		j.Damage(fmt.Errorf("the journal of %s is damaged: %s neither in the log nor in the catalog of its archive, "+
+			"with wal_seq %d to %d%s", j.Partition, segments, j.End.WalSeq+1, l.First-1, j.remedy()))
 	default:
 		j.Damage(err)
 	}
@@ -331,8 +339,10 @@ func (j *Journal) Finish(ctx context.Context) error {
 			return err
 		}
 	}
-	if j.ArchiveEnd.Seq > 0 && !j.behind && !j.grown { // otherwise what is behind it may be in a segment of which the caller does not know yet
-		j.Damage(fmt.Errorf("the journal of %s is damaged: its log has nothing behind its archive, which ends at frame %d: segment %d is gone", j.Partition, j.ArchiveEnd.Seq, j.ArchiveEnd.Segment))
+	// otherwise what is behind it may be in a segment of which the caller does not know yet
+	if j.ArchiveEnd.Seq > 0 && !j.behind && !j.grown {
+		j.Damage(fmt.Errorf("the journal of %s is damaged: its log has nothing behind its archive, which ends at "+
+			"frame %d: segment %d is gone", j.Partition, j.ArchiveEnd.Seq, j.ArchiveEnd.Segment))
 	}
 	if err := j.compared.Missing(j.End); err != nil {
 		j.Damage(err)
@@ -357,7 +367,10 @@ type Bucket struct {
 // Config implements Place.
 func (b Bucket) Config(plane string, partition int) Config {
 	store := b.Store(plane, partition)
-	return Config{Partition: framelog.PartitionName(plane, partition), Store: store, Where: store.Where(), Mends: b.Mends}
+	return Config{
+		Partition: framelog.PartitionName(plane, partition), Store: store, Where: store.Where(),
+		Mends: b.Mends,
+	}
 }
 
 // Dir are the archives in a directory.

@@ -1,7 +1,8 @@
-// Package archives finds the archives of an installation's journals: in its data directory, on its NATS servers, or in a bucket.
+// Package archives finds the archives of an installation's journals: in its data directory, on its NATS servers, or in
+// a bucket.
 //
-// Owns: the settings of the bucket; that an installation whose archives are at one place does not begin others at another; whether the bucket can
-// be used.
+// Owns: the settings of the bucket; that an installation whose archives are at one place does not begin others at
+// another; whether the bucket can be used.
 // Never does: write or read frames.
 package archives
 
@@ -39,9 +40,13 @@ type Settings struct {
 
 // Flags declares the settings.
 func (s *Settings) Flags(set *conf.Set) {
-	set.String(&s.URL, "archive", "", "Bucket of an S3 server for closed segments of journals, as "+s3store.Example+"; without endpoint it is one of Amazon S3; empty: the directory archive of data-dir, or with nats-url streams")
-	set.String(&s.CredentialsFile, "archive-credentials-file", "", "File with access_key_id and secret_access_key for the bucket, mode 0600 or 0440, read again when it changes; empty: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws/credentials, or the role of the machine or pod")
-	set.String(&s.CAFile, "archive-ca-file", "", "Certificates of the authorities that sign the S3 server's certificate (PEM); empty: the system's authorities")
+	set.String(&s.URL, "archive", "", "Bucket of an S3 server for closed segments of journals, as "+s3store.Example+
+		"; without endpoint it is one of Amazon S3; empty: the directory archive of data-dir, or with nats-url streams")
+	set.String(&s.CredentialsFile, "archive-credentials-file", "", "File with access_key_id and secret_access_key "+
+		"for the bucket, mode 0600 or 0440, read again when it changes; empty: AWS_ACCESS_KEY_ID and "+
+		"AWS_SECRET_ACCESS_KEY, ~/.aws/credentials, or the role of the machine or pod")
+	set.String(&s.CAFile, "archive-ca-file", "", "Certificates of the authorities that sign the S3 server's "+
+		"certificate (PEM); empty: the system's authorities")
 }
 
 // Names are the names of the settings.
@@ -51,7 +56,8 @@ var Names = []string{"archive", "archive-credentials-file", "archive-ca-file"}
 func (s Settings) Open() (*s3store.Bucket, error) {
 	if s.URL == "" {
 		if s.CredentialsFile != "" || s.CAFile != "" {
-			return nil, errors.New("archive-credentials-file and archive-ca-file need archive, the bucket that they are for")
+			return nil,
+				errors.New("archive-credentials-file and archive-ca-file need archive, the bucket that they are for")
 		}
 		return nil, nil
 	}
@@ -59,7 +65,10 @@ func (s Settings) Open() (*s3store.Bucket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("archive: %w", err)
 	}
-	bucket, err := s3store.Open(s3store.Config{Location: location, CredentialsFile: s.CredentialsFile, CAFile: s.CAFile, Now: clock.System().Now})
+	bucket, err := s3store.Open(s3store.Config{
+		Location: location, CredentialsFile: s.CredentialsFile, CAFile: s.CAFile,
+		Now: clock.System().Now,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("archive: %w", err)
 	}
@@ -123,7 +132,9 @@ func (p Places) Begin(ctx context.Context, nc *nats.Conn, planes []string, parti
 		case err != nil:
 			return err
 		}
-		return fmt.Errorf("the archives of this installation are in %s; give the settings archive and archive-credentials-file that it had. To take them out of the bucket, make a backup and restore it without these settings", strings.TrimSpace(string(was)))
+		return fmt.Errorf("the archives of this installation are in %s; give the settings archive and "+
+			"archive-credentials-file that it had. To take them out of the bucket, make a backup and restore it "+
+			"without these settings", strings.TrimSpace(string(was)))
 	}
 	for _, plane := range planes {
 		for i := range partitions(plane) {
@@ -136,7 +147,10 @@ func (p Places) Begin(ctx context.Context, nc *nats.Conn, planes []string, parti
 				return err
 			}
 			if version > 0 {
-				return fmt.Errorf("the archive of %s is not in %s, as the setting archive says, but %s; remove the setting. To put it into the bucket, make a backup and restore it with the setting, where there is neither a journal nor an archive", framelog.PartitionName(plane, i), p.Bucket.Location(), p.where(plane, i))
+				return fmt.Errorf("the archive of %s is not in %s, as the setting archive says, but %s; remove the "+
+					"setting. To put it into the bucket, make a backup and restore it with the setting, where there "+
+					"is neither a journal nor an archive", framelog.PartitionName(plane, i), p.Bucket.Location(),
+					p.where(plane, i))
 			}
 		}
 	}

@@ -33,7 +33,8 @@ import (
 // opened opens a prefix of a server's bucket.
 func opened(t *testing.T, srv *bucket.Server, prefix string) *s3store.Bucket {
 	t.Helper()
-	b, err := archives.Settings{URL: srv.URL(prefix), CredentialsFile: bucket.Credentials(t, bucket.AccessKey, bucket.SecretKey)}.Open()
+	b, err := archives.Settings{URL: srv.URL(prefix), CredentialsFile: bucket.Credentials(t, bucket.AccessKey,
+		bucket.SecretKey)}.Open()
 	require.NoError(t, err)
 	return b
 }
@@ -49,11 +50,12 @@ func TestSettings(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, b)
 	for want, s := range map[string]archives.Settings{
-		"need archive":                   {CredentialsFile: "x"},
-		"need archive, the":              {CAFile: "x"},
-		"archive: it must be as s3://":   {URL: "/var/archive"},
-		"name a file that this user can": {URL: "s3://b-1?region=x", CredentialsFile: filepath.Join(t.TempDir(), "none")},
-		"archive-ca-file: open":          {URL: "s3://b-1?region=x", CAFile: filepath.Join(t.TempDir(), "none")},
+		"need archive":                 {CredentialsFile: "x"},
+		"need archive, the":            {CAFile: "x"},
+		"archive: it must be as s3://": {URL: "/var/archive"},
+		"name a file that this user can": {URL: "s3://b-1?region=x", CredentialsFile: filepath.Join(t.TempDir(),
+			"none")},
+		"archive-ca-file: open": {URL: "s3://b-1?region=x", CAFile: filepath.Join(t.TempDir(), "none")},
 	} {
 		_, err := s.Open()
 		require.ErrorContains(t, err, want)
@@ -76,7 +78,8 @@ func TestBegin_Elsewhere(t *testing.T) {
 			withBucket.Bucket = opened(t, srv, name)
 			require.NoError(t, withBucket.Begin(t.Context(), nc, planes, one))
 			require.NoError(t, withBucket.Begin(t.Context(), nc, planes, one), "again")
-			require.ErrorContains(t, p.Begin(t.Context(), nc, planes, one), "the archives of this installation are in s3://journals/"+name)
+			require.ErrorContains(t, p.Begin(t.Context(), nc, planes, one),
+				"the archives of this installation are in s3://journals/"+name)
 
 			other := archives.Places{DataDir: t.TempDir(), Remote: c.remote, Replicas: 1}
 			store, err := other.Stores(nc)("work", 0)
@@ -91,7 +94,8 @@ func TestBegin_Elsewhere(t *testing.T) {
 	}
 }
 
-// TestBegin_Unreachable: a bucket that does not answer does not keep a server from starting, and another installation's does.
+// TestBegin_Unreachable: a bucket that does not answer does not keep a server from starting, and another installation's
+// does.
 func TestBegin_Unreachable(t *testing.T) {
 	srv := bucket.Start(t)
 	p := archives.Places{DataDir: t.TempDir(), Bucket: opened(t, srv, "p")}
@@ -198,7 +202,8 @@ func TestVerify_Bucket(t *testing.T) {
 	defer cancel()
 	run := func() (verify.Journal, error) {
 		all, err := verify.Run(ctx, verify.Config{
-			DataDir: t.TempDir(), WitnessDir: datadir.Witness(j.DataDir), Planes: []string{archivedtest.Plane}, Remote: &natsd.Remote{URL: j.URL},
+			DataDir: t.TempDir(), WitnessDir: datadir.Witness(j.DataDir), Planes: []string{archivedtest.Plane},
+			Remote:   &natsd.Remote{URL: j.URL},
 			Archives: archives.Places{Remote: true, Bucket: b}.Archived(),
 		})
 		if err != nil {
@@ -225,7 +230,8 @@ func TestVerify_Bucket(t *testing.T) {
 	v, err = run()
 	require.NoError(t, err)
 	require.Len(t, v.Damage, 1)
-	require.ErrorContains(t, v.Damage[0], "are not as they were archived, in segment 1, "+filepath.Base(files[0])+" of s3://journals/verified/test-0: its index")
+	require.ErrorContains(t, v.Damage[0], "are not as they were archived, in segment 1, "+filepath.Base(files[0])+
+		" of s3://journals/verified/test-0: its index")
 	require.Equal(t, j.End, v.End)
 	catalogs, err := filepath.Glob(srv.Object("verified/test-0/catalog-*"))
 	require.NoError(t, err)
@@ -257,7 +263,8 @@ func TestSegmentNames(t *testing.T) {
 	c, err := archive.Read(t.Context(), j.Store, archivedtest.Partition)
 	require.NoError(t, err)
 	first, second := c.Segments[0].GetNumber(), c.Segments[1].GetNumber()
-	_, n, err := c.Erase(t.Context(), j.Store, first, archive.Erasing{Old: true, Line: func([]byte) bool { return true }})
+	_, n, err := c.Erase(t.Context(), j.Store, first,
+		archive.Erasing{Old: true, Line: func([]byte) bool { return true }})
 	require.NoError(t, err)
 	require.Positive(t, n)
 	require.NotEqual(t, before[first], names()[first])

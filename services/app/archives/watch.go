@@ -56,7 +56,8 @@ func (w *Watch) look(ctx context.Context) {
 	w.mu.Unlock()
 	switch {
 	case err != nil && (was == nil || was.Error() != err.Error()):
-		w.logger.Error("the bucket of the archive cannot be used; segments stay in the journals, and what is archived cannot be read", zap.Error(err))
+		w.logger.Error("the bucket of the archive cannot be used; segments stay in the journals, and what is "+
+			"archived cannot be read", zap.Error(err))
 	case err == nil && was != nil:
 		w.logger.Info("the bucket of the archive can be used again")
 	}
@@ -127,7 +128,8 @@ func (r *rare) Catalog(ctx context.Context) ([]byte, uint64, error) {
 }
 
 // SegmentNames returns the names of the segments that are in the archive of a partition, by their numbers.
-func SegmentNames(stores func(plane string, partition int) (archive.Store, error)) func(ctx context.Context, plane string, partition int) (map[uint64]string, error) {
+func SegmentNames(stores func(plane string, partition int) (archive.Store, error)) func(ctx context.Context,
+	plane string, partition int) (map[uint64]string, error) {
 	return func(ctx context.Context, plane string, partition int) (map[uint64]string, error) {
 		store, err := stores(plane, partition)
 		if err != nil {

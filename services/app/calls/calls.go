@@ -52,7 +52,9 @@ func (l lazy) Invoke(ctx context.Context, method string, args, reply any, opts .
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
 	conn, err := l.network.Dial(l.service)
 	if err != nil {
 		return nil, err
@@ -113,7 +115,8 @@ func (c Planes) LaneRoom(ctx context.Context, agentID string) error {
 func requireActive(r *agentv1.GetFactsResponse) error {
 	for _, f := range r.GetFacts() {
 		if a := f.GetAgent(); a.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_ACTIVE {
-			return fault.AgentDeleted.Newf("agent %q is deleted; nothing can be created for it", a.GetAgentId()).With("agent_id", a.GetAgentId())
+			return fault.AgentDeleted.Newf("agent %q is deleted; nothing can be created for it", a.GetAgentId()).
+				With("agent_id", a.GetAgentId())
 		}
 	}
 	return nil
@@ -144,7 +147,8 @@ func (c Planes) Fence(ctx context.Context, method string, a rpc.Actor) error {
 	case checkedByPlane[method]:
 		return nil
 	case method == agentv1.AgentService_AcquireTurn_FullMethodName && a.RunID != "":
-		return fault.PermissionDenied.Newf("the credential of run %s acquires no turn; use the key of the runner", a.RunID).With("run_id", a.RunID)
+		return fault.PermissionDenied.Newf("the credential of run %s acquires no turn; use the key of the runner",
+			a.RunID).With("run_id", a.RunID)
 	}
 	return c.RunHolds(ctx, a)
 }
@@ -170,7 +174,8 @@ func checkRun(r *agentv1.GetFactsResponse, a rpc.Actor) error {
 			return nil
 		}
 	}
-	return fault.RunStale.Newf("run %s no longer holds agent %s; its credential ended with it", a.RunID, a.AgentID).With("run_id", a.RunID)
+	return fault.RunStale.Newf("run %s no longer holds agent %s; its credential ended with it", a.RunID, a.AgentID).
+		With("run_id", a.RunID)
 }
 
 // Orchestrates reports whether an agent's profile has the tools of boards. It returns
@@ -215,7 +220,10 @@ func (c Planes) Workspace(ctx context.Context, agentID string) (task.Workspace, 
 
 // OwnsItem returns an error if an item does not exist or belongs to another agent.
 func (c Planes) OwnsItem(ctx context.Context, agentID, workItemID string) error {
-	_, err := c.Work().GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: agentID, WorkItemId: workItemID, OmitTodoList: true})
+	_, err := c.Work().GetWorkItem(ctx, &workv1.GetWorkItemRequest{
+		AgentId: agentID, WorkItemId: workItemID,
+		OmitTodoList: true,
+	})
 	return err
 }
 

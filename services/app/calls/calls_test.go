@@ -21,7 +21,8 @@ type countedFacts struct {
 func (c *countedFacts) GetFacts(_ context.Context, req *agentv1.GetFactsRequest) (*agentv1.GetFactsResponse, error) {
 	c.reads++
 	return &agentv1.GetFactsResponse{Facts: []*agentv1.AgentFacts{{Agent: &agentv1.Agent{
-		AgentId: req.GetAgentId(), Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, WorkspaceRoot: "/srv", CurrentRunId: "run_1",
+		AgentId: req.GetAgentId(), Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, WorkspaceRoot: "/srv",
+		CurrentRunId: "run_1",
 	}}}}, nil
 }
 
@@ -38,7 +39,10 @@ func TestExecCommandReadsFactsOnce(t *testing.T) {
 	require.NoError(t, network.Listen("agent", server))
 	c := Planes{Network: network}
 	exec := func(runID string) (string, error) {
-		actor := rpc.Actor{Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: runID}
+		actor := rpc.Actor{
+			Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper",
+			RunID: runID,
+		}
 		ctx := rpc.WithActor(t.Context(), actor)
 		if err := c.Fence(ctx, taskv1.TaskService_ExecCommand_FullMethodName, actor); err != nil {
 			return "", err

@@ -55,14 +55,17 @@ func (c Children) Progress(ctx context.Context, childID string) (string, error) 
 		return "", err
 	}
 	a := r.GetAgent()
-	text := fmt.Sprintf("%s: %s\n", strings.ToLower(strings.TrimPrefix(a.GetPosture().String(), "POSTURE_")), a.GetPostureReason())
+	text := fmt.Sprintf("%s: %s\n", strings.ToLower(strings.TrimPrefix(a.GetPosture().String(), "POSTURE_")),
+		a.GetPostureReason())
 	if wt := a.GetWorktree(); wt != nil {
 		text += fmt.Sprintf("works in: %s (branch %s, worker %s)\n", wt.GetPath(), wt.GetBranch(), wt.GetWorkerId())
 	}
 	if a.GetCurrentWorkItemId() == "" {
 		return text, nil
 	}
-	it, err := c.Work().GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: childID, WorkItemId: a.GetCurrentWorkItemId()})
+	it, err := c.Work().GetWorkItem(ctx, &workv1.GetWorkItemRequest{
+		AgentId: childID, WorkItemId: a.GetCurrentWorkItemId(),
+	})
 	if err != nil {
 		return "", err
 	}
@@ -72,11 +75,14 @@ func (c Children) Progress(ctx context.Context, childID string) (string, error) 
 			done++
 		}
 	}
-	return text + fmt.Sprintf("works on: %s (%d of %d todos done)\n", it.GetWorkItem().GetObjective(), done, len(it.GetWorkItem().GetTodoList())), nil
+	return text + fmt.Sprintf("works on: %s (%d of %d todos done)\n", it.GetWorkItem().GetObjective(), done,
+		len(it.GetWorkItem().GetTodoList())), nil
 }
 
 // Result returns the result that a delegation of the parent records, "" while it records none.
 func (c Children) Result(ctx context.Context, parentID, delegationID string) (string, error) {
-	r, err := c.agents().GetDelegation(asSystem(ctx), &agentv1.GetDelegationRequest{AgentId: parentID, DelegationId: delegationID})
+	r, err := c.agents().GetDelegation(asSystem(ctx), &agentv1.GetDelegationRequest{
+		AgentId: parentID, DelegationId: delegationID,
+	})
 	return r.GetDelegation().GetResultSummary(), err
 }

@@ -32,7 +32,9 @@ type fakePlanes struct {
 
 func (f *fakePlanes) record(ctx context.Context) { f.callers = append(f.callers, rpc.ActorFrom(ctx)) }
 
-func (f *fakePlanes) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessageRequest) (*agentv1.EnqueueMessageResponse, error) {
+func (f *fakePlanes) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessageRequest) (
+	*agentv1.EnqueueMessageResponse, error,
+) {
 	f.record(ctx)
 	f.enqueued = req
 	return &agentv1.EnqueueMessageResponse{}, nil
@@ -54,12 +56,17 @@ func (f *fakePlanes) GetFacts(ctx context.Context, _ *agentv1.GetFactsRequest) (
 	return &agentv1.GetFactsResponse{Facts: []*agentv1.AgentFacts{{Agent: f.agent, AskingChildren: f.asking}}}, nil
 }
 
-func (f *fakePlanes) GetDelegation(ctx context.Context, req *agentv1.GetDelegationRequest) (*agentv1.GetDelegationResponse, error) {
+func (f *fakePlanes) GetDelegation(ctx context.Context, req *agentv1.GetDelegationRequest) (
+	*agentv1.GetDelegationResponse, error,
+) {
 	f.record(ctx)
-	return &agentv1.GetDelegationResponse{Delegation: &agentv1.Delegation{ResultSummary: "of " + req.GetAgentId() + "/" + req.GetDelegationId()}}, nil
+	return &agentv1.GetDelegationResponse{Delegation: &agentv1.Delegation{ResultSummary: "of " + req.GetAgentId() +
+		"/" + req.GetDelegationId()}}, nil
 }
 
-func (f *fakePlanes) GetWorkItem(ctx context.Context, _ *workv1.GetWorkItemRequest) (*workv1.GetWorkItemResponse, error) {
+func (f *fakePlanes) GetWorkItem(ctx context.Context, _ *workv1.GetWorkItemRequest) (*workv1.GetWorkItemResponse,
+	error,
+) {
 	f.record(ctx)
 	if f.item == nil {
 		return nil, fault.NotFound.New("no such item")
@@ -67,7 +74,9 @@ func (f *fakePlanes) GetWorkItem(ctx context.Context, _ *workv1.GetWorkItemReque
 	return &workv1.GetWorkItemResponse{WorkItem: f.item}, nil
 }
 
-func (f *fakePlanes) FindWorkItem(ctx context.Context, _ *workv1.FindWorkItemRequest) (*workv1.FindWorkItemResponse, error) {
+func (f *fakePlanes) FindWorkItem(ctx context.Context, _ *workv1.FindWorkItemRequest) (*workv1.FindWorkItemResponse,
+	error,
+) {
 	f.record(ctx)
 	if f.owner == "" {
 		return nil, fault.NotFound.New("no such item")
@@ -79,7 +88,10 @@ func (f *fakePlanes) ListTasks(ctx context.Context, req *taskv1.ListTasksRequest
 	f.record(ctx)
 	f.asked = req
 	if req.GetPageToken() == "" {
-		return &taskv1.ListTasksResponse{Tasks: []*taskv1.Task{{TaskId: "task_1", Blocking: true}}, NextPageToken: "more"}, nil
+		return &taskv1.ListTasksResponse{
+			Tasks:         []*taskv1.Task{{TaskId: "task_1", Blocking: true}},
+			NextPageToken: "more",
+		}, nil
 	}
 	return &taskv1.ListTasksResponse{Tasks: []*taskv1.Task{{TaskId: "task_2"}}}, nil
 }
@@ -108,35 +120,49 @@ func callsTo(t *testing.T, planes *fakePlanes) Planes {
 
 // parent returns the context of a call that a run of the agent boss makes.
 func parent(t *testing.T) context.Context {
-	return rpc.WithActor(t.Context(), rpc.Actor{Namespace: "acme", Principal: "agent/boss", Role: rpc.RoleAgent, AgentID: "boss", RunID: "run_1"})
+	return rpc.WithActor(t.Context(), rpc.Actor{
+		Namespace: "acme", Principal: "agent/boss", Role: rpc.RoleAgent,
+		AgentID: "boss", RunID: "run_1",
+	})
 }
 
 func TestChildrenAreCalledAsTheSystem(t *testing.T) {
 	planes := &fakePlanes{
 		agent: &agentv1.Agent{
-			AgentId: "child", Posture: agentv1.Posture_POSTURE_RUNNING_TURN, PostureReason: "a turn", CurrentWorkItemId: "wi_1",
-			Worktree: &taskv1.Worktree{Path: "/srv/wt", Branch: "fix", WorkerId: "w1"},
+			AgentId: "child", Posture: agentv1.Posture_POSTURE_RUNNING_TURN, PostureReason: "a turn",
+			CurrentWorkItemId: "wi_1",
+			Worktree:          &taskv1.Worktree{Path: "/srv/wt", Branch: "fix", WorkerId: "w1"},
 		},
 		item: &workv1.WorkItem{Objective: "mend it", TodoList: []*workv1.TodoItem{
-			{State: workv1.TodoState_TODO_STATE_COMPLETED}, {State: workv1.TodoState_TODO_STATE_PENDING}, {State: workv1.TodoState_TODO_STATE_COMPLETED},
+			{State: workv1.TodoState_TODO_STATE_COMPLETED},
+			{State: workv1.TodoState_TODO_STATE_PENDING},
+			{State: workv1.TodoState_TODO_STATE_COMPLETED},
 		}},
 	}
 	c := Children{callsTo(t, planes)}
 	require.NoError(t, c.FollowUp(parent(t), "child", "r1", "wt_1", "go on"))
 	require.Equal(t, []string{"child", "r1", "wt_1", "go on", "MESSAGE_KIND_INTERNAL_FOLLOWUP"},
-		[]string{planes.enqueued.GetAgentId(), planes.enqueued.GetRequestId(), planes.enqueued.GetAnsweredWaitId(), planes.enqueued.GetText(), planes.enqueued.GetKind().String()})
+		[]string{
+			planes.enqueued.GetAgentId(), planes.enqueued.GetRequestId(), planes.enqueued.GetAnsweredWaitId(),
+			planes.enqueued.GetText(), planes.enqueued.GetKind().String(),
+		})
 	text, err := c.Progress(parent(t), "child")
 	require.NoError(t, err)
-	require.Equal(t, "running_turn: a turn\nworks in: /srv/wt (branch fix, worker w1)\nworks on: mend it (2 of 3 todos done)\n", text)
+	require.Equal(t, "running_turn: a turn\nworks in: /srv/wt (branch fix, worker w1)\nworks on: mend it (2 of 3 "+
+		"todos done)\n", text)
 	text, err = c.Result(parent(t), "boss", "del_1")
 	require.NoError(t, err)
 	require.Equal(t, "of boss/del_1", text)
 	require.Len(t, planes.callers, 4)
 	for _, caller := range planes.callers {
-		require.Equal(t, []string{"acme", "quartet", rpc.RoleService, "", ""}, []string{caller.Namespace, caller.Principal, caller.Role, caller.AgentID, caller.RunID})
+		require.Equal(t, []string{"acme", "quartet", rpc.RoleService, "", ""},
+			[]string{caller.Namespace, caller.Principal, caller.Role, caller.AgentID, caller.RunID})
 	}
 
-	planes.agent = &agentv1.Agent{AgentId: "child", Posture: agentv1.Posture_POSTURE_IDLE, PostureReason: "nothing to do"}
+	planes.agent = &agentv1.Agent{
+		AgentId: "child", Posture: agentv1.Posture_POSTURE_IDLE,
+		PostureReason: "nothing to do",
+	}
 	text, err = c.Progress(parent(t), "child")
 	require.NoError(t, err)
 	require.Equal(t, "idle: nothing to do\n", text)
@@ -150,7 +176,8 @@ func TestChildrenAreCalledAsTheSystem(t *testing.T) {
 
 func TestNothingIsMadeForADeletedAgent(t *testing.T) {
 	planes := &fakePlanes{agent: &agentv1.Agent{
-		AgentId: "boss", Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, CurrentRunId: "run_1", ToolFamilies: []agentv1.ToolFamily{agentv1.ToolFamily_TOOL_FAMILY_BOARDS},
+		AgentId: "boss", Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, CurrentRunId: "run_1",
+		ToolFamilies: []agentv1.ToolFamily{agentv1.ToolFamily_TOOL_FAMILY_BOARDS},
 	}}
 	c := callsTo(t, planes)
 	require.NoError(t, c.AgentExists(parent(t), "boss"))
@@ -182,24 +209,29 @@ func TestA6_EndedRunsAreRefused(t *testing.T) {
 	holds.RunID = "run_2"
 	require.NoError(t, fence(workv1.WorkService_CreateWorkItem_FullMethodName, holds))
 	for _, method := range []string{
-		agentv1.AgentService_GetAgent_FullMethodName, agentv1.AgentService_ListConversation_FullMethodName, agentv1.AgentService_GetContext_FullMethodName,
-		agentv1.AgentService_ListRounds_FullMethodName, agentv1.AgentService_CallTool_FullMethodName, agentv1.AgentService_SpawnAgent_FullMethodName,
+		agentv1.AgentService_GetAgent_FullMethodName, agentv1.AgentService_ListConversation_FullMethodName,
+		agentv1.AgentService_GetContext_FullMethodName,
+		agentv1.AgentService_ListRounds_FullMethodName, agentv1.AgentService_CallTool_FullMethodName,
+		agentv1.AgentService_SpawnAgent_FullMethodName,
 	} {
 		require.ErrorIs(t, fence(method, ended), fault.RunStale, method)
 		require.NoError(t, fence(method, holds), method)
 	}
 	for _, a := range []rpc.Actor{ended, holds} {
-		require.ErrorIs(t, fence(agentv1.AgentService_AcquireTurn_FullMethodName, a), fault.PermissionDenied, "it would never end")
+		require.ErrorIs(t, fence(agentv1.AgentService_AcquireTurn_FullMethodName, a), fault.PermissionDenied,
+			"it would never end")
 	}
 	reads := len(planes.callers)
 	for _, method := range []string{
-		agentv1.AgentService_SubmitRound_FullMethodName, agentv1.AgentService_FinishTurn_FullMethodName, agentv1.AgentService_RenewTurn_FullMethodName,
+		agentv1.AgentService_SubmitRound_FullMethodName, agentv1.AgentService_FinishTurn_FullMethodName,
+		agentv1.AgentService_RenewTurn_FullMethodName,
 		agentv1.AgentService_StartLocalCalls_FullMethodName, agentv1.AgentService_WatchTurn_FullMethodName,
 	} {
 		require.NoError(t, fence(method, ended), "the agent plane checks runs itself")
 	}
 	ended.Role = rpc.RoleWorker
-	require.NoError(t, fence(workv1.WorkService_CreateWorkItem_FullMethodName, ended), "the run of a worker on a board is no run of the agent")
+	require.NoError(t, fence(workv1.WorkService_CreateWorkItem_FullMethodName, ended),
+		"the run of a worker on a board is no run of the agent")
 	require.Len(t, planes.callers, reads)
 }
 
@@ -241,8 +273,16 @@ func TestA14_AFollowUpNamesItsSender(t *testing.T) {
 		run   string
 		most  agentv1.Authority
 	}{
-		"a run":            {rpc.Actor{Role: rpc.RoleAgent, AgentID: "boss", RunID: "run_1"}, "run_1", agentv1.Authority_AUTHORITY_UNSPECIFIED},
-		"an agent":         {rpc.Actor{Role: rpc.RoleAgent, AgentID: "boss"}, "", agentv1.Authority_AUTHORITY_RUNTIME_INSTRUCTION},
+		"a run": {
+			rpc.Actor{Role: rpc.RoleAgent, AgentID: "boss", RunID: "run_1"},
+			"run_1",
+			agentv1.Authority_AUTHORITY_UNSPECIFIED,
+		},
+		"an agent": {
+			rpc.Actor{Role: rpc.RoleAgent, AgentID: "boss"},
+			"",
+			agentv1.Authority_AUTHORITY_RUNTIME_INSTRUCTION,
+		},
 		"a service":        {rpc.Actor{Role: rpc.RoleService}, "", agentv1.Authority_AUTHORITY_RUNTIME_INSTRUCTION},
 		"an operator":      {rpc.Actor{Role: rpc.RoleOperator}, "", agentv1.Authority_AUTHORITY_UNSPECIFIED},
 		"an administrator": {rpc.Actor{Role: rpc.RoleAdmin}, "", agentv1.Authority_AUTHORITY_UNSPECIFIED},
@@ -256,7 +296,10 @@ func TestA14_AFollowUpNamesItsSender(t *testing.T) {
 
 // Supervision is read from the facts of the agent plane.
 func TestA14_SupervisionIsReadFromTheFacts(t *testing.T) {
-	planes := &fakePlanes{agent: &agentv1.Agent{AgentId: "child", SupervisorAgentId: "boss"}, asking: []*agentv1.Delegation{{TaskId: "tsk_1"}, {TaskId: "tsk_2"}}}
+	planes := &fakePlanes{
+		agent:  &agentv1.Agent{AgentId: "child", SupervisorAgentId: "boss"},
+		asking: []*agentv1.Delegation{{TaskId: "tsk_1"}, {TaskId: "tsk_2"}},
+	}
 	supervisor, askedBy, err := callsTo(t, planes).Supervision(parent(t), "child")
 	require.NoError(t, err)
 	require.Equal(t, "boss", supervisor)

@@ -20,7 +20,9 @@ import (
 // CheckBlocks prepares the store of the embedded server; the caller must not have started the server yet. It
 // completes the streams that the server was creating when it died, removes those of archived segments that it was
 // removing, and checks the blocks of the planes' journals. archives returns the archive of a partition.
-func CheckBlocks(dir, account string, planes []string, archives func(plane string, partition int) (archive.Store, error), logger *zap.Logger) error {
+func CheckBlocks(dir, account string, planes []string, archives func(plane string, partition int) (archive.Store,
+	error), logger *zap.Logger,
+) error {
 	s := salvage.Config{Store: Store(dir), Account: account, Dir: Salvage(dir), Now: time.Now(), Logger: logger}
 	if err := salvage.Finish(s.Store, account, logger); err != nil {
 		return err
@@ -43,7 +45,8 @@ func CheckBlocks(dir, account string, planes []string, archives func(plane strin
 				later := behind(seg, partition, segments)
 				// If a later segment has frames, the witness says nothing about this one: the witnessed frame may be
 				// among those that were given up when the journal went on behind it.
-				if (seg.Shared || seg.Partition == partition) && seq >= seg.First && (later == nil || !later.Frames && seq < later.First) {
+				if (seg.Shared || seg.Partition == partition) && seq >= seg.First &&
+					(later == nil || !later.Frames && seq < later.First) {
 					stream.Known = max(stream.Known, seq)
 				}
 			}
@@ -58,9 +61,11 @@ func CheckBlocks(dir, account string, planes []string, archives func(plane strin
 	return err
 }
 
-// removeLeft removes what is left of the streams of archived segments whose removal was interrupted, and returns the other segments. The
-// server removes the configuration first, and does not see a stream without one any more.
-func removeLeft(plane string, segments []Segment, archives func(plane string, partition int) (archive.Store, error), logger *zap.Logger) (others []Segment, err error) {
+// removeLeft removes what is left of the streams of archived segments whose removal was interrupted, and returns the
+// other segments. The server removes the configuration first, and does not see a stream without one any more.
+func removeLeft(plane string, segments []Segment, archives func(plane string, partition int) (archive.Store, error),
+	logger *zap.Logger,
+) (others []Segment, err error) {
 	for _, seg := range segments {
 		_, err := os.Stat(filepath.Join(seg.Dir, "meta.inf"))
 		if seg.Shared || !errors.Is(err, fs.ErrNotExist) {

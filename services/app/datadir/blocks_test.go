@@ -62,15 +62,16 @@ func (j archived) copied(t *testing.T, segment uint64) int {
 func (j archived) damage(t *testing.T) []error {
 	t.Helper()
 	all, err := verify.Run(t.Context(), verify.Config{
-		DataDir: j.DataDir, WitnessDir: datadir.Witness(j.DataDir), Planes: []string{archivedtest.Plane}, Lock: datadir.Lock,
+		DataDir: j.DataDir, WitnessDir: datadir.Witness(j.DataDir), Planes: []string{archivedtest.Plane},
+		Lock: datadir.Lock,
 	})
 	require.NoError(t, err)
 	require.Len(t, all.Journals, 1)
 	return all.Journals[0].Damage
 }
 
-// TestCheckBlocks_Archived checks a journal whose log begins behind its archive: one in order is not touched, and what is lost of the log is
-// noticed.
+// TestCheckBlocks_Archived checks a journal whose log begins behind its archive: one in order is not touched, and what
+// is lost of the log is noticed.
 func TestCheckBlocks_Archived(t *testing.T) {
 	if testing.Short() {
 		t.Skip("go test -short leaves this out; make test runs it")
@@ -123,7 +124,8 @@ func TestCheckBlocks_Archived(t *testing.T) {
 	})
 }
 
-// TestCheckBlocks_RemovalInterrupted leaves the streams of segments as a server does that is killed while it removes them.
+// TestCheckBlocks_RemovalInterrupted leaves the streams of segments as a server does that is killed while it removes
+// them.
 func TestCheckBlocks_RemovalInterrupted(t *testing.T) {
 	j := archived{archivedtest.New(t, nil)}
 	j.Archived(t)

@@ -76,10 +76,11 @@ func (s *Segment) hasFrames(files []blockfile.File) (found bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		if _, err := blockfile.Read(s.Stream(), f.Index, b, []string{jetlog.SubjectPrefix(s.Plane)}, func(r blockfile.Record) error {
-			found = found || r.Message()
-			return nil
-		}); err != nil {
+		if _, err := blockfile.Read(s.Stream(), f.Index, b, []string{jetlog.SubjectPrefix(s.Plane)},
+			func(r blockfile.Record) error {
+				found = found || r.Message()
+				return nil
+			}); err != nil {
 			return false, err
 		}
 	}

@@ -1,5 +1,5 @@
-// Package derived reads the streams that are not journals, which are EVENTS, the output of commands and snapshots, and says which of
-// their messages are missing or cannot be read.
+// Package derived reads the streams that are not journals, which are EVENTS, the output of commands and snapshots, and
+// says which of their messages are missing or cannot be read.
 //
 // Owns: what is damage to each of these streams, and what to do about it.
 // Never does: change a stream. No plane stops because of what is found here.
@@ -27,8 +27,8 @@ type Stream struct {
 	Name string
 	// Again says that its messages can be made again from the journals. If false, there is no other copy of them.
 	Again bool
-	// Snapshots says that it has the snapshots of a partition, and that its messages are written again from the journal. Where they
-	// cannot be read, a load reads an older snapshot or the journal.
+	// Snapshots says that it has the snapshots of a partition, and that its messages are written again from the
+	// journal. Where they cannot be read, a load reads an older snapshot or the journal.
 	Snapshots bool
 	// gapless says that messages are removed from its beginning only, so that one between two others is missing.
 	gapless bool
@@ -39,7 +39,9 @@ type Stream struct {
 // Streams are those whose names do not depend on the partitions: all but snapshots.
 var Streams = []Stream{
 	{Name: bus.Stream, Again: true, gapless: true, readable: readableEvent},
-	{Name: taskoutput.StreamName, readable: func(_ string, h nats.Header, _ []byte) error { return taskoutput.Readable(h) }},
+	{Name: taskoutput.StreamName, readable: func(_ string, h nats.Header, _ []byte) error {
+		return taskoutput.Readable(h)
+	}},
 }
 
 // readableEvent returns an error if a message of EVENTS is neither an event nor a position.
@@ -66,7 +68,10 @@ type Report struct {
 // snapshots returns the streams of snapshots with some names.
 func snapshots(names []string) (all []Stream) {
 	for _, name := range names {
-		all = append(all, Stream{Name: name, Again: true, Snapshots: true, readable: func(string, nats.Header, []byte) error { return nil }})
+		all = append(all, Stream{
+			Name: name, Again: true, Snapshots: true,
+			readable: func(string, nats.Header, []byte) error { return nil },
+		})
 	}
 	return all
 }
@@ -109,11 +114,14 @@ func (r Report) Err() error {
 func (r Report) Remedy() string {
 	switch {
 	case r.Server != "":
-		return "if another server's replica is in order, stop this NATS server, remove jetstream in its store, and start it: it copies everything from the others" + map[bool]string{
-			true: "; otherwise delete the stream " + r.Name + " and start the processes again: it is copied again from the journals" + r.extent(),
+		return "if another server's replica is in order, stop this NATS server, remove jetstream in its store, and " +
+			"start it: it copies everything from the others" + map[bool]string{
+			true: "; otherwise delete the stream " + r.Name + " and start the processes again: it is copied again " +
+				"from the journals" + r.extent(),
 		}[r.Again]
 	case r.Again:
-		return "`quartet repair --apply` moves it away, and the next start copies it again from the journals" + r.extent()
+		return "`quartet repair --apply` moves it away, and the next start copies it again from the journals" +
+			r.extent()
 	}
 	return "what cannot be read is gone and cannot be copied again; nothing is refused, and the rest is shown"
 }
@@ -143,11 +151,13 @@ func (r *Reader) Report() Report { return r.of }
 // Skip passes over a block that was removed with the beginning of the stream before it could be read.
 func (r *Reader) Skip() { r.before, r.torn = 0, "" }
 
-// Block reads a block, and reports whether it is damaged. newest says that it is the last one: what cannot be read at its end
-// is being written, or was not on the disk when the machine lost power.
+// Block reads a block, and reports whether it is damaged. newest says that it is the last one: what cannot be read at
+// its end is being written, or was not on the disk when the machine lost power.
 func (r *Reader) Block(file blockfile.File, b []byte, newest bool) (damaged bool, err error) {
 	causes, found := map[uint64]string{}, len(r.of.Damage)
-	gaps, err := blockfile.Read(r.of.Name, file.Index, b, []string{"quartet."}, func(blockfile.Record) error { return nil })
+	gaps, err := blockfile.Read(r.of.Name, file.Index, b, []string{"quartet."}, func(blockfile.Record) error {
+		return nil
+	})
 	if err != nil {
 		return false, err
 	}
@@ -200,8 +210,8 @@ func (r *Report) add(seq uint64, err error) {
 	}
 }
 
-// missing reports the messages between the one that was read last and the next one, at seq, if they are missing. cause says
-// why they cannot be read; "": they are not there.
+// missing reports the messages between the one that was read last and the next one, at seq, if they are missing. cause
+// says why they cannot be read; "": they are not there.
 func (r *Reader) missing(seq uint64, cause string) {
 	gap := r.before > 0 && seq > r.before+1
 	switch {

@@ -31,7 +31,10 @@ func events(t *testing.T, dir string, blocks ...[]uint64) (files []blockfile.Fil
 		sum := blockfile.NewSum(bus.Stream, i+1)
 		var b []byte
 		for _, seq := range seqs {
-			b = sum.Append(b, blockfile.Record{Seq: seq, At: 1, Subject: "quartet.events.a.b.c.d", Body: fmt.Appendf(nil, `{"n":%d}`, seq)})
+			b = sum.Append(b, blockfile.Record{
+				Seq: seq, At: 1, Subject: "quartet.events.a.b.c.d",
+				Body: fmt.Appendf(nil, `{"n":%d}`, seq),
+			})
 		}
 		file := blockfile.File{Index: i + 1, Path: filepath.Join(msgs, blockfile.Name(i+1))}
 		require.NoError(t, os.WriteFile(file.Path, b, 0o600))
@@ -40,8 +43,8 @@ func events(t *testing.T, dir string, blocks ...[]uint64) (files []blockfile.Fil
 	return files
 }
 
-// TestR10_WhatIsMissingFromEvents: gaps and messages that cannot be read are named with their numbers, and what was removed
-// from the beginning or is being written at the end is no damage.
+// TestR10_WhatIsMissingFromEvents: gaps and messages that cannot be read are named with their numbers, and what was
+// removed from the beginning or is being written at the end is no damage.
 func TestR10_WhatIsMissingFromEvents(t *testing.T) {
 	flip := func(at float64) func(t *testing.T, files []blockfile.File) {
 		return func(t *testing.T, files []blockfile.File) {
@@ -65,14 +68,26 @@ func TestR10_WhatIsMissingFromEvents(t *testing.T) {
 		messages uint64
 		want     []string
 	}{
-		"intact":             {[][]uint64{{5, 6, 7}, {8, 9}}, intact, 5, nil},
-		"a gap":              {[][]uint64{{5, 6, 9}}, intact, 3, []string{"messages 7 to 8 are missing"}},
-		"a gap of one":       {[][]uint64{{5, 7}}, intact, 2, []string{"message 6 is missing"}},
-		"a block is gone":    {[][]uint64{{1, 2}, {7, 8}}, intact, 4, []string{"messages 3 to 6 are missing"}},
-		"a bit":              {[][]uint64{{1, 2, 3}}, flip(0.5), 2, []string{"message 2 is missing (", "the checksum of a record is wrong)"}},
-		"the first one":      {[][]uint64{{1, 2, 3}}, flip(0.2), 2, []string{"what is before message 2 cannot be read (", "checksum"}},
-		"the end of a block": {[][]uint64{{1, 2, 3}, {4, 5}}, cut(0), 4, []string{"message 3 is missing (", "the block ends within a record)"}},
-		"the last record":    {[][]uint64{{1, 2, 3}, {4, 5}}, cut(1), 4, nil},
+		"intact":          {[][]uint64{{5, 6, 7}, {8, 9}}, intact, 5, nil},
+		"a gap":           {[][]uint64{{5, 6, 9}}, intact, 3, []string{"messages 7 to 8 are missing"}},
+		"a gap of one":    {[][]uint64{{5, 7}}, intact, 2, []string{"message 6 is missing"}},
+		"a block is gone": {[][]uint64{{1, 2}, {7, 8}}, intact, 4, []string{"messages 3 to 6 are missing"}},
+		"a bit": {
+			[][]uint64{{1, 2, 3}},
+			flip(0.5), 2,
+			[]string{"message 2 is missing (", "the checksum of a record is wrong)"},
+		},
+		"the first one": {
+			[][]uint64{{1, 2, 3}},
+			flip(0.2), 2,
+			[]string{"what is before message 2 cannot be read (", "checksum"},
+		},
+		"the end of a block": {
+			[][]uint64{{1, 2, 3}, {4, 5}},
+			cut(0), 4,
+			[]string{"message 3 is missing (", "the block ends within a record)"},
+		},
+		"the last record": {[][]uint64{{1, 2, 3}, {4, 5}}, cut(1), 4, nil},
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
@@ -95,8 +110,8 @@ func TestR10_WhatIsMissingFromEvents(t *testing.T) {
 	}
 }
 
-// TestR10_WhatIsMissingFromOutput: output is removed from the middle of the stream in order, so that only what cannot be read
-// is damage; and nothing has it again.
+// TestR10_WhatIsMissingFromOutput: output is removed from the middle of the stream in order, so that only what cannot
+// be read is damage; and nothing has it again.
 func TestR10_WhatIsMissingFromOutput(t *testing.T) {
 	dir, stream := t.TempDir(), derived.Streams[1]
 	msgs := blockfile.Messages(dir, "$G", stream.Name)
@@ -109,7 +124,10 @@ func TestR10_WhatIsMissingFromOutput(t *testing.T) {
 		if seq == 6 {
 			header = "NATS/1.0\r\nQuartet-Stream: 1\r\n\r\n"
 		}
-		b = sum.Append(b, blockfile.Record{Seq: seq, At: 1, Subject: "quartet.output.default.tsk_1", Header: []byte(header), Body: []byte("text")})
+		b = sum.Append(b, blockfile.Record{
+			Seq: seq, At: 1, Subject: "quartet.output.default.tsk_1",
+			Header: []byte(header), Body: []byte("text"),
+		})
 		ends = append(ends, len(b))
 	}
 	b[ends[1]-12] ^= 1
@@ -117,16 +135,18 @@ func TestR10_WhatIsMissingFromOutput(t *testing.T) {
 	r, err := stream.Read(dir, "$G")
 	require.NoError(t, err)
 	require.Len(t, r.Damage, 2)
-	require.True(t, strings.HasPrefix(r.Damage[0], "of messages 2 to 4, those that were not removed cannot be read ("), r.Damage[0])
-	require.Equal(t, "message 6 cannot be read: it has no offset: strconv.ParseInt: parsing \"\": invalid syntax", r.Damage[1])
+	require.True(t, strings.HasPrefix(r.Damage[0], "of messages 2 to 4, those that were not removed cannot be read ("),
+		r.Damage[0])
+	require.Equal(t, "message 6 cannot be read: it has no offset: strconv.ParseInt: parsing \"\": invalid syntax",
+		r.Damage[1])
 	require.ErrorContains(t, r.Err(), ", of which there is no other copy, is damaged: ")
 	require.ErrorContains(t, r.Err(), ", and 1 more")
 	require.Contains(t, damages.Remedy(r.Err().Error()), "cannot be copied again")
 	require.Contains(t, r.Remedy(), "cannot be copied again")
 }
 
-// TestR10_StreamsOfRunningServers: what a server that runs does not deliver is named as well, and what was removed in order
-// is not.
+// TestR10_StreamsOfRunningServers: what a server that runs does not deliver is named as well, and what was removed in
+// order is not.
 func TestR10_StreamsOfRunningServers(t *testing.T) {
 	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
 	require.NoError(t, err)
@@ -147,7 +167,9 @@ func TestR10_StreamsOfRunningServers(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []derived.Report{{Server: ""}}, bare(empty))
 		for range 9 {
-			_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Data: []byte("{}"), Header: nats.Header{"Quartet-Offset": {"1"}, "Quartet-Stream": {"1"}}})
+			_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Data: []byte("{}"), Header: nats.Header{
+				"Quartet-Offset": {"1"}, "Quartet-Stream": {"1"},
+			}})
 			require.NoError(t, err)
 		}
 		require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(3)))
@@ -162,7 +184,8 @@ func TestR10_StreamsOfRunningServers(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, holed, 1)
 		if s.Again {
-			require.Equal(t, []string{"messages 6 to 7 are missing", "message 10 cannot be read: it is no JSON"}, holed[0].Damage)
+			require.Equal(t, []string{"messages 6 to 7 are missing", "message 10 cannot be read: it is no JSON"},
+				holed[0].Damage)
 		} else {
 			require.Len(t, holed[0].Damage, 1)
 			require.Contains(t, holed[0].Damage[0], "message 10 cannot be read: it has no offset")
@@ -179,8 +202,8 @@ func bare(all []derived.Report) (out []derived.Report) {
 	return out
 }
 
-// TestR10_StreamsOfSnapshots: those of all partitions are found, in the files and while a server runs. What was removed in order is no
-// damage, and a changed bit is, with what becomes of it.
+// TestR10_StreamsOfSnapshots: those of all partitions are found, in the files and while a server runs. What was removed
+// in order is no damage, and a changed bit is, with what becomes of it.
 func TestR10_StreamsOfSnapshots(t *testing.T) {
 	dir := t.TempDir()
 	srv, err := natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess})
@@ -227,7 +250,8 @@ func TestR10_StreamsOfSnapshots(t *testing.T) {
 			continue
 		}
 		require.Len(t, r.Damage, 1, r.Damage)
-		require.ErrorContains(t, r.Err(), "the stream "+names[1]+", which is written again from the journal, is damaged: ")
+		require.ErrorContains(t, r.Err(), "the stream "+names[1]+", which is written again from the journal, is "+
+			"damaged: ")
 		require.Contains(t, damages.Remedy(r.Err().Error()), "writes snapshots again")
 		require.Contains(t, r.Remedy(), "until then a start reads an older snapshot")
 	}

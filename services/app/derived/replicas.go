@@ -35,13 +35,16 @@ func Running(ctx context.Context, nc *nats.Conn) ([]Stream, error) {
 	return append(slices.Clone(Streams), snapshots(names)...), nil
 }
 
-// Replicas reads a stream of NATS servers that run, in a cluster each of its replicas. A stream that does not exist has none.
+// Replicas reads a stream of NATS servers that run, in a cluster each of its replicas. A stream that does not exist has
+// none.
 func (s Stream) Replicas(ctx context.Context, nc *nats.Conn) ([]Report, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, err
 	}
-	stream, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, s.Name) })
+	stream, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+		return js.Stream(ctx, s.Name)
+	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}
@@ -75,7 +78,9 @@ type replica struct {
 
 // read reads what the replica has, up to the last message that the leader had before.
 func (r *replica) read(ctx context.Context, js jetstream.JetStream) error {
-	info, err := jetlog.Patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return r.stream.Info(ctx) })
+	info, err := jetlog.Patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		return r.stream.Info(ctx)
+	})
 	if err != nil {
 		return err
 	}
@@ -150,7 +155,8 @@ func (r *replica) judge(ctx context.Context) error {
 	}
 	var damage []string
 	// The leader may remove old messages a moment later than the replica.
-	for pacer, n := retry.New(time.Second, time.Second), 0; r.missesBeginning(info) && n < 5 && pacer.Wait(ctx) == nil; n++ {
+	for pacer, n := retry.New(time.Second, time.Second), 0; r.missesBeginning(info) && n < 5 &&
+		pacer.Wait(ctx) == nil; n++ {
 		if info, err = r.stream.Info(ctx); err != nil {
 			return err
 		}
@@ -159,12 +165,15 @@ func (r *replica) judge(ctx context.Context) error {
 		damage = append(damage, between(info.State.FirstSeq, r.of.First-1, "", true))
 	}
 	for _, gap := range r.gaps {
-		if from := max(gap[0], info.State.FirstSeq); from <= gap[1] && (r.of.gapless || !removed(info.State.Deleted, from, gap[1])) {
+		if from := max(gap[0], info.State.FirstSeq); from <= gap[1] &&
+			(r.of.gapless || !removed(info.State.Deleted, from, gap[1])) {
 			damage = append(damage, between(from, gap[1], "", r.of.gapless))
 		}
 	}
-	if lost := info.State.Lost; lost != nil && len(lost.Msgs) > 0 && (r.of.Server == "" || info.Cluster != nil && info.Cluster.Leader == r.of.Server) {
-		damage = append(damage, fmt.Sprintf("%d messages from message %d on were lost when the server started", len(lost.Msgs), slices.Min(lost.Msgs)))
+	if lost := info.State.Lost; lost != nil && len(lost.Msgs) > 0 && (r.of.Server == "" || info.Cluster != nil &&
+		info.Cluster.Leader == r.of.Server) {
+		damage = append(damage, fmt.Sprintf("%d messages from message %d on were lost when the server started",
+			len(lost.Msgs), slices.Min(lost.Msgs)))
 	}
 	r.of.Damage = append(damage, r.of.Damage...)
 	return nil
@@ -188,8 +197,9 @@ func (r *replica) place(ctx context.Context, js jetstream.JetStream) (jetstream.
 	for range placements {
 		cons, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
 			return js.OrderedConsumer(ctx, r.of.Name, jetstream.OrderedConsumerConfig{
-				DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: r.of.Last + 1, InactiveThreshold: time.Minute,
-				MaxResetAttempts: 3, // see services/backup.Messages
+				DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: r.of.Last + 1,
+				InactiveThreshold: time.Minute,
+				MaxResetAttempts:  3, // see services/backup.Messages
 			})
 		})
 		if err != nil {

@@ -59,8 +59,8 @@ func Embedded(server func() *natsd.Server, dir string) Source {
 	}
 }
 
-// Account measures what the account of a connection uses. If the account has no limit of its own, only the servers know how
-// much they have, and they tell nobody but their system account: the limit is then not known.
+// Account measures what the account of a connection uses. If the account has no limit of its own, only the servers know
+// how much they have, and they tell nobody but their system account: the limit is then not known.
 func Account(conn func() *nats.Conn, replicas int) Source {
 	return func(ctx context.Context) (room.State, error) {
 		nc := conn()
@@ -103,9 +103,12 @@ type Gauge struct {
 func New(r *room.Room, source Source, logger *zap.Logger, metrics prometheus.Registerer) *Gauge {
 	g := &Gauge{
 		room: r, source: source, logger: logger, now: clock.System().Now,
-		used:  meter.Gauge(metrics, "quartet_store_used_bytes", "How much of the store of the journals is in use: journals, events and output.").WithLabelValues(),
-		limit: meter.Gauge(metrics, "quartet_store_limit_bytes", "How much the store of the journals can hold; 0 if the NATS servers do not tell. Near it new records are refused with STORAGE_FULL.").WithLabelValues(),
-		full:  meter.Gauge(metrics, "quartet_store_full_seconds", "When the store of the journals will be full at the rate of the last hours, six at most; 0 if it is full, +Inf if it does not grow, or if that is not known.").WithLabelValues(),
+		used: meter.Gauge(metrics, "quartet_store_used_bytes", "How much of the store of the journals is in use: "+
+			"journals, events and output.").WithLabelValues(),
+		limit: meter.Gauge(metrics, "quartet_store_limit_bytes", "How much the store of the journals can hold; 0 if "+
+			"the NATS servers do not tell. Near it new records are refused with STORAGE_FULL.").WithLabelValues(),
+		full: meter.Gauge(metrics, "quartet_store_full_seconds", "When the store of the journals will be full at "+
+			"the rate of the last hours, six at most; 0 if it is full, +Inf if it does not grow, or if that is not known.").WithLabelValues(),
 	}
 	g.Periodic = &life.Periodic{Label: "fill", Period: period, Do: g.Measure}
 	return g
@@ -115,7 +118,8 @@ func New(r *room.Room, source Source, logger *zap.Logger, metrics prometheus.Reg
 func (g *Gauge) Start(ctx context.Context) error {
 	g.Measure(ctx)
 	if g.room.Now().Limit == 0 {
-		g.logger.Info("how much the store of the journals can hold is not known: the account at the NATS servers has no limit max_file, so there are no warnings before it is full", zap.Int64("used_bytes", g.room.Now().Used))
+		g.logger.Info("how much the store of the journals can hold is not known: the account at the NATS servers has "+
+			"no limit max_file, so there are no warnings before it is full", zap.Int64("used_bytes", g.room.Now().Used))
 	}
 	return g.Periodic.Start(ctx)
 }
@@ -149,7 +153,10 @@ func (g *Gauge) Measure(ctx context.Context) {
 	}
 	was := g.level
 	g.level = level
-	switch fields := []zap.Field{zap.Int("percent", now.Percent()), zap.Int64("used_bytes", now.Used), zap.Int64("limit_bytes", now.Limit), zap.String("remedy", g.room.Remedy)}; {
+	switch fields := []zap.Field{
+		zap.Int("percent", now.Percent()), zap.Int64("used_bytes", now.Used),
+		zap.Int64("limit_bytes", now.Limit), zap.String("remedy", g.room.Remedy),
+	}; {
 	case level == room.Full:
 		g.logger.Error("the store of the journals is full: new records are refused with STORAGE_FULL", fields...)
 	case level > room.Enough && level > was:
@@ -183,9 +190,11 @@ func (g *Gauge) FullIn() time.Duration { return time.Duration(g.fullIn.Load()) }
 // text returns the warning about a store that is filling up or full.
 func (g *Gauge) text(now room.State) string {
 	if now.Refusing {
-		return fmt.Sprintf("the NATS servers refuse to store more, because their store is full (%d MiB in use): new records are refused with STORAGE_FULL. %s", now.Used>>20, g.room.Remedy)
+		return fmt.Sprintf("the NATS servers refuse to store more, because their store is full (%d MiB in use): new "+
+			"records are refused with STORAGE_FULL. %s", now.Used>>20, g.room.Remedy)
 	}
-	what := fmt.Sprintf("the store of the journals is %d %% full (%d of %d MiB)", now.Percent(), now.Used>>20, now.Limit>>20)
+	what := fmt.Sprintf("the store of the journals is %d %% full (%d of %d MiB)", now.Percent(), now.Used>>20,
+		now.Limit>>20)
 	if now.Level() == room.Full {
 		what += ": new records are refused with STORAGE_FULL"
 	}

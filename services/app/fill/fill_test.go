@@ -24,7 +24,9 @@ func TestX16_Warnings(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	reg := prometheus.NewRegistry()
 	used := int64(0)
-	g := New(&room.Room{Remedy: "Raise max-store-mib"}, func(context.Context) (room.State, error) { return room.State{Used: used * mib, Limit: 1000 * mib}, nil }, zap.New(core), reg)
+	g := New(&room.Room{Remedy: "Raise max-store-mib"}, func(context.Context) (room.State, error) {
+		return room.State{Used: used * mib, Limit: 1000 * mib}, nil
+	}, zap.New(core), reg)
 	for _, c := range []struct {
 		used          int64
 		level         zapcore.Level
@@ -64,7 +66,10 @@ func TestX16_Warnings(t *testing.T) {
 	for _, f := range families {
 		values[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
 	}
-	require.Equal(t, map[string]float64{"quartet_store_used_bytes": 10 * mib, "quartet_store_limit_bytes": 1000 * mib, "quartet_store_full_seconds": math.Inf(1)}, values)
+	require.Equal(t, map[string]float64{
+		"quartet_store_used_bytes": 10 * mib, "quartet_store_limit_bytes": 1000 * mib,
+		"quartet_store_full_seconds": math.Inf(1),
+	}, values)
 }
 
 // TestX16_WhatIsMeasured asks a real server.

@@ -13,7 +13,8 @@ import (
 	"quartet/pkg/journal/room"
 )
 
-// TestX16_WhenItIsFull: after ten minutes a store that grows says when it will be full, at the rate of the last six hours.
+// TestX16_WhenItIsFull: after ten minutes a store that grows says when it will be full, at the rate of the last six
+// hours.
 func TestX16_WhenItIsFull(t *testing.T) {
 	reg, state := prometheus.NewRegistry(), room.State{Limit: 1000 * mib}
 	g := New(&room.Room{}, func(context.Context) (room.State, error) { return state, nil }, zap.NewNop(), reg)

@@ -10,8 +10,8 @@ import (
 	"quartet/pkg/plane"
 )
 
-// followers has, by plane, the planes that follow its journal: the inverse of what the planes say in plane.Config.Follow. Nothing follows the
-// other planes but EVENTS.
+// followers has, by plane, the planes that follow its journal: the inverse of what the planes say in
+// plane.Config.Follow. Nothing follows the other planes but EVENTS.
 var followers = map[string][]string{
 	"agent":   {"board", "task", "waiting", "work"},
 	"task":    {"agent", "waiting"},
@@ -34,7 +34,10 @@ func Consumed(positions *plane.Positions, name string, first, count int) []*iden
 		for _, p := range positions.Durable(ctx, name, i) {
 			of[plane.Position{Plane: p.Plane, Partition: p.Partition}] = p.WalSeq
 			if i == first {
-				next = append(next, &identityv1.ConsumedSource{Plane: p.Plane, Partition: int32(p.Partition), WalSeq: p.WalSeq})
+				next = append(next, &identityv1.ConsumedSource{
+					Plane: p.Plane, Partition: int32(p.Partition),
+					WalSeq: p.WalSeq,
+				})
 			}
 		}
 		cancel()
@@ -55,18 +58,21 @@ type Floor struct {
 	List func(ctx context.Context) ([]*identityv1.Process, error)
 	// Units returns in how many parts processes hold a plane: its partitions, or 1 if it is held as a whole.
 	Units func(plane string) int
-	// Copied returns the wal_seq up to which EVENTS has the journal of a partition. An error means that it is not known. nil: events are not copied.
+	// Copied returns the wal_seq up to which EVENTS has the journal of a partition. An error means that it is not
+	// known. nil: events are not copied.
 	Copied func(ctx context.Context, plane string, partition int) (uint64, error)
 }
 
-// ReadThrough returns the wal_seq up to which the journal of a partition was consumed by all planes that follow it, and copied to EVENTS;
-// math.MaxUint64 if nothing follows it. It returns an error if that is not known. It is plane.Deps.ReadThrough.
+// ReadThrough returns the wal_seq up to which the journal of a partition was consumed by all planes that follow it, and
+// copied to EVENTS; math.MaxUint64 if nothing follows it. It returns an error if that is not known. It is
+// plane.Deps.ReadThrough.
 func (f Floor) ReadThrough(ctx context.Context, name string, partition int) (uint64, error) {
 	through := uint64(math.MaxUint64)
 	if names := followers[name]; len(names) > 0 {
 		all, err := f.List(ctx)
 		if err != nil {
-			return 0, fmt.Errorf("what other planes have read of %s partition %d is not known: %w", name, partition, err)
+			return 0, fmt.Errorf("what other planes have read of %s partition %d is not known: %w", name, partition,
+				err)
 		}
 		for _, follower := range names {
 			for unit := range f.Units(follower) {
@@ -88,8 +94,8 @@ func (f Floor) ReadThrough(ctx context.Context, name string, partition int) (uin
 	return min(through, copied), nil
 }
 
-// consumedBy returns what a follower's partition has consumed of a source. If several processes report that they hold it, because one has
-// taken it over, the lowest position counts.
+// consumedBy returns what a follower's partition has consumed of a source. If several processes report that they hold
+// it, because one has taken it over, the lowest position counts.
 func consumedBy(all []*identityv1.Process, follower string, unit int, source string, partition int) (uint64, error) {
 	through, held, known := uint64(math.MaxUint64), false, false
 	for _, p := range all {
@@ -107,9 +113,11 @@ func consumedBy(all []*identityv1.Process, follower string, unit int, source str
 	}
 	switch {
 	case !held:
-		return 0, fmt.Errorf("what plane %s partition %d has read is not known: no process reports that it holds it", follower, unit)
+		return 0, fmt.Errorf("what plane %s partition %d has read is not known: no process reports that it holds it",
+			follower, unit)
 	case !known:
-		return 0, fmt.Errorf("what plane %s partition %d has read of %s partition %d is not known: the process that holds it reports no position", follower, unit, source, partition)
+		return 0, fmt.Errorf("what plane %s partition %d has read of %s partition %d is not known: the process that "+
+			"holds it reports no position", follower, unit, source, partition)
 	}
 	return through, nil
 }

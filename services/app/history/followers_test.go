@@ -12,14 +12,15 @@ import (
 	"quartet/tests/dev"
 )
 
-// TestWhoFollowsIsKnown: the planes that Floor asks what they have read of a journal are those that follow it in a server. Without one of them,
-// events would be removed that it has not read.
+// TestWhoFollowsIsKnown: the planes that Floor asks what they have read of a journal are those that follow it in a
+// server. Without one of them, events would be removed that it has not read.
 func TestWhoFollowsIsKnown(t *testing.T) {
 	s := dev.Start(t)
 	started := time.Now()
 	found := map[string][]string{}
 	require.Eventually(t, func() bool {
-		resp, err := identityv1.NewIdentityServiceClient(s.Conn()).ListProcesses(t.Context(), &identityv1.ListProcessesRequest{})
+		resp, err := identityv1.NewIdentityServiceClient(s.Conn()).ListProcesses(t.Context(),
+			&identityv1.ListProcessesRequest{})
 		require.NoError(t, err)
 		if len(resp.GetProcesses()) != 1 {
 			return false // it has not reported yet

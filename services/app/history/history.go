@@ -1,5 +1,5 @@
-// Package history says for how long an installation keeps events that nothing needs any more, and up to where its journals were read by
-// everything that has to read all of them.
+// Package history says for how long an installation keeps events that nothing needs any more, and up to where its
+// journals were read by everything that has to read all of them.
 package history
 
 import (
@@ -18,13 +18,14 @@ const (
 	maxDays = 3650
 )
 
-// Parse returns the settings history-days, which is for all namespaces, and namespace-history-days, as "acme": "90". A day has 24 hours, or day if
-// that is not 0.
+// Parse returns the settings history-days, which is for all namespaces, and namespace-history-days, as "acme": "90". A
+// day has 24 hours, or day if that is not 0.
 func Parse(days int, single map[string]string, day time.Duration) (plane.History, error) {
 	day = cmp.Or(day, 24*time.Hour)
 	h := plane.History{Default: time.Duration(days) * day, Namespaces: map[string]time.Duration{}}
 	if !valid(days) {
-		return h, fmt.Errorf("history-days is %d; it must be from %d to %d, or 0 to keep all events", days, minDays, maxDays)
+		return h, fmt.Errorf("history-days is %d; it must be from %d to %d, or 0 to keep all events", days, minDays,
+			maxDays)
 	}
 	for namespace, text := range single {
 		n, err := strconv.Atoi(text)
@@ -32,7 +33,8 @@ func Parse(days int, single map[string]string, day time.Duration) (plane.History
 		case fault.Name("namespace", namespace) != nil:
 			return h, fmt.Errorf("namespace-history-days: %q must be a namespace", namespace)
 		case err != nil || !valid(n):
-			return h, fmt.Errorf("namespace-history-days: the value for %q is %q; it must be a number from %d to %d, or 0 to keep all events", namespace, text, minDays, maxDays)
+			return h, fmt.Errorf("namespace-history-days: the value for %q is %q; it must be a number from %d to %d, "+
+				"or 0 to keep all events", namespace, text, minDays, maxDays)
 		}
 		h.Namespaces[namespace] = time.Duration(n) * day
 	}

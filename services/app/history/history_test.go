@@ -21,8 +21,11 @@ func TestDaysOfHistory(t *testing.T) {
 		h, err := Parse(days, nil, 0)
 		single, errOfOne := Parse(0, map[string]string{"acme": strconv.Itoa(days)}, 0)
 		if !ok {
-			require.EqualError(t, err, fmt.Sprintf("history-days is %d; it must be from 2 to 3650, or 0 to keep all events", days))
-			require.EqualError(t, errOfOne, fmt.Sprintf(`namespace-history-days: the value for "acme" is "%d"; it must be a number from 2 to 3650, or 0 to keep all events`, days))
+			require.EqualError(t, err,
+				fmt.Sprintf("history-days is %d; it must be from 2 to 3650, or 0 to keep all events", days))
+			require.EqualError(t, errOfOne,
+				fmt.Sprintf(
+					`namespace-history-days: the value for "acme" is "%d"; it must be a number from 2 to 3650, or 0 to keep all events`, days))
 			continue
 		}
 		require.NoError(t, errors.Join(err, errOfOne))
@@ -67,10 +70,12 @@ func TestReadThrough(t *testing.T) {
 
 	all = []*identityv1.Process{holds("agent", 0, 70), holds("waiting", 0, 50, 9)}
 	_, err = f.ReadThrough(t.Context(), "work", 0)
-	require.EqualError(t, err, "what plane waiting partition 1 has read is not known: no process reports that it holds it")
+	require.EqualError(t, err, "what plane waiting partition 1 has read is not known: no process reports that it "+
+		"holds it")
 	all = append(all, holds("waiting", 1))
 	_, err = f.ReadThrough(t.Context(), "work", 0)
-	require.EqualError(t, err, "what plane waiting partition 1 has read of work partition 0 is not known: the process that holds it reports no position")
+	require.EqualError(t, err, "what plane waiting partition 1 has read of work partition 0 is not known: the "+
+		"process that holds it reports no position")
 	all[2] = holds("waiting", 1, 60)
 	through, err = f.ReadThrough(t.Context(), "work", 0)
 	require.NoError(t, err)

@@ -64,8 +64,9 @@ func (c Config) Examine(ctx context.Context) (*identityv1.ListProcessesResponse,
 	for _, p := range all {
 		if p.GetAnswer() == identityv1.ProcessAnswer_PROCESS_ANSWER_NONE {
 			resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{
-				Text:   fmt.Sprintf("the process %s does not answer", describe(p)),
-				Remedy: "start it again or resume it, and see its log. If it was removed on purpose, it is forgotten a minute after its last report",
+				Text: fmt.Sprintf("the process %s does not answer", describe(p)),
+				Remedy: "start it again or resume it, and see its log. If it was removed on purpose, it is forgotten " +
+					"a minute after its last report",
 			})
 		}
 	}
@@ -75,14 +76,20 @@ func (c Config) Examine(ctx context.Context) (*identityv1.ListProcessesResponse,
 		resp.StoreFullIn = durationpb.New(in)
 	}
 	if resp.Streams, resp.Journals, err = c.Stored(ctx); err != nil {
-		resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{Text: fmt.Sprintf("the NATS servers do not tell what their streams hold: %v", err), Remedy: "see whether a majority of them runs", Down: true})
+		resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{
+			Text:   fmt.Sprintf("the NATS servers do not tell what their streams hold: %v", err),
+			Remedy: "see whether a majority of them runs", Down: true,
+		})
 		return resp, nil // they do not tell either how far EVENTS is
 	}
 	resp.Problems = append(resp.Problems, c.notArchived(resp.GetJournals())...)
 	if c.Publishers != nil {
 		if resp.Publishers, err = c.Publishers(ctx); err != nil {
 			first, _, _ := strings.Cut(err.Error(), "\n")
-			resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{Text: "the NATS servers do not tell how far EVENTS is behind the journals: " + first, Remedy: "see whether the stream EVENTS exists and has a leader; a start of the processes creates it"})
+			resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{
+				Text:   "the NATS servers do not tell how far EVENTS is behind the journals: " + first,
+				Remedy: "see whether the stream EVENTS exists and has a leader; a start of the processes creates it",
+			})
 		}
 	}
 	return resp, nil
@@ -109,7 +116,9 @@ func (c Config) ask(ctx context.Context, all []*identityv1.Process) {
 }
 
 // plane returns who serves a service, and what is wrong with that.
-func (c Config) plane(name string, all []*identityv1.Process) (*identityv1.PlaneHealth, []*identityv1.InstallationProblem) {
+func (c Config) plane(name string, all []*identityv1.Process) (*identityv1.PlaneHealth,
+	[]*identityv1.InstallationProblem,
+) {
 	h := &identityv1.PlaneHealth{Name: name, Partitions: int32(c.Partitions(name))}
 	var silent, waiting []string
 	for _, p := range all {
@@ -135,9 +144,11 @@ func (c Config) plane(name string, all []*identityv1.Process) (*identityv1.Plane
 		return h, nil
 	case len(waiting) > 0:
 		problem.Text = fmt.Sprintf("%s is not ready: %s", name, strings.Join(waiting, "; "))
-		problem.Remedy = "wait until the process has loaded its journals and NATS answers; if it does not become ready, see its log"
+		problem.Remedy = "wait until the process has loaded its journals and NATS answers; if it does not become " +
+			"ready, see its log"
 	case len(silent) > 0:
-		problem.Text = fmt.Sprintf("%s is down: no process that serves it answers (%s)", name, strings.Join(silent, "; "))
+		problem.Text = fmt.Sprintf("%s is down: no process that serves it answers (%s)", name,
+			strings.Join(silent, "; "))
 		problem.Remedy = "start it again or resume it, or " + start
 	default:
 		problem.Text = name + " is down: no process serves it"
@@ -146,7 +157,8 @@ func (c Config) plane(name string, all []*identityv1.Process) (*identityv1.Plane
 	return h, []*identityv1.InstallationProblem{problem}
 }
 
-const removalRemedy = "see that every plane is served, that the archive and the snapshots can be read and written, and the log of the process that holds the partition; it is tried again by itself"
+const removalRemedy = "see that every plane is served, that the archive and the snapshots can be read and written, " +
+	"and the log of the process that holds the partition; it is tried again by itself"
 
 // reported returns the problems that processes know of: each text once.
 func reported(all []*identityv1.Process) []*identityv1.InstallationProblem {
@@ -177,7 +189,8 @@ func reported(all []*identityv1.Process) []*identityv1.InstallationProblem {
 
 // describe names a process for people.
 func describe(p *identityv1.Process) string {
-	return fmt.Sprintf("%s on %s at %s", p.GetProcessId(), cmp.Or(p.GetHost(), "a machine without a name"), p.GetAddress())
+	return fmt.Sprintf("%s on %s at %s", p.GetProcessId(), cmp.Or(p.GetHost(), "a machine without a name"),
+		p.GetAddress())
 }
 
 // Down returns the problems of an examination because of which a service is not served, each in a text that names no

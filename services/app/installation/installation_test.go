@@ -27,12 +27,36 @@ func TestX17_EveryServiceIsLookedAt(t *testing.T) {
 		down      []string
 		notes     []string
 	}{
-		"all is well":                     {[]*identityv1.Process{process("all", "agent", "work")}, nil, nil},
-		"no process serves it":            {[]*identityv1.Process{process("a", "agent")}, []string{"work is down: no process serves it; start one: `quartet serve work …` with the nats-url of the others"}, nil},
-		"the only one does not answer":    {[]*identityv1.Process{process("a", "agent"), process("dead", "work")}, []string{"work is down: no process that serves it answers (dead on h at dead:1); start it again or resume it, or start one: `quartet serve work …` with the nats-url of the others"}, []string{"the process dead on h at dead:1 does not answer"}},
-		"another one serves it":           {[]*identityv1.Process{process("a", "agent", "work"), process("dead", "work")}, nil, []string{"the process dead on h at dead:1 does not answer"}},
-		"it is not ready":                 {[]*identityv1.Process{process("a", "agent"), waits}, []string{"work is not ready: waits on h at waits:1: nobody has partition 3 of work yet; wait until the process has loaded its journals and NATS answers; if it does not become ready, see its log"}, nil},
-		"processes know of what is wrong": {[]*identityv1.Process{damaged, process("b", "agent", "work")}, nil, []string{"the journal of work/2 is damaged", "the store of the journals is 90 % full (9 of 10 MiB)"}},
+		"all is well": {[]*identityv1.Process{process("all", "agent", "work")}, nil, nil},
+		"no process serves it": {
+			[]*identityv1.Process{process("a", "agent")},
+			[]string{
+				"work is down: no process serves it; start one: `quartet serve work …` with the nats-url of the others",
+			},
+			nil,
+		},
+		"the only one does not answer": {
+			[]*identityv1.Process{process("a", "agent"), process("dead", "work")},
+			[]string{"work is down: no process that serves it answers (dead on h at dead:1); start it again or " +
+				"resume it, or start one: `quartet serve work …` with the nats-url of the others"},
+			[]string{"the process dead on h at dead:1 does not answer"},
+		},
+		"another one serves it": {
+			[]*identityv1.Process{process("a", "agent", "work"), process("dead", "work")},
+			nil,
+			[]string{"the process dead on h at dead:1 does not answer"},
+		},
+		"it is not ready": {
+			[]*identityv1.Process{process("a", "agent"), waits},
+			[]string{"work is not ready: waits on h at waits:1: nobody has partition 3 of work yet; wait until the " +
+				"process has loaded its journals and NATS answers; if it does not become ready, see its log"},
+			nil,
+		},
+		"processes know of what is wrong": {
+			[]*identityv1.Process{damaged, process("b", "agent", "work")},
+			nil,
+			[]string{"the journal of work/2 is damaged", "the store of the journals is 90 % full (9 of 10 MiB)"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			resp, err := Config{
@@ -78,15 +102,26 @@ func TestX17_EveryServiceIsLookedAt(t *testing.T) {
 	}
 }
 
-// TestX17_JournalsThatAreNotArchived: an archive that cannot be read, and one that is behind, are named with what to do.
+// TestX17_JournalsThatAreNotArchived: an archive that cannot be read, and one that is behind, are named with what to
+// do.
 func TestX17_JournalsThatAreNotArchived(t *testing.T) {
 	many := ManySegments(64, 16)
 	require.Equal(t, 9, many)
 	require.Equal(t, 72, ManySegments(1, 16), "three snapshots need 48 small segments")
-	require.Empty(t, Config{ManySegments: many}.notArchived([]*identityv1.JournalUsage{{Plane: "work", Segments: 1}, {Plane: "work", Partition: 1, Segments: int32(many)}}))
-	all := []*identityv1.JournalUsage{{Plane: "work", Partition: 3, Segments: int32(many) + 1, Bytes: 500 << 20}, {Plane: "task", ArchiveProblem: "archive: damaged"}}
+	require.Empty(t, Config{ManySegments: many}.notArchived([]*identityv1.JournalUsage{
+		{Plane: "work", Segments: 1},
+		{Plane: "work", Partition: 1, Segments: int32(many)},
+	}))
+	all := []*identityv1.JournalUsage{
+		{Plane: "work", Partition: 3, Segments: int32(many) + 1, Bytes: 500 << 20},
+		{Plane: "task", ArchiveProblem: "archive: damaged"},
+	}
 	unusable := func() error { return errors.New("bucket s3://b: list: refused; let it") }
-	refused := []*identityv1.JournalUsage{all[0], {Plane: "task", ArchiveProblem: "bucket s3://b: read: refused; let it"}, {Plane: "board", ArchiveProblem: "bucket s3://b: read: refused; let it"}}
+	refused := []*identityv1.JournalUsage{
+		all[0],
+		{Plane: "task", ArchiveProblem: "bucket s3://b: read: refused; let it"},
+		{Plane: "board", ArchiveProblem: "bucket s3://b: read: refused; let it"},
+	}
 	problems := Config{ManySegments: many, Archive: unusable}.notArchived(refused)
 	require.Len(t, problems, 2, "the bucket once, not for each partition")
 	require.Equal(t, "the bucket of the archive cannot be used: bucket s3://b: list: refused", problems[0].GetText())
@@ -104,7 +139,10 @@ func TestX17_JournalsThatAreNotArchived(t *testing.T) {
 
 // TestWhatIsNotRemovedIsAProblem: each text once, with what to do; everything is served.
 func TestWhatIsNotRemovedIsAProblem(t *testing.T) {
-	problems := reported([]*identityv1.Process{{RemovalFailures: []string{"work/0 still has old events"}}, {RemovalFailures: []string{"work/0 still has old events", "work/1 still has old events"}}})
+	problems := reported([]*identityv1.Process{
+		{RemovalFailures: []string{"work/0 still has old events"}},
+		{RemovalFailures: []string{"work/0 still has old events", "work/1 still has old events"}},
+	})
 	require.Len(t, problems, 2)
 	require.Equal(t, "work/0 still has old events", problems[0].GetText())
 	for _, p := range problems {

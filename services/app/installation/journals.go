@@ -21,10 +21,14 @@ import (
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
-// Stored returns the usage of the streams that are Quartet's, in no particular order, and what of them the journals of planes take, from
-// one listing of the NATS servers. The streams are EVENTS and those whose names begin with quartet-; those of buckets are not among
-// them. archives returns the archive of a partition. It is an error if nc is nil, or if the servers take longer than term.
-func Stored(ctx context.Context, nc *nats.Conn, planes []string, partitions func(plane string) int, archives func(plane string, partition int) (archive.Store, error)) (streams []*identityv1.StreamUsage, journals []*identityv1.JournalUsage, err error) {
+// Stored returns the usage of the streams that are Quartet's, in no particular order, and what of them the journals of
+// planes take, from one listing of the NATS servers. The streams are EVENTS and those whose names begin with quartet-;
+// those of buckets are not among them. archives returns the archive of a partition. It is an error if nc is nil, or if
+// the servers take longer than term.
+func Stored(ctx context.Context, nc *nats.Conn, planes []string, partitions func(plane string) int,
+	archives func(plane string, partition int) (archive.Store, error)) (streams []*identityv1.StreamUsage,
+	journals []*identityv1.JournalUsage, err error,
+) {
 	if nc == nil {
 		return nil, nil, errNoBroker
 	}
@@ -49,7 +53,10 @@ func Stored(ctx context.Context, nc *nats.Conn, planes []string, partitions func
 	listed := js.ListStreams(ctx)
 	for info := range listed.Info() {
 		if name := info.Config.Name; name == "EVENTS" || strings.HasPrefix(name, "quartet-") {
-			streams = append(streams, &identityv1.StreamUsage{Name: name, Messages: int64(info.State.Msgs), Bytes: int64(info.State.Bytes), MaxBytes: max(info.Config.MaxBytes, 0)})
+			streams = append(streams, &identityv1.StreamUsage{
+				Name: name, Messages: int64(info.State.Msgs),
+				Bytes: int64(info.State.Bytes), MaxBytes: max(info.Config.MaxBytes, 0),
+			})
 		}
 		if u := snapshots[info.Config.Name]; u != nil {
 			u.SnapshotBytes = int64(info.State.Bytes)
@@ -109,13 +116,17 @@ func (c Config) notArchived(all []*identityv1.JournalUsage) (problems []*identit
 			bucket("the archive of "+name+" cannot be read", u.GetArchiveProblem())
 		case u.GetArchiveProblem() != "":
 			problems = append(problems, &identityv1.InstallationProblem{
-				Text:   fmt.Sprintf("the archive of %s cannot be read: %s", name, u.GetArchiveProblem()),
-				Remedy: "see whether the directory `archive` of the data directory, or with nats-url the stream " + archivestream.Stream(u.GetPlane(), int(u.GetPartition())) + ", is there; `quartet verify` says what is damaged",
+				Text: fmt.Sprintf("the archive of %s cannot be read: %s", name, u.GetArchiveProblem()),
+				Remedy: "see whether the directory `archive` of the data directory, or with nats-url the stream " +
+					archivestream.Stream(u.GetPlane(), int(u.GetPartition())) +
+					", is there; `quartet verify` says what is damaged",
 			})
 		case int(u.GetSegments()) > many:
 			problems = append(problems, &identityv1.InstallationProblem{
-				Text:   fmt.Sprintf("%d segments of %s wait to be archived (%d MiB)", u.GetSegments()-1, name, u.GetBytes()>>20),
-				Remedy: "see the log of the process that holds the partition (`quartet status` says which): a snapshot or the archive cannot be written, for example because there is no room",
+				Text: fmt.Sprintf("%d segments of %s wait to be archived (%d MiB)", u.GetSegments()-1, name,
+					u.GetBytes()>>20),
+				Remedy: "see the log of the process that holds the partition (`quartet status` says which): a " +
+					"snapshot or the archive cannot be written, for example because there is no room",
 			})
 		}
 	}
@@ -123,7 +134,9 @@ func (c Config) notArchived(all []*identityv1.JournalUsage) (problems []*identit
 }
 
 // archived sets in u what the archive of its partition has, or why it cannot be read.
-func archived(ctx context.Context, u *identityv1.JournalUsage, archives func(plane string, partition int) (archive.Store, error)) {
+func archived(ctx context.Context, u *identityv1.JournalUsage, archives func(plane string, partition int) (
+	archive.Store, error),
+) {
 	partition := int(u.GetPartition())
 	store, err := archives(u.GetPlane(), partition)
 	var c *archive.Catalog

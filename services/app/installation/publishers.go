@@ -18,7 +18,9 @@ import (
 const asking = 8
 
 // Publishers returns how far EVENTS is behind the journal of each partition of the planes.
-func Publishers(ctx context.Context, nc *nats.Conn, planes []string, partitions func(plane string) int) ([]*identityv1.PublisherLag, error) {
+func Publishers(ctx context.Context, nc *nats.Conn, planes []string, partitions func(plane string) int) (
+	[]*identityv1.PublisherLag, error,
+) {
 	if nc == nil {
 		return nil, errNoBroker
 	}

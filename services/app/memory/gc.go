@@ -64,9 +64,10 @@ func AdjustGC(ctx context.Context, most uint64) {
 type gcMonitor struct {
 	headroom  uint64 // the most of a busy process
 	allocated uint64 // bytes since the process started
-	rate      uint64 // allocated bytes per second; it falls by at most half per period, so that a short pause counts as busy
-	idle      int    // consecutive idle periods
-	percent   int    // the percentage that was set last
+	// allocated bytes per second; it falls by at most half per period, so that a short pause counts as busy
+	rate    uint64
+	idle    int // consecutive idle periods
+	percent int // the percentage that was set last
 }
 
 // update is called once per gcPeriod with the live heap and the bytes allocated since the

@@ -32,7 +32,8 @@ func TestGCPercentForLiveHeapAndRate(t *testing.T) {
 		{24 * mib, 4096 * mib, 266},  // its minimum
 		{8192 * mib, 4096 * mib, 50},
 	} {
-		require.Equal(t, c.want, gcPercentFor(c.live, c.rate, gcMaxHeadroom), "%d MiB live, %d MiB/s", c.live/mib, c.rate/mib)
+		require.Equal(t, c.want, gcPercentFor(c.live, c.rate, gcMaxHeadroom), "%d MiB live, %d MiB/s", c.live/mib,
+			c.rate/mib)
 	}
 }
 
@@ -49,7 +50,10 @@ func TestUnusedMemoryIsReleasedOnceWhenIdle(t *testing.T) {
 	m := gcMonitor{headroom: gcMaxHeadroom}
 	var allocated uint64
 	var released []int
-	for second, mibs := range []uint64{900, 900, 0, 900, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 900, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} {
+	for second, mibs := range []uint64{
+		900, 900, 0, 900, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 900, 0, 0, 0, 0, 0,
+		0, 0, 0, 0, 0, 0, 0,
+	} {
 		allocated += mibs << 20
 		if _, release := m.update(40<<20, allocated); release {
 			released = append(released, second)

@@ -15,7 +15,8 @@ func Weights(setting map[string]string) (map[string]int, error) {
 	for namespace, text := range setting {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > agent.MaxWeight {
-			return nil, fmt.Errorf("namespace-weights: the weight of %q is %q; it must be a number from 1 to %d", namespace, text, agent.MaxWeight)
+			return nil, fmt.Errorf("namespace-weights: the weight of %q is %q; it must be a number from 1 to %d",
+				namespace, text, agent.MaxWeight)
 		}
 		out[namespace] = n
 	}
@@ -28,7 +29,9 @@ func Rechecks(setting map[string]string) (map[string]time.Duration, error) {
 	for namespace, text := range setting {
 		d, err := time.ParseDuration(text)
 		if err != nil {
-			return nil, fmt.Errorf("namespace-rechecks: the value for %q is %q; it must be a duration such as 30m, or 0", namespace, text)
+			return nil,
+				fmt.Errorf("namespace-rechecks: the value for %q is %q; it must be a duration such as 30m, or 0",
+					namespace, text)
 		}
 		out[namespace] = d
 	}

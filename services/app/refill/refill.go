@@ -54,7 +54,9 @@ type Config struct {
 // Run creates the streams in nc, publishes the messages of the backup from and writes its
 // files below homes, and compares the streams of journals with totals. It is an error if a
 // stream has messages already.
-func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *archive.File, totals archive.Totals) error {
+func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *archive.File,
+	totals archive.Totals,
+) error {
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(inFlight))
 	if err != nil {
 		return err
@@ -69,19 +71,22 @@ func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *a
 	if output.CachedInfo().State.LastSeq > 0 {
 		return cfg.hasMessages(cfg.Output.Name)
 	}
-	p := &publishing{js: js, output: cfg.Output.Name, last: map[string]uint64{}, unused: map[string]string{}, create: func(name string, first uint64) (string, error) {
-		if plane, partition, ok := jetstore.ParseStream(name); ok {
-			return jetstore.Restore(ctx, nc, plane, partition, cfg.Replicas, first)
-		}
-		of, segment := jetlog.ParseStream(name)
-		if !segment {
-			return "", fmt.Errorf("stream %s is not one of a journal", name)
-		}
-		if of.Shared || of.Segment == 0 {
-			first = 1
-		}
-		return of.Unused(), jetlog.Create(ctx, nc, of, cfg.Replicas, max(cfg.Partitions[of.Plane], 1), first)
-	}}
+	p := &publishing{
+		js: js, output: cfg.Output.Name, last: map[string]uint64{}, unused: map[string]string{},
+		create: func(name string, first uint64) (string, error) {
+			if plane, partition, ok := jetstore.ParseStream(name); ok {
+				return jetstore.Restore(ctx, nc, plane, partition, cfg.Replicas, first)
+			}
+			of, segment := jetlog.ParseStream(name)
+			if !segment {
+				return "", fmt.Errorf("stream %s is not one of a journal", name)
+			}
+			if of.Shared || of.Segment == 0 {
+				first = 1
+			}
+			return of.Unused(), jetlog.Create(ctx, nc, of, cfg.Replicas, max(cfg.Partitions[of.Plane], 1), first)
+		},
+	}
 	if _, _, err := from.Read(archive.Visitor{
 		Message: func(m archive.Message) error { return p.publish(ctx, m) },
 		File:    func(name string, mode, _ int64, body io.Reader) error { return putFile(homes, name, mode, body) },
@@ -92,7 +97,8 @@ func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *a
 		return err
 	}
 	for name, want := range totals.Streams {
-		if name == cfg.Output.Name || want.Messages == 0 { // sequences of output differ, and old messages may have expired
+		// sequences of output differ, and old messages may have expired
+		if name == cfg.Output.Name || want.Messages == 0 {
 			continue
 		}
 		if _, _, ok := jetstore.ParseStream(name); ok { // whoever reads a snapshot verifies it
@@ -107,10 +113,12 @@ func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *a
 		return err
 	}
 	for _, plane := range cfg.Planes {
-		if _, err := jetlog.Ensure(ctx, nc, plane, cfg.Replicas, max(cfg.Partitions[plane], 1)); err != nil { // partitions without a frame
+		// partitions without a frame
+		if _, err := jetlog.Ensure(ctx, nc, plane, cfg.Replicas, max(cfg.Partitions[plane], 1)); err != nil {
 			return err
 		}
-		if err := repair.BeginRestored(ctx, nc, plane, max(cfg.Partitions[plane], 1), cfg.WitnessDir, witnessed, cfg.Now, cfg.NewID); err != nil {
+		if err := repair.BeginRestored(ctx, nc, plane, max(cfg.Partitions[plane], 1), cfg.WitnessDir, witnessed,
+			cfg.Now, cfg.NewID); err != nil {
 			return err
 		}
 	}
@@ -135,10 +143,12 @@ func (cfg *Config) checkEmpty(ctx context.Context, js jetstream.JetStream) error
 			}
 			got, err := jetlog.Partitions(s.CachedInfo().Config)
 			if n := max(cfg.Partitions[plane], 1); err != nil || got != n {
-				return fmt.Errorf("the journal of %s exists already and has %d partitions, that of the backup has %d; restore into a cluster without journals", plane, got, n)
+				return fmt.Errorf("the journal of %s exists already and has %d partitions, that of the backup has "+
+					"%d; restore into a cluster without journals", plane, got, n)
 			}
 			if !slices.Contains(cfg.Streams, p.Stream()) {
-				return fmt.Errorf("stream %s exists already, and the backup does not have it; restore into a cluster without journals", p.Stream())
+				return fmt.Errorf("stream %s exists already, and the backup does not have it; restore into a cluster "+
+					"without journals", p.Stream())
 			}
 		}
 		if err := cfg.checkArchives(ctx, plane); err != nil {
@@ -167,7 +177,8 @@ func (cfg *Config) checkArchives(ctx context.Context, plane string) error {
 			return err
 		}
 		if version > 0 || len(names) > 0 {
-			return fmt.Errorf("the archive of %s has segments already; a backup is restored where there is neither a journal nor an archive", framelog.PartitionName(plane, i))
+			return fmt.Errorf("the archive of %s has segments already; a backup is restored where there is neither a "+
+				"journal nor an archive", framelog.PartitionName(plane, i))
 		}
 	}
 	return nil
@@ -175,12 +186,13 @@ func (cfg *Config) checkArchives(ctx context.Context, plane string) error {
 
 // hasMessages returns the error for a stream that is not empty.
 func (cfg *Config) hasMessages(name string) error {
-	return fmt.Errorf("stream %s of %s has messages already; a backup is restored into a cluster without any", name, cfg.Servers)
+	return fmt.Errorf("stream %s of %s has messages already; a backup is restored into a cluster without any", name,
+		cfg.Servers)
 }
 
-// publishing publishes the messages of a backup and waits for acknowledgements only where inFlight messages lack one. An error of a
-// message is returned by a later publish or by drain; it is an error, too, if a message of a journal gets another sequence than in the
-// backup.
+// publishing publishes the messages of a backup and waits for acknowledgements only where inFlight messages lack one.
+// An error of a message is returned by a later publish or by drain; it is an error, too, if a message of a journal gets
+// another sequence than in the backup.
 type publishing struct {
 	js     jetstream.JetStream
 	output string
@@ -218,9 +230,11 @@ func (p *publishing) publish(ctx context.Context, m archive.Message) error {
 		}
 		p.last[m.Stream] = p.begins(m) - 1
 	}
-	for journal && p.last[m.Stream] < m.Seq-1 { // sequences that a new incarnation left out, and of objects of snapshots that were removed
+	// sequences that a new incarnation left out, and of objects of snapshots that were removed
+	for journal && p.last[m.Stream] < m.Seq-1 {
 		p.last[m.Stream]++
-		if err := p.send(ctx, &nats.Msg{Subject: p.unused[m.Stream]}, archive.Message{Stream: m.Stream, Seq: p.last[m.Stream]}); err != nil {
+		if err := p.send(ctx, &nats.Msg{Subject: p.unused[m.Stream]},
+			archive.Message{Stream: m.Stream, Seq: p.last[m.Stream]}); err != nil {
 			return err
 		}
 	}
@@ -261,7 +275,8 @@ func (p *publishing) drain(ctx context.Context, n int) error {
 		case ack := <-w.ack.Ok():
 			// Planes refer to each other's messages by sequence, so these must not change.
 			if ack.Stream != w.m.Stream || w.m.Stream != p.output && ack.Sequence != w.m.Seq {
-				return fmt.Errorf("message %d of %s became message %d of %s", w.m.Seq, w.m.Stream, ack.Sequence, ack.Stream)
+				return fmt.Errorf("message %d of %s became message %d of %s", w.m.Seq, w.m.Stream, ack.Sequence,
+					ack.Stream)
 			}
 		case err := <-w.ack.Err():
 			return fmt.Errorf("message %d of %s: %w", w.m.Seq, w.m.Stream, err)

@@ -70,8 +70,8 @@ func (r *run) apply(ctx context.Context) (replaced string, err error) {
 			}
 		}
 	}
-	// What comes behind the end of a journal goes first, so that an interruption leaves a journal that is damaged, and not one
-	// that seems to be in order.
+	// What comes behind the end of a journal goes first, so that an interruption leaves a journal that is damaged, and
+	// not one that seems to be in order.
 	for _, of := range r.givenUp(builds) {
 		if err := r.remove(replaced, of); err != nil {
 			return "", fmt.Errorf("stream %s: %w", of.Stream(), err)
@@ -164,7 +164,9 @@ func (r *run) builds() (all []*build, err error) {
 		s := r.streams[j.of.plane]
 		all := j.content(s)
 		if j.Status != Lost { // a stream of several partitions also has frames that are archived
-			all = slices.Concat(all, slices.DeleteFunc(s.stored(j.of.number, 0), func(f *copyOf) bool { return f.seq > j.archived.end().Seq }))
+			all = slices.Concat(all, slices.DeleteFunc(s.stored(j.of.number, 0), func(f *copyOf) bool {
+				return f.seq > j.archived.end().Seq
+			}))
 		}
 		for _, f := range all {
 			if b := byPlace[placeOf(f)]; b != nil {
@@ -176,7 +178,8 @@ func (r *run) builds() (all []*build, err error) {
 		slices.SortFunc(b.frames, func(x, y *copyOf) int { return cmp.Compare(x.seq, y.seq) })
 		for i := 1; i < len(b.frames); i++ {
 			if x, y := b.frames[i-1], b.frames[i]; x.seq == y.seq {
-				return nil, fmt.Errorf("message %d is claimed by %s and by %s: the stream was written to after it was damaged; restore a backup", x.seq, x.subject, y.subject)
+				return nil, fmt.Errorf("message %d is claimed by %s and by %s: the stream was written to after it "+
+					"was damaged; restore a backup", x.seq, x.subject, y.subject)
 			}
 		}
 	}
@@ -184,8 +187,9 @@ func (r *run) builds() (all []*build, err error) {
 	return all, nil
 }
 
-// first returns the sequence number at which a segment begins: as its stream says, else that of the frame with which a new incarnation
-// begins it, else as the frame says that closed the segment before. If nothing says it, it is that of its first frame, or 1 in the first segment.
+// first returns the sequence number at which a segment begins: as its stream says, else that of the frame with which a
+// new incarnation begins it, else as the frame says that closed the segment before. If nothing says it, it is that of
+// its first frame, or 1 in the first segment.
 func (r *run) first(j *journal, of jetlog.Place) uint64 {
 	for _, seg := range r.streams[of.Plane].segments {
 		if seg.Place == of {
@@ -216,7 +220,8 @@ func (r *run) givenUp(builds []*build) (all []jetlog.Place) {
 		}
 		for _, seg := range r.streams[j.of.plane].has(j.of.number) {
 			// One that is archived already is removed by the server.
-			if !seg.Shared && seg.Segment >= j.archived.end().Segment && !slices.ContainsFunc(builds, func(b *build) bool { return b.of == seg.Place }) {
+			if !seg.Shared && seg.Segment >= j.archived.end().Segment &&
+				!slices.ContainsFunc(builds, func(b *build) bool { return b.of == seg.Place }) {
 				all = append(all, seg.Place)
 			}
 		}
@@ -271,7 +276,10 @@ func (r *run) fill(store string, of *build) error {
 		// A backup does not have the times at which messages were stored; no message may be older than
 		// the one before it.
 		at = max(at, f.at, createdAt(f))
-		b = sum.Append(b, blockfile.Record{Seq: f.seq, At: at, Subject: f.subject, Header: f.header, Body: jetlog.Body(f.frame)})
+		b = sum.Append(b, blockfile.Record{
+			Seq: f.seq, At: at, Subject: f.subject, Header: f.header,
+			Body: jetlog.Body(f.frame),
+		})
 	}
 	return flush()
 }
@@ -311,7 +319,8 @@ func (r *run) verify(ctx context.Context, store string, builds []*build) error {
 				}
 			}
 			if err := j.verify(ctx, nc, first); err != nil {
-				return fmt.Errorf("what was rebuilt of the journal of %s is not in order, and nothing was changed: %w", j.Partition, err)
+				return fmt.Errorf("what was rebuilt of the journal of %s is not in order, and nothing was changed: %w",
+					j.Partition, err)
 			}
 		}
 		return nil
@@ -340,13 +349,14 @@ func (j *journal) verify(ctx context.Context, nc *nats.Conn, first uint64) error
 		return err
 	}
 	if n != 0 || end != want {
-		return fmt.Errorf("it ends behind frame %d (%.12s) instead of frame %d (%.12s)", end.Seq, end.Hash, want.Seq, want.Hash)
+		return fmt.Errorf("it ends behind frame %d (%.12s) instead of frame %d (%.12s)", end.Seq, end.Hash, want.Seq,
+			want.Hash)
 	}
 	return nil
 }
 
-// exchange puts a rebuilt stream into the place of the damaged one, which it keeps below replaced together with what was
-// salvaged of it. An interruption leaves one or the other in place.
+// exchange puts a rebuilt stream into the place of the damaged one, which it keeps below replaced together with what
+// was salvaged of it. An interruption leaves one or the other in place.
 func (r *run) exchange(building, replaced, name string) error {
 	rebuilt, target := blockfile.Stream(building, r.Account, name), blockfile.Stream(r.store, r.Account, name)
 	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {

@@ -47,7 +47,8 @@ type mendable interface {
 	archive.Store
 	// Empty reports whether nothing was ever stored.
 	Empty(ctx context.Context) (bool, error)
-	// PutAside moves what is stored under a name into a directory of the data directory, durably. It is no error if that is not there.
+	// PutAside moves what is stored under a name into a directory of the data directory, durably. It is no error if
+	// that is not there.
 	PutAside(ctx context.Context, name, dir string) error
 }
 
@@ -63,8 +64,8 @@ type archiveOf struct {
 	spare   []archive.Segment // stored, and in none of the parts
 }
 
-// examineArchive reads the archive of a partition: that each segment of its catalog is as it was written, and if the catalog is damaged
-// or lost, which segments there are.
+// examineArchive reads the archive of a partition: that each segment of its catalog is as it was written, and if the
+// catalog is damaged or lost, which segments there are.
 func (r *run) examineArchive(ctx context.Context, of partition, live []*copyOf) (*archiveOf, error) {
 	store, ok := r.Archives.Config(of.plane, of.number).Store.(mendable)
 	if !ok {
@@ -141,8 +142,12 @@ func (a *archiveOf) end() framelog.End {
 // continues the parts, and in the latter case also at a damaged segment. If the catalog cannot be read, extend adds
 // parts without a segment for the gaps between segments, and for the gap before the first intact frame of live unless
 // that frame is in segment 0 or an intact frame of live continues the parts. Its only error is that of ctx.
-func (a *archiveOf) extend(ctx context.Context, stored map[string]archive.Segment, live []*copyOf, readable bool) error {
-	if c := assemble(a.name, a.end(), slices.DeleteFunc(slices.Clone(live), func(f *copyOf) bool { return f.seq <= a.end().Seq }), framelog.End{}); len(c.kept) > 0 && len(c.left) == 0 {
+func (a *archiveOf) extend(ctx context.Context, stored map[string]archive.Segment, live []*copyOf,
+	readable bool,
+) error {
+	if c := assemble(a.name, a.end(), slices.DeleteFunc(slices.Clone(live), func(f *copyOf) bool {
+		return f.seq <= a.end().Seq
+	}), framelog.End{}); len(c.kept) > 0 && len(c.left) == 0 {
 		return nil
 	}
 	follows := map[framelog.Hash]bool{} // the hashes of the frames that are continued in the journal
@@ -162,7 +167,8 @@ func (a *archiveOf) extend(ctx context.Context, stored map[string]archive.Segmen
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case next == nil && first != nil && first.frame.Link.Segment > 0 && first.seq > end.Seq && !follows[end.Hash] && !readable:
+		case next == nil && first != nil && first.frame.Link.Segment > 0 && first.seq > end.Seq && !follows[end.Hash] &&
+			!readable:
 			a.missing(endBefore(first))
 			return nil
 		case next == nil:
@@ -178,12 +184,16 @@ func (a *archiveOf) extend(ctx context.Context, stored map[string]archive.Segmen
 	}
 }
 
-// next returns the stored segment that is the next one behind an end of the log, an intact one if there is one, and its damage. Of two
-// intact ones it is that of which more lines were erased or removed.
-func (a *archiveOf) next(ctx context.Context, stored map[string]archive.Segment, end framelog.End) (next *archive.Segment, damage error) {
+// next returns the stored segment that is the next one behind an end of the log, an intact one if there is one, and its
+// damage. Of two intact ones it is that of which more lines were erased or removed.
+func (a *archiveOf) next(ctx context.Context, stored map[string]archive.Segment, end framelog.End) (
+	next *archive.Segment, damage error,
+) {
 	for _, name := range slices.Sorted(maps.Keys(stored)) {
 		s := stored[name]
-		if s.Before != end && s.Before.Seq <= end.Seq || next != nil && (s.Before.Seq > next.Before.Seq || s.Before == next.Before && damage == nil && s.GetErasedLines()+s.GetRemovedLines() <= next.GetErasedLines()+next.GetRemovedLines()) {
+		if s.Before != end && s.Before.Seq <= end.Seq || next != nil &&
+			(s.Before.Seq > next.Before.Seq || s.Before == next.Before && damage == nil &&
+				s.GetErasedLines()+s.GetRemovedLines() <= next.GetErasedLines()+next.GetRemovedLines()) {
 			continue
 		}
 		if broken := s.Verify(ctx, a.store); next == nil || s.Before != next.Before || damage != nil || broken == nil {
@@ -197,13 +207,17 @@ func (a *archiveOf) next(ctx context.Context, stored map[string]archive.Segment,
 func (a *archiveOf) missing(end framelog.End) {
 	a.rewrite = true
 	before := a.end()
-	a.parts = append(a.parts, &part{before: before, end: end, damage: fmt.Errorf("of frames %d to %d, wal_seq %d to %d, nothing is stored", before.Seq+1, end.Seq, before.WalSeq+1, end.WalSeq)})
+	a.parts = append(a.parts, &part{before: before, end: end, damage: fmt.Errorf("of frames %d to %d, wal_seq %d to "+
+		"%d, nothing is stored", before.Seq+1, end.Seq, before.WalSeq+1, end.WalSeq)})
 }
 
 // endBefore returns the end of the log before a frame, as far as the frame itself says it.
 func endBefore(f *copyOf) framelog.End {
 	l := f.frame.Link
-	return framelog.End{Seq: f.seq - 1, WalSeq: max(l.First, 1) - 1, Hash: l.Prev, Incarnation: l.Incarnation, Segment: l.Segment}
+	return framelog.End{
+		Seq: f.seq - 1, WalSeq: max(l.First, 1) - 1, Hash: l.Prev, Incarnation: l.Incarnation,
+		Segment: l.Segment,
+	}
 }
 
 // span is some sequence numbers, both ends included.
@@ -243,7 +257,10 @@ func (s *stream) readArchived(ctx context.Context, store archive.Store, of parti
 			if last < seg.GetFirst() {
 				last = 0 // it is in the segment before
 			}
-			s.add(&copyOf{seq: f.Seq, subject: in.Subject(), header: onWire(jetlog.Header(in.Stream(), last, f.Frame)), frame: f.Frame, place: place})
+			s.add(&copyOf{
+				seq: f.Seq, subject: in.Subject(), header: onWire(jetlog.Header(in.Stream(), last, f.Frame)),
+				frame: f.Frame, place: place,
+			})
 			last = f.Seq
 		}
 	}
@@ -269,7 +286,8 @@ func (s *stream) readArchives(ctx context.Context, dir string) error {
 	return nil
 }
 
-// readArchive adds the frames that can be read of the damaged segments of a journal's archive, and of what is stored beside its catalog.
+// readArchive adds the frames that can be read of the damaged segments of a journal's archive, and of what is stored
+// beside its catalog.
 func (j *journal) readArchive(ctx context.Context, s *stream) {
 	for _, p := range j.archived.parts {
 		if p.row != nil && p.damage != nil {
@@ -289,7 +307,10 @@ func (a *archiveOf) mend(copies []*copyOf) {
 		if p.damage == nil {
 			continue
 		}
-		of := slices.DeleteFunc(slices.Clone(copies), func(f *copyOf) bool { return f.seq <= p.before.Seq || f.seq > p.end.Seq })
+		of := slices.DeleteFunc(slices.Clone(copies), func(f *copyOf) bool {
+			return f.seq <= p.before.Seq ||
+				f.seq > p.end.Seq
+		})
 		lost := a.lost(p, of)
 		if len(lost) > 0 {
 			a.Status, a.Lost = Lost, append(a.Lost, lost...)
@@ -315,7 +336,10 @@ func (a *archiveOf) lost(p *part, copies []*copyOf) (all []Range) {
 		if len(c.left) > 0 {
 			up = endBefore(c.left[0])
 		}
-		all = append(all, Range{First: c.end.Seq + 1, Last: up.Seq, FirstWalSeq: c.end.WalSeq + 1, LastWalSeq: up.WalSeq})
+		all = append(all, Range{
+			First: c.end.Seq + 1, Last: up.Seq, FirstWalSeq: c.end.WalSeq + 1,
+			LastWalSeq: up.WalSeq,
+		})
 		if len(c.left) == 0 {
 			return all
 		}
@@ -328,7 +352,8 @@ func (a *archiveOf) lost(p *part, copies []*copyOf) (all []Range) {
 func (r *run) mendArchives(ctx context.Context) (replaced string, err error) {
 	for _, j := range r.journals {
 		a := j.archived
-		if last := len(a.parts) - 1; a.Status == Intact || last >= 0 && a.parts[last].row == nil && !a.complete(a.parts[last]) {
+		if last := len(a.parts) - 1; a.Status == Intact || last >= 0 && a.parts[last].row == nil &&
+			!a.complete(a.parts[last]) {
 			continue // a catalog without the last part would not end where the log goes on
 		}
 		rows, gone, err := a.rows(ctx, r)
@@ -363,8 +388,8 @@ func (r *run) mendArchives(ctx context.Context) (replaced string, err error) {
 	return replaced, nil
 }
 
-// rows returns the segments that the catalog gets. It writes those anew of which all frames were found, and returns the names of the damaged ones
-// that these replace. What cannot be repaired stays as it is.
+// rows returns the segments that the catalog gets. It writes those anew of which all frames were found, and returns the
+// names of the damaged ones that these replace. What cannot be repaired stays as it is.
 func (a *archiveOf) rows(ctx context.Context, r *run) (rows []archive.Segment, gone []string, err error) {
 	for i, p := range a.parts {
 		switch {

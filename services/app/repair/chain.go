@@ -52,7 +52,8 @@ func assemble(partition string, from framelog.End, copies []*copyOf, witnessed f
 			unchained = append(unchained, f)
 			continue
 		}
-		if _, intact := framelog.Anchor(partition, f.seq, f.frame); !intact || f.frame.Link.Format < 0 || f.frame.Link.Format > framelog.Format {
+		if _, intact := framelog.Anchor(partition, f.seq, f.frame); !intact || f.frame.Link.Format < 0 ||
+			f.frame.Link.Format > framelog.Format {
 			c.broken = append(c.broken, f)
 			continue
 		}
@@ -64,7 +65,9 @@ func assemble(partition string, from framelog.End, copies []*copyOf, witnessed f
 	for _, f := range byHash {
 		byPrev[f.frame.Link.Prev] = append(byPrev[f.frame.Link.Prev], f)
 	}
-	slices.SortFunc(unchained, func(a, b *copyOf) int { return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.place, b.place)) })
+	slices.SortFunc(unchained, func(a, b *copyOf) int {
+		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.place, b.place))
+	})
 	lineage := map[*copyOf]bool{}
 	for f := byHash[witnessed.Hash]; f != nil && !lineage[f]; f = byHash[f.frame.Link.Prev] {
 		lineage[f] = true
@@ -123,7 +126,9 @@ func best(partition string, end framelog.End, frames []*copyOf, lineage map[*cop
 // continuing returns the first frame of format 0 behind the end of a log if its lines continue those of the log. Frames
 // of that format have no hashes; their lines are numbered.
 func continuing(end framelog.End, unchained []*copyOf) *copyOf {
-	i, _ := slices.BinarySearchFunc(unchained, end.Seq+1, func(f *copyOf, seq uint64) int { return cmp.Compare(f.seq, seq) })
+	i, _ := slices.BinarySearchFunc(unchained, end.Seq+1, func(f *copyOf, seq uint64) int {
+		return cmp.Compare(f.seq, seq)
+	})
 	if i == len(unchained) {
 		return nil
 	}

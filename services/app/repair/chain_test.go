@@ -16,7 +16,8 @@ const name = "work/0"
 func sealed(t *testing.T, end framelog.End, seq, incarnation, first uint64, text string) (*copyOf, framelog.End) {
 	t.Helper()
 	c := framelog.NewContent(framelog.Salt{1})
-	f := framelog.Frame{ID: text, Generation: 1, Body: fmt.Appendf(nil, `{"wal_seq":%d,"event_type":"%s"}`+"\n", first, text)}
+	f := framelog.Frame{ID: text, Generation: 1, Body: fmt.Appendf(nil, `{"wal_seq":%d,"event_type":"%s"}`+"\n", first,
+		text)}
 	c.Add(f.Body)
 	f = framelog.Begin(name, end, end.Segment, incarnation, first, f, c)
 	next, intact, err := end.Next(name, seq, f)
@@ -71,20 +72,35 @@ func TestAssemble(t *testing.T) {
 		left      []uint64
 		broken    int
 	}{
-		"all":                        {frames, ends[5], all, true, nil, 0},
-		"nothing was witnessed":      {frames, framelog.End{}, all, true, nil, 0},
-		"in any order":               {slices.Concat(frames[3:], frames[:3]), ends[5], all, true, nil, 0},
-		"more than witnessed":        {frames, ends[3], all, true, nil, 0},
-		"the end is missing":         {frames[:4], ends[5], all[:4], false, nil, 0},
-		"one is missing":             {slices.Concat(frames[:3], frames[4:]), ends[5], all[:3], false, all[4:], 0},
-		"the beginning is missing":   {frames[2:], ends[5], nil, false, all[2:], 0},
-		"one was changed":            {slices.Concat(frames[:3], []*copyOf{&changed}, frames[4:]), ends[5], all[:3], false, all[4:], 1},
-		"and is elsewhere":           {slices.Concat(frames[:3], []*copyOf{&changed}, frames[4:], at(placeBackup, frames...)), ends[5], all, true, nil, 1},
-		"two halves":                 {slices.Concat(frames[:2], at(placeSalvage, frames[1:]...)), ends[5], all, true, nil, 0},
-		"the witness decides a fork": {slices.Concat(frames[:3], []*copyOf{fork}, at(placeBackup, frames[3:]...)), ends[5], all, true, nil, 0},
-		"an accepted loss comes before what was given up": {slices.Concat(frames[:3], []*copyOf{begin}, at(placeSalvage, frames[3:]...)), ends[5],
-			append(slices.Clone(all[:3]), 2000), true, nil, 0},
-		"and is the whole journal": {append(slices.Clone(frames[:3]), begin), begun, append(slices.Clone(all[:3]), 2000), true, nil, 0},
+		"all":                      {frames, ends[5], all, true, nil, 0},
+		"nothing was witnessed":    {frames, framelog.End{}, all, true, nil, 0},
+		"in any order":             {slices.Concat(frames[3:], frames[:3]), ends[5], all, true, nil, 0},
+		"more than witnessed":      {frames, ends[3], all, true, nil, 0},
+		"the end is missing":       {frames[:4], ends[5], all[:4], false, nil, 0},
+		"one is missing":           {slices.Concat(frames[:3], frames[4:]), ends[5], all[:3], false, all[4:], 0},
+		"the beginning is missing": {frames[2:], ends[5], nil, false, all[2:], 0},
+		"one was changed": {
+			slices.Concat(frames[:3], []*copyOf{&changed}, frames[4:]), ends[5], all[:3],
+			false, all[4:], 1,
+		},
+		"and is elsewhere": {slices.Concat(frames[:3], []*copyOf{&changed}, frames[4:],
+			at(placeBackup, frames...)), ends[5], all, true, nil, 1},
+		"two halves": {
+			slices.Concat(frames[:2], at(placeSalvage, frames[1:]...)), ends[5], all, true,
+			nil, 0,
+		},
+		"the witness decides a fork": {
+			slices.Concat(frames[:3], []*copyOf{fork}, at(placeBackup, frames[3:]...)),
+			ends[5], all, true, nil, 0,
+		},
+		"an accepted loss comes before what was given up": {
+			slices.Concat(frames[:3], []*copyOf{begin}, at(placeSalvage, frames[3:]...)), ends[5],
+			append(slices.Clone(all[:3]), 2000), true, nil, 0,
+		},
+		"and is the whole journal": {
+			append(slices.Clone(frames[:3]), begin), begun,
+			append(slices.Clone(all[:3]), 2000), true, nil, 0,
+		},
 	} {
 		got := assemble(name, framelog.End{}, c.copies, c.witnessed)
 		require.Equal(t, c.kept, seqs(got.kept), what)
@@ -94,13 +110,17 @@ func TestAssemble(t *testing.T) {
 	}
 }
 
-// TestAssembleFramesOfBefore: frames without hashes are a journal if their lines are numbered without a gap, and a chained
-// frame names the last of them.
+// TestAssembleFramesOfBefore: frames without hashes are a journal if their lines are numbered without a gap, and a
+// chained frame names the last of them.
 func TestAssembleFramesOfBefore(t *testing.T) {
 	var copies []*copyOf
 	end := framelog.End{}
 	for i := range uint64(4) {
-		f := &copyOf{seq: i + 1, frame: framelog.Frame{ID: fmt.Sprint(i), Body: fmt.Appendf(nil, `{"wal_seq":%d,"event_type":"x"}`+"\n", i+1)}}
+		f := &copyOf{
+			seq: i + 1, frame: framelog.Frame{
+				ID: fmt.Sprint(i), Body: fmt.Appendf(nil, `{"wal_seq":%d,"event_type":"x"}`+"\n", i+1),
+			},
+		}
 		var err error
 		end, _, err = end.Next(name, f.seq, f.frame)
 		require.NoError(t, err)

@@ -31,12 +31,13 @@ func (r *run) examineDerived() (damaged []derived.Report, err error) {
 	return damaged, nil
 }
 
-// shortened reports whether a stream has the snapshots of a partition of whose journal old events were removed: without them the journal does not
-// lead to the state, and an older snapshot may be intact.
+// shortened reports whether a stream has the snapshots of a partition of whose journal old events were removed: without
+// them the journal does not lead to the state, and an older snapshot may be intact.
 func (r *run) shortened(name string) bool {
 	plane, partition, ok := jetstore.ParseStream(name)
 	return ok && slices.ContainsFunc(r.journals, func(j *journal) bool {
-		return j.of.plane == plane && j.of.number == partition && slices.ContainsFunc(j.archived.parts, func(p *part) bool { return p.row.GetRemovedLines() > 0 })
+		return j.of.plane == plane && j.of.number == partition &&
+			slices.ContainsFunc(j.archived.parts, func(p *part) bool { return p.row.GetRemovedLines() > 0 })
 	})
 }
 

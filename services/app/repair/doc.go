@@ -3,7 +3,7 @@
 //
 // It repairs the archives of the journals from the same copies; what is lost of an archive stops no partition.
 //
-// Owns: finding copies, choosing among them by the frames' hashes, and exchanging a stream for a repaired one so that an
-// interruption leaves one or the other.
+// Owns: finding copies, choosing among them by the frames' hashes, and exchanging a stream for a repaired one so that
+// an interruption leaves one or the other.
 // Never does: guess. A frame belongs to a journal if the hash in the frame behind it, or the witness, says so.
 package repair

@@ -47,7 +47,8 @@ func (k *known) saw(p partition, end framelog.End) {
 	k.walSeq[p] = max(k.walSeq[p], end.WalSeq)
 }
 
-// newest returns the highest sequence number that is known of any of the partitions that a plane has: they may have begun in one stream.
+// newest returns the highest sequence number that is known of any of the partitions that a plane has: they may have
+// begun in one stream.
 func (k *known) newest(plane string, partitions int) (seq uint64) {
 	for i := range partitions {
 		seq = max(seq, k.seq[partition{plane, i}])
@@ -96,10 +97,11 @@ func (k *known) readEvents(store, account string) error {
 			return err
 		}
 		// What cannot be read of EVENTS is copied again from the journals.
-		if _, err := blockfile.Read(bus.Stream, file.Index, b, []string{bus.EventPrefix, bus.PositionPrefix}, func(r blockfile.Record) error {
-			k.readEvent(r)
-			return nil
-		}); err != nil {
+		if _, err := blockfile.Read(bus.Stream, file.Index, b, []string{bus.EventPrefix, bus.PositionPrefix},
+			func(r blockfile.Record) error {
+				k.readEvent(r)
+				return nil
+			}); err != nil {
 			return err
 		}
 	}
@@ -121,7 +123,8 @@ func (k *known) readEvent(r blockfile.Record) {
 		return
 	}
 	var ev struct{ Data json.RawMessage }
-	if !r.Message() || !strings.HasPrefix(r.Subject, bus.EventPrefix) || strings.HasSuffix(r.Subject, "."+bus.ReadinessChanged) || json.Unmarshal(r.Body, &ev) != nil {
+	if !r.Message() || !strings.HasPrefix(r.Subject, bus.EventPrefix) ||
+		strings.HasSuffix(r.Subject, "."+bus.ReadinessChanged) || json.Unmarshal(r.Body, &ev) != nil {
 		return
 	}
 	var line struct {

@@ -40,7 +40,8 @@ func lossOf(p partition, n int, c chain, k *known, last uint64) *Loss {
 		}
 	}
 	for _, ev := range k.events[p.plane] {
-		if _, has := byWalSeq[ev.walSeq]; !has && ev.walSeq > c.end.WalSeq && ev.walSeq <= l.Last && ofPartition(ev.line, p.number, n) {
+		if _, has := byWalSeq[ev.walSeq]; !has && ev.walSeq > c.end.WalSeq && ev.walSeq <= l.Last &&
+			ofPartition(ev.line, p.number, n) {
 			byWalSeq[ev.walSeq] = ev
 		}
 	}
@@ -51,7 +52,10 @@ func lossOf(p partition, n int, c chain, k *known, last uint64) *Loss {
 			continue
 		}
 		l.events = append(l.events, ev)
-		for value, set := range map[*string]map[string]bool{&about.Type: types, &about.Agent: agents, &about.WorkItem: items, &about.Session: sessions} {
+		for value, set := range map[*string]map[string]bool{
+			&about.Type: types, &about.Agent: agents,
+			&about.WorkItem: items, &about.Session: sessions,
+		} {
 			if *value != "" {
 				set[*value] = true
 			}
@@ -64,7 +68,10 @@ func lossOf(p partition, n int, c chain, k *known, last uint64) *Loss {
 }
 
 // internal are the events of the journal itself, whose loss concerns nobody.
-var internal = map[string]bool{"partition_opened": true, "source_consumed": true, "request_answered": true, "incarnation_began": true, "snapshot_taken": true}
+var internal = map[string]bool{
+	"partition_opened": true, "source_consumed": true, "request_answered": true,
+	"incarnation_began": true, "snapshot_taken": true,
+}
 
 // envelope is what a line says that it is about.
 type envelope struct {
@@ -80,7 +87,10 @@ func envelopeOf(line []byte) (e envelope) {
 	if json.Unmarshal(line, &e) == nil {
 		return e
 	}
-	for name, to := range map[string]*string{"event_type": &e.Type, "namespace": &e.Namespace, "agent_id": &e.Agent, "work_item_id": &e.WorkItem, "session_id": &e.Session} {
+	for name, to := range map[string]*string{
+		"event_type": &e.Type, "namespace": &e.Namespace, "agent_id": &e.Agent,
+		"work_item_id": &e.WorkItem, "session_id": &e.Session,
+	} {
 		*to, _ = lines.Field(line, name)
 	}
 	return e

@@ -28,7 +28,10 @@ const (
 )
 
 // placeNames name the places for people.
-var placeNames = [...]string{"the journal", "the archive", "salvaged blocks", "corrected bits", "another store", "the backup"}
+var placeNames = [...]string{
+	"the journal", "the archive", "salvaged blocks", "corrected bits", "another store",
+	"the backup",
+}
 
 // stream has the copies of the frames of one plane's journal.
 type stream struct {
@@ -108,7 +111,10 @@ func (s *stream) record(of jetlog.Place, r blockfile.Record, place int) {
 	if err != nil {
 		return // a frame without a header that can be read is none
 	}
-	s.add(&copyOf{seq: r.Seq, at: r.At, subject: r.Subject, header: r.Header, frame: jetlog.Decode(h, r.Body), place: place})
+	s.add(&copyOf{
+		seq: r.Seq, at: r.At, subject: r.Subject, header: r.Header, frame: jetlog.Decode(h, r.Body),
+		place: place,
+	})
 }
 
 // readStore reads the blocks of a plane's journal in the store of a server.
@@ -142,10 +148,11 @@ func (s *stream) readBlocks(of jetlog.Place, files []blockfile.File, place int) 
 		if err != nil {
 			return err
 		}
-		gaps, err := blockfile.Read(name, file.Index, b, []string{jetlog.SubjectPrefix(s.plane)}, func(r blockfile.Record) error {
-			s.record(of, r, place)
-			return nil
-		})
+		gaps, err := blockfile.Read(name, file.Index, b, []string{jetlog.SubjectPrefix(s.plane)},
+			func(r blockfile.Record) error {
+				s.record(of, r, place)
+				return nil
+			})
 		if err != nil {
 			return err
 		}
@@ -210,7 +217,10 @@ func (s *stream) readOther(store string) error {
 // message adds a message of a backup.
 func (s *stream) message(m archive.Message) {
 	header := nats.Header(m.Header)
-	s.add(&copyOf{seq: m.Seq, subject: m.Subject, header: onWire(header), frame: jetlog.Decode(header, m.Data), place: placeBackup})
+	s.add(&copyOf{
+		seq: m.Seq, subject: m.Subject, header: onWire(header), frame: jetlog.Decode(header, m.Data),
+		place: placeBackup,
+	})
 }
 
 // readBlock reads a block file.

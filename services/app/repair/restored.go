@@ -20,7 +20,9 @@ import (
 // begin above all that they may know. witnessDir and witnessed, by name of the partition, have what was witnessed of
 // the installation before; both may be empty. Empty journals, and those whose frames do not continue each other, stay
 // as they are.
-func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions int, witnessDir string, witnessed map[string]framelog.End, now time.Time, newID func(prefix string) string) error {
+func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions int, witnessDir string,
+	witnessed map[string]framelog.End, now time.Time, newID func(prefix string) string,
+) error {
 	for i := range partitions {
 		log, err := jetlog.New(nc, plane, i)
 		if err != nil {
@@ -48,7 +50,8 @@ func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions 
 		var salt framelog.Salt
 		_, _ = rand.Read(salt[:]) // it never fails
 		f, err := incarnation.Beginning{
-			Plane: plane, Partition: i, Behind: end, Segment: end.Segment, Number: number + 1, First: last + margin + 1, Generation: generation + 1, At: now, Cause: "the journal was restored from a backup",
+			Plane: plane, Partition: i, Behind: end, Segment: end.Segment, Number: number + 1, First: last + margin + 1,
+			Generation: generation + 1, At: now, Cause: "the journal was restored from a backup",
 		}.Frame(newID, salt)
 		if err != nil {
 			return err

@@ -110,7 +110,10 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 	if err := r.checkAccepted(); err != nil {
 		return result, err
 	}
-	if slices.ContainsFunc(r.journals, func(j *journal) bool { return j.Status != Intact || j.archived.Status != Intact }) {
+	if slices.ContainsFunc(r.journals, func(j *journal) bool {
+		return j.Status != Intact ||
+			j.archived.Status != Intact
+	}) {
 		if err := r.search(ctx); err != nil {
 			return result, err
 		}
@@ -194,7 +197,8 @@ func (r *run) examine(ctx context.Context) error {
 	return nil
 }
 
-// intact reports whether a journal is in order as it is: all its frames continue each other, and it has the witnessed one.
+// intact reports whether a journal is in order as it is: all its frames continue each other, and it has the witnessed
+// one.
 func (c *chain) intact(copies int) bool {
 	return c.whole && len(c.kept) == copies
 }
@@ -206,9 +210,11 @@ func (j *journal) describe(s *stream) (all []string) {
 	case len(s.has(j.of.number)) == 0:
 		all = append(all, "the stream is gone")
 	case !j.chain.whole && j.witnessed.Seq > end.Seq:
-		all = append(all, fmt.Sprintf("behind frame %d, wal_seq %d, frames are missing up to frame %d, wal_seq %d, which was written", end.Seq, end.WalSeq, j.witnessed.Seq, j.witnessed.WalSeq))
+		all = append(all, fmt.Sprintf("behind frame %d, wal_seq %d, frames are missing up to frame %d, wal_seq %d, "+
+			"which was written", end.Seq, end.WalSeq, j.witnessed.Seq, j.witnessed.WalSeq))
 	case !j.chain.whole:
-		all = append(all, fmt.Sprintf("it does not have frame %d, wal_seq %d, as it was written there", j.witnessed.Seq, j.witnessed.WalSeq))
+		all = append(all, fmt.Sprintf("it does not have frame %d, wal_seq %d, as it was written there", j.witnessed.Seq,
+			j.witnessed.WalSeq))
 	}
 	for _, f := range j.chain.broken {
 		all = append(all, fmt.Sprintf("the content of frame %d was changed", f.seq))
@@ -232,9 +238,11 @@ func (r *run) checkAccepted() error {
 		i := slices.IndexFunc(r.journals, func(j *journal) bool { return j.Partition == name })
 		switch {
 		case i < 0:
-			return fmt.Errorf("there is no partition %q; --accept-loss takes one as `quartet repair` prints it, such as work/0", name)
+			return fmt.Errorf("there is no partition %q; --accept-loss takes one as `quartet repair` prints it, such "+
+				"as work/0", name)
 		case r.journals[i].Status == Intact && r.journals[i].archived.Status != Intact:
-			return fmt.Errorf("only the archive of %s is damaged; the journal goes on without what is lost of it, and nothing has to be given up", name)
+			return fmt.Errorf("only the archive of %s is damaged; the journal goes on without what is lost of it, "+
+				"and nothing has to be given up", name)
 		case r.journals[i].Status == Intact:
 			return fmt.Errorf("the journal of %s is not damaged; nothing of it can be given up", name)
 		}
@@ -362,8 +370,8 @@ func (r *run) decide(j *journal, k *known) error {
 	return r.beginIncarnation(j, s.goesOn(j), k.newest(j.of.plane, s.partitions)+margin, last+margin+1)
 }
 
-// goesOn returns the segment in which a journal goes on behind what is kept of it: one of its own, behind all that anybody
-// knows. Within a stream a server would keep account of each of the sequence numbers that are left out.
+// goesOn returns the segment in which a journal goes on behind what is kept of it: one of its own, behind all that
+// anybody knows. Within a stream a server would keep account of each of the sequence numbers that are left out.
 func (s *stream) goesOn(j *journal) jetlog.Place {
 	n := max(j.chain.end.Segment, j.witnessed.Segment)
 	for _, seg := range s.has(j.of.number) {
@@ -384,7 +392,8 @@ func (r *run) beginIncarnation(j *journal, of jetlog.Place, seq, first uint64) e
 	var salt framelog.Salt
 	_, _ = rand.Read(salt[:]) // it never fails
 	f, err := incarnation.Beginning{
-		Plane: j.of.plane, Partition: j.of.number, Behind: j.chain.end, Segment: of.Segment, Number: number + 1, First: first, Generation: generation + 1, At: r.Now,
+		Plane: j.of.plane, Partition: j.of.number, Behind: j.chain.end, Segment: of.Segment, Number: number + 1,
+		First: first, Generation: generation + 1, At: r.Now,
 		Cause: fmt.Sprintf("the loss of wal_seq %d to %d was accepted", j.Loss.First, j.Loss.Last),
 	}.Frame(r.NewID, salt)
 	if err != nil {

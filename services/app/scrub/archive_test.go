@@ -36,9 +36,12 @@ type archiveRig struct {
 func newArchiveRig(t *testing.T) *archiveRig {
 	r := &archiveRig{Journal: archivedtest.New(t, nil), metrics: prometheus.NewRegistry(), reading: func() {}}
 	r.scrubber = scrub.New(scrub.Config{
-		Store: datadir.Store(r.DataDir), Account: "$G", Archives: archived.Dir(datadir.Archive(r.DataDir)), SalvageDir: datadir.Salvage(r.DataDir),
-		Planes: []string{archivedtest.Plane}, Rate: 1 << 20, Logger: zap.NewNop(), Metrics: r.metrics,
-		Partitions: func(string) int { return 1 }, Witness: func(plane string, i int) framelog.Witness { return r.Witnesses.Of(plane, i) },
+		Store: datadir.Store(r.DataDir), Account: "$G", Archives: archived.Dir(datadir.Archive(r.DataDir)),
+		SalvageDir: datadir.Salvage(r.DataDir),
+		Planes:     []string{archivedtest.Plane}, Rate: 1 << 20, Logger: zap.NewNop(), Metrics: r.metrics,
+		Partitions: func(string) int { return 1 }, Witness: func(plane string, i int) framelog.Witness {
+			return r.Witnesses.Of(plane, i)
+		},
 		Report: func(_ string, damage error) { r.damage = damage },
 		Wait:   func(_ context.Context, d time.Duration) { r.waited += d; r.reading() },
 	})
@@ -48,7 +51,8 @@ func newArchiveRig(t *testing.T) *archiveRig {
 // block returns the first block of a segment.
 func (r *archiveRig) block(t *testing.T, segment uint64) string {
 	t.Helper()
-	files, err := blockfile.Files(blockfile.Messages(datadir.Store(r.DataDir), "$G", jetlog.Place{Plane: archivedtest.Plane, Segment: segment}.Stream()))
+	files, err := blockfile.Files(blockfile.Messages(datadir.Store(r.DataDir), "$G",
+		jetlog.Place{Plane: archivedtest.Plane, Segment: segment}.Stream()))
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	return files[0].Path
@@ -61,7 +65,10 @@ func TestScrubReadsTheArchive(t *testing.T) {
 	undo := archivedtest.Flip(t, r.block(t, 2), 400_000)
 	require.NoError(t, r.scrubber.Pass(t.Context()))
 	require.NoError(t, r.damage, "what is archived only waits to be removed")
-	require.NoFileExists(t, filepath.Join(datadir.Salvage(r.DataDir), jetlog.Place{Plane: archivedtest.Plane, Segment: 2}.Stream()))
+	require.NoFileExists(t, filepath.Join(datadir.Salvage(r.DataDir), jetlog.Place{
+		Plane:   archivedtest.Plane,
+		Segment: 2,
+	}.Stream()))
 	undo()
 	r.Drop(t)
 	for _, d := range damages {
@@ -111,8 +118,8 @@ func TestScrubReadsTheArchive_Rate(t *testing.T) {
 	require.InDelta(t, value("quartet_scrub_bytes_total")/(1<<20), r.waited.Seconds(), 0.001)
 }
 
-// TestScrubReadsTheArchive_WhileItGrows archives segments at each moment at which a pass waits: in the archive, and in the log. The log goes on
-// in a new segment then, so that all segments may be archived that a pass knows of.
+// TestScrubReadsTheArchive_WhileItGrows archives segments at each moment at which a pass waits: in the archive, and in
+// the log. The log goes on in a new segment then, so that all segments may be archived that a pass knows of.
 func TestScrubReadsTheArchive_WhileItGrows(t *testing.T) {
 	for _, more := range []int{3, 4} {
 		for after, reached := 0, true; reached; after++ {
@@ -147,8 +154,9 @@ func TestScrubReadsTheArchive_WhileItGrows(t *testing.T) {
 	}
 }
 
-// TestScrubReadsASegmentThatIsClosedMeanwhile: the stream of the next segment is there before a segment is closed. A pass that knows both, and reads
-// the first one before its last frames are written, finds them when it comes to the next one. A frame of them that is gone is damage.
+// TestScrubReadsASegmentThatIsClosedMeanwhile: the stream of the next segment is there before a segment is closed. A
+// pass that knows both, and reads the first one before its last frames are written, finds them when it comes to the
+// next one. A frame of them that is gone is damage.
 func TestScrubReadsASegmentThatIsClosedMeanwhile(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		r := newArchiveRig(t)
@@ -195,9 +203,13 @@ func TestScrubTrustsAnArchiveElsewhere(t *testing.T) {
 	store := &memstore.Store{}
 	r := &archiveRig{Journal: archivedtest.New(t, func(*nats.Conn) archive.Store { return store })}
 	r.scrubber = scrub.New(scrub.Config{
-		Store: datadir.Store(r.DataDir), Account: "$G", Archives: elsewhere{store}, SalvageDir: datadir.Salvage(r.DataDir),
-		Planes: []string{archivedtest.Plane}, Rate: 1 << 20, Logger: zap.NewNop(), Metrics: prometheus.NewRegistry(),
-		Partitions: func(string) int { return 1 }, Witness: func(plane string, i int) framelog.Witness { return r.Witnesses.Of(plane, i) },
+		Store: datadir.Store(r.DataDir), Account: "$G", Archives: elsewhere{store},
+		SalvageDir: datadir.Salvage(r.DataDir),
+		Planes:     []string{archivedtest.Plane}, Rate: 1 << 20, Logger: zap.NewNop(),
+		Metrics:    prometheus.NewRegistry(),
+		Partitions: func(string) int { return 1 }, Witness: func(plane string, i int) framelog.Witness {
+			return r.Witnesses.Of(plane, i)
+		},
 		Report: func(_ string, damage error) { r.damage = damage },
 		Wait:   func(_ context.Context, d time.Duration) { r.waited += d },
 	})

@@ -1,5 +1,5 @@
-// Package scrub reads the streams of an embedded NATS server and the archives of its journals again and again, slowly, as they are on the
-// disk, and reports damage before somebody needs what is damaged.
+// Package scrub reads the streams of an embedded NATS server and the archives of its journals again and again, slowly,
+// as they are on the disk, and reports damage before somebody needs what is damaged.
 //
 // Owns: the pace; copying a damaged block aside before the server reads and cuts it.
 // Never does: change a journal.
@@ -45,7 +45,8 @@ type Config struct {
 	Rate int64
 	// Report is called for each partition when all journals of its plane were read, with the first damage or nil.
 	Report func(partition string, damage error)
-	// Streams returns the streams that are not journals; for these, Report is called with their names. nil: none are read.
+	// Streams returns the streams that are not journals; for these, Report is called with their names. nil: none are
+	// read.
 	Streams func(store, account string) ([]derived.Stream, error)
 	Metrics prometheus.Registerer
 	Logger  *zap.Logger
@@ -73,11 +74,17 @@ func New(cfg Config) *Scrubber {
 	}
 	return &Scrubber{
 		cfg: cfg, copied: map[string]bool{},
-		bytes:   meter.Counter(cfg.Metrics, "quartet_scrub_bytes_total", "Bytes of journals and other streams that were read again from the disk.").WithLabelValues(),
-		frames:  meter.Counter(cfg.Metrics, "quartet_scrub_frames_total", "Frames of journals that were read again and verified.").WithLabelValues(),
-		passed:  meter.Gauge(cfg.Metrics, "quartet_scrub_last_pass_timestamp_seconds", "When all journals had been read last, as Unix time; 0 before the first time.").WithLabelValues(),
-		damaged: meter.Gauge(cfg.Metrics, "quartet_scrub_damaged_partitions", "Partitions whose journal the last pass found damaged.").WithLabelValues(),
-		streams: meter.Gauge(cfg.Metrics, "quartet_scrub_damaged_streams", "Streams other than journals that the last pass found damaged: EVENTS, the output of commands, or snapshots.").WithLabelValues(),
+		bytes: meter.Counter(cfg.Metrics, "quartet_scrub_bytes_total",
+			"Bytes of journals and other streams that were read again from the disk.").WithLabelValues(),
+		frames: meter.Counter(cfg.Metrics, "quartet_scrub_frames_total",
+			"Frames of journals that were read again and verified.").WithLabelValues(),
+		passed: meter.Gauge(cfg.Metrics, "quartet_scrub_last_pass_timestamp_seconds",
+			"When all journals had been read last, as Unix time; 0 before the first time.").WithLabelValues(),
+		damaged: meter.Gauge(cfg.Metrics, "quartet_scrub_damaged_partitions",
+			"Partitions whose journal the last pass found damaged.").WithLabelValues(),
+		streams: meter.Gauge(cfg.Metrics, "quartet_scrub_damaged_streams",
+			"Streams other than journals that the last pass found damaged: EVENTS, the output of commands, or "+
+				"snapshots.").WithLabelValues(),
 	}
 }
 
@@ -242,10 +249,12 @@ func (p *pass) begin(partition int) *progress {
 	return j
 }
 
-// archived reports whether all frames in the stream of a segment are in the archive, so that it only waits to be removed.
+// archived reports whether all frames in the stream of a segment are in the archive, so that it only waits to be
+// removed.
 func (p *pass) archived(seg datadir.Segment) bool {
 	if seg.Shared {
-		return len(p.journals) > 0 && !slices.ContainsFunc(p.journals, func(j *progress) bool { return !j.Holds(seg.Segment) })
+		return len(p.journals) > 0 &&
+			!slices.ContainsFunc(p.journals, func(j *progress) bool { return !j.Holds(seg.Segment) })
 	}
 	return seg.Partition < len(p.journals) && p.journals[seg.Partition].Holds(seg.Segment)
 }
@@ -260,9 +269,10 @@ func (p *pass) block(ctx context.Context, seg datadir.Segment, file blockfile.Fi
 	if err != nil {
 		return err
 	}
-	gaps, err := blockfile.Read(stream, file.Index, b, []string{jetlog.SubjectPrefix(p.plane)}, func(r blockfile.Record) error {
-		return p.frame(ctx, seg, r)
-	})
+	gaps, err := blockfile.Read(stream, file.Index, b, []string{jetlog.SubjectPrefix(p.plane)},
+		func(r blockfile.Record) error {
+			return p.frame(ctx, seg, r)
+		})
 	if err != nil {
 		return err
 	}
@@ -285,7 +295,8 @@ func (p *pass) block(ctx context.Context, seg datadir.Segment, file blockfile.Fi
 				return err
 			}
 			p.copied[file.Path] = true
-			p.cfg.Logger.Error("a block of a journal is damaged; it is copied aside", zap.String("block", file.Path), zap.String("copy", copied), zap.Stringer("gap", gap))
+			p.cfg.Logger.Error("a block of a journal is damaged; it is copied aside", zap.String("block", file.Path),
+				zap.String("copy", copied), zap.Stringer("gap", gap))
 		}
 	}
 	return p.pace(ctx, len(b))
@@ -351,14 +362,15 @@ func (p *pass) closed(ctx context.Context, seg datadir.Segment, partition int) e
 		if err != nil {
 			return err
 		}
-		_, err = blockfile.Read(before.Stream(), file.Index, b, []string{jetlog.SubjectPrefix(p.plane)}, func(r blockfile.Record) error {
-			of, found := jetlog.ParseSubject(r.Subject)
-			if !r.Message() || !found || of.Partition != partition || r.Seq <= j.End.Seq {
-				return nil
-			}
-			p.frames.Inc()
-			return j.Frame(ctx, r.Seq, decode(r))
-		})
+		_, err = blockfile.Read(before.Stream(), file.Index, b, []string{jetlog.SubjectPrefix(p.plane)},
+			func(r blockfile.Record) error {
+				of, found := jetlog.ParseSubject(r.Subject)
+				if !r.Message() || !found || of.Partition != partition || r.Seq <= j.End.Seq {
+					return nil
+				}
+				p.frames.Inc()
+				return j.Frame(ctx, r.Seq, decode(r))
+			})
 		if err != nil {
 			return err
 		}
@@ -373,7 +385,8 @@ func (p *pass) report() (damaged int) {
 		p.frames.Add(float64(j.ArchivedFrames))
 		if j.damage != nil {
 			damaged++
-			p.cfg.Logger.Error("a journal is damaged on the disk", zap.Error(j.damage), zap.NamedError("block", p.broken))
+			p.cfg.Logger.Error("a journal is damaged on the disk", zap.Error(j.damage),
+				zap.NamedError("block", p.broken))
 		}
 		p.cfg.Report(j.Partition, j.damage)
 	}

@@ -64,8 +64,11 @@ func newRig(t *testing.T, frames int) *rig {
 		r.put(t, fmt.Sprint(i))
 	}
 	r.scrubber = scrub.New(scrub.Config{
-		Store: r.store, Account: "$G", SalvageDir: r.salvaged, Planes: []string{plane}, Rate: 1 << 20, Logger: zap.NewNop(), Metrics: r.metrics,
-		Partitions: func(string) int { return 1 }, Witness: func(string, int) framelog.Witness { return r.witnesses.Of(plane, 0) },
+		Store: r.store, Account: "$G", SalvageDir: r.salvaged, Planes: []string{plane}, Rate: 1 << 20,
+		Logger: zap.NewNop(), Metrics: r.metrics,
+		Partitions: func(string) int { return 1 }, Witness: func(string, int) framelog.Witness {
+			return r.witnesses.Of(plane, 0)
+		},
 		Report: func(partition string, damage error) { r.found[partition] = damage },
 		Wait:   func(_ context.Context, d time.Duration) { r.waited += d },
 	})
@@ -89,8 +92,8 @@ func (r *rig) block(t *testing.T) (string, []byte) {
 	return files[0].Path, b
 }
 
-// TestScrubReadsWhatIsOnTheDisk: a journal in order is read at the rate, and a bit that changes on the disk while the server
-// has the frame in memory is named, once its block was copied aside.
+// TestScrubReadsWhatIsOnTheDisk: a journal in order is read at the rate, and a bit that changes on the disk while the
+// server has the frame in memory is named, once its block was copied aside.
 func TestScrubReadsWhatIsOnTheDisk(t *testing.T) {
 	r := newRig(t, 40)
 	require.NoError(t, r.scrubber.Pass(t.Context()))
@@ -153,8 +156,8 @@ func TestScrubStartsAndStops(t *testing.T) {
 	require.NoError(t, s.Stop(t.Context()))
 }
 
-// TestScrubReadsOtherStreams: damage to a stream that is not a journal is reported by its name. A block that is rewritten
-// while it is read is read again.
+// TestScrubReadsOtherStreams: damage to a stream that is not a journal is reported by its name. A block that is
+// rewritten while it is read is read again.
 func TestScrubReadsOtherStreams(t *testing.T) {
 	store, found, rewrite := t.TempDir(), map[string]error{}, func() {}
 	events := derived.Streams[0]
@@ -168,7 +171,8 @@ func TestScrubReadsOtherStreams(t *testing.T) {
 	put := func() { require.NoError(t, os.WriteFile(path, b, 0o600)) }
 	put()
 	s := scrub.New(scrub.Config{
-		Store: store, Account: "$G", SalvageDir: t.TempDir(), Streams: derived.Stored, Rate: 1 << 20, Logger: zap.NewNop(), Metrics: prometheus.NewRegistry(),
+		Store: store, Account: "$G", SalvageDir: t.TempDir(), Streams: derived.Stored, Rate: 1 << 20,
+		Logger: zap.NewNop(), Metrics: prometheus.NewRegistry(),
 		Report: func(name string, damage error) { found[name] = damage },
 		Wait:   func(context.Context, time.Duration) { rewrite() },
 	})
@@ -184,5 +188,6 @@ func TestScrubReadsOtherStreams(t *testing.T) {
 	b[len(b)/2] ^= 1
 	put()
 	require.NoError(t, s.Pass(t.Context()))
-	require.ErrorContains(t, found["EVENTS"], "the stream EVENTS, which is copied from the journals, is damaged: message 5 is missing")
+	require.ErrorContains(t, found["EVENTS"], "the stream EVENTS, which is copied from the journals, is damaged: "+
+		"message 5 is missing")
 }

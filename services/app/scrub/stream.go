@@ -28,14 +28,15 @@ func (s *Scrubber) stream(ctx context.Context, of derived.Stream) (intact bool, 
 	report := r.Report()
 	damage := report.Err()
 	if damage != nil {
-		s.cfg.Logger.Error("a stream that is not a journal is damaged on the disk", zap.Error(damage), zap.String("remedy", report.Remedy()))
+		s.cfg.Logger.Error("a stream that is not a journal is damaged on the disk", zap.Error(damage),
+			zap.String("remedy", report.Remedy()))
 	}
 	s.cfg.Report(of.Name, damage)
 	return damage == nil, nil
 }
 
-// rereadAfter is how long after a block that seems to be damaged it is read again: unlike those of journals, the blocks of
-// these streams are rewritten by the server, when messages were removed.
+// rereadAfter is how long after a block that seems to be damaged it is read again: unlike those of journals, the blocks
+// of these streams are rewritten by the server, when messages were removed.
 const rereadAfter = time.Second
 
 // streamBlock reads a block, and once more if it seems to be damaged. One that was removed since the blocks were

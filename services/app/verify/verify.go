@@ -1,4 +1,5 @@
-// Package verify reads the journals and the other streams of an installation and reports what is missing or was changed.
+// Package verify reads the journals and the other streams of an installation and reports what is missing or was
+// changed.
 package verify
 
 import (
@@ -65,11 +66,11 @@ type Result struct {
 // copyDir begins the names of the directories in which Run reads copies of journals.
 const copyDir = ".verify-"
 
-// Run reads all journals of an installation to their ends, in their archives first: that their frames continue each other and have the
-// content that was written, that each line can be read, and that they go as far as the witnesses of the data directory. It goes
-// on behind damage. Journals of an embedded NATS server are copied for that, since a server that opens damaged files
-// changes them, and no server may run. With Remote servers may run. It also reads the streams that are not journals, which
-// need no copy.
+// Run reads all journals of an installation to their ends, in their archives first: that their frames continue each
+// other and have the content that was written, that each line can be read, and that they go as far as the witnesses of
+// the data directory. It goes on behind damage. Journals of an embedded NATS server are copied for that, since a server
+// that opens damaged files changes them, and no server may run. With Remote servers may run. It also reads the streams
+// that are not journals, which need no copy.
 func Run(ctx context.Context, cfg Config) (all Result, err error) {
 	nc, done, err := connect(ctx, cfg)
 	if err != nil {
@@ -113,8 +114,8 @@ const account = "$G"
 // store returns the directory of an embedded server.
 func store(dataDir string) string { return filepath.Join(dataDir, "nats") }
 
-// partitionsAtOnce is how many partitions are read at the same time. Each takes memory for what the server sends ahead; most of the
-// time of a damaged replica is spent waiting for what it does not send.
+// partitionsAtOnce is how many partitions are read at the same time. Each takes memory for what the server sends ahead;
+// most of the time of a damaged replica is spent waiting for what it does not send.
 const partitionsAtOnce = 4
 
 // journals reads all journals. They are in the order of cfg.Planes, then of partitions.
@@ -166,7 +167,8 @@ func (cfg *Config) readings(ctx context.Context, nc *nats.Conn) (all []*reading,
 			if err != nil {
 				return nil, err
 			}
-			r.recorded, r.stored = shared.Or(witness.At(cfg.WitnessDir, plane, i), known[framelog.PartitionName(plane, i)]), n > 0
+			r.recorded, r.stored = shared.Or(witness.At(cfg.WitnessDir, plane, i),
+				known[framelog.PartitionName(plane, i)]), n > 0
 			all = append(all, r)
 		}
 	}
@@ -296,7 +298,8 @@ func (r *reading) partition(ctx context.Context) (all []Journal, err error) {
 		j := begun.Fork(func(err error) { v.Damage = append(v.Damage, err) })
 		err := readLog(ctx, j, log, server)
 		if errors.Is(err, jetlog.ErrIncomplete) {
-			v.Damage = append(v.Damage, fmt.Errorf("the journal of %s ends at frame %d: %w", v.Partition, j.End.Seq, err))
+			v.Damage = append(v.Damage, fmt.Errorf("the journal of %s ends at frame %d: %w", v.Partition, j.End.Seq,
+				err))
 			err = nil
 		}
 		if err == nil {
@@ -305,7 +308,8 @@ func (r *reading) partition(ctx context.Context) (all []Journal, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("the journal of %s: %w", v.Partition, err)
 		}
-		v.Frames, v.Events, v.End, v.Segments, v.ArchivedFrames = j.Frames, j.Events, j.End, j.Segments, j.ArchivedFrames
+		v.Frames, v.Events, v.End, v.Segments, v.ArchivedFrames = j.Frames, j.Events, j.End, j.Segments,
+			j.ArchivedFrames
 		v.Erased, v.Removed = j.Erased, j.Removed
 		all = append(all, v)
 	}
@@ -315,8 +319,8 @@ func (r *reading) partition(ctx context.Context) (all []Journal, err error) {
 // attempts is how often a log is read at most while segments that were archived before are dropped from it.
 const attempts = 10
 
-// readLog reads what is behind the archive in a log, if there is one; the replicas on one server, unless server is "". Segments that are
-// archived while they are read are read in the archive.
+// readLog reads what is behind the archive in a log, if there is one; the replicas on one server, unless server is "".
+// Segments that are archived while they are read are read in the archive.
 func readLog(ctx context.Context, j *archived.Journal, log *jetlog.Log, server string) error {
 	if log == nil {
 		return nil
@@ -345,7 +349,8 @@ func readLog(ctx context.Context, j *archived.Journal, log *jetlog.Log, server s
 		if archiveErr := j.Archived(ctx); archiveErr != nil {
 			return errors.Join(err, archiveErr)
 		}
-		dropped := errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, framelog.ErrTrimmed) // behind what was archived before
+		// behind what was archived before
+		dropped := errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, framelog.ErrTrimmed)
 		if j.ArchiveEnd == before && (!dropped || n >= attempts) {
 			return err
 		}

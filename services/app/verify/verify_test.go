@@ -26,7 +26,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // run verifies the journal in a data directory.
 func run(t *testing.T, dir string) verify.Journal {
 	t.Helper()
-	all, err := verify.Run(t.Context(), verify.Config{DataDir: dir, WitnessDir: datadir.Witness(dir), Planes: []string{archivedtest.Plane}, Lock: datadir.Lock})
+	all, err := verify.Run(t.Context(), verify.Config{
+		DataDir: dir, WitnessDir: datadir.Witness(dir),
+		Planes: []string{archivedtest.Plane}, Lock: datadir.Lock,
+	})
 	require.NoError(t, err)
 	require.Len(t, all.Journals, 1)
 	return all.Journals[0]
@@ -35,7 +38,10 @@ func run(t *testing.T, dir string) verify.Journal {
 // blocks returns the blocks of a segment.
 func blocks(t *testing.T, dir string, segment uint64) []string {
 	t.Helper()
-	files, err := blockfile.Files(blockfile.Messages(datadir.Store(dir), "$G", jetlog.Place{Plane: archivedtest.Plane, Segment: segment}.Stream()))
+	files, err := blockfile.Files(blockfile.Messages(datadir.Store(dir), "$G", jetlog.Place{
+		Plane:   archivedtest.Plane,
+		Segment: segment,
+	}.Stream()))
 	require.NoError(t, err)
 	var all []string
 	for _, f := range files {
@@ -62,7 +68,8 @@ func TestVerifyCountsErasedEvents(t *testing.T) {
 	require.Zero(t, run(t, j.DataDir).Erased)
 	c, err := archive.Read(t.Context(), j.Store, archivedtest.Partition)
 	require.NoError(t, err)
-	_, erased, err := c.Erase(t.Context(), j.Store, 0, archive.Erasing{Line: func(line []byte) bool { return bytes.HasPrefix(line, []byte(`{"wal_seq":2,`)) }})
+	_, erased, err := c.Erase(t.Context(), j.Store, 0,
+		archive.Erasing{Line: func(line []byte) bool { return bytes.HasPrefix(line, []byte(`{"wal_seq":2,`)) }})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, erased)
 	v := run(t, j.DataDir)
@@ -167,7 +174,8 @@ func TestR10_VerifyReadsTheArchiveOfServers(t *testing.T) {
 	}
 	run := func() verify.Journal {
 		all, err := verify.Run(t.Context(), verify.Config{
-			DataDir: t.TempDir(), WitnessDir: datadir.Witness(j.DataDir), Planes: []string{archivedtest.Plane}, Remote: &natsd.Remote{URL: j.URL},
+			DataDir: t.TempDir(), WitnessDir: datadir.Witness(j.DataDir), Planes: []string{archivedtest.Plane},
+			Remote: &natsd.Remote{URL: j.URL},
 		})
 		require.NoError(t, err)
 		require.Len(t, all.Journals, 1)
@@ -188,7 +196,8 @@ func TestR10_VerifyReadsTheArchiveOfServers(t *testing.T) {
 	require.NoError(t, stream.DeleteMsg(t.Context(), c.Segments[1].GetIndex().GetAt()))
 	v = run()
 	require.Len(t, v.Damage, 1)
-	require.ErrorContains(t, v.Damage[0], "are not as they were archived, in segment 1, "+c.Segments[1].GetName()+" of quartet-archive-test-0: its index")
+	require.ErrorContains(t, v.Damage[0], "are not as they were archived, in segment 1, "+c.Segments[1].GetName()+
+		" of quartet-archive-test-0: its index")
 	require.Equal(t, j.End, v.End)
 	require.NoError(t, js.DeleteStream(t.Context(), streamstore.Stream(archivedtest.Plane, 0)))
 	v = run()
@@ -206,7 +215,10 @@ func TestR10_VerifyWhileSegmentsAreArchived(t *testing.T) {
 	const segments = 8
 	j.Segments(t, segments, 20, 10)
 	j.Write(t, 20, 10)
-	cfg := verify.Config{DataDir: t.TempDir(), WitnessDir: datadir.Witness(j.DataDir), Planes: []string{archivedtest.Plane}, Remote: &natsd.Remote{URL: j.URL}}
+	cfg := verify.Config{
+		DataDir: t.TempDir(), WitnessDir: datadir.Witness(j.DataDir),
+		Planes: []string{archivedtest.Plane}, Remote: &natsd.Remote{URL: j.URL},
+	}
 	type found struct {
 		verify.Result
 		err error

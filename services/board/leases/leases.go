@@ -206,12 +206,13 @@ func (l *Leases) expire(ctx context.Context, leases []leasetable.Lease[model.Key
 // expireRuns ends runs of one board whose leases expired. Leases of runs that have ended
 // already are only dropped.
 func (l *Leases) expireRuns(ctx context.Context, b board, runs []rules.ExpiredRun) error {
-	running, _, err := journal.View(ctx, l.engine.For(b.session.Namespace, b.session.ID), func(st *model.State) ([]rules.ExpiredRun, error) {
-		active := st.ActiveBoard(b.session, b.id)
-		return slices.DeleteFunc(slices.Clone(runs), func(r rules.ExpiredRun) bool {
-			return active == nil || active.IsDamaged() || active.Runs[r.RunID] == nil
-		}), nil
-	})
+	running, _, err := journal.View(ctx, l.engine.For(b.session.Namespace, b.session.ID),
+		func(st *model.State) ([]rules.ExpiredRun, error) {
+			active := st.ActiveBoard(b.session, b.id)
+			return slices.DeleteFunc(slices.Clone(runs), func(r rules.ExpiredRun) bool {
+				return active == nil || active.IsDamaged() || active.Runs[r.RunID] == nil
+			}), nil
+		})
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,9 @@ func ApplyOperation(n *boardv1.Step, op *boardv1.Operation) bool {
 		n.DependsOnStepIds = append(slices.Clone(n.GetDependsOnStepIds()), op.GetDependsOnStepId())
 		return true
 	case OpRemoveDependency:
-		n.DependsOnStepIds = slices.DeleteFunc(slices.Clone(n.GetDependsOnStepIds()), func(id string) bool { return id == op.GetDependsOnStepId() })
+		n.DependsOnStepIds = slices.DeleteFunc(slices.Clone(n.GetDependsOnStepIds()), func(id string) bool {
+			return id == op.GetDependsOnStepId()
+		})
 		return true
 	default:
 		// The others change fields, below.

@@ -49,16 +49,20 @@ func (s *State) applyToRuns(b *Board, st *Step, holder *Run, ev *journal.Event) 
 func (s *State) applyClaimToRun(b *Board, st *Step, p *boardv1.TaskStepClaimed, ev *journal.Event) {
 	r := b.Runs[p.GetClaimedByRunId()]
 	if r == nil && p.GetDispatchId() != "" {
-		i := slices.IndexFunc(b.Dispatches, func(d *Dispatch) bool { return d.Record.GetDispatchId() == p.GetDispatchId() })
+		i := slices.IndexFunc(b.Dispatches, func(d *Dispatch) bool {
+			return d.Record.GetDispatchId() == p.GetDispatchId()
+		})
 		r = &Run{Board: b, Record: &boardv1.WorkerRun{
 			RunId: p.GetClaimedByRunId(), SessionId: b.Key.Session, BoardId: b.ID, WorkerId: p.GetClaimedByAgentId(),
 			WorkerPoolId: st.Record.GetWorkerPoolId(), DispatchId: p.GetDispatchId(),
-			Status: boardv1.RunStatus_RUN_STATUS_RUNNING, DispatchedAt: timestamppb.New(ev.CreatedAt), DeadlineAt: p.GetDeadlineAt(),
+			Status: boardv1.RunStatus_RUN_STATUS_RUNNING, DispatchedAt: timestamppb.New(ev.CreatedAt),
+			DeadlineAt: p.GetDeadlineAt(),
 		}}
 		if i >= 0 {
 			r.Dispatch = b.Dispatches[i]
 			r.Dispatch.Running++
-			r.Record.Instruction, r.Record.AllowedStepIds = r.Dispatch.Record.GetInstruction(), r.Dispatch.Record.GetAllowedStepIds()
+			r.Record.Instruction, r.Record.AllowedStepIds = r.Dispatch.Record.GetInstruction(),
+				r.Dispatch.Record.GetAllowedStepIds()
 			r.Allowed = r.Dispatch.Allowed
 		}
 		s.addRun(r)
@@ -115,7 +119,10 @@ func (s *State) applyOutsideWAL(b *Board, ev *journal.Event) error {
 	switch p := ev.Payload.(type) {
 	case *boardv1.BoardTerminating:
 		b.Terminating = p
-		b.EndedBy = journal.Actor{Namespace: ev.Namespace, Principal: ev.Principal, Role: ev.Role, AgentID: ev.ActorAgentID, RunID: ev.ActorRunID}
+		b.EndedBy = journal.Actor{
+			Namespace: ev.Namespace, Principal: ev.Principal, Role: ev.Role,
+			AgentID: ev.ActorAgentID, RunID: ev.ActorRunID,
+		}
 		for _, id := range p.GetRunIds() {
 			if r := b.Runs[id]; r != nil {
 				n := CopyRun(r.Record)
@@ -204,7 +211,8 @@ func (s *State) refreshScopes(b *Board) {
 // the lists of their pools, and removes the others.
 func (s *State) refreshClaimable(b *Board) {
 	for _, d := range b.Dispatches {
-		if b.Dispatchable() && d.Running < int(d.Record.GetMaxParallel()) && b.Ready[d.Record.GetWorkerPoolId()].Next(0, d.AllowedSet) >= 0 {
+		if b.Dispatchable() && d.Running < int(d.Record.GetMaxParallel()) &&
+			b.Ready[d.Record.GetWorkerPoolId()].Next(0, d.AllowedSet) >= 0 {
 			s.list(d)
 		} else {
 			s.unlist(d)

@@ -79,7 +79,10 @@ type content struct {
 
 // NewBoard returns a board to which no event was applied.
 func NewBoard(key BoardKey, id string) *Board {
-	return &Board{Key: key, ID: id, content: &content{Steps: map[string]*Step{}, Ready: map[string]*Bitset{}, Runs: map[string]*Run{}}}
+	return &Board{Key: key, ID: id, content: &content{
+		Steps: map[string]*Step{}, Ready: map[string]*Bitset{},
+		Runs: map[string]*Run{},
+	}}
 }
 
 // AddLine records that ev is the next line of the WAL. It does not apply ev.

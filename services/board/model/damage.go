@@ -36,7 +36,8 @@ func (s *State) Quarantine(d journal.Damage) error {
 	}
 	b.AddLine(&journal.Event{WalSeq: d.WalSeq, CreatedAt: b.UpdatedAt})
 	if !b.IsDamaged() {
-		b.Damaged = newDamage(fmt.Sprintf("line %d, which is wal_seq %d in frame %d of the journal", b.Lines, d.WalSeq, d.Frame), d.Cause)
+		b.Damaged = newDamage(fmt.Sprintf("line %d, which is wal_seq %d in frame %d of the journal", b.Lines, d.WalSeq,
+			d.Frame), d.Cause)
 	}
 	s.withdraw(b)
 	return nil

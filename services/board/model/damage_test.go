@@ -16,15 +16,26 @@ import (
 func TestQuarantineOfEachKindOfBoard(t *testing.T) {
 	k := plane.KeyOf("acme", "keeper")
 	damage := func(eventType, board string) journal.Damage {
-		return journal.Damage{WalSeq: 7, Line: []byte(`{"event_type":"` + eventType + `","namespace":"acme","session_id":"keeper","task_id":"` + board + `","payload":{`)}
+		return journal.Damage{
+			WalSeq: 7,
+			Line: []byte(`{"event_type":"` + eventType + `","namespace":"acme","session_id":"keeper","task_id":"` +
+				board + `","payload":{`),
+		}
 	}
 	st := NewState(time.Minute)
 	for _, id := range []string{"running", "ended"} {
-		require.NoError(t, st.Apply(&journal.Event{Namespace: "acme", SessionID: "keeper", TaskID: id, Type: "task_created", CreatedAt: time.Unix(0, 0),
-			Payload: &boardv1.TaskCreated{WalName: id, Steps: []*boardv1.StepInput{{StepId: "a"}}}}))
+		require.NoError(t,
+			st.Apply(&journal.Event{
+				Namespace: "acme", SessionID: "keeper", TaskID: id, Type: "task_created",
+				CreatedAt: time.Unix(0, 0),
+				Payload:   &boardv1.TaskCreated{WalName: id, Steps: []*boardv1.StepInput{{StepId: "a"}}},
+			}))
 	}
-	require.NoError(t, st.Apply(&journal.Event{Namespace: "acme", SessionID: "keeper", TaskID: "ended", Type: "task_cancelled", CreatedAt: time.Unix(1, 0),
-		Payload: &boardv1.TaskCancelled{}}))
+	require.NoError(t, st.Apply(&journal.Event{
+		Namespace: "acme", SessionID: "keeper", TaskID: "ended",
+		Type: "task_cancelled", CreatedAt: time.Unix(1, 0),
+		Payload: &boardv1.TaskCancelled{},
+	}))
 	require.Nil(t, st.ActiveBoard(k, "ended"))
 
 	require.NoError(t, st.Quarantine(damage("step_updated", "ended")))

@@ -24,7 +24,8 @@ type contents struct {
 	kept   []*Board       // ended ones whose content is in memory because the file could not be written
 }
 
-// Comparable returns what tests compare (see pagestest.Same): nothing, since the content of boards is the same wherever it is.
+// Comparable returns what tests compare (see pagestest.Same): nothing, since the content of boards is the same wherever
+// it is.
 func (contents) Comparable() any { return struct{}{} }
 
 // offload moves the content of a board that has ended to the file. It stays in memory, encoded, if there is no file

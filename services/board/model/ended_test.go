@@ -18,7 +18,8 @@ import (
 	"quartet/pkg/resident"
 )
 
-// endedBoard lets a session have a board that ends, and returns what its WAL says of it: a board to which the lines were applied, and no State.
+// endedBoard lets a session have a board that ends, and returns what its WAL says of it: a board to which the lines
+// were applied, and no State.
 func endedBoard(t *testing.T, s *State, session, wal string) *Board {
 	j := &journalOf{t: t, seq: 300 + uint64(len(s.Sessions))*100}
 	replayed := NewBoard(BoardKey{"acme", session, wal}, wal)
@@ -52,7 +53,8 @@ func requireEnded(t *testing.T, want, got *Board) {
 	}
 	require.Equal(t, want.LinePositions(0, 100), got.LinePositions(0, 100))
 	require.Equal(t, want.LinePositions(3, 2), got.LinePositions(3, 2))
-	require.Equal(t, []any{want.ID, want.Key, want.Status, want.Lines, want.first, want.LastPosition}, []any{got.ID, got.Key, got.Status, got.Lines, got.first, got.LastPosition})
+	require.Equal(t, []any{want.ID, want.Key, want.Status, want.Lines, want.first, want.LastPosition},
+		[]any{got.ID, got.Key, got.Status, got.Lines, got.first, got.LastPosition})
 	require.True(t, want.UpdatedAt.Equal(got.UpdatedAt))
 	require.Equal(t, want.Count, got.Whole().Count)
 	require.Empty(t, got.Runs)
@@ -61,7 +63,8 @@ func requireEnded(t *testing.T, want, got *Board) {
 	require.NoError(t, got.CheckUsable())
 }
 
-// What an ended board has but lists do not need is in the file, or in memory in few bytes, and readers do not see where.
+// What an ended board has but lists do not need is in the file, or in memory in few bytes, and readers do not see
+// where.
 func TestEndedBoardsLeaveMemory(t *testing.T) {
 	for name, f := range map[string]*resident.File{"file": pagestest.NewFile(t), "memory": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -154,8 +157,8 @@ func TestFileOfEndedBoardsFails(t *testing.T) {
 	all()
 }
 
-// Whoever needs an ended board that cannot be read from the file panics with the error that has the partition loaded again. Who needs only what lists
-// of WALs have does not read it.
+// Whoever needs an ended board that cannot be read from the file panics with the error that has the partition loaded
+// again. Who needs only what lists of WALs have does not read it.
 func TestUnreadableEndedBoard(t *testing.T) {
 	f := pagestest.NewFile(t)
 	s := fresh()
@@ -164,7 +167,10 @@ func TestUnreadableEndedBoard(t *testing.T) {
 	require.NoError(t, f.Close())
 	b, err := s.FindWAL(want.Key)
 	require.NoError(t, err)
-	line := &journal.Event{Namespace: "acme", SessionID: "keeper", TaskID: "one", WalSeq: want.first, Payload: &boardv1.TaskRunning{}}
+	line := &journal.Event{
+		Namespace: "acme", SessionID: "keeper", TaskID: "one", WalSeq: want.first,
+		Payload: &boardv1.TaskRunning{},
+	}
 	require.True(t, s.Needs(line, want.UpdatedAt))
 	require.False(t, s.Needs(line, want.UpdatedAt.Add(time.Second)))
 	for name, read := range map[string]func(){

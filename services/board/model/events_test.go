@@ -47,9 +47,13 @@ func TestEveryEventIsFolded(t *testing.T) {
 	for name, payload := range payloads(t) {
 		st := NewState(time.Minute)
 		ev := func(step string, p proto.Message) *journal.Event {
-			return &journal.Event{Namespace: "acme", SessionID: "keeper", TaskID: "one", StepID: step, Type: name, Payload: p, CreatedAt: time.Unix(0, 0)}
+			return &journal.Event{
+				Namespace: "acme", SessionID: "keeper", TaskID: "one", StepID: step, Type: name,
+				Payload: p, CreatedAt: time.Unix(0, 0),
+			}
 		}
-		require.NoError(t, st.Apply(ev("", &boardv1.TaskCreated{WalName: "one", Steps: []*boardv1.StepInput{{StepId: "a"}}})))
+		require.NoError(t,
+			st.Apply(ev("", &boardv1.TaskCreated{WalName: "one", Steps: []*boardv1.StepInput{{StepId: "a"}}})))
 		switch p := payload.(type) {
 		case *boardv1.TaskCreated:
 			continue
@@ -80,11 +84,15 @@ func TestEveryEventIsALineOfTheWALOrExcluded(t *testing.T) {
 
 func TestAnUnknownEventIsAnError(t *testing.T) {
 	st := NewState(time.Minute)
-	ev := &journal.Event{Namespace: "acme", SessionID: "keeper", TaskID: "one", StepID: "a", Type: "from_the_future", CreatedAt: time.Unix(0, 0)}
+	ev := &journal.Event{
+		Namespace: "acme", SessionID: "keeper", TaskID: "one", StepID: "a", Type: "from_the_future",
+		CreatedAt: time.Unix(0, 0),
+	}
 	ev.Payload = &boardv1.TaskCreated{WalName: "one", Steps: []*boardv1.StepInput{{StepId: "a"}}}
 	require.NoError(t, st.Apply(ev))
 	future := *ev
 	future.Payload = &timestamppb.Timestamp{}
 	require.NoError(t, st.Apply(&future))
-	require.ErrorContains(t, st.Sessions[plane.KeyOf("acme", "keeper")].WAL("one").Damaged, "unknown event from_the_future")
+	require.ErrorContains(t, st.Sessions[plane.KeyOf("acme", "keeper")].WAL("one").Damaged,
+		"unknown event from_the_future")
 }

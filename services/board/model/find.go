@@ -17,7 +17,8 @@ func NotDispatchable(b *Board) error {
 	if b.Terminating != nil {
 		why = "about to be " + BoardStatusName(b.Terminating.GetStatus())
 	}
-	return fault.BoardNotDispatchable.Newf("board %q is %s; nothing is dispatched or claimed", b.ID, why).With("board_status", BoardStatusName(b.Status))
+	return fault.BoardNotDispatchable.Newf("board %q is %s; nothing is dispatched or claimed", b.ID, why).
+		With("board_status", BoardStatusName(b.Status))
 }
 
 // CheckVacant returns ALREADY_EXISTS for an id that an active board of the session has, and
@@ -28,10 +29,12 @@ func (s *State) CheckVacant(k Key, boardID, wal string) error {
 		return nil
 	}
 	if se.active[boardID] != nil {
-		return fault.AlreadyExists.Newf("session %q has an active board %q; end it, or choose another board_id", k.ID, boardID).With("board_id", boardID)
+		return fault.AlreadyExists.Newf("session %q has an active board %q; end it, or choose another board_id", k.ID,
+			boardID).With("board_id", boardID)
 	}
 	if b := se.WAL(wal); b != nil {
-		return fault.PathConflict.Newf("session %q has a WAL %q, of board %q; choose another wal_name", k.ID, wal, b.ID).
+		return fault.PathConflict.Newf("session %q has a WAL %q, of board %q; choose another wal_name", k.ID, wal,
+			b.ID).
 			With("wal_name", wal).With("wal_path", WalPath(b.Key))
 	}
 	return nil
@@ -44,7 +47,8 @@ func RunEnded(runID string) error {
 
 // NoStep returns NOT_FOUND for a step that the board does not have.
 func NoStep(b *Board, stepID string) error {
-	return fault.NotFound.Newf("board %q has no step %q; QuerySteps shows what it has", b.ID, stepID).With("step_id", stepID)
+	return fault.NotFound.Newf("board %q has no step %q; QuerySteps shows what it has", b.ID, stepID).
+		With("step_id", stepID)
 }
 
 // CheckOwner returns AGENT_DELETED if the orchestrator k is deleted or being deleted.
@@ -83,13 +87,15 @@ func (s *State) CallerRun(b *Board, runID string) (*Run, error) {
 			return nil, err
 		}
 	}
-	return nil, fault.PermissionDenied.Newf("run %s was dispatched to board %s of session %s and sees no other", runID, r.Board.ID, r.Board.Key.Session).
+	return nil, fault.PermissionDenied.Newf("run %s was dispatched to board %s of session %s and sees no other", runID,
+		r.Board.ID, r.Board.Key.Session).
 		With("run_id", runID)
 }
 
 // OutOfScope returns PERMISSION_DENIED for a step that a run may not read or claim.
 func OutOfScope(r *Run, stepID string) error {
-	return fault.PermissionDenied.Newf("step %q is outside of what run %s was dispatched to", stepID, r.Record.GetRunId()).
+	return fault.PermissionDenied.Newf("step %q is outside of what run %s was dispatched to", stepID,
+		r.Record.GetRunId()).
 		With("step_id", stepID).With("run_id", r.Record.GetRunId())
 }
 
@@ -120,13 +126,15 @@ func (s *State) FindBoard(k Key, boardID, wal string) (*Board, error) {
 			}
 		}
 	}
-	return nil, fault.NotFound.Newf("session %q has no board %q; ListBoards with include_terminal shows what it has", k.ID, boardID).With("board_id", boardID)
+	return nil, fault.NotFound.Newf("session %q has no board %q; ListBoards with include_terminal shows what it has",
+		k.ID, boardID).With("board_id", boardID)
 }
 
 // CheckOpen returns TASK_TERMINAL for a board that has ended, nil otherwise.
 func (b *Board) CheckOpen() error {
 	if Ended(b.Status) {
-		return fault.TaskTerminal.Newf("board %q is %s and takes no changes", b.ID, BoardStatusName(b.Status)).With("board_status", BoardStatusName(b.Status))
+		return fault.TaskTerminal.Newf("board %q is %s and takes no changes", b.ID, BoardStatusName(b.Status)).
+			With("board_status", BoardStatusName(b.Status))
 	}
 	return nil
 }
@@ -135,7 +143,8 @@ func (b *Board) CheckOpen() error {
 // orchestrator may not change it; nil otherwise, also for a board that has ended.
 func (b *Board) CheckChangeable() error {
 	if b.Terminating != nil {
-		return fault.TaskTerminal.Newf("board %q is about to be %s and takes no changes", b.ID, BoardStatusName(b.Terminating.GetStatus())).
+		return fault.TaskTerminal.Newf("board %q is about to be %s and takes no changes", b.ID,
+			BoardStatusName(b.Terminating.GetStatus())).
 			With("board_status", BoardStatusName(b.Status))
 	}
 	return nil
@@ -158,5 +167,6 @@ func (s *State) FindWAL(k BoardKey) (*Board, error) {
 			return b, nil
 		}
 	}
-	return nil, fault.NotFound.Newf("session %q has no WAL %q; ListWals shows what it has", k.Session, k.WAL).With("wal_name", k.WAL)
+	return nil, fault.NotFound.Newf("session %q has no WAL %q; ListWals shows what it has", k.Session, k.WAL).
+		With("wal_name", k.WAL)
 }

@@ -136,7 +136,12 @@ func (s *State) Page(o pages.Owner) proto.Message {
 	}
 	if id, is := strings.CutPrefix(o.ID, sessionPage); is && s.Deleted[plane.KeyOf(o.Namespace, id)] {
 		at := timestamppb.New(s.DeletedAt[plane.KeyOf(o.Namespace, id)])
-		return &boardv1.BoardPage{Content: &boardv1.BoardPage_Session{Session: &boardv1.StoredSession{OrchestratorDeleted: true, DeletedAt: at}}}
+		return &boardv1.BoardPage{
+			Content: &boardv1.BoardPage_Session{Session: &boardv1.StoredSession{
+				OrchestratorDeleted: true,
+				DeletedAt:           at,
+			}},
+		}
 	}
 	return nil
 }
@@ -148,7 +153,8 @@ func (s *State) endedRuns(from int) *boardv1.EndedRuns {
 	for i, k := range keys {
 		r := s.Runs[k]
 		out.Runs[i] = &boardv1.EndedRun{
-			Run: r.Record, Namespace: k.Namespace, SessionId: r.Board.Key.Session, WalName: r.Board.Key.WAL, LeaseExpired: r.LeaseExpired,
+			Run: r.Record, Namespace: k.Namespace, SessionId: r.Board.Key.Session, WalName: r.Board.Key.WAL,
+			LeaseExpired: r.LeaseExpired,
 		}
 	}
 	return out
@@ -169,7 +175,8 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 	case *boardv1.BoardPage_Session:
 		id, is := strings.CutPrefix(o.ID, sessionPage)
 		if !is || !content.Session.GetOrchestratorDeleted() {
-			return fmt.Errorf("board: %q of %q has no page of a session whose orchestrator was deleted", o.ID, o.Namespace)
+			return fmt.Errorf("board: %q of %q has no page of a session whose orchestrator was deleted", o.ID,
+				o.Namespace)
 		}
 		k := plane.KeyOf(o.Namespace, id)
 		s.Deleted[k], s.DeletedAt[k] = true, content.Session.GetDeletedAt().AsTime()

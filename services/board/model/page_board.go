@@ -23,14 +23,17 @@ func (b *Board) page(se *session) *boardv1.StoredBoard {
 		return b.storedPage()
 	}
 	out := &boardv1.StoredBoard{
-		SessionId: b.Key.Session, WalName: b.Key.WAL, BoardId: b.ID, Title: b.title, Summary: b.summary, DefaultWorkerPoolId: b.DefaultPool,
-		Status: b.Status, Reason: b.reason, CreatedByAgentId: b.creator.agent, CreatedByRunId: b.creator.run,
-		CreatedAt: storedTime(b.CreatedAt), UpdatedAt: storedTime(b.UpdatedAt), Terminating: b.Terminating,
+		SessionId: b.Key.Session, WalName: b.Key.WAL, BoardId: b.ID, Title: b.title, Summary: b.summary,
+		DefaultWorkerPoolId: b.DefaultPool,
+		Status:              b.Status, Reason: b.reason, CreatedByAgentId: b.creator.agent,
+		CreatedByRunId: b.creator.run,
+		CreatedAt:      storedTime(b.CreatedAt), UpdatedAt: storedTime(b.UpdatedAt), Terminating: b.Terminating,
 		LinePositions: b.lineOffsets, // later lines are appended behind them
 	}
 	if b.EndedBy != (journal.Actor{}) {
 		out.EndedBy = &boardv1.StoredActor{
-			Namespace: b.EndedBy.Namespace, Principal: b.EndedBy.Principal, Role: b.EndedBy.Role, AgentId: b.EndedBy.AgentID, RunId: b.EndedBy.RunID,
+			Namespace: b.EndedBy.Namespace, Principal: b.EndedBy.Principal, Role: b.EndedBy.Role,
+			AgentId: b.EndedBy.AgentID, RunId: b.EndedBy.RunID,
 		}
 	}
 	if d := (*damage)(nil); errors.As(b.Damaged, &d) {
@@ -56,7 +59,10 @@ func (b *Board) pageSteps(out *boardv1.StoredBoard) {
 		}
 		out.Steps = append(out.Steps, s.Record)
 		if s.AtClaim != nil {
-			out.StepsAtClaim = append(out.StepsAtClaim, &boardv1.StepAtClaim{Index: int32(i & (1<<31 - 1)), Step: s.AtClaim})
+			out.StepsAtClaim = append(out.StepsAtClaim, &boardv1.StepAtClaim{
+				Index: int32(i & (1<<31 - 1)),
+				Step:  s.AtClaim,
+			})
 		}
 	}
 }
@@ -127,7 +133,10 @@ func (b *Board) set(p *boardv1.StoredBoard) {
 	b.creator.agent, b.creator.run = p.GetCreatedByAgentId(), p.GetCreatedByRunId()
 	b.CreatedAt, b.UpdatedAt = timeOf(p.GetCreatedAt()), timeOf(p.GetUpdatedAt())
 	if by := p.GetEndedBy(); by != nil {
-		b.EndedBy = journal.Actor{Namespace: by.GetNamespace(), Principal: by.GetPrincipal(), Role: by.GetRole(), AgentID: by.GetAgentId(), RunID: by.GetRunId()}
+		b.EndedBy = journal.Actor{
+			Namespace: by.GetNamespace(), Principal: by.GetPrincipal(), Role: by.GetRole(),
+			AgentID: by.GetAgentId(), RunID: by.GetRunId(),
+		}
 	}
 	if d := p.GetDamage(); d != nil {
 		b.Damaged = &damage{place: d.GetPlace(), cause: d.GetCause()}
@@ -164,7 +173,8 @@ func (b *Board) setSteps(p *boardv1.StoredBoard) error {
 			deleted, at = deleted[1:], at+1
 		}
 		if rec.GetStepId() == "" || rec.GetStatus() < StepPending || rec.GetStatus() > StepCancelled {
-			return fmt.Errorf("step %d, %q, has no record or the unknown status %d", at, rec.GetStepId(), rec.GetStatus())
+			return fmt.Errorf("step %d, %q, has no record or the unknown status %d", at, rec.GetStepId(),
+				rec.GetStatus())
 		}
 		steps[i].Record = rec
 		b.Order[at] = &steps[i]
@@ -196,7 +206,10 @@ func (s *State) setRuns(b *Board, p *boardv1.StoredBoard) error {
 		b.Dispatches, dispatches[rec.GetDispatchId()] = append(b.Dispatches, d), d
 	}
 	for _, rec := range p.GetClosedDispatches() {
-		dispatches[rec.GetDispatchId()] = &Dispatch{Record: rec, Board: b, Allowed: setOf(rec.GetAllowedStepIds()), closed: true}
+		dispatches[rec.GetDispatchId()] = &Dispatch{
+			Record: rec, Board: b, Allowed: setOf(rec.GetAllowedStepIds()),
+			closed: true,
+		}
 	}
 	for _, stored := range p.GetRuns() {
 		r := &Run{Record: stored.GetRun(), Board: b}
@@ -253,15 +266,19 @@ func (s *State) insertBoard(b *Board, superseded bool) error {
 
 // insertBy inserts a board into boards in the order of their positions.
 func insertBy(boards []*Board, b *Board, position func(*Board) uint64) []*Board {
-	at, _ := slices.BinarySearchFunc(boards, position(b), func(o *Board, p uint64) int { return cmp.Compare(position(o), p) })
+	at, _ := slices.BinarySearchFunc(boards, position(b), func(o *Board, p uint64) int {
+		return cmp.Compare(position(o), p)
+	})
 	return slices.Insert(boards, at, b)
 }
 
 // setCounts sets the number of steps by status of a board that has ended.
 func (b *Board) setCounts(c *boardv1.StepCounts) {
 	b.Count = [9]int{
-		StepPending: int(c.GetPending()), StepReady: int(c.GetReady()), StepClaimed: int(c.GetClaimed()), StepRunning: int(c.GetRunning()),
-		StepBlocked: int(c.GetBlocked()), StepCompleted: int(c.GetCompleted()), StepFailed: int(c.GetFailed()), StepCancelled: int(c.GetCancelled()),
+		StepPending: int(c.GetPending()), StepReady: int(c.GetReady()), StepClaimed: int(c.GetClaimed()),
+		StepRunning: int(c.GetRunning()),
+		StepBlocked: int(c.GetBlocked()), StepCompleted: int(c.GetCompleted()), StepFailed: int(c.GetFailed()),
+		StepCancelled: int(c.GetCancelled()),
 	}
 }
 

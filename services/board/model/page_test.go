@@ -31,8 +31,10 @@ type journalOf struct {
 func (j *journalOf) event(board, step string, payload proto.Message) *journal.Event {
 	j.seq++
 	return &journal.Event{
-		WalSeq: j.seq, Type: string(payload.ProtoReflect().Descriptor().Name()), Namespace: "acme", SessionID: "keeper", TaskID: board, StepID: step,
-		Payload: payload, CreatedAt: time.Unix(int64(j.seq), 1000).UTC(), Principal: "op", Role: "operator", ActorAgentID: "keeper", ActorRunID: "run_op",
+		WalSeq: j.seq, Type: string(payload.ProtoReflect().Descriptor().Name()), Namespace: "acme", SessionID: "keeper",
+		TaskID: board, StepID: step,
+		Payload: payload, CreatedAt: time.Unix(int64(j.seq), 1000).UTC(), Principal: "op", Role: "operator",
+		ActorAgentID: "keeper", ActorRunID: "run_op",
 	}
 }
 
@@ -46,7 +48,8 @@ var keeper = plane.KeyOf("acme", "keeper")
 
 func created(wal string, steps ...*boardv1.StepInput) *boardv1.TaskCreated {
 	return &boardv1.TaskCreated{
-		WalName: wal, Title: "Board " + wal, Summary: "of " + wal, DefaultWorkerPoolId: DefaultPool, CreatedByAgentId: "keeper", CreatedByRunId: "run_0", Steps: steps,
+		WalName: wal, Title: "Board " + wal, Summary: "of " + wal, DefaultWorkerPoolId: DefaultPool,
+		CreatedByAgentId: "keeper", CreatedByRunId: "run_0", Steps: steps,
 	}
 }
 
@@ -56,18 +59,23 @@ func input(id string, deps ...string) *boardv1.StepInput {
 
 func dispatchOf(id string, allowed ...string) *boardv1.StandingDispatchOpened {
 	return &boardv1.StandingDispatchOpened{Dispatch: &boardv1.StandingDispatch{
-		DispatchId: id, WorkerPoolId: DefaultPool, MaxParallel: 2, AllowedStepIds: allowed, Instruction: "go", Open: true,
+		DispatchId: id, WorkerPoolId: DefaultPool, MaxParallel: 2, AllowedStepIds: allowed, Instruction: "go",
+		Open: true,
 	}}
 }
 
 func runOf(id string, allowed ...string) *boardv1.WorkerDispatched {
 	return &boardv1.WorkerDispatched{Run: &boardv1.WorkerRun{
-		RunId: id, SessionId: "keeper", WorkerPoolId: DefaultPool, WorkerId: "w", AllowedStepIds: allowed, Status: boardv1.RunStatus_RUN_STATUS_RUNNING,
+		RunId: id, SessionId: "keeper", WorkerPoolId: DefaultPool, WorkerId: "w", AllowedStepIds: allowed,
+		Status: boardv1.RunStatus_RUN_STATUS_RUNNING,
 	}}
 }
 
 func claimBy(run, dispatch string) *boardv1.TaskStepClaimed {
-	return &boardv1.TaskStepClaimed{ClaimedByAgentId: "w", ClaimedByRunId: run, DispatchId: dispatch, LeaseExpiresAt: timestamppb.New(time.Unix(1e9, 0))}
+	return &boardv1.TaskStepClaimed{
+		ClaimedByAgentId: "w", ClaimedByRunId: run, DispatchId: dispatch,
+		LeaseExpiresAt: timestamppb.New(time.Unix(1e9, 0)),
+	}
 }
 
 // TestPagesHaveAllOfABoard leads boards through everything that can happen to them, with a look at the pages after
@@ -90,23 +98,37 @@ func TestPagesHaveAllOfABoard(t *testing.T) {
 	j.add("one", "c", claimBy("run_2", ""))
 	j.add("one", "c", &boardv1.TaskStepCancelled{Reason: "no"})
 	j.add("one", "", &boardv1.TaskUpdated{Operations: []*boardv1.Operation{
-		{Op: OpDeleteStep, StepId: "c"}, {Op: OpAddStep, Step: input("f", "e")}, {Op: OpAddStep, Step: input("c", "d")}, {Op: OpAddStep, Step: input("g")},
+		{Op: OpDeleteStep, StepId: "c"},
+		{Op: OpAddStep, Step: input("f", "e")},
+		{Op: OpAddStep, Step: input("c", "d")},
+		{Op: OpAddStep, Step: input("g")},
 	}})
 	require.NotSame(t, j.board("one").Steps["c"], j.board("one").Runs["run_2"].Step)
 	j.add("one", "", &boardv1.TaskUpdated{Operations: []*boardv1.Operation{
-		{Op: OpAddDependency, StepId: "b", DependsOnStepId: "d"}, {Op: OpAddDependency, StepId: "f", DependsOnStepId: "a"}, {Op: OpDeleteStep, StepId: "g"},
+		{Op: OpAddDependency, StepId: "b", DependsOnStepId: "d"},
+		{Op: OpAddDependency, StepId: "f", DependsOnStepId: "a"},
+		{Op: OpDeleteStep, StepId: "g"},
 	}})
 	j.add("one", "", runOf("run_3"))
-	j.add("one", "", &boardv1.WorkerRunEnded{RunId: "run_3", Status: boardv1.RunStatus_RUN_STATUS_FINISHED, NoStepClaimed: true})
+	j.add("one", "", &boardv1.WorkerRunEnded{
+		RunId: "run_3", Status: boardv1.RunStatus_RUN_STATUS_FINISHED,
+		NoStepClaimed: true,
+	})
 	j.add("one", "d", claimBy("run_4", "dsp_2"))
 	j.add("one", "d", &boardv1.TaskStepLeaseExpired{ClaimedByAgentId: "w", ClaimedByRunId: "run_4"})
 	j.add("one", "d", &boardv1.TaskStepReady{})
 	j.add("one", "d", claimBy("run_5", "dsp_2"))
 	j.add("one", "d", &boardv1.TaskStepCompleted{})
-	j.add("one", "", &boardv1.WorkerRunEnded{RunId: "run_5", Status: boardv1.RunStatus_RUN_STATUS_FINISHED, WorkerResult: "behind its step"})
+	j.add("one", "", &boardv1.WorkerRunEnded{
+		RunId: "run_5", Status: boardv1.RunStatus_RUN_STATUS_FINISHED,
+		WorkerResult: "behind its step",
+	})
 
 	var statuses []*boardv1.StepInput
-	for _, id := range []string{"pending", "ready", "claimed", "running", "blocked", "completed", "failed", "cancelled"} {
+	for _, id := range []string{
+		"pending", "ready", "claimed", "running", "blocked", "completed", "failed",
+		"cancelled",
+	} {
 		statuses = append(statuses, input(id))
 	}
 	j.add("two", "", created("two", append(statuses, input("completed2"), input("failed2"), input("failed3"))...))
@@ -132,14 +154,19 @@ func TestPagesHaveAllOfABoard(t *testing.T) {
 	j.add("two", "", &boardv1.TaskCompleted{Reason: "done"})
 	j.add("one", "", &boardv1.TaskFailed{Reason: "all of it"})
 	require.Equal(t, [9]int{0, 1, 1, 1, 1, 1, 2, 3, 1}, j.board("two").Whole().Count)
-	j.add("two", "", &boardv1.WorkerRunEnded{RunId: "run_6", Status: boardv1.RunStatus_RUN_STATUS_CANCELLED, WorkerResult: "behind its board"})
+	j.add("two", "", &boardv1.WorkerRunEnded{
+		RunId: "run_6", Status: boardv1.RunStatus_RUN_STATUS_CANCELLED,
+		WorkerResult: "behind its board",
+	})
 	require.Len(t, j.st.Paged.Sessions[keeper].Ended, 2)
 
 	j.add("one", "", created("again", input("a"), input("b")))
 	j.add("one", "", dispatchOf("dsp_4"))
 	j.add("one", "", runOf("run_8", "a", "c"))
 	j.add("one", "", &boardv1.TaskUpdated{Operations: []*boardv1.Operation{
-		{Op: OpAddStep, Step: input("c", "a")}, {Op: OpAddDependency, StepId: "b", DependsOnStepId: "nowhere"}, {Op: OpDeleteStep, StepId: "nowhere"},
+		{Op: OpAddStep, Step: input("c", "a")},
+		{Op: OpAddDependency, StepId: "b", DependsOnStepId: "nowhere"},
+		{Op: OpDeleteStep, StepId: "nowhere"},
 	}})
 	require.True(t, j.board("again").IsDamaged())
 	j.add("one", "a", &boardv1.TaskStepReady{})
@@ -161,7 +188,12 @@ func TestPagesHaveAllOfABoard(t *testing.T) {
 
 	st := j.st.Paged
 	damaged := func(board string) {
-		require.NoError(t, st.Quarantine(journal.Damage{WalSeq: 900, Frame: 7, Line: []byte(`{"event_type":"step_updated","namespace":"acme","session_id":"keeper","task_id":"` + board + `"`), Cause: fmt.Errorf("\xff")}))
+		require.NoError(t,
+			st.Quarantine(journal.Damage{
+				WalSeq: 900, Frame: 7,
+				Line: []byte(`{"event_type":"step_updated","namespace":"acme","session_id":"keeper","task_id":"` +
+					board + `"`), Cause: fmt.Errorf("\xff"),
+			}))
 		require.NoError(t, pagestest.RoundTrip(st, fresh))
 	}
 	damaged("one")
@@ -193,7 +225,9 @@ func TestPagesOfRunsThatEndedLongAgo(t *testing.T) {
 	end(2*keptRuns, 100)
 	require.NoError(t, j.st.Check())
 	var touched []string
-	j.st.Paged.Owners(j.event("one", "", &boardv1.WorkerRunEnded{RunId: "run_5000"}), func(o pages.Owner) { touched = append(touched, o.ID) })
+	j.st.Paged.Owners(j.event("one", "", &boardv1.WorkerRunEnded{RunId: "run_5000"}), func(o pages.Owner) {
+		touched = append(touched, o.ID)
+	})
 	require.Equal(t, []string{"ended/78"}, touched, "only the page with the run is touched")
 }
 
@@ -222,9 +256,17 @@ func TestAnInvalidPageIsRefused(t *testing.T) {
 		"depends on z":              func(b *boardv1.StoredBoard) { b.Steps[1] = step("b", "z") },
 		"step 9 was deleted":        func(b *boardv1.StoredBoard) { b.DeletedSteps = []int32{9} },
 		"step 0 was deleted":        func(b *boardv1.StoredBoard) { b.DeletedSteps = []int32{1, 0} },
-		"step 5, which a run":       func(b *boardv1.StoredBoard) { b.StepsAtClaim = []*boardv1.StepAtClaim{{Index: 5}} },
-		"step -1, which a run":      func(b *boardv1.StoredBoard) { b.StepsAtClaim = []*boardv1.StepAtClaim{{Index: -1}} },
-		`run "" has no record`:      func(b *boardv1.StoredBoard) { b.Runs = []*boardv1.RunInProgress{{}} },
+		"step 5, which a run": func(b *boardv1.StoredBoard) {
+			b.StepsAtClaim = []*boardv1.StepAtClaim{
+				{Index: 5},
+			}
+		},
+		"step -1, which a run": func(b *boardv1.StoredBoard) {
+			b.StepsAtClaim = []*boardv1.StepAtClaim{
+				{Index: -1},
+			}
+		},
+		`run "" has no record`: func(b *boardv1.StoredBoard) { b.Runs = []*boardv1.RunInProgress{{}} },
 		"is not in progress": func(b *boardv1.StoredBoard) {
 			b.Runs = []*boardv1.RunInProgress{{Run: run(func(r *boardv1.WorkerRun) { r.Status = 0 })}}
 		},
@@ -232,7 +274,9 @@ func TestAnInvalidPageIsRefused(t *testing.T) {
 			b.Runs = []*boardv1.RunInProgress{{Run: run(func(r *boardv1.WorkerRun) { r.RunId = "run_0" })}}
 		},
 		`dispatch "dsp_9"`: func(b *boardv1.StoredBoard) {
-			b.Runs = []*boardv1.RunInProgress{{Standing: true, Run: run(func(r *boardv1.WorkerRun) { r.DispatchId = "dsp_9" })}}
+			b.Runs = []*boardv1.RunInProgress{
+				{Standing: true, Run: run(func(r *boardv1.WorkerRun) { r.DispatchId = "dsp_9" })},
+			}
 		},
 		`step "z" of run`: func(b *boardv1.StoredBoard) {
 			b.Runs = []*boardv1.RunInProgress{{Run: run(func(r *boardv1.WorkerRun) { r.ClaimedStepId = "z" })}}
@@ -241,13 +285,19 @@ func TestAnInvalidPageIsRefused(t *testing.T) {
 	} {
 		t.Run(says, func(t *testing.T) {
 			read := func(st *State, wal string, change func(*boardv1.StoredBoard)) error {
-				page := &boardv1.StoredBoard{SessionId: "keeper", WalName: wal, BoardId: wal, Status: BoardPending, LinePositions: []byte{1}, Steps: []*boardv1.Step{step("a"), step("b", "a")}}
+				page := &boardv1.StoredBoard{
+					SessionId: "keeper", WalName: wal, BoardId: wal, Status: BoardPending,
+					LinePositions: []byte{1}, Steps: []*boardv1.Step{step("a"), step("b", "a")},
+				}
 				change(page)
-				return st.AddPage(BoardKey{"acme", "keeper", wal}.owner(), &boardv1.BoardPage{Content: &boardv1.BoardPage_Board{Board: page}})
+				return st.AddPage(BoardKey{"acme", "keeper", wal}.owner(),
+					&boardv1.BoardPage{Content: &boardv1.BoardPage_Board{Board: page}})
 			}
 			st := fresh()
 			require.NoError(t, read(st, "zero", func(b *boardv1.StoredBoard) {
-				b.BoardId, b.Runs = "same", []*boardv1.RunInProgress{{Run: run(func(r *boardv1.WorkerRun) { r.RunId = "run_0" })}}
+				b.BoardId, b.Runs = "same", []*boardv1.RunInProgress{
+					{Run: run(func(r *boardv1.WorkerRun) { r.RunId = "run_0" })},
+				}
 			}))
 			require.ErrorContains(t, read(st, "zero", func(*boardv1.StoredBoard) {}), "was read before")
 			require.ErrorContains(t, read(st, "one", change), says)
@@ -256,24 +306,31 @@ func TestAnInvalidPageIsRefused(t *testing.T) {
 	ended := func(runs ...*boardv1.EndedRun) *boardv1.BoardPage {
 		return &boardv1.BoardPage{Content: &boardv1.BoardPage_EndedRuns{EndedRuns: &boardv1.EndedRuns{Runs: runs}}}
 	}
-	over := &boardv1.EndedRun{WalName: "one", Run: &boardv1.WorkerRun{RunId: "run_1", Status: boardv1.RunStatus_RUN_STATUS_LOST}}
+	over := &boardv1.EndedRun{WalName: "one", Run: &boardv1.WorkerRun{
+		RunId: "run_1", Status: boardv1.RunStatus_RUN_STATUS_LOST,
+	}}
 	for says, c := range map[string]struct {
 		owner pages.Owner
 		page  proto.Message
 	}{
-		"it has 0 ended runs":      {endedOwner(0), ended()},
-		"it has 65 ended runs":     {endedOwner(0), ended(make([]*boardv1.EndedRun, 65)...)},
-		"it has 1 ended runs":      {sessionOwner(keeper), ended(over)},
-		"has no record":            {endedOwner(0), ended(nil)},
-		"was read before":          {endedOwner(0), ended(over, over)},
-		"run run_1 has not ended":  {endedOwner(0), ended(&boardv1.EndedRun{WalName: "one", Run: runOf("run_1").GetRun()})},
+		"it has 0 ended runs":  {endedOwner(0), ended()},
+		"it has 65 ended runs": {endedOwner(0), ended(make([]*boardv1.EndedRun, 65)...)},
+		"it has 1 ended runs":  {sessionOwner(keeper), ended(over)},
+		"has no record":        {endedOwner(0), ended(nil)},
+		"was read before":      {endedOwner(0), ended(over, over)},
+		"run run_1 has not ended": {
+			endedOwner(0), ended(&boardv1.EndedRun{WalName: "one", Run: runOf("run_1").GetRun()}),
+		},
 		"nothing that is known":    {endedOwner(0), &boardv1.BoardPage{}},
 		"orchestrator was deleted": {endedOwner(0), &boardv1.BoardPage{Content: &boardv1.BoardPage_Session{}}},
 		"*boardv1.Board":           {endedOwner(0), &boardv1.Board{}},
 	} {
 		require.ErrorContains(t, fresh().AddPage(c.owner, c.page), says)
 	}
-	for _, id := range []string{"", "ended/", "ended/01", "ended/1", "board/", "board/keeper", "board/keeper/one", "board/%/%", "session/keeper"} {
+	for _, id := range []string{
+		"", "ended/", "ended/01", "ended/1", "board/", "board/keeper", "board/keeper/one",
+		"board/%/%", "session/keeper",
+	} {
 		require.Nil(t, fresh().Page(pages.Owner{Namespace: "acme", ID: id}), id)
 		require.Nil(t, fresh().Page(pages.Owner{ID: id}), id)
 	}
@@ -394,21 +451,26 @@ func (h *randomEvents) aboutRuns(id string, b *Board, kind int) {
 	run, running := draw(h, slices.Sorted(maps.Keys(b.Runs)))
 	switch kind {
 	case 14:
-		h.add(id, "", runOf(fmt.Sprint("run_", h.runs), rapid.SampledFrom([][]string{nil, {"s0", "s7"}}).Draw(h.rt, "allowed")...))
+		h.add(id, "", runOf(fmt.Sprint("run_", h.runs), rapid.SampledFrom([][]string{nil, {"s0", "s7"}}).
+			Draw(h.rt, "allowed")...))
 	case 15:
 		if running {
 			h.add(id, "", &boardv1.WorkerRunEnded{RunId: run, Status: boardv1.RunStatus_RUN_STATUS_TIMED_OUT})
 		}
 	case 16:
 		if k, ok := draw(h, h.st.Paged.ended); ok {
-			h.add(id, "", &boardv1.WorkerRunEnded{RunId: k.ID, Status: boardv1.RunStatus_RUN_STATUS_FINISHED, WorkerResult: "more"})
+			h.add(id, "", &boardv1.WorkerRunEnded{
+				RunId: k.ID, Status: boardv1.RunStatus_RUN_STATUS_FINISHED,
+				WorkerResult: "more",
+			})
 		}
 	case 17:
 		if running {
 			h.add(id, "", &boardv1.WorkerRunCancelling{RunId: run})
 		}
 	case 18:
-		h.add(id, "", dispatchOf(fmt.Sprint("dsp_", h.runs), rapid.SampledFrom([][]string{nil, {"s1", "s8"}}).Draw(h.rt, "allowed")...))
+		h.add(id, "", dispatchOf(fmt.Sprint("dsp_", h.runs), rapid.SampledFrom([][]string{nil, {"s1", "s8"}}).
+			Draw(h.rt, "allowed")...))
 	case 19:
 		if d, ok := draw(h, b.Dispatches); ok {
 			h.add(id, "", &boardv1.StandingDispatchClosed{DispatchId: d.Record.GetDispatchId()})
@@ -429,9 +491,13 @@ func (h *randomEvents) aboutBoard(id string, b *Board, kind int) {
 	case 24:
 		if rapid.IntRange(0, 4).Draw(h.rt, "damage") == 0 {
 			h.add(id, rapid.SampledFrom([]string{"", "s0", "s1"}).Draw(h.rt, "step"), rapid.SampledFrom([]proto.Message{
-				&boardv1.TaskStepReopened{}, claimBy("run_x", ""), &boardv1.TaskRunning{}, &boardv1.OwnerDeleted{AgentId: "gone"},
+				&boardv1.TaskStepReopened{}, claimBy("run_x", ""), &boardv1.TaskRunning{}, &boardv1.OwnerDeleted{
+					AgentId: "gone",
+				},
 				&boardv1.TaskUpdated{Operations: []*boardv1.Operation{
-					{Op: OpAddStep, Step: input("s6", "s0")}, {Op: OpDeleteStep, StepId: "s2"}, {Op: OpAddDependency, StepId: "s0", DependsOnStepId: "s9"},
+					{Op: OpAddStep, Step: input("s6", "s0")},
+					{Op: OpDeleteStep, StepId: "s2"},
+					{Op: OpAddDependency, StepId: "s0", DependsOnStepId: "s9"},
 				}},
 			}).Draw(h.rt, "what"))
 		}
@@ -446,7 +512,8 @@ func (h *randomEvents) patch(b *Board) (ops []*boardv1.Operation) {
 		s := b.Steps[id]
 		switch rapid.IntRange(0, 5).Draw(h.rt, "operation") {
 		case 0:
-			if len(s.Dependents) == 0 && slices.Contains([]StepStatus{StepPending, StepReady, StepCancelled}, s.Record.GetStatus()) {
+			if len(s.Dependents) == 0 && slices.Contains([]StepStatus{StepPending, StepReady, StepCancelled},
+				s.Record.GetStatus()) {
 				ops = append(ops, &boardv1.Operation{Op: OpDeleteStep, StepId: id})
 				if rapid.Bool().Draw(h.rt, "again") {
 					ops = append(ops, &boardv1.Operation{Op: OpAddStep, Step: input(id)})
@@ -454,7 +521,9 @@ func (h *randomEvents) patch(b *Board) (ops []*boardv1.Operation) {
 			}
 		case 1:
 			pool := rapid.SampledFrom([]string{DefaultPool, "other"}).Draw(h.rt, "pool")
-			ops = append(ops, &boardv1.Operation{Op: OpUpdateStep, StepId: id, Fields: &boardv1.StepFields{WorkerPoolId: &pool, DependsOnStepIds: &boardv1.StepList{StepIds: h.before(b, s)}}})
+			ops = append(ops, &boardv1.Operation{Op: OpUpdateStep, StepId: id, Fields: &boardv1.StepFields{
+				WorkerPoolId: &pool, DependsOnStepIds: &boardv1.StepList{StepIds: h.before(b, s)},
+			}})
 		}
 	}
 	if b.Steps[added] == nil && rapid.Bool().Draw(h.rt, "add") {

@@ -15,7 +15,8 @@ import (
 func (s *State) FindRun(k Key, boardID, runID string) (*boardv1.WorkerRun, error) {
 	r := s.Runs[plane.KeyOf(k.Namespace, runID)]
 	if r == nil || r.Board.Key.Session != k.ID || r.Board.ID != boardID {
-		return nil, fault.NotFound.Newf("board %q has no run %q; those that ended long ago are in the events only", boardID, runID).With("run_id", runID)
+		return nil, fault.NotFound.Newf("board %q has no run %q; those that ended long ago are in the events only",
+			boardID, runID).With("run_id", runID)
 	}
 	return r.Shown(), nil
 }
@@ -227,9 +228,12 @@ func (s *State) unlist(d *Dispatch) {
 // shared with its record and must not be modified.
 func (d *Dispatch) shown() *boardv1.StandingDispatch {
 	return &boardv1.StandingDispatch{
-		DispatchId: d.Record.GetDispatchId(), SessionId: d.Record.GetSessionId(), BoardId: d.Record.GetBoardId(), WorkerPoolId: d.Record.GetWorkerPoolId(),
-		MaxParallel: d.Record.GetMaxParallel(), AllowedStepIds: d.Record.GetAllowedStepIds(), Instruction: d.Record.GetInstruction(),
-		Open: true, Running: int32(d.Running & 0xffff), OpenedAt: d.Record.GetOpenedAt(), StepTimeout: d.Record.GetStepTimeout(),
+		DispatchId: d.Record.GetDispatchId(), SessionId: d.Record.GetSessionId(), BoardId: d.Record.GetBoardId(),
+		WorkerPoolId: d.Record.GetWorkerPoolId(),
+		MaxParallel:  d.Record.GetMaxParallel(), AllowedStepIds: d.Record.GetAllowedStepIds(),
+		Instruction: d.Record.GetInstruction(),
+		Open:        true, Running: int32(d.Running & 0xffff), OpenedAt: d.Record.GetOpenedAt(),
+		StepTimeout: d.Record.GetStepTimeout(),
 	}
 }
 
@@ -237,11 +241,16 @@ func (d *Dispatch) shown() *boardv1.StandingDispatch {
 // CopyStep.
 func CopyRun(o *boardv1.WorkerRun) *boardv1.WorkerRun {
 	return &boardv1.WorkerRun{
-		RunId: o.GetRunId(), SessionId: o.GetSessionId(), BoardId: o.GetBoardId(), WorkerPoolId: o.GetWorkerPoolId(), WorkerId: o.GetWorkerId(),
-		DispatchId: o.GetDispatchId(), AllowedStepIds: o.GetAllowedStepIds(), Instruction: o.GetInstruction(), Context: o.GetContext(),
-		AllowedTools: o.GetAllowedTools(), Status: o.GetStatus(), ClaimedStepId: o.GetClaimedStepId(), ClaimedStep: o.GetClaimedStep(),
-		StepStatus: o.GetStepStatus(), StepResultSummary: o.GetStepResultSummary(), NoStepClaimed: o.GetNoStepClaimed(),
-		WorkerResult: o.GetWorkerResult(), EndReason: o.GetEndReason(), DispatchedAt: o.GetDispatchedAt(), DeadlineAt: o.GetDeadlineAt(),
-		EndedAt: o.GetEndedAt(), Cancelling: o.GetCancelling(),
+		RunId: o.GetRunId(), SessionId: o.GetSessionId(), BoardId: o.GetBoardId(), WorkerPoolId: o.GetWorkerPoolId(),
+		WorkerId:   o.GetWorkerId(),
+		DispatchId: o.GetDispatchId(), AllowedStepIds: o.GetAllowedStepIds(), Instruction: o.GetInstruction(),
+		Context:      o.GetContext(),
+		AllowedTools: o.GetAllowedTools(), Status: o.GetStatus(), ClaimedStepId: o.GetClaimedStepId(),
+		ClaimedStep: o.GetClaimedStep(),
+		StepStatus:  o.GetStepStatus(), StepResultSummary: o.GetStepResultSummary(),
+		NoStepClaimed: o.GetNoStepClaimed(),
+		WorkerResult:  o.GetWorkerResult(), EndReason: o.GetEndReason(), DispatchedAt: o.GetDispatchedAt(),
+		DeadlineAt: o.GetDeadlineAt(),
+		EndedAt:    o.GetEndedAt(), Cancelling: o.GetCancelling(),
 	}
 }

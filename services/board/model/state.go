@@ -44,7 +44,10 @@ type session struct {
 
 // NewState returns the state of an empty log. term is the term of leases.
 func NewState(term time.Duration) *State {
-	return &State{term: term, WithRuns: map[*Board]struct{}{}, Sessions: map[Key]*session{}, Runs: map[Key]*Run{}, Pools: map[Key]*pool{}, Deleted: map[Key]bool{}, DeletedAt: map[Key]time.Time{}}
+	return &State{
+		term: term, WithRuns: map[*Board]struct{}{}, Sessions: map[Key]*session{}, Runs: map[Key]*Run{},
+		Pools: map[Key]*pool{}, Deleted: map[Key]bool{}, DeletedAt: map[Key]time.Time{},
+	}
 }
 
 // Apply folds one event. A WAL line that cannot follow the lines before it makes its
@@ -104,7 +107,8 @@ func (b *Board) IsDamaged() bool { return b.Damaged != nil }
 // InWAL reports whether an event of a board is a line of its WAL.
 func InWAL(ev *journal.Event) bool {
 	switch ev.Payload.(type) {
-	case *boardv1.BoardTerminating, *boardv1.ChildAgentCancelTimeout, *boardv1.WorkerDispatched, *boardv1.WorkerRunCancelling, *boardv1.WorkerRunEnded,
+	case *boardv1.BoardTerminating, *boardv1.ChildAgentCancelTimeout, *boardv1.WorkerDispatched,
+		*boardv1.WorkerRunCancelling, *boardv1.WorkerRunEnded,
 		*boardv1.StandingDispatchOpened, *boardv1.StandingDispatchClosed:
 		return false
 	}

@@ -71,7 +71,9 @@ func (b *Board) linkDependencies(s *Step) error {
 		s.DependsOn = append(s.DependsOn, d)
 		at := len(d.Dependents)
 		if at > 0 && d.Dependents[at-1].Index > s.Index {
-			at, _ = slices.BinarySearchFunc(d.Dependents, s.Index, func(k *Step, index int) int { return cmp.Compare(k.Index, index) })
+			at, _ = slices.BinarySearchFunc(d.Dependents, s.Index, func(k *Step, index int) int {
+				return cmp.Compare(k.Index, index)
+			})
 		}
 		d.Dependents = slices.Insert(d.Dependents, at, s)
 		if d.Record.GetStatus() != StepCompleted {
@@ -188,7 +190,8 @@ func (b *Board) applyStep(ev *journal.Event) error {
 	case *boardv1.TaskStepReady:
 		n.Status, n.Reason = StepReady, s.Record.GetReason()
 		if s.OpenDependencies > 0 {
-			return fmt.Errorf("step %s is ready but has %d dependencies that are not completed", s.ID(), s.OpenDependencies)
+			return fmt.Errorf("step %s is ready but has %d dependencies that are not completed", s.ID(),
+				s.OpenDependencies)
 		}
 	case *boardv1.TaskStepClaimed:
 		n.Status, n.LeaseExpiresAt = StepClaimed, p.GetLeaseExpiresAt()
@@ -254,8 +257,9 @@ func CopyStep(o *boardv1.Step, at time.Time) *boardv1.Step {
 	return &boardv1.Step{
 		StepId: o.GetStepId(), Title: o.GetTitle(), Summary: o.GetSummary(), Status: o.GetStatus(),
 		DependsOnStepIds: o.GetDependsOnStepIds(), Required: o.GetRequired(), WorkerPoolId: o.GetWorkerPoolId(),
-		ClaimedByAgentId: o.GetClaimedByAgentId(), ClaimedByRunId: o.GetClaimedByRunId(), LeaseExpiresAt: o.GetLeaseExpiresAt(),
-		ResultSummary: o.GetResultSummary(), ArtifactIds: o.GetArtifactIds(), Reason: o.GetReason(),
+		ClaimedByAgentId: o.GetClaimedByAgentId(), ClaimedByRunId: o.GetClaimedByRunId(),
+		LeaseExpiresAt: o.GetLeaseExpiresAt(),
+		ResultSummary:  o.GetResultSummary(), ArtifactIds: o.GetArtifactIds(), Reason: o.GetReason(),
 		CreatedAt: o.GetCreatedAt(), UpdatedAt: timestamppb.New(at),
 	}
 }

@@ -100,7 +100,8 @@ func (b *Board) collectIDs(to []string, keep func(*boardv1.Step) bool) []string 
 // Completeable reports whether the board can be completed: it has not ended and is not about to, all required
 // steps are completed, and no step is claimed or running (S2-168, S2-170).
 func (b *Board) Completeable() bool {
-	return !Ended(b.Status) && b.Terminating == nil && b.RequiredOpen == 0 && b.Count[StepClaimed]+b.Count[StepRunning] == 0
+	return !Ended(b.Status) && b.Terminating == nil && b.RequiredOpen == 0 && b.Count[StepClaimed]+
+		b.Count[StepRunning] == 0
 }
 
 // stalled reports whether no step is ready or held although some are pending, blocked or

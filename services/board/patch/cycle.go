@@ -14,7 +14,8 @@ func CheckGraph(steps []*boardv1.StepInput) error {
 	deps := make(map[string][]string, len(steps))
 	for _, in := range steps {
 		if _, twice := deps[in.GetStepId()]; twice {
-			return fault.DuplicateStep.Newf("step_id %q is given twice; ids are unique on a board", in.GetStepId()).With("step_id", in.GetStepId())
+			return fault.DuplicateStep.Newf("step_id %q is given twice; ids are unique on a board", in.GetStepId()).
+				With("step_id", in.GetStepId())
 		}
 		deps[in.GetStepId()] = in.GetDependsOnStepIds()
 	}
@@ -36,14 +37,16 @@ func CheckGraph(steps []*boardv1.StepInput) error {
 
 // unknownDependency returns the refusal of a dependency on a step that does not exist.
 func unknownDependency(step, on string) error {
-	return fault.UnknownDependency.Newf("step %q depends on %q, which is no step of the board; add it, or remove the dependency", step, on).
+	return fault.UnknownDependency.Newf("step %q depends on %q, which is no step of the board; add it, or remove the "+
+		"dependency", step, on).
 		With("step_id", step).With("depends_on_step_id", on)
 }
 
 // cycle returns the refusal of dependencies that form a circle, whose first step is also its
 // last.
 func cycle(circle []string) error {
-	return fault.DependencyCycle.Newf("the dependencies run in a circle: %s; remove one of them", chain(circle)).With("step_ids", model.JoinIDs(circle))
+	return fault.DependencyCycle.Newf("the dependencies run in a circle: %s; remove one of them", chain(circle)).
+		With("step_ids", model.JoinIDs(circle))
 }
 
 // chain returns a circle of steps as text with arrows between them, at most the first 20 steps.

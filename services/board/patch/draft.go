@@ -14,12 +14,13 @@ import (
 // draft is a board with the operations of a request applied: the steps that the
 // operations touch, over those of the board, which it does not change (S2-349).
 type draft struct {
-	b           *model.Board
-	touched     map[string]*node           // by step id
-	order       []*node                    // the values of touched, in the order of the first touch
-	newEdges    map[string]map[string]bool // dependencies that the operations added: on a step, by the steps that have them
-	steps       int                        // how many steps the draft has
-	idBytes     int                        // bytes of their ids
+	b       *model.Board
+	touched map[string]*node // by step id
+	order   []*node          // the values of touched, in the order of the first touch
+	// dependencies that the operations added: on a step, by the steps that have them
+	newEdges    map[string]map[string]bool
+	steps       int // how many steps the draft has
+	idBytes     int // bytes of their ids
 	boardStatus model.BoardStatus
 	// effects are the events that follow task_updated, in this order (SPEC B4).
 	effects          []effect
@@ -42,7 +43,10 @@ type effect struct {
 
 // newDraft returns a draft without changes.
 func newDraft(b *model.Board) *draft {
-	return &draft{b: b, touched: map[string]*node{}, newEdges: map[string]map[string]bool{}, steps: len(b.Steps), idBytes: b.IDBytes, boardStatus: b.Status}
+	return &draft{
+		b: b, touched: map[string]*node{}, newEdges: map[string]map[string]bool{}, steps: len(b.Steps),
+		idBytes: b.IDBytes, boardStatus: b.Status,
+	}
 }
 
 // record returns the record of a step in the draft, or nil if it has none.
@@ -67,7 +71,8 @@ func (d *draft) touch(i int, id string) (*node, error) {
 	}
 	s := d.b.Steps[id]
 	if s == nil || d.touched[id] != nil {
-		return nil, fault.NotFound.Newf("operations[%d]: board %q has no step %q; GetBoard shows what it has", i, d.b.ID, id).With("step_id", id)
+		return nil, fault.NotFound.Newf("operations[%d]: board %q has no step %q; GetBoard shows what it has", i,
+			d.b.ID, id).With("step_id", id)
 	}
 	n := &node{rec: model.CopyStep(s.Record, s.Record.GetUpdatedAt().AsTime()), original: s}
 	d.touched[id] = n
@@ -127,9 +132,11 @@ func (d *draft) apply(i int, op *boardv1.Operation) error {
 	case model.OpDeleteStep:
 		return d.deleteStep(i, n)
 	case model.OpCancelStep:
-		return d.moveStep(i, n, model.StepCancelled, d.b.NewEvent(op.GetStepId(), &boardv1.TaskStepCancelled{Reason: op.GetReason()}))
+		return d.moveStep(i, n, model.StepCancelled,
+			d.b.NewEvent(op.GetStepId(), &boardv1.TaskStepCancelled{Reason: op.GetReason()}))
 	case model.OpReopenStep:
-		return d.moveStep(i, n, model.StepPending, d.b.NewEvent(op.GetStepId(), &boardv1.TaskStepReopened{Reason: op.GetReason()}))
+		return d.moveStep(i, n, model.StepPending,
+			d.b.NewEvent(op.GetStepId(), &boardv1.TaskStepReopened{Reason: op.GetReason()}))
 	default:
 		// The others change fields of the step, below.
 	}
@@ -139,7 +146,9 @@ func (d *draft) apply(i int, op *boardv1.Operation) error {
 // addStep adds a new step.
 func (d *draft) addStep(i int, in *boardv1.StepInput) error {
 	if d.record(in.GetStepId()) != nil {
-		return fault.DuplicateStep.Newf("operations[%d]: board %q has a step %q already; give the new one another step_id", i, d.b.ID, in.GetStepId()).
+		return fault.DuplicateStep.Newf(
+			"operations[%d]: board %q has a step %q already; give the new one another step_id", i, d.b.ID,
+			in.GetStepId()).
 			With("step_id", in.GetStepId())
 	}
 	n := &node{rec: model.NewStep(in, d.b.DefaultPool, time.Time{}), edgesChanged: true}
@@ -162,7 +171,8 @@ func (d *draft) deleteStep(i int, n *node) error {
 	}
 	if on := d.dependents(n.rec.GetStepId()); len(on) > 0 {
 		slices.Sort(on)
-		return fault.StepHasDependents.Newf("operations[%d]: step %q cannot be deleted, since %s on it; remove these dependencies first", i, n.rec.GetStepId(), dependText(on)).
+		return fault.StepHasDependents.Newf("operations[%d]: step %q cannot be deleted, since %s on it; remove these "+
+			"dependencies first", i, n.rec.GetStepId(), dependText(on)).
 			With("step_id", n.rec.GetStepId()).With("dependent_step_ids", model.JoinIDs(on))
 	}
 	n.deleted = true
@@ -177,7 +187,8 @@ func (d *draft) deleteStep(i int, n *node) error {
 // could never be deleted, and the board could not be completed.
 func (d *draft) changeStep(i int, n *node, op *boardv1.Operation) error {
 	id, f := n.rec.GetStepId(), op.GetFields()
-	textOnly := op.GetOp() == model.OpUpdateStep && f.Required == nil && f.WorkerPoolId == nil && f.GetDependsOnStepIds() == nil
+	textOnly := op.GetOp() == model.OpUpdateStep && f.Required == nil && f.WorkerPoolId == nil &&
+		f.GetDependsOnStepIds() == nil
 	switch s := n.rec.GetStatus(); {
 	case textOnly:
 	case s == model.StepCompleted && op.GetOp() == model.OpRemoveDependency && d.isOpen(op.GetDependsOnStepId()):
@@ -187,12 +198,14 @@ func (d *draft) changeStep(i int, n *node, op *boardv1.Operation) error {
 	switch op.GetOp() {
 	case model.OpAddDependency:
 		if slices.Contains(n.rec.GetDependsOnStepIds(), op.GetDependsOnStepId()) {
-			return fault.InvalidArgument.Newf("operations[%d]: step %q depends on %q already", i, id, op.GetDependsOnStepId()).
+			return fault.InvalidArgument.Newf("operations[%d]: step %q depends on %q already", i, id,
+				op.GetDependsOnStepId()).
 				WithField(fmt.Sprintf("operations[%d].depends_on_step_id", i), "must be a new dependency")
 		}
 	case model.OpRemoveDependency:
 		if !slices.Contains(n.rec.GetDependsOnStepIds(), op.GetDependsOnStepId()) {
-			return fault.UnknownDependency.Newf("operations[%d]: step %q does not depend on %q", i, id, op.GetDependsOnStepId()).
+			return fault.UnknownDependency.Newf("operations[%d]: step %q does not depend on %q", i, id,
+				op.GetDependsOnStepId()).
 				With("step_id", id).With("depends_on_step_id", op.GetDependsOnStepId())
 		}
 	default:
@@ -229,7 +242,8 @@ func (d *draft) moveStep(i int, n *node, to model.StepStatus, ev *journal.Event)
 // moveBoard changes the status of the board as its orchestrator, with the event ev.
 func (d *draft) moveBoard(i int, to model.BoardStatus, ev *journal.Event) error {
 	if !model.BoardMayMove(model.ByOrchestrator, d.boardStatus, to) {
-		return fault.BoardState.Newf("operations[%d]: board %q is %s and cannot become %s", i, d.b.ID, model.BoardStatusName(d.boardStatus), model.BoardStatusName(to)).
+		return fault.BoardState.Newf("operations[%d]: board %q is %s and cannot become %s", i, d.b.ID,
+			model.BoardStatusName(d.boardStatus), model.BoardStatusName(to)).
 			With("board_status", model.BoardStatusName(d.boardStatus))
 	}
 	d.boardStatus = to
@@ -284,7 +298,9 @@ func (d *draft) acyclic() error {
 // the order of the operations, then task_step_ready for each step that becomes ready, and last
 // task_running if the board is pending and a step is ready or held.
 func (d *draft) events(ops []*boardv1.Operation) []*journal.Event {
-	out := []*journal.Event{d.b.NewEvent("", &boardv1.TaskUpdated{Operations: ops, UpdatedAfterDispatchStepIds: d.changedWhileHeld})}
+	out := []*journal.Event{
+		d.b.NewEvent("", &boardv1.TaskUpdated{Operations: ops, UpdatedAfterDispatchStepIds: d.changedWhileHeld}),
+	}
 	for _, e := range d.effects {
 		if e.node == nil || !e.node.deleted {
 			out = append(out, e.event)
@@ -335,7 +351,8 @@ func isActive(s model.StepStatus) bool { return s == model.StepReady || model.He
 // stepState returns the refusal of operation i because of the status of its step; what says
 // what the step cannot do.
 func stepState(i int, rec *boardv1.Step, what string) error {
-	return fault.StepState.Newf("operations[%d]: step %q is %s and cannot %s", i, rec.GetStepId(), model.StepStatusName(rec.GetStatus()), what).
+	return fault.StepState.Newf("operations[%d]: step %q is %s and cannot %s", i, rec.GetStepId(),
+		model.StepStatusName(rec.GetStatus()), what).
 		With("step_id", rec.GetStepId()).With("step_status", model.StepStatusName(rec.GetStatus()))
 }
 

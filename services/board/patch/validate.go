@@ -80,7 +80,8 @@ func checkDependencies(field string, ids []string) error {
 // CheckOperations refuses operations that are not valid by themselves, on any board.
 func CheckOperations(ops []*boardv1.Operation) error {
 	if len(ops) == 0 {
-		return fault.InvalidArgument.New("operations is empty; give at least one").WithField("operations", "must have an entry")
+		return fault.InvalidArgument.New("operations is empty; give at least one").
+			WithField("operations", "must have an entry")
 	}
 	if err := fault.Entries("operations", len(ops), maxOperations); err != nil {
 		return err
@@ -110,13 +111,18 @@ func checkOperation(at string, op *boardv1.Operation) error {
 		{"task", op.GetTask() != nil, []boardv1.OperationKind{model.OpUpdateTask}},
 		{"step", op.GetStep() != nil, []boardv1.OperationKind{model.OpAddStep}},
 		{"fields", op.GetFields() != nil, []boardv1.OperationKind{model.OpUpdateStep}},
-		{"depends_on_step_id", op.GetDependsOnStepId() != "", []boardv1.OperationKind{model.OpAddDependency, model.OpRemoveDependency}},
+		{"depends_on_step_id", op.GetDependsOnStepId() != "", []boardv1.OperationKind{
+			model.OpAddDependency,
+			model.OpRemoveDependency,
+		}},
 	} {
 		switch takes := slices.Contains(extra.kinds, kind); {
 		case takes && !extra.given:
-			return fault.InvalidArgument.New(at+"."+extra.field+" is missing").WithField(at+"."+extra.field, "is required")
+			return fault.InvalidArgument.New(at+"."+extra.field+" is missing").WithField(at+"."+extra.field,
+				"is required")
 		case !takes && extra.given:
-			return fault.InvalidArgument.New(at+"."+extra.field+" does not belong to this operation").WithField(at+"."+extra.field, "must be left out")
+			return fault.InvalidArgument.New(at+"."+extra.field+" does not belong to this operation").
+				WithField(at+"."+extra.field, "must be left out")
 		}
 	}
 	switch kind {
@@ -136,7 +142,8 @@ func checkOperation(at string, op *boardv1.Operation) error {
 		return fault.First(
 			fault.Name(at+".step_id", op.GetStepId()),
 			ifSet(f.Title, func(s string) error {
-				return fault.First(fault.Text(at+".fields.title", s, MaxTitle, true), fault.NotBlank(at+".fields.title", s))
+				return fault.First(fault.Text(at+".fields.title", s, MaxTitle, true),
+					fault.NotBlank(at+".fields.title", s))
 			}),
 			fault.TextBytes(at+".fields.summary", f.GetSummary(), fault.MaxFreeTextBytes, false),
 			ifSet(f.WorkerPoolId, func(s string) error { return fault.Name(at+".fields.worker_pool_id", s) }),
@@ -144,7 +151,8 @@ func checkOperation(at string, op *boardv1.Operation) error {
 	case model.OpDeleteStep, model.OpCancelStep, model.OpReopenStep:
 		return fault.Name(at+".step_id", op.GetStepId())
 	case model.OpAddDependency, model.OpRemoveDependency:
-		return fault.First(fault.Name(at+".step_id", op.GetStepId()), fault.Name(at+".depends_on_step_id", op.GetDependsOnStepId()))
+		return fault.First(fault.Name(at+".step_id", op.GetStepId()),
+			fault.Name(at+".depends_on_step_id", op.GetDependsOnStepId()))
 	default:
 		// Refused below.
 	}
@@ -164,7 +172,8 @@ func checkNoStepID(at string, op *boardv1.Operation) error {
 	if op.GetStepId() == "" || op.GetOp() == model.OpAddStep && op.GetStepId() == op.GetStep().GetStepId() {
 		return nil
 	}
-	return fault.InvalidArgument.New(at+".step_id does not belong to this operation").WithField(at+".step_id", "must be left out")
+	return fault.InvalidArgument.New(at+".step_id does not belong to this operation").WithField(at+".step_id",
+		"must be left out")
 }
 
 // CheckSize returns LIMIT_EXCEEDED for a board for which one event for each step would not fit
@@ -175,6 +184,7 @@ func CheckSize(key model.BoardKey, boardID string, steps, idBytes int) error {
 	if size <= maxLines {
 		return nil
 	}
-	return fault.LimitExceeded.Newf("a board of %d steps with ids as long as these is too large: a line about each would take %d bytes, and %d fit into one write; use fewer steps or shorter ids", steps, size, maxLines).
+	return fault.LimitExceeded.Newf("a board of %d steps with ids as long as these is too large: a line about each "+
+		"would take %d bytes, and %d fit into one write; use fewer steps or shorter ids", steps, size, maxLines).
 		WithField("steps", "must be fewer, or have shorter ids")
 }

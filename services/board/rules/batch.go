@@ -47,7 +47,10 @@ type BatchResult struct {
 // Decide applies the batch to a partition. A report that is refused is acknowledged
 // with its error and does not keep the others from being written.
 func (b Batch) Decide(st *model.State, env journal.Env) ([]*journal.Event, BatchResult) {
-	d := batchDecision{Batch: b, st: st, env: env, byBoard: map[*model.Board]*Transition{}, completed: map[*model.Step]Report{}}
+	d := batchDecision{
+		Batch: b, st: st, env: env, byBoard: map[*model.Board]*Transition{},
+		completed: map[*model.Step]Report{},
+	}
 	for _, rep := range b.Reports {
 		r := st.Runs[model.Key{Namespace: b.Namespace, ID: rep.GetRunId()}]
 		if r == nil && b.MorePartitions {
@@ -134,8 +137,9 @@ func (d *batchDecision) report(r *model.Run, rep *boardv1.StepReport) error {
 	return nil
 }
 
-// finish ends a run as finished, as an act of the run; see Transition.FinishRun. A step that it still holds fails with the reason why,
-// unless the board is being ended, since then the step ends with the board. workerResult is what the worker returned, or empty.
+// finish ends a run as finished, as an act of the run; see Transition.FinishRun. A step that it still holds fails with
+// the reason why, unless the board is being ended, since then the step ends with the board. workerResult is what the
+// worker returned, or empty.
 func (d *batchDecision) finish(t *Transition, r *model.Run, why, workerResult string) {
 	before := len(t.Events)
 	t.FinishRun(r, boardv1.RunStatus_RUN_STATUS_FINISHED, why, &boardv1.WorkerRunEnded{
@@ -169,13 +173,15 @@ func checkReport(rep *boardv1.StepReport) error {
 		return err
 	}
 	if rep.GetStatus() == 0 && !rep.GetFinished() {
-		return fault.InvalidArgument.New("a report has the status of the step, or says that the run is finished").WithField("status", "is required")
+		return fault.InvalidArgument.New("a report has the status of the step, or says that the run is finished").
+			WithField("status", "is required")
 	}
 	switch rep.GetStatus() {
 	case 0, model.StepRunning, model.StepBlocked, model.StepCompleted, model.StepFailed, model.StepCancelled:
 		return nil
 	default:
-		return fault.Invalid("status", rep.GetStatus().String(), "must be running, blocked, completed, failed or cancelled")
+		return fault.Invalid("status", rep.GetStatus().String(), "must be running, blocked, completed, failed or "+
+			"cancelled")
 	}
 }
 
@@ -199,7 +205,8 @@ func (d *batchDecision) reportStep(t *Transition, r *model.Run, rep *boardv1.Ste
 	d.endRun(t, r)
 	if rep.GetWorkerResult() != "" {
 		t.Emit(nil, &boardv1.WorkerRunEnded{
-			RunId: r.Record.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_FINISHED, WorkerResult: rep.GetWorkerResult(),
+			RunId: r.Record.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_FINISHED,
+			WorkerResult: rep.GetWorkerResult(),
 		}).ActorRunID = r.Record.GetRunId()
 	}
 	return true, nil
@@ -230,7 +237,8 @@ func (d *batchDecision) begin(run *boardv1.WorkerRun) {
 		d.Gone = append(d.Gone, run.GetRunId())
 		return
 	}
-	if t := d.byBoard[r.Board]; t != nil { // this batch may have ended or begun it: a worker that connects meets what is dispatched to it
+	// this batch may have ended or begun it: a worker that connects meets what is dispatched to it
+	if t := d.byBoard[r.Board]; t != nil {
 		if _, ended := t.EndedRuns[r]; ended || t.Claimed[r] != nil {
 			return
 		}
@@ -322,10 +330,13 @@ func (d *batchDecision) claimFrom(dispatch *model.Dispatch) bool {
 	t.StartedRuns = AddTo(t.StartedRuns, dispatch, t.StartedRuns[dispatch]+1)
 	d.Claims++
 	d.assign(t, &boardv1.WorkerRun{
-		RunId: runID, SessionId: dispatch.Board.Key.Session, BoardId: dispatch.Board.ID, WorkerPoolId: dispatch.Record.GetWorkerPoolId(),
-		WorkerId: d.WorkerID, DispatchId: dispatch.Record.GetDispatchId(), AllowedStepIds: dispatch.Record.GetAllowedStepIds(),
-		Instruction: dispatch.Record.GetInstruction(), Status: boardv1.RunStatus_RUN_STATUS_RUNNING, DispatchedAt: timestamppb.New(d.env.Now),
-		DeadlineAt: timestamppb.New(d.env.Now.Add(dispatch.StepTimeout())),
+		RunId: runID, SessionId: dispatch.Board.Key.Session, BoardId: dispatch.Board.ID,
+		WorkerPoolId: dispatch.Record.GetWorkerPoolId(),
+		WorkerId:     d.WorkerID, DispatchId: dispatch.Record.GetDispatchId(),
+		AllowedStepIds: dispatch.Record.GetAllowedStepIds(),
+		Instruction:    dispatch.Record.GetInstruction(), Status: boardv1.RunStatus_RUN_STATUS_RUNNING,
+		DispatchedAt: timestamppb.New(d.env.Now),
+		DeadlineAt:   timestamppb.New(d.env.Now.Add(dispatch.StepTimeout())),
 	}, s)
 	return true
 }
@@ -336,7 +347,10 @@ func (d *batchDecision) assign(t *Transition, run *boardv1.WorkerRun, s *model.S
 	step.Status, step.ClaimedByAgentId, step.ClaimedByRunId = model.StepClaimed, d.WorkerID, run.GetRunId()
 	step.LeaseExpiresAt = t.leaseUntil(run.GetDeadlineAt())
 	run.ClaimedStepId, run.AllowedStepIds = s.ID(), nil
-	d.Assigned = append(d.Assigned, &boardv1.StepAssignment{Run: run, Step: step, Dependencies: Dependencies(s, d.completed)})
+	d.Assigned = append(d.Assigned, &boardv1.StepAssignment{
+		Run: run, Step: step,
+		Dependencies: Dependencies(s, d.completed),
+	})
 }
 
 // maxDependencyResults bounds the dependencies that an assignment carries.

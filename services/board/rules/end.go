@@ -15,7 +15,9 @@ func DecideEnd(b *model.Board, env journal.Env, status model.BoardStatus, reason
 		return nil, err
 	}
 	if runs := b.HoldingRuns(); len(runs) > 0 || b.CountUnfinished() > endBatch {
-		return []*journal.Event{b.NewEvent("", &boardv1.BoardTerminating{Status: status, Reason: reason, RunIds: runs})}, nil
+		return []*journal.Event{
+			b.NewEvent("", &boardv1.BoardTerminating{Status: status, Reason: reason, RunIds: runs}),
+		}, nil
 	}
 	t := NewTransition(b, env)
 	t.EndSteps(status, reason)
@@ -45,7 +47,8 @@ func DecideComplete(b *model.Board, reason string) ([]*journal.Event, error) {
 	}
 	if !b.Completeable() {
 		ids := b.BlockingCompletion()
-		return nil, fault.BoardNotCompleteable.Newf("board %q cannot be completed: %s must be completed, be optional and ended, or be deleted; no step may be held", b.ID, "steps "+model.JoinIDs(ids)).
+		return nil, fault.BoardNotCompleteable.Newf("board %q cannot be completed: %s must be completed, be optional "+
+			"and ended, or be deleted; no step may be held", b.ID, "steps "+model.JoinIDs(ids)).
 			With("step_ids", model.JoinIDs(ids))
 	}
 	var events []*journal.Event

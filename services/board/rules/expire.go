@@ -17,7 +17,9 @@ type ExpiredRun struct {
 // DecideExpire ends the runs of a board whose leases expired, in the given order, and makes
 // their steps available again (SPEC B9). A run that exceeded its time limit fails its step
 // instead, as a cancelled one does. Runs that have ended are skipped.
-func DecideExpire(st *model.State, env journal.Env, k model.Key, boardID string, expired []ExpiredRun) []*journal.Event {
+func DecideExpire(st *model.State, env journal.Env, k model.Key, boardID string,
+	expired []ExpiredRun,
+) []*journal.Event {
 	b := st.ActiveBoard(k, boardID)
 	if b == nil || b.IsDamaged() {
 		return nil

@@ -33,7 +33,11 @@ func React(s *model.State, env journal.Env, ev *journal.Event) ([]*journal.Event
 		if b.IsDamaged() || b.Terminating != nil {
 			continue
 		}
-		events = append(events, b.NewEvent("", &boardv1.BoardTerminating{Status: model.BoardCancelled, Reason: reasonOwnerDeleted, RunIds: b.HoldingRuns()}))
+		events = append(events,
+			b.NewEvent("", &boardv1.BoardTerminating{
+				Status: model.BoardCancelled, Reason: reasonOwnerDeleted,
+				RunIds: b.HoldingRuns(),
+			}))
 	}
 	return events, nil
 }

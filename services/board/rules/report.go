@@ -25,7 +25,8 @@ func (f *Transition) Report(r *model.Run, s *model.Step, rep Report) (*journal.E
 	from := f.Status(s)
 	if rep.Status == model.StepRunning && from == model.StepRunning {
 		return f.emitFor(s, r, model.StepRunning, &boardv1.TaskStepUpdated{
-			LeaseExpiresAt: f.leaseUntil(r.Record.GetDeadlineAt()), ResultSummary: rep.Summary, ArtifactIds: rep.Artifacts,
+			LeaseExpiresAt: f.leaseUntil(r.Record.GetDeadlineAt()), ResultSummary: rep.Summary,
+			ArtifactIds: rep.Artifacts,
 		}), nil
 	}
 	if !model.StepMayMove(model.ByHolder, from, rep.Status) {
@@ -33,7 +34,8 @@ func (f *Transition) Report(r *model.Run, s *model.Step, rep Report) (*journal.E
 	}
 	if rep.Status == model.StepRunning {
 		return f.emitFor(s, r, model.StepRunning, &boardv1.TaskStepStarted{
-			LeaseExpiresAt: f.leaseUntil(r.Record.GetDeadlineAt()), ResultSummary: rep.Summary, ArtifactIds: rep.Artifacts,
+			LeaseExpiresAt: f.leaseUntil(r.Record.GetDeadlineAt()), ResultSummary: rep.Summary,
+			ArtifactIds: rep.Artifacts,
 		}), nil
 	}
 	return f.emitFor(s, r, rep.Status, rep.Payload()), nil
@@ -69,7 +71,8 @@ func (rep Report) Payload() proto.Message {
 
 // cannotMove returns the refusal of a change that the status machine of steps does not allow.
 func cannotMove(s *model.Step, from, to model.StepStatus) error {
-	return fault.StepState.Newf("step %q is %s and cannot become %s by this", s.ID(), model.StepStatusName(from), model.StepStatusName(to)).
+	return fault.StepState.Newf("step %q is %s and cannot become %s by this", s.ID(), model.StepStatusName(from),
+		model.StepStatusName(to)).
 		With("step_id", s.ID()).With("step_status", model.StepStatusName(from))
 }
 
@@ -87,15 +90,18 @@ func (f *Transition) HeldStep(r *model.Run, stepID string) (*model.Step, error) 
 	case stepID != "" && f.Board.Steps[stepID] == nil:
 		return nil, model.NoStep(f.Board, stepID)
 	case stepID != "" && (s == nil || s.ID() != stepID):
-		return nil, fault.PermissionDenied.Newf("run %s does not hold step %q; a run reports on the step it claimed", r.Record.GetRunId(), stepID).
+		return nil, fault.PermissionDenied.Newf("run %s does not hold step %q; a run reports on the step it claimed",
+			r.Record.GetRunId(), stepID).
 			With("step_id", stepID).With("run_id", r.Record.GetRunId())
 	case s == nil:
-		return nil, fault.StepState.Newf("run %s has claimed no step", r.Record.GetRunId()).With("run_id", r.Record.GetRunId())
+		return nil, fault.StepState.Newf("run %s has claimed no step", r.Record.GetRunId()).
+			With("run_id", r.Record.GetRunId())
 	case f.Holder(s) != r.Record.GetRunId():
 		if r.LeaseExpired {
 			return nil, f.EndedError(r)
 		}
-		return nil, fault.StepState.Newf("step %q is %s, and the run does not hold it any more", s.ID(), model.StepStatusName(f.Status(s))).
+		return nil, fault.StepState.Newf("step %q is %s, and the run does not hold it any more", s.ID(),
+			model.StepStatusName(f.Status(s))).
 			With("step_id", s.ID()).With("step_status", model.StepStatusName(f.Status(s)))
 	}
 	return s, nil
@@ -108,7 +114,8 @@ func (f *Transition) revise(s *model.Step, rep Report) error {
 		return cannotMove(s, from, rep.Status)
 	}
 	if rep.Status == model.StepPending && (rep.Summary != nil || len(rep.Artifacts) > 0) {
-		return fault.InvalidArgument.New("a step that is reopened has no result yet; leave result_summary and artifact_ids out").
+		return fault.InvalidArgument.New("a step that is reopened has no result yet; leave result_summary and "+
+			"artifact_ids out").
 			WithField("result_summary", "must be left out")
 	}
 	holder := f.Board.Runs[f.Holder(s)]

@@ -10,7 +10,8 @@ import (
 // ended.
 func (f *Transition) EndedError(r *model.Run) error {
 	if r.LeaseExpired {
-		return fault.LeaseExpired.Newf("the lease of run %s on step %q expired and the step was made available again; stop working on it", r.Record.GetRunId(), r.Record.GetClaimedStepId()).
+		return fault.LeaseExpired.Newf("the lease of run %s on step %q expired and the step was made available "+
+			"again; stop working on it", r.Record.GetRunId(), r.Record.GetClaimedStepId()).
 			With("run_id", r.Record.GetRunId()).With("step_id", r.Record.GetClaimedStepId())
 	}
 	if err := f.Board.CheckOpen(); err != nil {
@@ -72,11 +73,17 @@ const (
 func (f *Transition) ExpireLease(r *model.Run) {
 	if r.HoldsStep() {
 		rec := r.Step.Record
-		f.move(r.Step, model.StepPending, &boardv1.TaskStepLeaseExpired{ClaimedByAgentId: rec.GetClaimedByAgentId(), ClaimedByRunId: rec.GetClaimedByRunId()})
+		f.move(r.Step, model.StepPending, &boardv1.TaskStepLeaseExpired{
+			ClaimedByAgentId: rec.GetClaimedByAgentId(),
+			ClaimedByRunId:   rec.GetClaimedByRunId(),
+		})
 		f.FollowUps()
 	}
 	f.EndedRuns = AddTo(f.EndedRuns, r, boardv1.RunStatus_RUN_STATUS_LOST)
 	if r.Dispatch == nil || !r.HoldsStep() {
-		f.Emit(nil, &boardv1.WorkerRunEnded{RunId: r.Record.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_LOST, EndReason: boardv1.RunEndReason_RUN_END_REASON_WORKER_LOST})
+		f.Emit(nil, &boardv1.WorkerRunEnded{
+			RunId: r.Record.GetRunId(), Status: boardv1.RunStatus_RUN_STATUS_LOST,
+			EndReason: boardv1.RunEndReason_RUN_END_REASON_WORKER_LOST,
+		})
 	}
 }

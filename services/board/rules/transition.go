@@ -35,7 +35,10 @@ type Transition struct {
 
 // NewTransition begins a transition of a board.
 func NewTransition(b *model.Board, env journal.Env) *Transition {
-	return &Transition{Board: b, env: env, boardStatus: b.Status, status: map[*model.Step]model.StepStatus{}, openDeps: map[*model.Step]int{}, holders: map[*model.Step]string{}}
+	return &Transition{
+		Board: b, env: env, boardStatus: b.Status, status: map[*model.Step]model.StepStatus{},
+		openDeps: map[*model.Step]int{}, holders: map[*model.Step]string{},
+	}
 }
 
 // Status returns the status that a step has with the events so far.
@@ -149,7 +152,10 @@ func (f *Transition) Candidate(pool string, scope *model.Bitset, allowed map[str
 
 // Claim adds and returns the event by which an existing run claims a step, which must be ready.
 func (f *Transition) Claim(s *model.Step, r *model.Run) *journal.Event {
-	return f.claim(s, r.Record.GetDeadlineAt(), &boardv1.TaskStepClaimed{ClaimedByAgentId: r.Record.GetWorkerId(), ClaimedByRunId: r.Record.GetRunId()})
+	return f.claim(s, r.Record.GetDeadlineAt(), &boardv1.TaskStepClaimed{
+		ClaimedByAgentId: r.Record.GetWorkerId(),
+		ClaimedByRunId:   r.Record.GetRunId(),
+	})
 }
 
 // ClaimUnder is Claim for a run that the standing dispatch d creates with this claim.

@@ -71,7 +71,8 @@ func addLine(to *[]summaryLine, b *model.Board, s *model.Step) {
 		return
 	}
 	rec := s.Record
-	text := fmt.Sprintf("- %s/%s [%s] %s", b.ID, rec.GetStepId(), model.StepStatusName(rec.GetStatus()), oneLine(rec.GetTitle(), 120))
+	text := fmt.Sprintf("- %s/%s [%s] %s", b.ID, rec.GetStepId(), model.StepStatusName(rec.GetStatus()),
+		oneLine(rec.GetTitle(), 120))
 	if rec.GetClaimedByAgentId() != "" {
 		text += " (" + rec.GetClaimedByAgentId() + ")"
 	}
@@ -109,8 +110,10 @@ func (m *Material) Render(budget int) (text string, truncated bool) {
 		if b.GetDiagnostics().GetCompleteable() {
 			note = ", completeable"
 		}
-		boards = append(boards, summaryLine{b.GetBoardId(), fmt.Sprintf("- %s [%s%s] %s: %d ready, %d held, %d blocked, %d failed, %d pending, %d completed",
-			b.GetBoardId(), model.BoardStatusName(b.GetStatus()), note, oneLine(b.GetTitle(), 120), c.GetReady(), c.GetClaimed()+c.GetRunning(),
+		boards = append(boards, summaryLine{b.GetBoardId(), fmt.Sprintf("- %s [%s%s] %s: %d ready, %d held, %d "+
+			"blocked, %d failed, %d pending, %d completed",
+			b.GetBoardId(), model.BoardStatusName(b.GetStatus()), note, oneLine(b.GetTitle(), 120), c.GetReady(),
+			c.GetClaimed()+c.GetRunning(),
 			c.GetBlocked(), c.GetFailed(), c.GetPending(), c.GetCompleted())})
 	}
 	// The list of boards gets at most a fifth of the budget, so that a hundred boards do
@@ -127,7 +130,8 @@ func (m *Material) Render(budget int) (text string, truncated bool) {
 		if ev.StepID != "" {
 			what += " " + ev.StepID
 		}
-		recent = append(recent, summaryLine{ev.TaskID, "- " + ev.CreatedAt.Format("15:04:05") + " " + ev.TaskID + ": " + what})
+		recent = append(recent, summaryLine{ev.TaskID, "- " + ev.CreatedAt.Format("15:04:05") + " " + ev.TaskID + ": " +
+			what})
 	}
 	out.section("Recent changes, newest first", recent, budget)
 	return out.text.String(), out.truncated

@@ -150,7 +150,8 @@ func (d *patched) apply(op *boardv1.Operation) error {
 	n := model.CopyStep(rec, d.b.UpdatedAt)
 	move := func(to model.StepStatus) error {
 		if n.Status = to; !model.StepMayMove(model.ByOrchestrator, rec.GetStatus(), to) {
-			return fmt.Errorf("its operations change step %s, which is %s, to %s", id, model.StepStatusName(rec.GetStatus()), model.StepStatusName(to))
+			return fmt.Errorf("its operations change step %s, which is %s, to %s", id,
+				model.StepStatusName(rec.GetStatus()), model.StepStatusName(to))
 		}
 		return nil
 	}

@@ -33,9 +33,15 @@ func AppendLine(dst []byte, before Hash, seq int64, ev *journal.Event) ([]byte, 
 	dst = append(dst, `{"wal_seq":`...)
 	dst = appendInt(dst, seq)
 	for _, f := range [...]struct{ name, value string }{
-		{`,"session_id":`, ev.SessionID}, {`,"event_id":`, ev.ID}, {`,"event_type":`, ev.Type},
-		{`,"actor_agent_id":`, ev.ActorAgentID}, {`,"actor_run_id":`, ev.ActorRunID},
-		{`,"principal":`, ev.Principal}, {`,"role":`, ev.Role}, {`,"actor_key_id":`, ev.ActorKeyID}, {`,"task_id":`, ev.TaskID},
+		{`,"session_id":`, ev.SessionID},
+		{`,"event_id":`, ev.ID},
+		{`,"event_type":`, ev.Type},
+		{`,"actor_agent_id":`, ev.ActorAgentID},
+		{`,"actor_run_id":`, ev.ActorRunID},
+		{`,"principal":`, ev.Principal},
+		{`,"role":`, ev.Role},
+		{`,"actor_key_id":`, ev.ActorKeyID},
+		{`,"task_id":`, ev.TaskID},
 	} {
 		dst = jsontext.AppendString(append(dst, f.name...), f.value)
 	}

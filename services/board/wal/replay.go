@@ -49,7 +49,8 @@ func Replay(r io.Reader) (Result, error) {
 					return p.result(len(line)), nil
 				}
 				return p.result(0), fault.Storage.Newf("line %d, at byte %d: %v", p.lines+1, offset, wrong).
-					With("line", strconv.FormatInt(p.lines+1, 10)).With("byte", strconv.FormatInt(offset, 10)).WithCause(wrong)
+					With("line", strconv.FormatInt(p.lines+1, 10)).With("byte", strconv.FormatInt(offset, 10)).
+					WithCause(wrong)
 			}
 		}
 		offset += int64(len(line))

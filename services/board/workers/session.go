@@ -28,7 +28,10 @@ const (
 )
 
 // helloRules say what the board plane requires of a worker's hello.
-var helloRules = workerstream.HelloRules{MinCapacity: 1, NeedsPool: true, PoolsField: "worker_pool_ids", HeldField: "run_ids", LabelLimit: maxLabels}
+var helloRules = workerstream.HelloRules{
+	MinCapacity: 1, NeedsPool: true, PoolsField: "worker_pool_ids",
+	HeldField: "run_ids", LabelLimit: maxLabels,
+}
 
 // Connect serves a worker's stream until it ends. The worker serves the namespace of its credential.
 func (h *Hub) Connect(stream grpc.BidiStreamingServer[boardv1.ConnectRequest, boardv1.ConnectResponse]) error {
@@ -42,7 +45,8 @@ func (h *Hub) Connect(stream grpc.BidiStreamingServer[boardv1.ConnectRequest, bo
 	key := workerstream.Key{Namespace: actor.Namespace, ID: hello.WorkerID}
 	s := &session{
 		Session: workerstream.NewSession(ctx, key, *hello, h.cfg.Clock.Now(), mergeMessages),
-		hub:     h, actor: actor, first: first, choosesSteps: first.GetHello().GetChoosesSteps(), wakeups: make(chan struct{}, 1),
+		hub:     h, actor: actor, first: first, choosesSteps: first.GetHello().GetChoosesSteps(),
+		wakeups: make(chan struct{}, 1),
 	}
 	h.mu.Lock()
 	h.sessions[s.Session] = s
@@ -58,7 +62,8 @@ func helloOf(m *boardv1.ConnectRequest) *workerstream.Hello {
 		return nil
 	}
 	return &workerstream.Hello{
-		WorkerID: h.GetWorkerId(), BootID: h.GetBootId(), Capacity: int(h.GetCapacity()), Pools: h.GetWorkerPoolIds(), Labels: h.GetLabels(), Held: h.GetRunIds(),
+		WorkerID: h.GetWorkerId(), BootID: h.GetBootId(), Capacity: int(h.GetCapacity()), Pools: h.GetWorkerPoolIds(),
+		Labels: h.GetLabels(), Held: h.GetRunIds(),
 	}
 }
 
@@ -111,7 +116,10 @@ func (s *session) begin(run *boardv1.WorkerRun) {
 // send queues a message, in parts if it has too many assignments.
 func (s *session) send(m *boardv1.ConnectResponse) {
 	for len(m.GetAssigned()) > maxAssignments {
-		s.Send(&boardv1.ConnectResponse{Assigned: m.GetAssigned()[:maxAssignments:maxAssignments], Acks: m.GetAcks(), CancelRunIds: m.GetCancelRunIds()})
+		s.Send(&boardv1.ConnectResponse{
+			Assigned: m.GetAssigned()[:maxAssignments:maxAssignments], Acks: m.GetAcks(),
+			CancelRunIds: m.GetCancelRunIds(),
+		})
 		m = &boardv1.ConnectResponse{Assigned: m.GetAssigned()[maxAssignments:]}
 	}
 	s.Send(m)
@@ -129,7 +137,8 @@ func (s *session) Receive(m *boardv1.ConnectRequest) error {
 // session.
 func (s *session) enqueue(m *boardv1.ConnectRequest) error {
 	if n := m.GetWant(); n < 0 || n > maxWant {
-		return fault.LimitExceeded.Newf("want is %d; it must be 0 to %d", n, maxWant).WithField("want", "must be 0 to 10000")
+		return fault.LimitExceeded.Newf("want is %d; it must be 0 to %d", n, maxWant).
+			WithField("want", "must be 0 to 10000")
 	}
 	if m.GetWant() > 0 && s.want.Add(int64(m.GetWant())) > maxWant {
 		s.want.Store(maxWant)
@@ -221,7 +230,9 @@ func (s *session) write(reports []*boardv1.StepReport, starts []*boardv1.WorkerR
 // commit writes one batch in one partition and sends the worker the result. If more is set,
 // because other partitions follow, it returns the reports on runs that this partition does
 // not know. Dispatched runs begin in the partition of their board.
-func (s *session) commit(p *journal.Partition[*model.State], reports []*boardv1.StepReport, starts []*boardv1.WorkerRun, more bool) (unknown []*boardv1.StepReport, _ error) {
+func (s *session) commit(p *journal.Partition[*model.State], reports []*boardv1.StepReport, starts []*boardv1.WorkerRun,
+	more bool,
+) (unknown []*boardv1.StepReport, _ error) {
 	registry := s.hub.registry
 	want, room := int(s.want.Load()), registry.Room(s.Session)
 	starts = s.startsIn(p, starts)
@@ -302,7 +313,8 @@ func (s *session) renewLeases(ids []string) error {
 	for _, p := range s.hub.engine.All() {
 		running, _, err := journal.View(s.Context(), p, func(st *model.State) (out []string, _ error) {
 			for _, id := range ids {
-				if r := st.Runs[model.Key{Namespace: s.Key.Namespace, ID: id}]; r != nil && r.Running() && r.Record.GetWorkerId() == s.Key.ID {
+				if r := st.Runs[model.Key{Namespace: s.Key.Namespace, ID: id}]; r != nil && r.Running() &&
+					r.Record.GetWorkerId() == s.Key.ID {
 					out = append(out, id)
 				}
 			}
@@ -351,7 +363,9 @@ func (s *session) Welcome() error {
 	}
 	m := &boardv1.ConnectResponse{}
 	for _, p := range s.hub.engine.All() {
-		held, _, err := journal.View(s.Context(), p, func(st *model.State) (heldRuns, error) { return s.heldIn(st, known), nil })
+		held, _, err := journal.View(s.Context(), p, func(st *model.State) (heldRuns, error) {
+			return s.heldIn(st, known), nil
+		})
 		if err != nil {
 			return err
 		}
@@ -392,7 +406,8 @@ func (s *session) heldIn(st *model.State, known map[string]bool) (held heldRuns)
 			case known[id]:
 			case r.HoldsStep() && !s.choosesSteps:
 				held.assign = append(held.assign, &boardv1.StepAssignment{
-					Run: r.Shown(), Step: b.ShownStep(r.Step, s.hub.cfg.Leases.Expiry(s.Key.Namespace)), Dependencies: rules.Dependencies(r.Step, nil),
+					Run: r.Shown(), Step: b.ShownStep(r.Step, s.hub.cfg.Leases.Expiry(s.Key.Namespace)),
+					Dependencies: rules.Dependencies(r.Step, nil),
 				})
 			default:
 				held.begin = append(held.begin, r.Record)

@@ -78,7 +78,8 @@ func (h *Hub) Committed(events []*journal.Event) {
 			claimable = true
 		case *boardv1.TaskStepClaimed:
 			// Here, and not when the batch that claimed is answered: the run may have ended by then.
-			if s := h.registry.Find(model.Key{Namespace: ev.Namespace, ID: p.GetClaimedByAgentId()}); s != nil && p.GetDispatchId() != "" {
+			if s := h.registry.Find(model.Key{Namespace: ev.Namespace, ID: p.GetClaimedByAgentId()}); s != nil &&
+				p.GetDispatchId() != "" {
 				h.registry.Assign(s, p.GetClaimedByRunId())
 			}
 		case *boardv1.ChildAgentCancelTimeout: // the end of the board, which follows, ends these runs

@@ -60,7 +60,8 @@ entries were cut off at the end.`,
 		if req.Until, err = past("until", until, s.Zone()); err != nil {
 			return err
 		}
-		if verify && (follow || since != "" || until != "" || slices.ContainsFunc([]string{"namespace", "principal", "key", "method", "after"}, f.Changed)) {
+		if verify && (follow || since != "" || until != "" ||
+			slices.ContainsFunc([]string{"namespace", "principal", "key", "method", "after"}, f.Changed)) {
 			return exit.UsageError("--verify reads all entries; leave out the other flags")
 		}
 		client, p := auditv1.NewAuditServiceClient(conn), s.Printer(cmd)
@@ -88,7 +89,9 @@ func past(flag, text string, zone *time.Location) (*timestamppb.Timestamp, error
 }
 
 // readAudit calls each for the entries that req asks for, and with follow for new ones until the command ends.
-func readAudit(cmd *cobra.Command, client auditv1.AuditServiceClient, req *auditv1.ListAuditRequest, follow bool, each func(e *auditv1.AuditEntry) error) error {
+func readAudit(cmd *cobra.Command, client auditv1.AuditServiceClient, req *auditv1.ListAuditRequest, follow bool,
+	each func(e *auditv1.AuditEntry) error,
+) error {
 	for {
 		resp, err := client.ListAudit(cmd.Context(), req)
 		if err != nil {
@@ -116,11 +119,14 @@ func readAudit(cmd *cobra.Command, client auditv1.AuditServiceClient, req *audit
 }
 
 // verifyAudit checks the chain of all entries.
-func verifyAudit(cmd *cobra.Command, s *session.Session, client auditv1.AuditServiceClient, p *output.Printer, req *auditv1.ListAuditRequest) error {
+func verifyAudit(cmd *cobra.Command, s *session.Session, client auditv1.AuditServiceClient, p *output.Printer,
+	req *auditv1.ListAuditRequest,
+) error {
 	var last *auditv1.AuditEntry
 	err := readAudit(cmd, client, req, false, func(e *auditv1.AuditEntry) error {
 		if err := auditchain.Check(last, e); err != nil {
-			return fmt.Errorf("the audit log is damaged, or you do not see all of it (that takes the role installation_admin): %w", err)
+			return fmt.Errorf("the audit log is damaged, or you do not see all of it (that takes the role "+
+				"installation_admin): %w", err)
 		}
 		last = e
 		return nil
@@ -131,7 +137,8 @@ func verifyAudit(cmd *cobra.Command, s *session.Session, client auditv1.AuditSer
 	case s.JSON():
 		p.JSONLine(last)
 	default:
-		p.Printf("%s one chain. Last hash: %s\n", terminal.Count(last.GetNumber(), "entry is", "entries are"), last.GetHash())
+		p.Printf("%s one chain. Last hash: %s\n", terminal.Count(last.GetNumber(), "entry is", "entries are"),
+			last.GetHash())
 	}
 	return p.Err()
 }
@@ -141,7 +148,8 @@ func verifyAudit(cmd *cobra.Command, s *session.Session, client auditv1.AuditSer
 func writeAudit(p *output.Printer, e *auditv1.AuditEntry) {
 	text := output.Pad(fmt.Sprint(e.GetNumber()), 8) + p.Paint(terminal.Dim, p.Milliseconds(e.GetAt())) + "  "
 	if e.GetKind() == auditv1.AuditKind_AUDIT_KIND_REFUSED_LOGINS {
-		p.Printf("%s%d credentials refused from %s in the minute of %s\n", text, e.GetCount(), orServer(e.GetSource()), p.Minute(e.GetMinute()))
+		p.Printf("%s%d credentials refused from %s in the minute of %s\n", text, e.GetCount(), orServer(e.GetSource()),
+			p.Minute(e.GetMinute()))
 		return
 	}
 	_, method, _ := strings.Cut(e.GetMethod(), "/")
@@ -160,7 +168,8 @@ func writeAudit(p *output.Printer, e *auditv1.AuditEntry) {
 		about = append(about, name+"="+value)
 	}
 	slices.Sort(about)
-	text += output.Pad(who, 24) + output.Pad(orServer(e.GetSource()), 16) + p.Paint(terminal.Bold, output.Pad(method, 24)) + output.Pad(ending, 20) + strings.Join(about, " ")
+	text += output.Pad(who, 24) + output.Pad(orServer(e.GetSource()), 16) +
+		p.Paint(terminal.Bold, output.Pad(method, 24)) + output.Pad(ending, 20) + strings.Join(about, " ")
 	p.Printf("%s\n", strings.TrimRight(text, " "))
 }
 

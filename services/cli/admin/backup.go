@@ -29,10 +29,12 @@ import (
 )
 
 // restoreSettings are the names of the servers' settings that a restore needs.
-var restoreSettings = []string{"config", "data-dir", "key-file", "max-store-mib", "replicas",
+var restoreSettings = []string{
+	"config", "data-dir", "key-file", "max-store-mib", "replicas",
 	"nats-url", "nats-user", "nats-password-file", "nats-creds-file", "nats-nkey-file",
 	"nats-tls-ca-file", "nats-tls-cert-file", "nats-tls-key-file", "nats-tls-server-name",
-	"archive", "archive-credentials-file", "archive-ca-file"}
+	"archive", "archive-credentials-file", "archive-ca-file",
+}
 
 // BackupCommand returns `quartet backup`.
 func BackupCommand(s *session.Session) *cobra.Command {
@@ -49,7 +51,8 @@ The server encrypts FILE with the installation's key, or for the recipients that
 given (age1…, as age-keygen prints them), and authenticates it with the installation's
 key. FILE does not contain the key file (--key-file of the server, by default
 DATA-DIR/key): keep a copy of it elsewhere. Without it the backup cannot be restored.`,
-		Example: "  quartet backup quartet-$(date +%F).backup\n  quartet backup - --recipient age1… | ssh vault 'cat > quartet.backup'",
+		Example: "  quartet backup quartet-$(date +%F).backup\n  quartet backup - --recipient age1… | ssh vault 'cat " +
+			"> quartet.backup'",
 		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 			if recipientsFile != "" {
 				more, err := readRecipients(recipientsFile)
@@ -78,8 +81,10 @@ DATA-DIR/key): keep a copy of it elsewhere. Without it the backup cannot be rest
 	}
 	cmd.Flags().BoolVar(&replace, "replace", false, "Replace FILE if it exists")
 	cmd.Flags().BoolVar(&req.OmitOutput, "omit-output", false, "Omit the output of commands")
-	cmd.Flags().StringArrayVar(&req.Recipients, "recipient", nil, "Encrypt for this recipient of age instead of for the installation's key; may be repeated")
-	cmd.Flags().StringVar(&recipientsFile, "recipients-file", "", "Encrypt for the recipients in this file, one in a line")
+	cmd.Flags().StringArrayVar(&req.Recipients, "recipient", nil, "Encrypt for this recipient of age instead of for "+
+		"the installation's key; may be repeated")
+	cmd.Flags().StringVar(&recipientsFile, "recipients-file", "",
+		"Encrypt for the recipients in this file, one in a line")
 	return cmd
 }
 
@@ -104,7 +109,9 @@ func readRecipients(path string) ([]string, error) {
 
 // export writes the stream of a backup to w, shows its progress on a terminal, and returns what
 // the backup contains.
-func export(cmd *cobra.Command, conn *grpc.ClientConn, req *backupv1.ExportBackupRequest, w io.Writer) (*backupv1.BackupContents, error) {
+func export(cmd *cobra.Command, conn *grpc.ClientConn, req *backupv1.ExportBackupRequest, w io.Writer) (
+	*backupv1.BackupContents, error,
+) {
 	stream, err := backupv1.NewBackupServiceClient(conn).ExportBackup(cmd.Context(), req)
 	if err != nil {
 		return nil, err
@@ -125,7 +132,8 @@ func export(cmd *cobra.Command, conn *grpc.ClientConn, req *backupv1.ExportBacku
 		return nil
 	})
 	if err == nil && contents == nil {
-		err = errors.New("the server sent a backup that is not encrypted, because it is of an earlier version; update the server")
+		err = errors.New("the server sent a backup that is not encrypted, because it is of an earlier version; " +
+			"update the server")
 	}
 	return contents, err
 }
@@ -191,7 +199,9 @@ func exists(path string) error {
 
 // backupTo writes a temporary file beside path, compares it with its checksum, and gives it the name
 // path. After an error path is as it was, also if it was created meanwhile and may not be replaced.
-func backupTo(path string, replace bool, export func(io.Writer) (*backupv1.BackupContents, error)) (*backupv1.BackupContents, error) {
+func backupTo(path string, replace bool, export func(io.Writer) (*backupv1.BackupContents, error)) (
+	*backupv1.BackupContents, error,
+) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return nil, err
@@ -210,7 +220,8 @@ func backupTo(path string, replace bool, export func(io.Writer) (*backupv1.Backu
 		return nil, err
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != contents.GetSha256() {
-		return nil, fmt.Errorf("what was written differs from what the server sent: its SHA-256 is %s instead of %s; check the disk and try again", got, contents.GetSha256())
+		return nil, fmt.Errorf("what was written differs from what the server sent: its SHA-256 is %s instead of %s; "+
+			"check the disk and try again", got, contents.GetSha256())
 	}
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return nil, err
@@ -236,20 +247,30 @@ func showArchive(s *session.Session, cmd *cobra.Command, path string, c *backupv
 	return s.Show(cmd, c, func(p *output.Printer) {
 		var rows [][]string
 		for _, s := range c.GetStreams() {
-			rows = append(rows, []string{s.GetName(), fmt.Sprint(s.GetMessages()), output.Bytes(uint64(max(s.GetBytes(), 0)))})
+			rows = append(rows, []string{
+				s.GetName(), fmt.Sprint(s.GetMessages()),
+				output.Bytes(uint64(max(s.GetBytes(), 0))),
+			})
 		}
 		rows = append(rows, []string{"agents' homes", terminal.Count(c.GetFiles(), "file", "files"), ""})
-		p.Printf("%s  as of %s, by quartet %s, needs key %s\n", terminal.Printable(path), p.Time(c.GetCutAt()), terminal.Printable(c.GetVersion()), terminal.Printable(c.GetInstallationKeyId()))
+		p.Printf("%s  as of %s, by quartet %s, needs key %s\n", terminal.Printable(path), p.Time(c.GetCutAt()),
+			terminal.Printable(c.GetVersion()), terminal.Printable(c.GetInstallationKeyId()))
 		p.Table("", []string{"WHAT", "MESSAGES", "SIZE"}, rows)
 	})
 }
 
 // contentsOf describes a backup that was read.
 func contentsOf(r Restored) *backupv1.BackupContents {
-	c := &backupv1.BackupContents{Version: r.Manifest.Version, CutAt: timestamppb.New(r.Manifest.CutAt), InstallationKeyId: r.Manifest.Key, Files: int64(r.Totals.Files)}
+	c := &backupv1.BackupContents{
+		Version: r.Manifest.Version, CutAt: timestamppb.New(r.Manifest.CutAt),
+		InstallationKeyId: r.Manifest.Key, Files: int64(r.Totals.Files),
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.Totals.Streams)) {
 		s := r.Totals.Streams[name]
-		c.Streams = append(c.Streams, &backupv1.BackupStream{Name: name, Messages: int64(s.Messages), Bytes: int64(s.Bytes)})
+		c.Streams = append(c.Streams, &backupv1.BackupStream{
+			Name: name, Messages: int64(s.Messages),
+			Bytes: int64(s.Bytes),
+		})
 	}
 	return c
 }
@@ -281,7 +302,10 @@ type Restored struct {
 type Restore func(ctx context.Context, flags *pflag.FlagSet, b Backup) (Restored, error)
 
 // refusals are the errors which say that a file is not an unchanged backup of this installation.
-var refusals = []error{archive.ErrCut, archive.ErrDamaged, archive.ErrForeign, archive.ErrKey, archive.ErrUnauthenticated, archive.ErrIdentity}
+var refusals = []error{
+	archive.ErrCut, archive.ErrDamaged, archive.ErrForeign, archive.ErrKey,
+	archive.ErrUnauthenticated, archive.ErrIdentity,
+}
 
 // RestoreCommand returns `quartet restore`. shared are the servers' settings, of
 // which it has those that a restore needs.
@@ -303,7 +327,8 @@ changes made after the backup are missing.
 --unauthenticated accepts a backup that cannot be authenticated: one of a version that
 did not authenticate backups, or one for recipients when the key file is lost. Whoever
 made such a file decides what is in it, API keys of admins included.`,
-		Example: "  quartet restore quartet-2026-03-04.backup --data-dir /var/lib/quartet\n  quartet restore --check quartet-2026-03-04.backup --key-file key.copy",
+		Example: "  quartet restore quartet-2026-03-04.backup --data-dir /var/lib/quartet\n  quartet restore --check " +
+			"quartet-2026-03-04.backup --key-file key.copy",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if restore == nil {
 				return errors.New("this binary has no servers")
@@ -320,13 +345,15 @@ made such a file decides what is in it, API keys of admins included.`,
 				return err
 			}
 			if !r.Authenticated {
-				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Warning: %s is not authenticated. Check its API keys (quartet key list) before you let anybody in.\n", args[0])
+				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Warning: %s is not authenticated. Check its API keys (quartet "+
+					"key list) before you let anybody in.\n", args[0])
 			}
 			return showArchive(s, cmd, args[0], contentsOf(r))
 		},
 	}
 	cmd.Flags().BoolVar(&b.Check, "check", false, "Only check FILE and print what it contains")
-	cmd.Flags().StringVar(&b.IdentityFile, "identity-file", "", "File with identities of age, for a backup for recipients; mode 0600 or stricter")
+	cmd.Flags().StringVar(&b.IdentityFile, "identity-file", "", "File with identities of age, for a backup for "+
+		"recipients; mode 0600 or stricter")
 	cmd.Flags().BoolVar(&b.Unauthenticated, "unauthenticated", false, "Accept a backup that cannot be authenticated")
 	for _, name := range restoreSettings {
 		if f := shared.Lookup(name); f != nil {

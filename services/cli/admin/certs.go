@@ -48,7 +48,8 @@ func initCerts(s *session.Session) *cobra.Command {
 	var issue, secrets []string
 	var owner string
 	cmd := &cobra.Command{
-		Use: "init DIR", Short: "Create an authority, certificates and secrets in a directory", Args: input.Exactly("DIR"),
+		Use: "init DIR", Short: "Create an authority, certificates and secrets in a directory",
+		Args: input.Exactly("DIR"),
 		Long: `Create an authority in DIR, and the files that --issue and --secret name:
 
   DIR/ca.pem             certificate of the authority; every client needs it, and
@@ -79,9 +80,11 @@ by themselves; NATS servers need a signal (nats-server --signal reload).`,
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringArrayVar(&issue, "issue", nil, "A certificate, as NAME=HOST,HOST; NAME alone is a client's certificate; may be repeated")
+	fl.StringArrayVar(&issue, "issue", nil, "A certificate, as NAME=HOST,HOST; NAME alone is a client's certificate; "+
+		"may be repeated")
 	fl.StringArrayVar(&secrets, "secret", nil, "A file in DIR with 64 random hex digits; may be repeated")
-	fl.IntVar(&cfg.Days, "days", authority.DefaultDays, fmt.Sprintf("Validity of certificates in days, 1 to %d", authority.MaxDays))
+	fl.IntVar(&cfg.Days, "days", authority.DefaultDays, fmt.Sprintf("Validity of certificates in days, 1 to %d",
+		authority.MaxDays))
 	fl.StringVar(&owner, "owner", "", "Owner of the files, as UID:GID (default: this user)")
 	return cmd
 }
@@ -148,7 +151,8 @@ func showFiles(s *session.Session, cmd *cobra.Command, files []CertificateFile) 
 // inspectCerts returns `quartet certs show`.
 func inspectCerts(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "show FILE...", Short: "Show what certificates contain: names, hosts, signer and expiry", Args: input.AtLeast("FILE"),
+		Use: "show FILE...", Short: "Show what certificates contain: names, hosts, signer and expiry",
+		Args: input.AtLeast("FILE"),
 		Long: `Show the first certificate of each PEM file. A directory stands for the *.pem files
 in it and one level below. The exit code is 1 if a certificate has expired.`,
 		Example: "  quartet certs show ./certs\n  quartet certs show server.pem -o json",

@@ -41,8 +41,8 @@ type diagnosis struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Examine checks an installation and returns the findings. A check may have several, and one that another finding makes pointless has
-// none.
+// Examine checks an installation and returns the findings. A check may have several, and one that another finding makes
+// pointless has none.
 type Examine func(ctx context.Context, conn grpc.ClientConnInterface, o DoctorOptions) []Finding
 
 // DoctorCommand returns `quartet doctor`. servers are the servers' settings.
@@ -54,14 +54,20 @@ func DoctorCommand(s *session.Session, examine Examine, servers *pflag.FlagSet) 
 variables and file as "quartet dev" and "quartet serve" (settings, data directory,
 disk, NATS, ports, certificates, identity provider). Nothing is changed. The exit
 code is 1 if there is a problem; a warning is not a problem.`,
-		Example: "  quartet doctor\n  quartet doctor --config quartet.yaml -o json\n  quartet doctor --address quartet.example.com:7481 --tls",
+		Example: "  quartet doctor\n  quartet doctor --config quartet.yaml -o json\n  quartet doctor --address " +
+			"quartet.example.com:7481 --tls",
 	}
 	cmd.Flags().AddFlagSet(servers)
 	connected := s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
 		if examine == nil {
 			return errors.New("this binary has no doctor")
 		}
-		d := diagnosis{Findings: examine(cmd.Context(), conn, DoctorOptions{Address: s.Address(), TLS: s.UsesTLS(), Token: s.HasToken(), Now: s.Now})}
+		d := diagnosis{
+			Findings: examine(cmd.Context(), conn, DoctorOptions{
+				Address: s.Address(), TLS: s.UsesTLS(),
+				Token: s.HasToken(), Now: s.Now,
+			}),
+		}
 		for _, f := range d.Findings {
 			switch f.Status {
 			case "problem":
@@ -98,9 +104,13 @@ func showDiagnosis(s *session.Session, cmd *cobra.Command, d diagnosis) error {
 		p.Printf("%s\n", out)
 		return errors.Join(err, p.Err())
 	}
-	colours := map[string]string{"ok": terminal.Green, "warning": terminal.Yellow, "problem": terminal.Red, "skipped": terminal.Dim}
+	colours := map[string]string{
+		"ok": terminal.Green, "warning": terminal.Yellow, "problem": terminal.Red,
+		"skipped": terminal.Dim,
+	}
 	for _, f := range d.Findings {
-		p.Printf("%s %-12s %s\n", p.Paint(colours[f.Status], fmt.Sprintf("%-8s", f.Status)), f.Check, terminal.Printable(f.Message))
+		p.Printf("%s %-12s %s\n", p.Paint(colours[f.Status], fmt.Sprintf("%-8s", f.Status)), f.Check,
+			terminal.Printable(f.Message))
 		if f.Mend != "" {
 			p.Printf("%-22s fix: %s\n", "", f.Mend)
 		}

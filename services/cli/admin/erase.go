@@ -27,9 +27,11 @@ type erased struct {
 
 // String returns what was done in words.
 func (e erased) String() string {
-	text := fmt.Sprintf("namespace %s: %s deleted, %s revoked\n", e.Namespace, terminal.Count(e.AgentsDeleted, "agent", "agents"), terminal.Count(e.KeysRevoked, "key", "keys"))
+	text := fmt.Sprintf("namespace %s: %s deleted, %s revoked\n", e.Namespace, terminal.Count(e.AgentsDeleted, "agent",
+		"agents"), terminal.Count(e.KeysRevoked, "key", "keys"))
 	if e.AdminKeysLeft > 0 {
-		text += terminal.Count(e.AdminKeysLeft, "key of an admin is", "keys of admins are") + " left: quartet key list, quartet key revoke\n"
+		text += terminal.Count(e.AdminKeysLeft, "key of an admin is", "keys of admins are") +
+			" left: quartet key list, quartet key revoke\n"
 	}
 	return text
 }
@@ -37,7 +39,8 @@ func (e erased) String() string {
 // EraseCommand returns `quartet erase`.
 func EraseCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "erase NAMESPACE", Short: "Delete all agents of your namespace, and revoke its keys", Args: input.Exactly("NAMESPACE"),
+		Use: "erase NAMESPACE", Short: "Delete all agents of your namespace, and revoke its keys",
+		Args: input.Exactly("NAMESPACE"),
 		Long: `Delete all agents of a namespace, private ones included, and revoke its keys, but for
 those of admins. NAMESPACE is that of the caller, who has the role admin; it is asked
 for once more, or give --yes.
@@ -67,8 +70,8 @@ command may be repeated, also after it was interrupted: it passes over what is d
 	return input.Confirm(cmd, "deletes all agents of namespace %s and revokes its keys permanently")
 }
 
-// eraseNamespace revokes the keys of the caller's namespace, which must be found.Namespace, but for those of admins, and then
-// deletes all its agents. It counts what it does in found, also if it fails.
+// eraseNamespace revokes the keys of the caller's namespace, which must be found.Namespace, but for those of admins,
+// and then deletes all its agents. It counts what it does in found, also if it fails.
 func eraseNamespace(ctx context.Context, conn *grpc.ClientConn, found *erased, shown *progress) error {
 	identities, agents := identityv1.NewIdentityServiceClient(conn), agentv1.NewAgentServiceClient(conn)
 	who, err := identities.WhoAmI(ctx, &identityv1.WhoAmIRequest{})
@@ -76,12 +79,16 @@ func eraseNamespace(ctx context.Context, conn *grpc.ClientConn, found *erased, s
 		return err
 	}
 	if who.GetNamespace() != found.Namespace {
-		return exit.UsageError(fmt.Sprintf("the credential is of namespace %s, not of %s; give one of an admin there", who.GetNamespace(), found.Namespace))
+		return exit.UsageError(fmt.Sprintf("the credential is of namespace %s, not of %s; give one of an admin there",
+			who.GetNamespace(), found.Namespace))
 	}
 	// The keys first, so that nobody makes other agents meanwhile.
 	var keys []*identityv1.Key
 	if err := pages(func(token string) (string, error) {
-		resp, err := identities.ListKeys(ctx, &identityv1.ListKeysRequest{Namespace: found.Namespace, PageSize: exportPage, PageToken: token})
+		resp, err := identities.ListKeys(ctx, &identityv1.ListKeysRequest{
+			Namespace: found.Namespace,
+			PageSize:  exportPage, PageToken: token,
+		})
 		keys = append(keys, resp.GetKeys()...)
 		return resp.GetNextPageToken(), err
 	}); err != nil {
@@ -97,10 +104,14 @@ func eraseNamespace(ctx context.Context, conn *grpc.ClientConn, found *erased, s
 		}
 		found.KeysRevoked++
 	}
-	for more := true; more; { // a deletion takes its private descendants with it, and an agent that is deleted may still have made one
+	// a deletion takes its private descendants with it, and an agent that is deleted may still have made one
+	for more := true; more; {
 		more = false
 		if err := pages(func(token string) (string, error) {
-			resp, err := agents.ListAgents(ctx, &agentv1.ListAgentsRequest{IncludePrivate: true, PageSize: exportPage, PageToken: token})
+			resp, err := agents.ListAgents(ctx, &agentv1.ListAgentsRequest{
+				IncludePrivate: true, PageSize: exportPage,
+				PageToken: token,
+			})
 			if err != nil {
 				return "", err
 			}
@@ -108,7 +119,10 @@ func eraseNamespace(ctx context.Context, conn *grpc.ClientConn, found *erased, s
 				if a.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_ACTIVE {
 					continue
 				}
-				if _, err := agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{AgentId: a.GetAgentId(), Reason: "the namespace is erased"}); err != nil {
+				if _, err := agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{
+					AgentId: a.GetAgentId(),
+					Reason:  "the namespace is erased",
+				}); err != nil {
 					return "", fmt.Errorf("agent %s: %w", a.GetAgentId(), err)
 				}
 				found.AgentsDeleted++

@@ -99,8 +99,10 @@ is for reading and for moving elsewhere; "quartet backup" makes what can be rest
 		}
 		p := output.New(cmd.OutOrStdout())
 		p.Printf("%s: namespace %s with %s, %s, %s, %s, %s, %s\n", filepath.Clean(args[0]), e.found.Namespace,
-			terminal.Count(e.found.Events, "event", "events"), terminal.Count(e.found.Agents, "agent", "agents"), terminal.Count(e.found.Files, "file", "files"),
-			terminal.Count(e.found.Tasks, "task", "tasks"), terminal.Count(e.found.Boards, "board", "boards"), terminal.Count(e.found.Keys, "key", "keys"))
+			terminal.Count(e.found.Events, "event", "events"), terminal.Count(e.found.Agents, "agent", "agents"),
+			terminal.Count(e.found.Files, "file", "files"),
+			terminal.Count(e.found.Tasks, "task", "tasks"), terminal.Count(e.found.Boards, "board", "boards"),
+			terminal.Count(e.found.Keys, "key", "keys"))
 		return p.Err()
 	})
 	return cmd
@@ -123,7 +125,8 @@ func (e *exporter) run() error {
 	if err != nil {
 		return err
 	}
-	e.found.Namespace, e.found.ServerVersion, e.found.BegunAt = who.GetNamespace(), who.GetServerVersion(), who.GetServerTime().AsTime()
+	e.found.Namespace, e.found.ServerVersion, e.found.BegunAt = who.GetNamespace(), who.GetServerVersion(),
+		who.GetServerTime().AsTime()
 	usage, err := identities.GetUsage(e.ctx, &identityv1.GetUsageRequest{Namespace: who.GetNamespace()})
 	if err != nil {
 		return err
@@ -133,7 +136,10 @@ func (e *exporter) run() error {
 	}
 	if err := e.file("keys.ndjson", func(w io.Writer) error {
 		return pages(func(token string) (string, error) {
-			resp, err := identities.ListKeys(e.ctx, &identityv1.ListKeysRequest{Namespace: who.GetNamespace(), IncludeEnded: true, PageSize: exportPage, PageToken: token})
+			resp, err := identities.ListKeys(e.ctx, &identityv1.ListKeysRequest{
+				Namespace:    who.GetNamespace(),
+				IncludeEnded: true, PageSize: exportPage, PageToken: token,
+			})
 			e.found.Keys += len(resp.GetKeys())
 			return resp.GetNextPageToken(), lines(w, resp.GetKeys(), err)
 		})
@@ -170,7 +176,10 @@ func (e *exporter) agents() (ids []string, err error) {
 	client := agentv1.NewAgentServiceClient(e.conn)
 	err = e.file("agents.ndjson", func(w io.Writer) error {
 		return pages(func(token string) (string, error) {
-			resp, err := client.ListAgents(e.ctx, &agentv1.ListAgentsRequest{IncludePrivate: true, IncludeDeleted: true, PageSize: exportPage, PageToken: token})
+			resp, err := client.ListAgents(e.ctx, &agentv1.ListAgentsRequest{
+				IncludePrivate: true, IncludeDeleted: true,
+				PageSize: exportPage, PageToken: token,
+			})
 			for _, a := range resp.GetAgents() {
 				e.found.Agents++
 				if a.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_DELETED {
@@ -187,7 +196,10 @@ func (e *exporter) agents() (ids []string, err error) {
 func (e *exporter) home(agent string) error {
 	client := workv1.NewHomeServiceClient(e.conn)
 	return pages(func(token string) (string, error) {
-		resp, err := client.ListFiles(e.ctx, &workv1.ListFilesRequest{AgentId: agent, Recursive: true, PageSize: exportPage, PageToken: token})
+		resp, err := client.ListFiles(e.ctx, &workv1.ListFilesRequest{
+			AgentId: agent, Recursive: true,
+			PageSize: exportPage, PageToken: token,
+		})
 		if err != nil {
 			return "", err
 		}
@@ -198,7 +210,10 @@ func (e *exporter) home(agent string) error {
 			e.found.Files++
 			err := e.file(path.Join("homes", agent, f.GetPath()), func(w io.Writer) error {
 				for at := int64(0); ; {
-					part, err := client.ReadFile(e.ctx, &workv1.ReadFileRequest{AgentId: agent, Path: f.GetPath(), Offset: at, Limit: exportPart})
+					part, err := client.ReadFile(e.ctx, &workv1.ReadFileRequest{
+						AgentId: agent, Path: f.GetPath(),
+						Offset: at, Limit: exportPart,
+					})
 					if err != nil {
 						return err
 					}
@@ -222,7 +237,10 @@ func (e *exporter) home(agent string) error {
 func (e *exporter) output(agent string) error {
 	client := taskv1.NewTaskServiceClient(e.conn)
 	return pages(func(token string) (string, error) {
-		resp, err := client.ListTasks(e.ctx, &taskv1.ListTasksRequest{AgentId: agent, IncludeTerminal: true, PageSize: exportPage, PageToken: token})
+		resp, err := client.ListTasks(e.ctx, &taskv1.ListTasksRequest{
+			AgentId: agent, IncludeTerminal: true,
+			PageSize: exportPage, PageToken: token,
+		})
 		if err != nil {
 			return "", err
 		}
@@ -230,7 +248,9 @@ func (e *exporter) output(agent string) error {
 			e.found.Tasks++
 			err := e.file(path.Join("output", agent, t.GetTaskId()+".txt"), func(w io.Writer) error {
 				for at := int64(0); ; {
-					part, err := client.GetTaskOutput(e.ctx, &taskv1.GetTaskOutputRequest{AgentId: agent, TaskId: t.GetTaskId(), Offset: at, MaxBytes: exportPart})
+					part, err := client.GetTaskOutput(e.ctx, &taskv1.GetTaskOutputRequest{
+						AgentId: agent, TaskId: t.GetTaskId(), Offset: at, MaxBytes: exportPart,
+					})
 					if err != nil {
 						return err
 					}
@@ -255,7 +275,10 @@ func (e *exporter) output(agent string) error {
 func (e *exporter) boards(agent string) error {
 	client := boardv1.NewBoardServiceClient(e.conn)
 	return pages(func(token string) (string, error) {
-		resp, err := client.ListWals(e.ctx, &boardv1.ListWalsRequest{SessionId: agent, PageSize: exportPage, PageToken: token})
+		resp, err := client.ListWals(e.ctx, &boardv1.ListWalsRequest{
+			SessionId: agent, PageSize: exportPage,
+			PageToken: token,
+		})
 		if err != nil {
 			return "", err
 		}
@@ -263,7 +286,9 @@ func (e *exporter) boards(agent string) error {
 			e.found.Boards++
 			err := e.file(path.Join("boards", agent, wal.GetWalName()+".wal.jsonl"), func(w io.Writer) error {
 				for after := int64(0); ; {
-					part, err := client.ReadWal(e.ctx, &boardv1.ReadWalRequest{SessionId: agent, WalName: wal.GetWalName(), AfterWalSeq: after, Limit: 2000})
+					part, err := client.ReadWal(e.ctx, &boardv1.ReadWalRequest{
+						SessionId: agent, WalName: wal.GetWalName(), AfterWalSeq: after, Limit: 2000,
+					})
 					if err != nil {
 						return err
 					}
@@ -287,7 +312,9 @@ func (e *exporter) boards(agent string) error {
 // events exports the events that exist now.
 func (e *exporter) events() error {
 	return e.file("events.ndjson", func(w io.Writer) error {
-		stream, err := eventv1.NewEventServiceClient(e.conn).WatchEvents(e.ctx, &eventv1.WatchEventsRequest{FromStart: true, StopAtEnd: true})
+		stream, err := eventv1.NewEventServiceClient(e.conn).WatchEvents(e.ctx, &eventv1.WatchEventsRequest{
+			FromStart: true, StopAtEnd: true,
+		})
 		if err != nil {
 			return err
 		}

@@ -52,7 +52,8 @@ refuses while a running server does not know the new key, and copy the file agai
 These commands run where the file is, as a user who can write it, and act as the
 installation's admin with it.`,
 	})
-	c.PersistentFlags().StringVar(&r.path, "key-file", "", "The key file (default $QUARTET_KEY_FILE, or key in $QUARTET_DATA_DIR or ~/.quartet)")
+	c.PersistentFlags().StringVar(&r.path, "key-file", "", "The key file (default $QUARTET_KEY_FILE, or key in "+
+		"$QUARTET_DATA_DIR or ~/.quartet)")
 	c.AddCommand(r.list(), r.add(), r.activate(), r.rotate(), r.retire())
 	others := s.Credential
 	s.Credential = func() (string, error) {
@@ -68,7 +69,8 @@ installation's admin with it.`,
 }
 
 // connected is session.Connected with the key file as the credential.
-func (r *ring) connected(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(*cobra.Command, []string) error {
+func (r *ring) connected(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		r.acting = true
 		return r.session.Connected(do)(cmd, args)
@@ -108,7 +110,10 @@ func (r *ring) show(cmd *cobra.Command, keys keyfile.Ring, processes []*identity
 		if !k.Created.IsZero() {
 			created = k.Created.Format(time.RFC3339)
 		}
-		known := slices.Concat([]string{}, namesOf(processes, func(p *identityv1.Process) bool { return slices.Contains(p.GetInstallationKeyIds(), k.ID) }))
+		known := slices.Concat([]string{},
+			namesOf(processes, func(p *identityv1.Process) bool {
+				return slices.Contains(p.GetInstallationKeyIds(), k.ID)
+			}))
 		all = append(all, key{k.ID, k.State, created, known})
 		count := ""
 		if len(processes) > 0 {
@@ -147,7 +152,8 @@ func (r *ring) list() *cobra.Command {
 func (r *ring) add() *cobra.Command {
 	return &cobra.Command{
 		Use: "add", Short: "Add a key that verifies and does not sign yet", Args: input.None,
-		Long:    "Add a new pending key to the file, the first step of a rotation where machines have copies\nof it. Copy the file to every machine, then run activate.",
+		Long: "Add a new pending key to the file, the first step of a rotation where machines have copies\nof it. " +
+			"Copy the file to every machine, then run activate.",
 		Example: "  quartet installation-key add --key-file /srv/quartet/key",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			keys, err := r.update(func(keys keyfile.Ring) (keyfile.Ring, error) { return keys.Add(r.session.Now()) })
@@ -167,7 +173,8 @@ func (r *ring) activate() *cobra.Command {
 key, and names those servers.`,
 		Example: "  quartet installation-key activate 1f0a52c3",
 	}
-	cmd.Flags().BoolVar(&r.force, "force", false, "Do not ask which servers know the key, for example because none runs")
+	cmd.Flags().BoolVar(&r.force, "force", false,
+		"Do not ask which servers know the key, for example because none runs")
 	cmd.RunE = r.connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		keys, err := r.load()
 		if err != nil {
@@ -195,10 +202,12 @@ key, and names those servers.`,
 func (r *ring) known(ctx context.Context, conn *grpc.ClientConn, id string) ([]*identityv1.Process, error) {
 	processes, err := running(ctx, conn)
 	if err != nil {
-		return nil, fmt.Errorf("which servers know key %s cannot be checked, so nothing was activated (--force activates it all the same): %s", id, err.Error())
+		return nil, fmt.Errorf("which servers know key %s cannot be checked, so nothing was activated (--force "+
+			"activates it all the same): %s", id, err.Error())
 	}
 	if missing := ignorant(processes, id); len(missing) > 0 {
-		return nil, fmt.Errorf("%d of %d running servers do not know key %s yet, and would refuse what it signs; copy the key file to them, then run activate %s: %s",
+		return nil, fmt.Errorf("%d of %d running servers do not know key %s yet, and would refuse what it signs; "+
+			"copy the key file to them, then run activate %s: %s",
 			len(missing), len(processes), id, id, strings.Join(missing, "; "))
 	}
 	return processes, nil
@@ -217,7 +226,8 @@ key that it added.
 
 Credentials of open turns, API keys, trigger URLs and signing secrets stay valid. When
 the previous key is not needed any more, retire it.`,
-		Example: "  quartet installation-key rotate\n  quartet installation-key rotate --key-file /var/lib/quartet/key --address quartet.example.com:7481 --tls",
+		Example: "  quartet installation-key rotate\n  quartet installation-key rotate --key-file " +
+			"/var/lib/quartet/key --address quartet.example.com:7481 --tls",
 	}
 	cmd.Flags().BoolVar(&r.force, "force", false, "Do not wait for servers, because none runs")
 	cmd.Flags().DurationVar(&wait, "wait", learnTerm, "How long to wait until all servers know the new key")
@@ -225,7 +235,8 @@ the previous key is not needed any more, retire it.`,
 		if !r.force {
 			// Nothing changes unless the installation's servers can be asked.
 			if _, err := running(cmd.Context(), conn); err != nil {
-				return fmt.Errorf("the running servers cannot be asked, so the key file was not changed (--force rotates if no server runs): %s", err.Error())
+				return fmt.Errorf("the running servers cannot be asked, so the key file was not changed (--force "+
+					"rotates if no server runs): %s", err.Error())
 			}
 		}
 		keys, err := r.update(func(keys keyfile.Ring) (keyfile.Ring, error) {
@@ -240,8 +251,11 @@ the previous key is not needed any more, retire it.`,
 		next, _ := keys.Pending()
 		var processes []*identityv1.Process
 		if !r.force {
-			if processes, err = r.await(cmd.Context(), conn, wait, next.ID, func(ps []*identityv1.Process) []string { return ignorant(ps, next.ID) }); err != nil {
-				return fmt.Errorf("key %s was added, and the previous one is still the active one: %s; give them the file and run the command again", next.ID, err.Error())
+			if processes, err = r.await(cmd.Context(), conn, wait, next.ID, func(ps []*identityv1.Process) []string {
+				return ignorant(ps, next.ID)
+			}); err != nil {
+				return fmt.Errorf("key %s was added, and the previous one is still the active one: %s; give them the "+
+					"file and run the command again", next.ID, err.Error())
 			}
 		}
 		keys, err = r.update(func(keys keyfile.Ring) (keyfile.Ring, error) { return keys.Activate(next.ID) })
@@ -250,7 +264,9 @@ the previous key is not needed any more, retire it.`,
 		}
 		if !r.force {
 			signs := func(p *identityv1.Process) bool { return p.GetActiveInstallationKeyId() != next.ID }
-			if processes, err = r.await(cmd.Context(), conn, wait, next.ID, func(ps []*identityv1.Process) []string { return namesOf(ps, signs) }); err != nil {
+			if processes, err = r.await(cmd.Context(), conn, wait, next.ID, func(ps []*identityv1.Process) []string {
+				return namesOf(ps, signs)
+			}); err != nil {
 				return fmt.Errorf("key %s is active: %s", next.ID, err.Error())
 			}
 		}
@@ -261,7 +277,9 @@ the previous key is not needed any more, retire it.`,
 
 // await calls behind with the running processes until it returns no name of one that is behind, and then
 // returns the processes. After the time wait it returns an error with the names that behind returned last.
-func (r *ring) await(ctx context.Context, conn *grpc.ClientConn, wait time.Duration, id string, behind func([]*identityv1.Process) []string) ([]*identityv1.Process, error) {
+func (r *ring) await(ctx context.Context, conn *grpc.ClientConn, wait time.Duration, id string,
+	behind func([]*identityv1.Process) []string,
+) ([]*identityv1.Process, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var last error
@@ -277,7 +295,8 @@ func (r *ring) await(ctx context.Context, conn *grpc.ClientConn, wait time.Durat
 			if len(late) == 0 {
 				return processes, nil
 			}
-			last = fmt.Errorf("after %s, %d of %d running servers do not use key %s: %s", wait, len(late), len(processes), id, strings.Join(late, "; "))
+			last = fmt.Errorf("after %s, %d of %d running servers do not use key %s: %s", wait, len(late),
+				len(processes), id, strings.Join(late, "; "))
 		}
 		if pacer.Wait(ctx) != nil {
 			return nil, last
@@ -305,7 +324,8 @@ secrets can be computed from it.
 It is refused while a running server signs with the key.`,
 		Example: "  quartet installation-key retire 9c41d7e0",
 	}
-	cmd.Flags().BoolVar(&r.force, "force", false, "Do not ask whether a server signs with the key, for example because none runs")
+	cmd.Flags().BoolVar(&r.force, "force", false, "Do not ask whether a server signs with the key, for example "+
+		"because none runs")
 	cmd.RunE = r.connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		keys, err := r.load()
 		if err != nil {
@@ -317,11 +337,13 @@ It is refused while a running server signs with the key.`,
 		if !r.force {
 			processes, err := running(cmd.Context(), conn)
 			if err != nil {
-				return fmt.Errorf("whether a server signs with key %s cannot be checked, so nothing was retired (--force retires it all the same): %s", args[0], err.Error())
+				return fmt.Errorf("whether a server signs with key %s cannot be checked, so nothing was retired "+
+					"(--force retires it all the same): %s", args[0], err.Error())
 			}
 			signs := func(p *identityv1.Process) bool { return p.GetActiveInstallationKeyId() == args[0] }
 			if late := namesOf(processes, signs); len(late) > 0 {
-				return fmt.Errorf("%d running servers sign with key %s; give them the file in which another one is active: %s", len(late), args[0], strings.Join(late, "; "))
+				return fmt.Errorf("%d running servers sign with key %s; give them the file in which another one is "+
+					"active: %s", len(late), args[0], strings.Join(late, "; "))
 			}
 		}
 		keys, err = r.update(func(keys keyfile.Ring) (keyfile.Ring, error) { return keys.Retire(args[0]) })
@@ -361,7 +383,8 @@ func namesOf(all []*identityv1.Process, which func(*identityv1.Process) bool) []
 	var names []string
 	for _, p := range all {
 		if which(p) {
-			names = append(names, fmt.Sprintf("%s of %s (%s)", p.GetAddress(), p.GetHost(), strings.Join(p.GetServices(), " ")))
+			names = append(names, fmt.Sprintf("%s of %s (%s)", p.GetAddress(), p.GetHost(),
+				strings.Join(p.GetServices(), " ")))
 		}
 	}
 	return names

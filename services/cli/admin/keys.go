@@ -40,8 +40,10 @@ key file.`,
 	flags := c.PersistentFlags()
 	var bootstrap bool
 	var keyFile string
-	flags.BoolVar(&bootstrap, "bootstrap", false, "Act as the installation's admin, with its key file instead of an API key")
-	flags.StringVar(&keyFile, "key-file", "", "With --bootstrap: the key file (default $QUARTET_KEY_FILE, or key in $QUARTET_DATA_DIR or ~/.quartet)")
+	flags.BoolVar(&bootstrap, "bootstrap", false,
+		"Act as the installation's admin, with its key file instead of an API key")
+	flags.StringVar(&keyFile, "key-file", "", "With --bootstrap: the key file (default $QUARTET_KEY_FILE, or key in "+
+		"$QUARTET_DATA_DIR or ~/.quartet)")
 	s.Credential = func() (string, error) {
 		if !bootstrap {
 			return "", nil
@@ -56,7 +58,8 @@ func createKey(s *session.Session) *cobra.Command {
 	req := &identityv1.CreateKeyRequest{}
 	var role, expires string
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Create a key and print its secret, which is shown only now", Args: input.Exactly("NAME"),
+		Use: "create NAME", Short: "Create a key and print its secret, which is shown only now",
+		Args: input.Exactly("NAME"),
 		Long: `Create a key for a person or a program. NAME is its principal, which every event
 that it causes records. Roles: installation_admin, admin, operator, runner, agent (with --agent),
 worker, integration. The server stores only a hash of the secret. A key can be
@@ -72,12 +75,15 @@ that it calls these and nothing else.`,
 	input.EnumChoices[identityv1.Role](cmd, "role")
 	cmd.Flags().StringVar(&req.Namespace, "namespace", "", "The namespace of the key (default: the caller's)")
 	cmd.Flags().StringVar(&req.AgentId, "agent", "", "The agent that a key of role agent acts as")
-	cmd.Flags().StringSliceVar(&req.AgentIds, "agents", nil, "Limit a key of role operator, runner or integration to these agents, at most 20")
-	cmd.Flags().StringSliceVar(&req.Tools, "tools", nil, "Limit a key of role operator or agent to these tools, at most 50")
+	cmd.Flags().StringSliceVar(&req.AgentIds, "agents", nil, "Limit a key of role operator, runner or integration to "+
+		"these agents, at most 20")
+	cmd.Flags().StringSliceVar(&req.Tools, "tools", nil,
+		"Limit a key of role operator or agent to these tools, at most 50")
 	cmd.Flags().StringVar(&expires, "expires", "", "Let it expire after this duration, such as 90d (default: never)")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		if role == "" {
-			return exit.UsageError("--role is missing; use installation_admin, admin, operator, runner, agent, worker or integration")
+			return exit.UsageError("--role is missing; use installation_admin, admin, operator, runner, agent, " +
+				"worker or integration")
 		}
 		var err error
 		if req.Role, err = input.Enum[identityv1.Role]("role", role); err != nil {
@@ -95,7 +101,8 @@ that it calls these and nothing else.`,
 		if !s.JSON() {
 			// On stderr, so that stdout is the secret and nothing else.
 			k, e := resp.GetKey(), output.New(cmd.ErrOrStderr()).InUTC(s.Zone() == time.UTC)
-			e.Printf("%s authenticates %s as %s of namespace %s%s. The secret is shown only now.\n", k.GetKeyId(), k.GetName(), pbjson.EnumText(k.GetRole()), k.GetNamespace(), until(e, k))
+			e.Printf("%s authenticates %s as %s of namespace %s%s. The secret is shown only now.\n", k.GetKeyId(),
+				k.GetName(), pbjson.EnumText(k.GetRole()), k.GetNamespace(), until(e, k))
 		}
 		return err
 	})
@@ -153,7 +160,11 @@ func listKeys(s *session.Session) *cobra.Command {
 		(*identityv1.ListKeysResponse).GetKeys, "no keys",
 		[]string{"KEY", "NAMESPACE", "ROLE", "NAME", "STATUS", "CREATED", "EXPIRES", "LAST USED"},
 		func(p *output.Printer, k *identityv1.Key) []string {
-			return []string{k.GetKeyId(), k.GetNamespace(), pbjson.EnumText(k.GetRole()), k.GetName(), pbjson.EnumText(k.GetStatus()), p.Time(k.GetCreatedAt()), p.Time(k.GetExpiresAt()), p.Time(k.GetLastUsedAt())}
+			return []string{
+				k.GetKeyId(), k.GetNamespace(), pbjson.EnumText(k.GetRole()), k.GetName(),
+				pbjson.EnumText(k.GetStatus()), p.Time(k.GetCreatedAt()), p.Time(k.GetExpiresAt()),
+				p.Time(k.GetLastUsedAt()),
+			}
 		}, session.Hidden(&req.IncludeEnded))
 }
 
@@ -168,10 +179,16 @@ func getKey(s *session.Session) *cobra.Command {
 			},
 			func(p *output.Printer, resp *identityv1.GetKeyResponse) {
 				k := resp.GetKey()
-				p.Printf("%s  %s  %s of %s as %q\n", k.GetKeyId(), pbjson.EnumText(k.GetStatus()), pbjson.EnumText(k.GetRole()), k.GetNamespace(), k.GetName())
+				p.Printf("%s  %s  %s of %s as %q\n", k.GetKeyId(), pbjson.EnumText(k.GetStatus()),
+					pbjson.EnumText(k.GetRole()), k.GetNamespace(), k.GetName())
 				for _, row := range [][2]string{
-					{"agent", k.GetAgentId()}, {"agents", strings.Join(k.GetAgentIds(), ", ")}, {"tools", strings.Join(k.GetTools(), ", ")}, {"created", stamp(p.Time(k.GetCreatedAt()), k.GetCreatedBy())}, {"expires", p.Time(k.GetExpiresAt())},
-					{"revoked", stamp(p.Time(k.GetRevokedAt()), k.GetRevokedBy())}, {"last used", p.Time(k.GetLastUsedAt())},
+					{"agent", k.GetAgentId()},
+					{"agents", strings.Join(k.GetAgentIds(), ", ")},
+					{"tools", strings.Join(k.GetTools(), ", ")},
+					{"created", stamp(p.Time(k.GetCreatedAt()), k.GetCreatedBy())},
+					{"expires", p.Time(k.GetExpiresAt())},
+					{"revoked", stamp(p.Time(k.GetRevokedAt()), k.GetRevokedBy())},
+					{"last used", p.Time(k.GetLastUsedAt())},
 				} {
 					if row[1] != "" {
 						p.Printf("  %-10s %s\n", row[0], row[1])
@@ -199,8 +216,12 @@ func WhoAmICommand(s *session.Session) *cobra.Command {
 				return &identityv1.WhoAmIRequest{}, nil
 			},
 			func(p *output.Printer, resp *identityv1.WhoAmIResponse) {
-				p.Printf("%s, %s of namespace %s\n", resp.GetPrincipal(), pbjson.EnumText(resp.GetRole()), resp.GetNamespace())
-				for _, limit := range [][2]string{{"agents", strings.Join(resp.GetAgentIds(), ", ")}, {"tools", strings.Join(resp.GetTools(), ", ")}} {
+				p.Printf("%s, %s of namespace %s\n", resp.GetPrincipal(), pbjson.EnumText(resp.GetRole()),
+					resp.GetNamespace())
+				for _, limit := range [][2]string{
+					{"agents", strings.Join(resp.GetAgentIds(), ", ")},
+					{"tools", strings.Join(resp.GetTools(), ", ")},
+				} {
 					if limit[1] != "" {
 						p.Printf("  only %-6s %s\n", limit[0], limit[1])
 					}
@@ -219,10 +240,12 @@ func bootstrapToken(path string, term time.Duration) (string, error) {
 	}
 	ring, err := keyfile.Load(path)
 	if err != nil {
-		return "", exit.UsageError(fmt.Sprintf("--bootstrap: %v; run this where the server's data-dir is, as its user, or give --key-file", err))
+		return "", exit.UsageError(fmt.Sprintf("--bootstrap: %v; run this where the server's data-dir is, as its "+
+			"user, or give --key-file", err))
 	}
 	return rpc.KeyringOf(keyfile.Fixed(ring), false).MintUntil(
-		rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "bootstrap", Role: rpc.RoleInstallationAdmin}, time.Now().Add(term)), nil
+		rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "bootstrap", Role: rpc.RoleInstallationAdmin},
+		time.Now().Add(term)), nil
 }
 
 // keyFilePath returns the path of the installation's key file: path, or if that is "" $QUARTET_KEY_FILE, or else the

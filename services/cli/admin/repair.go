@@ -134,7 +134,8 @@ damaged.`,
 				return err
 			}
 			if slices.ContainsFunc(r.Journals, func(j RepairedJournal) bool {
-				return j.Status == "lost" || j.Status != "intact" && !o.Apply || j.Archive != nil && (j.Archive.Status == "lost" || !o.Apply)
+				return j.Status == "lost" || j.Status != "intact" && !o.Apply || j.Archive != nil &&
+					(j.Archive.Status == "lost" || !o.Apply)
 			}) || !o.Apply && slices.ContainsFunc(r.Streams, func(d DamagedStream) bool { return d.Again }) {
 				return exit.Silently(exit.Failed)
 			}
@@ -143,9 +144,12 @@ damaged.`,
 	}
 	cmd.Flags().BoolVar(&o.Apply, "apply", false, "Write the repaired journals; without it nothing is changed")
 	cmd.Flags().StringVar(&o.From.File, "from-backup", "", "Backup to take frames from")
-	cmd.Flags().StringVar(&o.From.IdentityFile, "identity-file", "", "File with identities of age, for a backup for recipients; mode 0600 or stricter")
-	cmd.Flags().StringArrayVar(&o.Stores, "from-store", nil, "Directory of a NATS server, or data directory, to take frames from; may be repeated")
-	cmd.Flags().StringArrayVar(&o.AcceptLoss, "accept-loss", nil, "Let this partition, such as work/0, go on without what cannot be found; may be repeated")
+	cmd.Flags().StringVar(&o.From.IdentityFile, "identity-file", "", "File with identities of age, for a backup for "+
+		"recipients; mode 0600 or stricter")
+	cmd.Flags().StringArrayVar(&o.Stores, "from-store", nil, "Directory of a NATS server, or data directory, to take "+
+		"frames from; may be repeated")
+	cmd.Flags().StringArrayVar(&o.AcceptLoss, "accept-loss", nil, "Let this partition, such as work/0, go on without "+
+		"what cannot be found; may be repeated")
 	for _, name := range restoreSettings {
 		if f := shared.Lookup(name); f != nil && name != "max-store-mib" && name != "replicas" {
 			cmd.Flags().AddFlag(f)
@@ -162,7 +166,10 @@ func showRepaired(s *session.Session, cmd *cobra.Command, r Repaired, applied bo
 		p.Printf("%s\n", out)
 		return errors.Join(err, p.Err())
 	}
-	colours := map[string]string{"intact": terminal.Green, "repairable": terminal.Yellow, "accepted": terminal.Yellow, "lost": terminal.Red}
+	colours := map[string]string{
+		"intact": terminal.Green, "repairable": terminal.Yellow, "accepted": terminal.Yellow,
+		"lost": terminal.Red,
+	}
 	again := false
 	for _, j := range r.Journals {
 		p.Printf("%s %s\n", p.Paint(colours[j.Status], fmt.Sprintf("%-10s", j.status(applied))), j.Partition)
@@ -176,10 +183,12 @@ func showRepaired(s *session.Session, cmd *cobra.Command, r Repaired, applied bo
 			j.Loss.show(p)
 		}
 		if j.Status == "lost" {
-			p.Printf("           give --from-backup or --from-store with an intact copy, or --accept-loss %s\n", j.Partition)
+			p.Printf("           give --from-backup or --from-store with an intact copy, or --accept-loss %s\n",
+				j.Partition)
 		}
 		if j.BeginsSeq > 0 {
-			p.Printf("           a new incarnation begins at frame %d and goes on behind wal_seq %d\n", j.BeginsSeq, j.BeginsWalSeq)
+			p.Printf("           a new incarnation begins at frame %d and goes on behind wal_seq %d\n", j.BeginsSeq,
+				j.BeginsWalSeq)
 		}
 		if j.Archive != nil {
 			j.Archive.show(p, applied)
@@ -193,14 +202,16 @@ func showRepaired(s *session.Session, cmd *cobra.Command, r Repaired, applied bo
 			p.Printf("           %s\n", terminal.Printable(text))
 		}
 		if d.Again {
-			p.Printf("           the server copies it again from the journals at its next start, once it is moved away\n")
+			p.Printf(
+				"           the server copies it again from the journals at its next start, once it is moved away\n")
 			again = again || !applied
 		} else {
 			p.Printf("           what cannot be read is gone; what a backup has of it comes back with a restore only\n")
 		}
 	}
 	if r.Replaced != "" {
-		p.Printf("The damaged streams are in %s. Run quartet verify, then start the server.\n", terminal.Printable(r.Replaced))
+		p.Printf("The damaged streams are in %s. Run quartet verify, then start the server.\n",
+			terminal.Printable(r.Replaced))
 	}
 	if again {
 		p.Printf("Nothing was changed. Run the same with --apply to repair.\n")
@@ -230,16 +241,19 @@ func (a *RepairedArchive) show(p *output.Printer, applied bool) {
 		p.Printf("           copies of archived frames from %s: %d\n", place, a.Copies[place])
 	}
 	for _, l := range a.Lost {
-		p.Printf("           archived frames %d to %d, wal_seq %d to %d, have no intact copy\n", l.First, l.Last, l.FirstWalSeq, l.LastWalSeq)
+		p.Printf("           archived frames %d to %d, wal_seq %d to %d, have no intact copy\n", l.First, l.Last,
+			l.FirstWalSeq, l.LastWalSeq)
 	}
 	if len(a.Lost) > 0 {
-		p.Printf("           give --from-backup or --from-store with an intact copy; the journal goes on without them\n")
+		p.Printf(
+			"           give --from-backup or --from-store with an intact copy; the journal goes on without them\n")
 	}
 }
 
 // show prints what is known of a loss.
 func (l *JournalLoss) show(p *output.Printer) {
-	p.Printf("           wal_seq %d to %d, as far as is known, have no intact copy; known of these: %s\n", l.First, l.Last, terminal.Count(l.Known, "event", "events"))
+	p.Printf("           wal_seq %d to %d, as far as is known, have no intact copy; known of these: %s\n", l.First,
+		l.Last, terminal.Count(l.Known, "event", "events"))
 	for _, row := range []struct {
 		name   string
 		values []string

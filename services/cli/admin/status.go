@@ -34,11 +34,13 @@ or the store is nearly full; the error says which, and what to do. The call is
 answered by the identity plane, and needs a key of role installation_admin or admin.`,
 		Example: "  quartet status\n  quartet status -o json | jq '.problems'",
 		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
-			resp, err := identityv1.NewIdentityServiceClient(conn).ListProcesses(cmd.Context(), &identityv1.ListProcessesRequest{Examine: true})
+			resp, err := identityv1.NewIdentityServiceClient(conn).ListProcesses(cmd.Context(),
+				&identityv1.ListProcessesRequest{Examine: true})
 			if err != nil {
 				return withoutIdentity(cmd.Context(), conn, err)
 			}
-			if err := s.Show(cmd, resp, func(p *output.Printer) { showStatus(p, resp) }); err != nil || len(resp.GetProblems()) == 0 {
+			if err := s.Show(cmd, resp, func(p *output.Printer) { showStatus(p, resp) }); err != nil ||
+				len(resp.GetProblems()) == 0 {
 				return err
 			}
 			return problemsOf(resp)
@@ -46,8 +48,8 @@ answered by the identity plane, and needs a key of role installation_admin or ad
 	}
 }
 
-// withoutIdentity returns err, or, if err is UNAVAILABLE or DEADLINE_EXCEEDED and the server's health check answers within 2 s, an error
-// that says that identity does not answer. That error does not wrap err.
+// withoutIdentity returns err, or, if err is UNAVAILABLE or DEADLINE_EXCEEDED and the server's health check answers
+// within 2 s, an error that says that identity does not answer. That error does not wrap err.
 func withoutIdentity(ctx context.Context, conn grpc.ClientConnInterface, err error) error {
 	if f := fault.From(err); f.Code() != codes.Unavailable && f.Code() != codes.DeadlineExceeded {
 		return err
@@ -57,7 +59,9 @@ func withoutIdentity(ctx context.Context, conn grpc.ClientConnInterface, err err
 	if _, dead := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}); dead != nil {
 		return err
 	}
-	return fmt.Errorf("identity is down, and without it nobody tells about the other planes: %s\n  fix: start a process that serves it: `quartet serve identity …` with the nats-url of the others", terminal.Printable(fault.From(err).Message()))
+	return fmt.Errorf("identity is down, and without it nobody tells about the other planes: %s\n  fix: start a "+
+		"process that serves it: `quartet serve identity …` with the nats-url of the others",
+		terminal.Printable(fault.From(err).Message()))
 }
 
 // problemsOf returns the problems as one error.
@@ -92,9 +96,15 @@ func showStatus(p *output.Printer, resp *identityv1.ListProcessesResponse) {
 		identityv1.ProcessAnswer_PROCESS_ANSWER_NONE:      p.Paint(terminal.Red, "no answer"),
 	}
 	for _, x := range resp.GetProcesses() {
-		rows = append(rows, []string{x.GetProcessId(), x.GetHost(), x.GetAddress(), x.GetVersion(), answers[x.GetAnswer()], strings.Join(x.GetServices(), " "), heldText(x)})
+		rows = append(rows, []string{
+			x.GetProcessId(), x.GetHost(), x.GetAddress(), x.GetVersion(),
+			answers[x.GetAnswer()], strings.Join(x.GetServices(), " "), heldText(x),
+		})
 	}
-	p.Table("no process has reported itself", []string{"PROCESS", "HOST", "ADDRESS", "VERSION", "ANSWER", "SERVICES", "HOLDS"}, rows)
+	p.Table("no process has reported itself", []string{
+		"PROCESS", "HOST", "ADDRESS", "VERSION", "ANSWER", "SERVICES",
+		"HOLDS",
+	}, rows)
 	p.Printf("\n")
 	rows = nil
 	for _, st := range resp.GetStreams() {
@@ -105,35 +115,45 @@ func showStatus(p *output.Printer, resp *identityv1.ListProcessesResponse) {
 		if st.GetMaxBytes() > 0 {
 			most = fmt.Sprintf("%d MiB", st.GetMaxBytes()>>20)
 		}
-		rows = append(rows, []string{st.GetName(), fmt.Sprint(st.GetMessages()), fmt.Sprintf("%.1f MiB", float64(st.GetBytes())/(1<<20)), most})
+		rows = append(rows, []string{
+			st.GetName(), fmt.Sprint(st.GetMessages()),
+			fmt.Sprintf("%.1f MiB", float64(st.GetBytes())/(1<<20)), most,
+		})
 	}
 	p.Table("no streams", []string{"STREAM", "MESSAGES", "SIZE", "AT MOST"}, rows)
 	if lags := resp.GetPublishers(); len(lags) > 0 {
 		p.Printf("\n")
 		rows = nil
 		for _, l := range lags {
-			rows = append(rows, []string{fmt.Sprintf("%s/%d", l.GetPlane(), l.GetPartition()), fmt.Sprint(l.GetFrames()), fmt.Sprintf("%.1f", l.GetBehind().AsDuration().Seconds())})
+			rows = append(rows, []string{
+				fmt.Sprintf("%s/%d", l.GetPlane(), l.GetPartition()),
+				fmt.Sprint(l.GetFrames()), fmt.Sprintf("%.1f", l.GetBehind().AsDuration().Seconds()),
+			})
 		}
 		p.Table("", []string{"EVENTS OF", "FRAMES BEHIND", "SECONDS BEHIND"}, rows)
 	}
 	if journals := resp.GetJournals(); len(journals) > 0 {
 		p.Printf("\n")
-		p.Table("", []string{"JOURNAL", "SEGMENTS", "SIZE", "SNAPSHOT", "ARCHIVED", "IN THE ARCHIVE"}, journalRows(journals, time.Now()))
+		p.Table("", []string{"JOURNAL", "SEGMENTS", "SIZE", "SNAPSHOT", "ARCHIVED", "IN THE ARCHIVE"},
+			journalRows(journals, time.Now()))
 	}
 	if limit := resp.GetStoreLimitBytes(); limit > 0 {
-		p.Printf("\nstore: %d of %d MiB in use, %d %%", resp.GetStoreUsedBytes()>>20, limit>>20, resp.GetStoreUsedBytes()*100/limit)
+		p.Printf("\nstore: %d of %d MiB in use, %d %%", resp.GetStoreUsedBytes()>>20, limit>>20,
+			resp.GetStoreUsedBytes()*100/limit)
 		if in := resp.GetStoreFullIn().AsDuration(); in > 0 {
 			p.Printf("; full in %s at the rate of the last hours", long(in))
 		}
 		p.Printf("\n")
 	} else {
-		p.Printf("\nstore: %d MiB in use; how much there is, the NATS servers do not tell\n", resp.GetStoreUsedBytes()>>20)
+		p.Printf("\nstore: %d MiB in use; how much there is, the NATS servers do not tell\n",
+			resp.GetStoreUsedBytes()>>20)
 	}
 }
 
 // ofJournal reports whether a stream is a segment of a journal, or has the snapshots or the archive of one.
 func ofJournal(stream string) bool {
-	return slices.ContainsFunc([]string{"quartet-journal-", "quartet-snapshot-", "quartet-archive-"}, func(prefix string) bool { return strings.HasPrefix(stream, prefix) })
+	return slices.ContainsFunc([]string{"quartet-journal-", "quartet-snapshot-", "quartet-archive-"},
+		func(prefix string) bool { return strings.HasPrefix(stream, prefix) })
 }
 
 // journalRows returns a row for each journal.
@@ -147,10 +167,14 @@ func journalRows(journals []*identityv1.JournalUsage, now time.Time) (rows [][]s
 		case u.GetArchiveProblem() != "":
 			archived = "cannot be read"
 		case u.GetArchivedSegments() > 0:
-			archived = fmt.Sprintf("%s, %.1f MiB", terminal.Count(u.GetArchivedSegments(), "segment", "segments"), float64(u.GetArchivedFrameBytes())/(1<<20))
+			archived = fmt.Sprintf("%s, %.1f MiB", terminal.Count(u.GetArchivedSegments(), "segment", "segments"),
+				float64(u.GetArchivedFrameBytes())/(1<<20))
 			size = fmt.Sprintf("%.1f MiB", float64(u.GetArchivedBytes())/(1<<20))
 		}
-		rows = append(rows, []string{fmt.Sprintf("%s/%d", u.GetPlane(), u.GetPartition()), fmt.Sprint(u.GetSegments()), fmt.Sprintf("%.1f MiB", float64(u.GetBytes())/(1<<20)), snapshot, archived, size})
+		rows = append(rows, []string{
+			fmt.Sprintf("%s/%d", u.GetPlane(), u.GetPartition()), fmt.Sprint(u.GetSegments()),
+			fmt.Sprintf("%.1f MiB", float64(u.GetBytes())/(1<<20)), snapshot, archived, size,
+		})
 	}
 	return rows
 }

@@ -56,7 +56,10 @@ most, with their agents, open items and the bytes of their journal lines.`,
 func largest(p *output.Printer, resp *identityv1.GetUsageResponse) {
 	rows := [][]string{}
 	for _, u := range resp.GetNamespaces() {
-		rows = append(rows, []string{u.GetNamespace(), strconv.FormatInt(u.GetAgents(), 10), strconv.FormatInt(u.GetOpenItems(), 10), output.Bytes(uint64(max(u.GetBytes(), 0)))})
+		rows = append(rows, []string{
+			u.GetNamespace(), strconv.FormatInt(u.GetAgents(), 10),
+			strconv.FormatInt(u.GetOpenItems(), 10), output.Bytes(uint64(max(u.GetBytes(), 0))),
+		})
 	}
 	p.Table("no namespaces", []string{"NAMESPACE", "AGENTS", "OPEN ITEMS", "WRITTEN"}, rows)
 	if more := int(resp.GetNamespaceCount()) - len(rows); more > 0 {

@@ -23,12 +23,13 @@ type VerifiedJournal struct {
 	Frames    uint64 `json:"frames"`
 	Events    uint64 `json:"events"`
 	// How many segments and frames of these are in its archive; absent: none.
-	ArchivedSegments int      `json:"archived_segments,omitempty"`
-	ArchivedFrames   uint64   `json:"archived_frames,omitempty"`
-	Erased           uint64   `json:"erased_events,omitempty"`  // how many of the events were erased; absent: none
-	Removed          uint64   `json:"removed_events,omitempty"` // how many were removed because they were old, beside the events; absent: none
-	End              string   `json:"end"`                      // hash of the last frame
-	Damage           []string `json:"damage,omitempty"`
+	ArchivedSegments int    `json:"archived_segments,omitempty"`
+	ArchivedFrames   uint64 `json:"archived_frames,omitempty"`
+	Erased           uint64 `json:"erased_events,omitempty"` // how many of the events were erased; absent: none
+	// how many were removed because they were old, beside the events; absent: none
+	Removed uint64   `json:"removed_events,omitempty"`
+	End     string   `json:"end"` // hash of the last frame
+	Damage  []string `json:"damage,omitempty"`
 }
 
 // VerifiedStream is what `quartet verify` found in a stream that is not a journal. Its JSON form is stable.
@@ -128,7 +129,8 @@ func showVerified(s *session.Session, cmd *cobra.Command, all Verified) error {
 	for _, v := range all.Journals {
 		text := fmt.Sprintf("%9d frames %9d events  %s", v.Frames, v.Events, v.End)
 		if v.ArchivedSegments > 0 {
-			text += "  archived: " + terminal.Count(v.ArchivedFrames, "frame", "frames") + ", " + terminal.Count(v.ArchivedSegments, "segment", "segments")
+			text += "  archived: " + terminal.Count(v.ArchivedFrames, "frame", "frames") + ", " +
+				terminal.Count(v.ArchivedSegments, "segment", "segments")
 		}
 		if v.Erased > 0 {
 			text += "  erased: " + terminal.Count(v.Erased, "event", "events")
@@ -150,9 +152,11 @@ func showVerified(s *session.Session, cmd *cobra.Command, all Verified) error {
 		}
 	}
 	if intact > 0 {
-		show("snapshots", "", fmt.Sprintf("%9d messages in %s", messages, terminal.Count(intact, "stream", "streams")), nil)
+		show("snapshots", "", fmt.Sprintf("%9d messages in %s", messages, terminal.Count(intact, "stream", "streams")),
+			nil)
 	}
 	journals, streams := all.damaged()
-	p.Printf("journals: %d, damaged: %d; other streams: %d, damaged: %d\n", len(all.Journals), journals, len(all.Streams), streams)
+	p.Printf("journals: %d, damaged: %d; other streams: %d, damaged: %d\n", len(all.Journals), journals,
+		len(all.Streams), streams)
 	return p.Err()
 }

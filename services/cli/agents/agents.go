@@ -15,8 +15,12 @@ import (
 
 // Command returns `quartet agent`.
 func Command(s *session.Session) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "agent", Short: "Agents, their messages and their turns", Aliases: []string{"agents"}})
-	c.AddCommand(spawnCommand(s), getCommand(s), listCommand(s), sayCommand(s), messagesCommand(s), turnsCommand(s), roundsCommand(s), conversationCommand(s), briefsCommand(s), childrenCommand(s),
+	c := input.Group(&cobra.Command{
+		Use: "agent", Short: "Agents, their messages and their turns",
+		Aliases: []string{"agents"},
+	})
+	c.AddCommand(spawnCommand(s), getCommand(s), listCommand(s), sayCommand(s), messagesCommand(s), turnsCommand(s),
+		roundsCommand(s), conversationCommand(s), briefsCommand(s), childrenCommand(s),
 		contextCommand(s), toolsCommand(s),
 		pauseCommand(s), resumeCommand(s), stopCommand(s), startCommand(s), abortCommand(s), deleteCommand(s))
 	return c
@@ -43,13 +47,19 @@ the parent sends further input, reads the result and stops the child.`,
 	}
 	cmd.Flags().StringVarP(&message, "message", "m", "", `Its first message; "-" reads stdin, "@FILE" a file`)
 	cmd.Flags().StringVar(&parent, "parent", "", "Create a private child of this agent")
-	cmd.Flags().StringVar(&context, "context", "", "The context that a child starts with: fresh (default) or fork (also a bounded view of its parent's current work item)")
+	cmd.Flags().StringVar(&context, "context", "", "The context that a child starts with: fresh (default) or fork "+
+		"(also a bounded view of its parent's current work item)")
 	input.EnumChoices[agentv1.Context](cmd, "context")
-	cmd.Flags().StringVar(&mode, "workspace-mode", "", "Where a child's commands run: inherit (default; where its parent's do) or worktree (a git worktree of its own)")
+	cmd.Flags().StringVar(&mode, "workspace-mode", "", "Where a child's commands run: inherit (default; where its "+
+		"parent's do) or worktree (a git worktree of its own)")
 	input.EnumChoices[agentv1.WorkspaceMode](cmd, "workspace-mode")
-	cmd.Flags().StringVar(&root, "workspace", "", "Absolute directory in which a public agent's commands run; not with --parent")
+	cmd.Flags().StringVar(&root, "workspace", "", "Absolute directory in which a public agent's commands run; not "+
+		"with --parent")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req := &agentv1.SpawnAgentRequest{RequestId: s.RequestID, ParentAgentId: parent, WorkspaceRoot: root, Preset: agentv1.Preset_PRESET_PRIVATE_CHILD}
+		req := &agentv1.SpawnAgentRequest{
+			RequestId: s.RequestID, ParentAgentId: parent, WorkspaceRoot: root,
+			Preset: agentv1.Preset_PRESET_PRIVATE_CHILD,
+		}
 		if len(args) == 1 {
 			req.AgentId, req.Preset = args[0], agentv1.Preset_PRESET_PUBLIC_NAMED
 		} else if parent == "" {
@@ -82,7 +92,8 @@ the parent sends further input, reads the result and stops the child.`,
 // getCommand returns `quartet agent get`.
 func getCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "get AGENT", Short: "Show an agent: its posture and the reason, its focus, its lane, its children", Args: input.Exactly("AGENT"), Aliases: []string{"show"},
+		Use: "get AGENT", Short: "Show an agent: its posture and the reason, its focus, its lane, its children",
+		Args: input.Exactly("AGENT"), Aliases: []string{"show"},
 		Example: "  quartet agent get keeper\n  quartet agent show keeper -o json",
 		RunE: session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.GetAgent,
 			func(args []string) (*agentv1.GetAgentRequest, error) {
@@ -92,7 +103,8 @@ func getCommand(s *session.Session) *cobra.Command {
 				a := resp.GetAgent()
 				fields := []string{
 					"agent", a.GetAgentId(),
-					"posture", terminal.Printable(pbjson.EnumText(a.GetPosture()) + output.Detail(a.GetPostureReason())),
+					"posture", terminal.Printable(pbjson.EnumText(a.GetPosture()) +
+						output.Detail(a.GetPostureReason())),
 					"control", controlOf(p, a),
 					"focus", a.GetCurrentWorkItemId(),
 					"lane", laneOf(a.GetLane()),
@@ -106,7 +118,8 @@ func getCommand(s *session.Session) *cobra.Command {
 					"created", p.Time(a.GetCreatedAt()),
 				}
 				for _, c := range resp.GetChildren() {
-					fields = append(fields, "child", c.GetAgentId()+" "+pbjson.EnumText(c.GetLifecycle())+" "+pbjson.EnumText(c.GetControl()))
+					fields = append(fields, "child", c.GetAgentId()+" "+pbjson.EnumText(c.GetLifecycle())+" "+
+						pbjson.EnumText(c.GetControl()))
 				}
 				p.Fields(fields...)
 			}),
@@ -147,8 +160,11 @@ func listCommand(s *session.Session) *cobra.Command {
 		(*agentv1.ListAgentsResponse).GetAgents, "no agents",
 		[]string{"AGENT", "POSTURE", "CONTROL", "QUEUED", "FOCUS", "WHY"},
 		func(p *output.Printer, a *agentv1.Agent) []string {
-			return []string{a.GetAgentId(), pbjson.EnumText(a.GetPosture()), pbjson.EnumText(a.GetControl()), output.Number(a.GetLane().GetQueued()),
-				a.GetCurrentWorkItemId(), output.Flexible(a.GetPostureReason())}
+			return []string{
+				a.GetAgentId(), pbjson.EnumText(a.GetPosture()), pbjson.EnumText(a.GetControl()),
+				output.Number(a.GetLane().GetQueued()),
+				a.GetCurrentWorkItemId(), output.Flexible(a.GetPostureReason()),
+			}
 		})
 }
 
@@ -169,10 +185,12 @@ if the turn ends before, it is the first message of the next turn.`,
 	cmd.Flags().StringVar(&priority, "priority", "", "interject, next, normal or background (default normal)")
 	input.EnumChoices[agentv1.Priority](cmd, "priority")
 	cmd.Flags().BoolVar(&now, "interject", false, "Short for --priority interject")
-	cmd.Flags().StringVar(&kind, "kind", "", "operator_prompt, channel_event, webhook_event or callback_event (default: by the role of the credential)")
+	cmd.Flags().StringVar(&kind, "kind", "", "operator_prompt, channel_event, webhook_event or callback_event "+
+		"(default: by the role of the credential)")
 	input.Choices(cmd, "kind", "operator_prompt", "channel_event", "webhook_event", "callback_event")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item that the message is about")
-	cmd.Flags().StringVar(&req.CorrelationId, "correlation", "", "An id of your own that groups messages, such as a thread's")
+	cmd.Flags().StringVar(&req.CorrelationId, "correlation", "", "An id of your own that groups messages, such as a "+
+		"thread's")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId, req.RequestId = args[0], s.RequestID
 		var err error
@@ -207,7 +225,8 @@ func messagesCommand(s *session.Session) *cobra.Command {
 		Use: "messages AGENT", Short: "List an agent's messages", Args: input.Exactly("AGENT"),
 		Example: "  quartet agent messages keeper --state quarantined",
 	}
-	cmd.Flags().StringVar(&state, "state", "", "Only messages in this state: queued, dequeued, processed, interjected, aborted, dropped or quarantined")
+	cmd.Flags().StringVar(&state, "state", "", "Only messages in this state: queued, dequeued, processed, "+
+		"interjected, aborted, dropped or quarantined")
 	input.EnumChoices[agentv1.MessageState](cmd, "state")
 	return session.List(s, cmd, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListMessages,
 		func(args []string) (*agentv1.ListMessagesRequest, error) {
@@ -220,7 +239,10 @@ func messagesCommand(s *session.Session) *cobra.Command {
 		(*agentv1.ListMessagesResponse).GetMessages, "no messages",
 		[]string{"MESSAGE", "STATE", "KIND", "PRIORITY", "QUEUED", "TEXT"},
 		func(p *output.Printer, m *agentv1.Message) []string {
-			return []string{m.GetMessageId(), pbjson.EnumText(m.GetState()), pbjson.EnumText(m.GetKind()), pbjson.EnumText(m.GetPriority()), p.Time(m.GetCreatedAt()), output.Flexible(m.GetText())}
+			return []string{
+				m.GetMessageId(), pbjson.EnumText(m.GetState()), pbjson.EnumText(m.GetKind()),
+				pbjson.EnumText(m.GetPriority()), p.Time(m.GetCreatedAt()), output.Flexible(m.GetText()),
+			}
 		})
 }
 
@@ -237,7 +259,11 @@ func turnsCommand(s *session.Session) *cobra.Command {
 		(*agentv1.ListTurnsResponse).GetTurns, "no turns",
 		[]string{"TURN", "STATE", "END", "ROUNDS", "CHANGES", "ITEM", "STARTED"},
 		func(p *output.Printer, t *agentv1.Turn) []string {
-			return []string{t.GetTurnId(), pbjson.EnumText(t.GetState()), output.Shorten(pbjson.EnumText(t.GetEndReason()), 24), output.Number(t.GetRounds()), output.Number(t.GetMutations()),
-				t.GetBoundWorkItemId(), p.Time(t.GetStartedAt())}
+			return []string{
+				t.GetTurnId(), pbjson.EnumText(t.GetState()),
+				output.Shorten(pbjson.EnumText(t.GetEndReason()), 24), output.Number(t.GetRounds()),
+				output.Number(t.GetMutations()),
+				t.GetBoundWorkItemId(), p.Time(t.GetStartedAt()),
+			}
 		})
 }

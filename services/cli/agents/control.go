@@ -19,11 +19,15 @@ type controlResponse interface{ GetAgent() *agentv1.Agent }
 
 // controlCommand returns the command `quartet agent NAME`, which calls set for its agent with
 // the given --reason.
-func controlCommand(s *session.Session, name, short, long string, set func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse, error)) *cobra.Command {
+func controlCommand(s *session.Session, name, short, long string,
+	set func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse,
+		error),
+) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: name + " AGENT", Short: short, Long: long, Args: input.Exactly("AGENT"),
-		Example: "  quartet agent " + name + " keeper\n  quartet agent " + name + ` keeper --reason "maintenance until noon"`,
+		Example: "  quartet agent " + name + " keeper\n  quartet agent " + name +
+			` keeper --reason "maintenance until noon"`,
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "The reason, for people; agent get shows it")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
@@ -42,7 +46,9 @@ func pauseCommand(s *session.Session) *cobra.Command {
 		`Start no further turns of an agent. Messages and deliveries of triggers and timers
 are still accepted and stay in its lane. An open turn continues until it ends;
 "agent abort" ends it and pauses, "agent stop" also refuses outside events.`,
-		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse, error) {
+		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse,
+			error,
+		) {
 			return c.PauseAgent(ctx, &agentv1.PauseAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
 		})
 }
@@ -52,8 +58,13 @@ func resumeCommand(s *session.Session) *cobra.Command {
 	return controlCommand(s, "resume", "End a pause",
 		`End a pause. This alone starts no turn: queued messages and runnable work items
 do. A stopped agent is started with "agent start".`,
-		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse, error) {
-			return c.ResumeAgent(ctx, &agentv1.ResumeAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
+		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse,
+			error,
+		) {
+			return c.ResumeAgent(ctx, &agentv1.ResumeAgentRequest{
+				AgentId: agentID, RequestId: requestID,
+				Reason: reason,
+			})
 		})
 }
 
@@ -64,7 +75,9 @@ func stopCommand(s *session.Session) *cobra.Command {
 While an agent is stopped, its triggers answer 403 and outside events are refused;
 messages of operators and the results of its tasks are kept in the lane. Its
 commands continue to run.`,
-		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse, error) {
+		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse,
+			error,
+		) {
 			return c.StopAgent(ctx, &agentv1.StopAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
 		})
 }
@@ -74,7 +87,9 @@ func startCommand(s *session.Session) *cobra.Command {
 	return controlCommand(s, "start", "Let a stopped or paused agent continue",
 		`Let a stopped or paused agent continue. This alone starts no turn and repeats no
 command: queued messages and runnable work items start turns.`,
-		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse, error) {
+		func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse,
+			error,
+		) {
 			return c.StartAgent(ctx, &agentv1.StartAgentRequest{AgentId: agentID, RequestId: requestID, Reason: reason})
 		})
 }
@@ -120,7 +135,8 @@ that it had is erased, its home and its records too. The id cannot be used again
 are asked for the id once more, or give --yes. When the command returns, the deletion
 is on disk; it completes in the background, and "agent get" then shows the lifecycle
 "deleted", until it is erased.`,
-		Example: "  quartet agent delete keeper\n  quartet agent delete keeper --yes --revision 4 --reason \"the project ended\"",
+		Example: "  quartet agent delete keeper\n  quartet agent delete keeper --yes --revision 4 --reason \"the " +
+			"project ended\"",
 	}
 	cmd.Flags().Int64Var(&req.ExpectedRevision, "revision", 0, "Only if the agent has this revision")
 	cmd.Flags().StringVar(&req.Reason, "reason", "", "The reason, for people")
@@ -130,7 +146,9 @@ is on disk; it completes in the background, and "agent get" then shows the lifec
 			return req, nil
 		},
 		func(p *output.Printer, resp *agentv1.DeleteAgentResponse) {
-			p.Fields("agent", resp.GetAgent().GetAgentId(), "lifecycle", pbjson.EnumText(resp.GetAgent().GetLifecycle()), "revision", output.Number(resp.GetAgent().GetRevision()))
+			p.Fields("agent", resp.GetAgent().GetAgentId(), "lifecycle",
+				pbjson.EnumText(resp.GetAgent().GetLifecycle()), "revision",
+				output.Number(resp.GetAgent().GetRevision()))
 		})
 	return input.Confirm(s.Mutation(cmd), "deletes agent %s and everything that it has permanently")
 }
@@ -139,7 +157,8 @@ is on disk; it completes in the background, and "agent get" then shows the lifec
 func childrenCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.ListDelegationsRequest{}
 	cmd := &cobra.Command{
-		Use: "children AGENT", Short: "List an agent's delegations to private children, newest first", Args: input.Exactly("AGENT"),
+		Use: "children AGENT", Short: "List an agent's delegations to private children, newest first",
+		Args: input.Exactly("AGENT"),
 		Long: `List an agent's delegations to private children, newest first: all open ones and
 the newest 256 completed ones. Each has the request, the work item it is for, and
 the result. A child is controlled through its task: "task
@@ -161,7 +180,10 @@ ends it.`,
 			if outcome == "" {
 				outcome = pbjson.EnumText(d.GetState())
 			}
-			return []string{d.GetChildAgentId(), d.GetTaskId(), outcome, d.GetParentWorkItemId(), output.Flexible(d.GetLabel()), output.Flexible(d.GetResultSummary())}
+			return []string{
+				d.GetChildAgentId(), d.GetTaskId(), outcome, d.GetParentWorkItemId(),
+				output.Flexible(d.GetLabel()), output.Flexible(d.GetResultSummary()),
+			}
 		})
 }
 

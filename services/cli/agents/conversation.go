@@ -21,7 +21,8 @@ func conversationCommand(s *session.Session) *cobra.Command {
 	var full bool
 	var pages input.Paging
 	cmd := &cobra.Command{
-		Use: "conversation AGENT", Short: "Show what was said to an agent and what it answered", Args: input.Exactly("AGENT"),
+		Use: "conversation AGENT", Short: "Show what was said to an agent and what it answered",
+		Args: input.Exactly("AGENT"),
 		Long: `Show what operators, channels and a supervisor said to an agent and what it
 answered, in chronological order. The first page has the newest part, each further
 page an older one, back to the beginning. With --contains, --since or --until one
@@ -62,8 +63,10 @@ the newest first. "agent rounds" also shows tool calls and their results.`,
 			}
 			for i := len(said) - 1; i >= 0; i-- {
 				u := said[i]
-				about := strings.TrimRight(p.Time(u.GetCreatedAt())+"  "+cmp.Or(u.GetMessageId(), u.GetTurnId())+"  "+u.GetWorkItemId(), " ")
-				p.Printf("%s  %s\n", p.Paint(terminal.Bold, pbjson.EnumText(u.GetSpeaker())), p.Paint(terminal.Dim, about))
+				about := strings.TrimRight(p.Time(u.GetCreatedAt())+"  "+cmp.Or(u.GetMessageId(), u.GetTurnId())+"  "+
+					u.GetWorkItemId(), " ")
+				p.Printf("%s  %s\n", p.Paint(terminal.Bold, pbjson.EnumText(u.GetSpeaker())),
+					p.Paint(terminal.Dim, about))
 				p.Block(roundIndent, u.GetText(), full, 6)
 			}
 			if len(said) == 0 && !resp.GetHistoryRemoved() {

@@ -26,7 +26,8 @@ func ExplainCommand(s *session.Session) *cobra.Command {
 	var limit time.Duration
 	var pages input.Paging
 	cmd := &cobra.Command{
-		Use: "explain AGENT", Short: "Show what the scheduler decides about an agent, and why", Args: input.Exactly("AGENT"),
+		Use: "explain AGENT", Short: "Show what the scheduler decides about an agent, and why",
+		Args: input.Exactly("AGENT"),
 		Long: `Compute from the current facts what the scheduler decides about an agent, and show
 the reasons for the agent and for each of its work items. Nothing is changed.
 
@@ -46,7 +47,9 @@ the events, as decision_recorded.`,
 		if history {
 			return listDecisions(s, cmd, conn, args[0], pages)
 		}
-		resp, err := schedulerv1.NewSchedulerServiceClient(conn).Explain(cmd.Context(), &schedulerv1.ExplainRequest{AgentId: args[0]})
+		resp, err := schedulerv1.NewSchedulerServiceClient(conn).Explain(cmd.Context(), &schedulerv1.ExplainRequest{
+			AgentId: args[0],
+		})
 		if err != nil {
 			return err
 		}
@@ -61,7 +64,9 @@ the events, as decision_recorded.`,
 }
 
 // listDecisions lists the recorded decisions, newest first.
-func listDecisions(s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn, agentID string, pages input.Paging) error {
+func listDecisions(s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn, agentID string,
+	pages input.Paging,
+) error {
 	resp, err := agentv1.NewAgentServiceClient(conn).ListDecisions(cmd.Context(), &agentv1.ListDecisionsRequest{
 		AgentId: agentID, PageSize: pages.Size, PageToken: pages.Token,
 	})
@@ -70,7 +75,8 @@ func listDecisions(s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn
 	}
 	return s.Show(cmd, resp, func(p *output.Printer) {
 		for _, d := range resp.GetDecisions() {
-			writeDecision(p, p.Time(d.GetDecidedAt()), pbjson.EnumText(d.GetAction()), d.GetReason(), d.GetExplanation())
+			writeDecision(p, p.Time(d.GetDecidedAt()), pbjson.EnumText(d.GetAction()), d.GetReason(),
+				d.GetExplanation())
 		}
 		if len(resp.GetDecisions()) == 0 {
 			p.Printf("no decisions\n")
@@ -80,7 +86,9 @@ func listDecisions(s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn
 }
 
 // followDecisions prints the current decision and each one that is recorded later.
-func followDecisions(ctx context.Context, s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn, resp *schedulerv1.ExplainResponse) error {
+func followDecisions(ctx context.Context, s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn,
+	resp *schedulerv1.ExplainResponse,
+) error {
 	p := s.Printer(cmd)
 	if s.JSON() {
 		p.JSONLine(resp)
@@ -90,7 +98,10 @@ func followDecisions(ctx context.Context, s *session.Session, cmd *cobra.Command
 	}
 	return (&events.Follower{
 		Cmd: cmd, Conn: conn,
-		Request: &eventv1.WatchEventsRequest{AgentId: resp.GetAgentId(), Planes: []string{"agent"}, EventTypes: []string{"decision_recorded"}},
+		Request: &eventv1.WatchEventsRequest{
+			AgentId: resp.GetAgentId(), Planes: []string{"agent"},
+			EventTypes: []string{"decision_recorded"},
+		},
 		Receive: func(m *eventv1.WatchEventsResponse) error {
 			d := m.GetEvent().GetPayload().GetFields()["decision"].GetStructValue().GetFields()
 			switch {
@@ -98,7 +109,8 @@ func followDecisions(ctx context.Context, s *session.Session, cmd *cobra.Command
 			case s.JSON():
 				p.JSONLine(m)
 			default:
-				writeDecision(p, p.Time(m.GetEvent().GetCreatedAt()), d["action"].GetStringValue(), d["reason"].GetStringValue(), d["explanation"].GetStringValue())
+				writeDecision(p, p.Time(m.GetEvent().GetCreatedAt()), d["action"].GetStringValue(),
+					d["reason"].GetStringValue(), d["explanation"].GetStringValue())
 			}
 			return p.Err()
 		},
@@ -112,7 +124,8 @@ func writeDecision(p *output.Printer, at, action, reason, explanation string) {
 	if text == "" {
 		text = action + ": " + reason
 	}
-	p.Printf("  %s  %s\n", p.Paint(terminal.Dim, at), paintHead(p, actionColour(action), output.Shorten(text, max(p.Columns()-24, 60))))
+	p.Printf("  %s  %s\n", p.Paint(terminal.Dim, at),
+		paintHead(p, actionColour(action), output.Shorten(text, max(p.Columns()-24, 60))))
 }
 
 // paintHead colours a sentence up to its first colon, or as a whole if it has none.
@@ -132,7 +145,8 @@ func WriteExplanation(p *output.Printer, r *schedulerv1.ExplainResponse) {
 	if sentence == "" {
 		sentence = v.GetReason()
 	}
-	p.Printf("%s %s\n", p.Paint(terminal.Bold, r.GetAgentId()+":"), paintHead(p, actionColour(pbjson.EnumText(v.GetAction())), terminal.Printable(sentence)))
+	p.Printf("%s %s\n", p.Paint(terminal.Bold, r.GetAgentId()+":"),
+		paintHead(p, actionColour(pbjson.EnumText(v.GetAction())), terminal.Printable(sentence)))
 	p.Printf("%s\n", p.Paint(terminal.Dim, verdictCodes(v)))
 	for _, line := range remedy.Commands(sentence, remedy.Values{"AGENT": r.GetAgentId()}) {
 		p.Printf("fix: %s\n", line)
@@ -146,7 +160,8 @@ func WriteExplanation(p *output.Printer, r *schedulerv1.ExplainResponse) {
 		if c.GetChosen() {
 			sign, colour = ">", terminal.Green
 		}
-		p.Printf("%s %s  %s\n", p.Paint(colour, sign), p.Paint(terminal.Bold, output.Shorten(c.GetObjective(), 72)), p.Paint(terminal.Dim, c.GetWorkItemId()))
+		p.Printf("%s %s  %s\n", p.Paint(colour, sign), p.Paint(terminal.Bold, output.Shorten(c.GetObjective(), 72)),
+			p.Paint(terminal.Dim, c.GetWorkItemId()))
 		p.Printf("    %s\n", output.StateWithReason(c.GetSchedulingState(), c.GetReasonCode()))
 		p.Printf("    %s\n", terminal.Printable(c.GetWhy()))
 	}

@@ -25,13 +25,15 @@ func briefsCommand(s *session.Session) *cobra.Command {
 	var kind string
 	var pages input.Paging
 	cmd := &cobra.Command{
-		Use: "briefs AGENT", Short: "List an agent's briefs: acknowledgements, results and failures, newest first", Args: input.Exactly("AGENT"),
+		Use: "briefs AGENT", Short: "List an agent's briefs: acknowledgements, results and failures, newest first",
+		Args: input.Exactly("AGENT"),
 		Long: `List an agent's briefs, newest first. A brief is a short report for operators:
 "ack" when a turn started for a message of yours, "result" with the report of a
 completed work item or the final text of a turn, "failure" when a turn failed and
 is not repeated. -o json prints the full texts; to follow new briefs use
 "events -f --plane agent --type brief_written".`,
-		Example: "  quartet agent briefs keeper\n  quartet agent briefs keeper --kind result --item wi_01h455vb4pex5vsknk084sn02q\n  quartet agent briefs keeper --kind failure -o json",
+		Example: "  quartet agent briefs keeper\n  quartet agent briefs keeper --kind result --item " +
+			"wi_01h455vb4pex5vsknk084sn02q\n  quartet agent briefs keeper --kind failure -o json",
 	}
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only briefs about this work item")
 	cmd.Flags().StringVar(&kind, "kind", "", "Only briefs of this kind: ack, result or failure")
@@ -49,7 +51,10 @@ is not repeated. -o json prints the full texts; to follow new briefs use
 		func(p *output.Printer, resp *agentv1.ListBriefsResponse) {
 			var rows [][]string
 			for _, b := range resp.GetBriefs() {
-				rows = append(rows, []string{pbjson.EnumText(b.GetKind()), p.Time(b.GetCreatedAt()), b.GetWorkItemId(), b.GetTurnId(), output.Flexible(b.GetText())})
+				rows = append(rows, []string{
+					pbjson.EnumText(b.GetKind()), p.Time(b.GetCreatedAt()), b.GetWorkItemId(),
+					b.GetTurnId(), output.Flexible(b.GetText()),
+				})
 			}
 			none := "no briefs"
 			if resp.GetHistoryRemoved() {
@@ -81,7 +86,8 @@ func roundsCommand(s *session.Session) *cobra.Command {
 	var full bool
 	var pages input.Paging
 	cmd := &cobra.Command{
-		Use: "rounds AGENT", Short: "Show the transcript: texts of the model, its tool calls and their results", Args: input.Exactly("AGENT"), Aliases: []string{"transcript"},
+		Use: "rounds AGENT", Short: "Show the transcript: texts of the model, its tool calls and their results",
+		Args: input.Exactly("AGENT"), Aliases: []string{"transcript"},
 		Long: `Show an agent's transcript: for each round the text, the tool calls and their
 results, in chronological order. The first page has the newest rounds, each further
 page older ones, back to the agent's first. Texts are shortened to a few lines
@@ -124,9 +130,11 @@ func writeRound(p *output.Printer, r *agentv1.Round, full bool) {
 		about = append(about, r.GetWorkItemId())
 	}
 	if u := r.GetUsage(); u.GetInputTokens()+u.GetOutputTokens() > 0 {
-		about = append(about, output.Number(u.GetInputTokens())+" tokens in, "+output.Number(u.GetOutputTokens())+" out")
+		about = append(about, output.Number(u.GetInputTokens())+" tokens in, "+output.Number(u.GetOutputTokens())+
+			" out")
 	}
-	p.Printf("%s  %s\n", p.Paint(terminal.Bold, r.GetTurnId()+" round "+output.Number(r.GetIndex()+1)), p.Paint(terminal.Dim, strings.Join(about, "  ")))
+	p.Printf("%s  %s\n", p.Paint(terminal.Bold, r.GetTurnId()+" round "+output.Number(r.GetIndex()+1)),
+		p.Paint(terminal.Dim, strings.Join(about, "  ")))
 	p.Block(roundIndent, r.GetText(), full, 6)
 	if sum := r.GetConversationSummary(); sum != nil {
 		about := "what was said before"
@@ -172,7 +180,8 @@ func writeCall(p *output.Printer, name, note string, arguments *structpb.Struct,
 	if !full && len(arguments.GetFields()) > 0 {
 		note = strings.TrimSpace(output.Shorten(object(arguments, ""), 80) + " " + note)
 	}
-	p.Printf("%s\n", strings.TrimRight(roundIndent+p.Paint(colour, sign+" "+terminal.Printable(name))+" "+p.Paint(terminal.Dim, note), " "))
+	p.Printf("%s\n", strings.TrimRight(roundIndent+p.Paint(colour, sign+" "+terminal.Printable(name))+" "+
+		p.Paint(terminal.Dim, note), " "))
 	if full {
 		p.Block(callIndent, object(arguments, "  "), true, 0)
 	}
@@ -215,9 +224,11 @@ section fits into the budget of tokens: full, compact, truncated or omitted. The
 work item in focus, its plan and its open todos are always included; a budget that
 is too small for them is refused with BASELINE_OVER_BUDGET. --text prints only the
 text, as the model gets it.`,
-		Example: "  quartet agent context keeper\n  quartet agent context keeper --budget 1000\n  quartet agent context keeper --text | less",
+		Example: "  quartet agent context keeper\n  quartet agent context keeper --budget 1000\n  quartet agent " +
+			"context keeper --text | less",
 	}
-	cmd.Flags().Int32Var(&req.BudgetTokens, "budget", 0, "Maximum size of the text in tokens, 512 to 200000; a token is 4 bytes (default 4096)")
+	cmd.Flags().Int32Var(&req.BudgetTokens, "budget", 0, "Maximum size of the text in tokens, 512 to 200000; a token "+
+		"is 4 bytes (default 4096)")
 	cmd.Flags().BoolVar(&text, "text", false, "Print only the text")
 	cmd.RunE = session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.GetContext,
 		func(args []string) (*agentv1.GetContextRequest, error) {
@@ -231,7 +242,11 @@ text, as the model gets it.`,
 				p.Printf("\n")
 				var rows [][]string
 				for _, section := range c.GetSections() {
-					rows = append(rows, []string{terminal.Printable(section.GetName()), pbjson.EnumText(section.GetOutcome()), output.Number(section.GetTokens()), output.Number(section.GetRecords())})
+					rows = append(rows, []string{
+						terminal.Printable(section.GetName()),
+						pbjson.EnumText(section.GetOutcome()), output.Number(section.GetTokens()),
+						output.Number(section.GetRecords()),
+					})
 				}
 				p.Table("no sections", []string{"SECTION", "SHOWN", "TOKENS", "RECORDS"}, rows)
 				p.Printf("\n")
@@ -248,7 +263,8 @@ func toolsCommand(s *session.Session) *cobra.Command {
 		Long: `List the tools that an agent may call; they depend on its profile and on your
 credential. A "*" marks tools that change something. With TOOL, show what a model
 gets to know about it: when to use it, and the JSON Schema of its arguments.`,
-		Example: "  quartet agent tools keeper\n  quartet agent tools keeper CompleteWorkItem\n  quartet agent tools keeper -o json",
+		Example: "  quartet agent tools keeper\n  quartet agent tools keeper CompleteWorkItem\n  quartet agent tools " +
+			"keeper -o json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return input.Exactly("AGENT", "TOOL")(cmd, args)
@@ -257,7 +273,9 @@ gets to know about it: when to use it, and the JSON Schema of its arguments.`,
 		},
 	}
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		resp, err := agentv1.NewAgentServiceClient(conn).ListTools(cmd.Context(), &agentv1.ListToolsRequest{AgentId: args[0]})
+		resp, err := agentv1.NewAgentServiceClient(conn).ListTools(cmd.Context(), &agentv1.ListToolsRequest{
+			AgentId: args[0],
+		})
 		if err != nil {
 			return err
 		}
@@ -265,7 +283,10 @@ gets to know about it: when to use it, and the JSON Schema of its arguments.`,
 			return s.Show(cmd, resp, func(p *output.Printer) {
 				var rows [][]string
 				for _, tool := range resp.GetTools() {
-					rows = append(rows, []string{tool.GetName(), output.Star(tool.GetMutates()), pbjson.EnumText(tool.GetFamily()), output.Flexible(tool.GetDescription())})
+					rows = append(rows, []string{
+						tool.GetName(), output.Star(tool.GetMutates()),
+						pbjson.EnumText(tool.GetFamily()), output.Flexible(tool.GetDescription()),
+					})
 				}
 				p.Table("no tools", []string{"TOOL", "*", "FAMILY", "WHAT"}, rows)
 			})
@@ -273,7 +294,8 @@ gets to know about it: when to use it, and the JSON Schema of its arguments.`,
 		for _, tool := range resp.GetTools() {
 			if strings.EqualFold(tool.GetName(), args[1]) {
 				return s.Show(cmd, tool, func(p *output.Printer) {
-					p.Fields("tool", tool.GetName(), "family", pbjson.EnumText(tool.GetFamily()), "changes", output.Yes(tool.GetMutates()))
+					p.Fields("tool", tool.GetName(), "family", pbjson.EnumText(tool.GetFamily()), "changes",
+						output.Yes(tool.GetMutates()))
 					p.Printf("\n")
 					p.Block("", tool.GetDescription(), true, 0)
 					p.Printf("\n")
@@ -281,7 +303,8 @@ gets to know about it: when to use it, and the JSON Schema of its arguments.`,
 				})
 			}
 		}
-		return fault.NotFound.Newf("agent %q has no tool %q; list them with: quartet agent tools %s", args[0], args[1], args[0])
+		return fault.NotFound.Newf("agent %q has no tool %q; list them with: quartet agent tools %s", args[0], args[1],
+			args[0])
 	})
 	return cmd
 }

@@ -21,7 +21,10 @@ import (
 // Command returns `quartet board`. replay may be nil; the commands that read a log
 // without a server then fail.
 func Command(s *session.Session, replay Replay) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "board", Short: "Boards: steps with dependencies, executed by many workers", Aliases: []string{"boards"}})
+	c := input.Group(&cobra.Command{
+		Use: "board", Short: "Boards: steps with dependencies, executed by many workers",
+		Aliases: []string{"boards"},
+	})
 	c.Long = `A board is a graph of steps. One agent owns it, its orchestrator; the agent's id is
 the session of the board. A step becomes ready when all steps that it needs are
 completed. Workers claim ready steps, one worker per step, execute them and report
@@ -31,7 +34,8 @@ the result. A board is named SESSION/BOARD.`
   quartet worker --pool go --handler ./run-step
   quartet board watch keeper/build`
 	c.AddCommand(applyCommand(s), listCommand(s), showCommand(s), watchCommand(s), inspectCommand(s),
-		endCommand(s, "complete"), endCommand(s, "fail"), endCommand(s, "cancel"), blockCommand(s), reopenCommand(s), stepCommand(s),
+		endCommand(s, "complete"), endCommand(s, "fail"), endCommand(s, "cancel"), blockCommand(s), reopenCommand(s),
+		stepCommand(s),
 		dispatchCommand(s), openCommand(s), closeCommand(s), runsCommand(s), cancelRunCommand(s), workersCommand(s),
 		walCommand(s, replay), replayCommand(s, replay), templateCommand(s), summaryCommand(s))
 	return c
@@ -48,7 +52,9 @@ func boardArg(arg string) (sessionID, boardID string, err error) {
 
 // onBoard returns a RunE as Session.Connected does, for a command whose first argument
 // names a board. do gets the other arguments.
-func onBoard(s *session.Session, do func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, args []string) error) func(*cobra.Command, []string) error {
+func onBoard(s *session.Session, do func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+	args []string) error,
+) func(*cobra.Command, []string) error {
 	return s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		sessionID, boardID, err := boardArg(args[0])
 		if err != nil {
@@ -72,11 +78,15 @@ func listCommand(s *session.Session) *cobra.Command {
 			func(p *output.Printer, resp *boardv1.ListBoardsResponse) {
 				var rows [][]string
 				for _, b := range resp.GetBoards() {
-					rows = append(rows, []string{b.GetBoardId(), pbjson.EnumText(b.GetStatus()), stepCounts(b.GetCounts()), p.Time(b.GetUpdatedAt()), output.Flexible(b.GetTitle())})
+					rows = append(rows, []string{
+						b.GetBoardId(), pbjson.EnumText(b.GetStatus()),
+						stepCounts(b.GetCounts()), p.Time(b.GetUpdatedAt()), output.Flexible(b.GetTitle()),
+					})
 				}
 				p.Table("no boards", []string{"BOARD", "STATUS", "STEPS", "UPDATED", "TITLE"}, rows)
 				if resp.GetTruncated() {
-					p.Printf("\n%d of %d; continue with --offset %d\n", len(rows), resp.GetTotal(), int(req.GetOffset())+len(rows))
+					p.Printf("\n%d of %d; continue with --offset %d\n", len(rows), resp.GetTotal(),
+						int(req.GetOffset())+len(rows))
 				}
 				p.Note(session.Hidden(&req.IncludeTerminal)())
 			}),
@@ -113,13 +123,16 @@ func stepCounts(n *boardv1.StepCounts) string {
 // showCommand returns `quartet board show`.
 func showCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "show SESSION/BOARD", Short: "Draw a board", Args: input.Exactly("SESSION/BOARD"), Aliases: []string{"get"},
+		Use: "show SESSION/BOARD", Short: "Draw a board", Args: input.Exactly("SESSION/BOARD"),
+		Aliases: []string{"get"},
 		Long: `Draw the graph of a board, each step below the steps that it needs:
 
   ✔ completed   ● running   ◐ claimed   ◇ ready   ○ pending
   ! blocked     ✗ failed    – cancelled`,
 		Example: "  quartet board show keeper/build",
-		RunE: onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
+		RunE: onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+			_ []string,
+		) error {
 			resp, err := c.GetBoard(cmd.Context(), &boardv1.GetBoardRequest{SessionId: sessionID, BoardId: boardID})
 			if err != nil {
 				return err
@@ -143,7 +156,8 @@ var stepMarks = map[boardv1.StepStatus]struct{ mark, colour string }{
 
 // drawBoard draws a board: its state, and its graph with a note on each step.
 func drawBoard(p *output.Printer, b *boardv1.Board, now time.Time) {
-	p.Printf("%s  %s  %s  %s\n", p.Paint(terminal.Bold, b.GetSessionId()+"/"+b.GetBoardId()), boardState(p, b), stepCounts(b.GetCounts()),
+	p.Printf("%s  %s  %s  %s\n", p.Paint(terminal.Bold, b.GetSessionId()+"/"+b.GetBoardId()), boardState(p, b),
+		stepCounts(b.GetCounts()),
 		p.Paint(terminal.Dim, fmt.Sprint("revision ", b.GetRevision())))
 	if b.GetTitle() != "" && b.GetTitle() != b.GetBoardId() {
 		p.Printf("%s\n", terminal.Printable(output.Shorten(b.GetTitle(), p.Columns())))
@@ -183,7 +197,8 @@ func drawBoard(p *output.Printer, b *boardv1.Board, now time.Time) {
 		before, after, _ := strings.Cut(gutter, "\x00")
 		pad := max(nameColumns-output.Width(before)-1-output.Width(after)-1-output.Width(s.GetStepId()), 0)
 		status := pbjson.EnumText(s.GetStatus())
-		head := p.Paint(terminal.Dim, before) + p.Paint(m.colour, m.mark) + p.Paint(terminal.Dim, after) + " " + s.GetStepId() + strings.Repeat(" ", pad)
+		head := p.Paint(terminal.Dim, before) + p.Paint(m.colour, m.mark) + p.Paint(terminal.Dim, after) + " " +
+			s.GetStepId() + strings.Repeat(" ", pad)
 		room := p.Columns() - nameColumns - statusColumns - 4
 		line := head + "  " + p.Paint(m.colour, status)
 		if note := terminal.Printable(output.Shorten(joined(needs, stepNote(s, now)), max(room, 20))); note != "" {
@@ -196,8 +211,10 @@ func drawBoard(p *output.Printer, b *boardv1.Board, now time.Time) {
 // boardState returns the status of a board, in its colour, with its reason.
 func boardState(p *output.Printer, b *boardv1.Board) string {
 	colour := map[boardv1.BoardStatus]string{
-		boardv1.BoardStatus_BOARD_STATUS_RUNNING: terminal.Yellow, boardv1.BoardStatus_BOARD_STATUS_BLOCKED: terminal.Violet,
-		boardv1.BoardStatus_BOARD_STATUS_COMPLETED: terminal.Green, boardv1.BoardStatus_BOARD_STATUS_FAILED: terminal.Red,
+		boardv1.BoardStatus_BOARD_STATUS_RUNNING:   terminal.Yellow,
+		boardv1.BoardStatus_BOARD_STATUS_BLOCKED:   terminal.Violet,
+		boardv1.BoardStatus_BOARD_STATUS_COMPLETED: terminal.Green,
+		boardv1.BoardStatus_BOARD_STATUS_FAILED:    terminal.Red,
 	}[b.GetStatus()]
 	text := pbjson.EnumText(b.GetStatus())
 	if b.GetTerminating() {
@@ -225,10 +242,12 @@ func stepNote(s *boardv1.Step, now time.Time) string {
 	}
 	switch s.GetStatus() {
 	case boardv1.StepStatus_STEP_STATUS_CLAIMED, boardv1.StepStatus_STEP_STATUS_RUNNING:
-		return joined(title, "by "+s.GetClaimedByAgentId()+", "+now.Sub(s.GetUpdatedAt().AsTime()).Round(time.Second).String())
+		return joined(title, "by "+s.GetClaimedByAgentId()+", "+now.Sub(s.GetUpdatedAt().AsTime()).Round(time.Second).
+			String())
 	case boardv1.StepStatus_STEP_STATUS_COMPLETED:
 		return joined(title, s.GetResultSummary())
-	case boardv1.StepStatus_STEP_STATUS_BLOCKED, boardv1.StepStatus_STEP_STATUS_FAILED, boardv1.StepStatus_STEP_STATUS_CANCELLED:
+	case boardv1.StepStatus_STEP_STATUS_BLOCKED, boardv1.StepStatus_STEP_STATUS_FAILED,
+		boardv1.StepStatus_STEP_STATUS_CANCELLED:
 		return joined(title, s.GetReason(), s.GetResultSummary())
 	case boardv1.StepStatus_STEP_STATUS_READY:
 		return joined(title, "pool "+s.GetWorkerPoolId(), optional)
@@ -258,7 +277,9 @@ ended, ^C or --timeout. -o json writes each state as a line.`,
 		Example: "  quartet board watch keeper/build",
 	}
 	cmd.Flags().DurationVar(&limit, "timeout", 0, "Stop after this time; 0: never")
-	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
+	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+		_ []string,
+	) error {
 		ctx, cancel := session.WithTimeout(cmd, limit)
 		defer cancel()
 		p := s.Printer(cmd)
@@ -288,12 +309,17 @@ ended, ^C or --timeout. -o json writes each state as a line.`,
 
 // watchWal calls draw, which draws and returns the board, now and after each message of the
 // board's log, until the board has ended.
-func watchWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID string, draw func() (*boardv1.Board, error)) error {
+func watchWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID string,
+	draw func() (*boardv1.Board, error),
+) error {
 	b, err := draw()
 	if err != nil {
 		return err
 	}
-	stream, err := c.FollowWal(ctx, &boardv1.FollowWalRequest{SessionId: sessionID, WalName: b.GetWalName(), AfterWalSeq: b.GetRevision()})
+	stream, err := c.FollowWal(ctx, &boardv1.FollowWalRequest{
+		SessionId: sessionID, WalName: b.GetWalName(),
+		AfterWalSeq: b.GetRevision(),
+	})
 	if err != nil {
 		return err
 	}
@@ -310,5 +336,6 @@ func watchWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID strin
 
 // hasEnded reports whether a board with this status never changes again.
 func hasEnded(s boardv1.BoardStatus) bool {
-	return s == boardv1.BoardStatus_BOARD_STATUS_COMPLETED || s == boardv1.BoardStatus_BOARD_STATUS_FAILED || s == boardv1.BoardStatus_BOARD_STATUS_CANCELLED
+	return s == boardv1.BoardStatus_BOARD_STATUS_COMPLETED || s == boardv1.BoardStatus_BOARD_STATUS_FAILED ||
+		s == boardv1.BoardStatus_BOARD_STATUS_CANCELLED
 }

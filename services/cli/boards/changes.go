@@ -20,7 +20,8 @@ import (
 func applyCommand(s *session.Session) *cobra.Command {
 	var dry, prune bool
 	cmd := &cobra.Command{
-		Use: "apply SESSION FILE", Short: "Create or change a board so that it matches a file", Args: input.Exactly("SESSION", "FILE"),
+		Use: "apply SESSION FILE", Short: "Create or change a board so that it matches a file",
+		Args: input.Exactly("SESSION", "FILE"),
 		Long: `Create the board that a YAML file describes, or change the active board of that
 name so that it matches the file, in one atomic change. Results of steps are kept;
 steps that are not in the file are kept too, unless --prune is given. "-" reads
@@ -61,7 +62,9 @@ stdin.
 
 // apply creates the board of f, or patches the active one at the revision that was
 // read.
-func apply(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID string, f *boardFile, dry, prune bool) error {
+func apply(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID string, f *boardFile, dry,
+	prune bool,
+) error {
 	got, err := c.GetBoard(cmd.Context(), &boardv1.GetBoardRequest{SessionId: sessionID, BoardId: f.Board})
 	missing := errors.Is(err, fault.NotFound)
 	if err != nil && !missing {
@@ -70,11 +73,13 @@ func apply(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient,
 	// A name can be used again after its board has ended.
 	if missing || hasEnded(got.GetBoard().GetStatus()) {
 		if dry {
-			return printLine(s, cmd, fmt.Sprintf("would create %s/%s with %s", sessionID, f.Board, terminal.Count(len(f.Steps), "step", "steps")))
+			return printLine(s, cmd, fmt.Sprintf("would create %s/%s with %s", sessionID, f.Board,
+				terminal.Count(len(f.Steps), "step", "steps")))
 		}
 		resp, err := c.CreateBoard(cmd.Context(), &boardv1.CreateBoardRequest{
-			SessionId: sessionID, RequestId: s.RequestID, BoardId: f.Board, WalName: f.Wal, Title: f.Title, Summary: f.Summary,
-			Steps: f.inputs(), DefaultWorkerPoolId: f.Pool,
+			SessionId: sessionID, RequestId: s.RequestID, BoardId: f.Board, WalName: f.Wal, Title: f.Title,
+			Summary: f.Summary,
+			Steps:   f.inputs(), DefaultWorkerPoolId: f.Pool,
 		})
 		if err != nil {
 			return err
@@ -84,7 +89,10 @@ func apply(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient,
 		})
 	}
 	changes := f.changes(got.GetBoard(), prune)
-	req := &boardv1.UpdateBoardRequest{SessionId: sessionID, RequestId: s.RequestID, BoardId: f.Board, ExpectedRevision: &got.GetBoard().Revision}
+	req := &boardv1.UpdateBoardRequest{
+		SessionId: sessionID, RequestId: s.RequestID, BoardId: f.Board,
+		ExpectedRevision: &got.GetBoard().Revision,
+	}
 	p := output.New(cmd.OutOrStdout())
 	for _, ch := range changes {
 		if !s.JSON() {
@@ -130,13 +138,17 @@ func endCommand(s *session.Session, verb string) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: verb + " SESSION/BOARD", Short: about[0], Args: input.Exactly("SESSION/BOARD"),
-		Long: about[0] + ". An ended board never changes again." + about[1], Example: "  quartet board " + verb + " keeper/build --reason \"as agreed\"",
+		Long: about[0] + ". An ended board never changes again." + about[1], Example: "  quartet board " + verb +
+			" keeper/build --reason \"as agreed\"",
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "The reason, for people")
-	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
+	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+		_ []string,
+	) error {
 		done := func(b *boardv1.Board, late []string) func(*output.Printer) {
 			return func(p *output.Printer) {
-				p.Printf("%s/%s %s: %s\n", sessionID, boardID, pbjson.EnumText(b.GetStatus()), stepCounts(b.GetCounts()))
+				p.Printf("%s/%s %s: %s\n", sessionID, boardID, pbjson.EnumText(b.GetStatus()),
+					stepCounts(b.GetCounts()))
 				for _, run := range late {
 					p.Printf("%s did not stop in time\n", run)
 				}
@@ -144,19 +156,28 @@ func endCommand(s *session.Session, verb string) *cobra.Command {
 		}
 		switch verb {
 		case "complete":
-			resp, err := c.CompleteBoard(cmd.Context(), &boardv1.CompleteBoardRequest{SessionId: sessionID, BoardId: boardID, RequestId: s.RequestID, Reason: reason})
+			resp, err := c.CompleteBoard(cmd.Context(), &boardv1.CompleteBoardRequest{
+				SessionId: sessionID,
+				BoardId:   boardID, RequestId: s.RequestID, Reason: reason,
+			})
 			if err != nil {
 				return err
 			}
 			return s.Show(cmd, resp, done(resp.GetBoard(), nil))
 		case "fail":
-			resp, err := c.FailBoard(cmd.Context(), &boardv1.FailBoardRequest{SessionId: sessionID, BoardId: boardID, RequestId: s.RequestID, Reason: reason})
+			resp, err := c.FailBoard(cmd.Context(), &boardv1.FailBoardRequest{
+				SessionId: sessionID, BoardId: boardID,
+				RequestId: s.RequestID, Reason: reason,
+			})
 			if err != nil {
 				return err
 			}
 			return s.Show(cmd, resp, done(resp.GetBoard(), resp.GetTimedOutRunIds()))
 		}
-		resp, err := c.CancelBoard(cmd.Context(), &boardv1.CancelBoardRequest{SessionId: sessionID, BoardId: boardID, RequestId: s.RequestID, Reason: reason})
+		resp, err := c.CancelBoard(cmd.Context(), &boardv1.CancelBoardRequest{
+			SessionId: sessionID, BoardId: boardID,
+			RequestId: s.RequestID, Reason: reason,
+		})
 		if err != nil {
 			return err
 		}
@@ -166,7 +187,9 @@ func endCommand(s *session.Session, verb string) *cobra.Command {
 }
 
 // patch applies one operation to a board.
-func patch(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, op *boardv1.Operation) error {
+func patch(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+	op *boardv1.Operation,
+) error {
 	resp, err := c.UpdateBoard(cmd.Context(), &boardv1.UpdateBoardRequest{
 		SessionId: sessionID, BoardId: boardID, RequestId: s.RequestID, Operations: []*boardv1.Operation{op},
 	})
@@ -174,7 +197,8 @@ func patch(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient,
 		return err
 	}
 	return s.Show(cmd, resp, func(p *output.Printer) {
-		p.Printf("%s/%s %s: %s\n", sessionID, boardID, pbjson.EnumText(resp.GetBoard().GetStatus()), stepCounts(resp.GetBoard().GetCounts()))
+		p.Printf("%s/%s %s: %s\n", sessionID, boardID, pbjson.EnumText(resp.GetBoard().GetStatus()),
+			stepCounts(resp.GetBoard().GetCounts()))
 	})
 }
 
@@ -182,12 +206,16 @@ func patch(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient,
 func blockCommand(s *session.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use: "block SESSION/BOARD", Short: "Block a board: no further steps are dispatched or claimed", Args: input.Exactly("SESSION/BOARD"),
+		Use: "block SESSION/BOARD", Short: "Block a board: no further steps are dispatched or claimed",
+		Args:    input.Exactly("SESSION/BOARD"),
 		Example: "  quartet board block keeper/build --reason \"the freeze\"",
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "The reason, for people (required)")
-	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
-		return patch(s, cmd, c, sessionID, boardID, &boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_BLOCK_BOARD, Reason: reason})
+	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+		_ []string,
+	) error {
+		return patch(s, cmd, c, sessionID, boardID,
+			&boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_BLOCK_BOARD, Reason: reason})
 	})
 	return s.Mutation(cmd)
 }
@@ -196,12 +224,16 @@ func blockCommand(s *session.Session) *cobra.Command {
 func reopenCommand(s *session.Session) *cobra.Command {
 	var step, reason string
 	cmd := &cobra.Command{
-		Use: "reopen SESSION/BOARD", Short: "Reopen a blocked board, or a blocked or failed step", Args: input.Exactly("SESSION/BOARD"),
-		Example: "  quartet board reopen keeper/build\n  quartet board reopen keeper/build --step test --reason \"the disk was full\"",
+		Use: "reopen SESSION/BOARD", Short: "Reopen a blocked board, or a blocked or failed step",
+		Args: input.Exactly("SESSION/BOARD"),
+		Example: "  quartet board reopen keeper/build\n  quartet board reopen keeper/build --step test --reason " +
+			"\"the disk was full\"",
 	}
 	cmd.Flags().StringVar(&step, "step", "", "The step to reopen (default: the board)")
 	cmd.Flags().StringVar(&reason, "reason", "", "The reason, for people")
-	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
+	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+		_ []string,
+	) error {
 		op := &boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_REOPEN_BOARD, Reason: reason}
 		if step != "" {
 			op.Op, op.StepId = boardv1.OperationKind_OPERATION_KIND_REOPEN_STEP, step
@@ -216,7 +248,8 @@ func stepCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.UpdateStepRequest{}
 	var status, result string
 	cmd := &cobra.Command{
-		Use: "step SESSION/BOARD STEP STATUS", Short: "Set the status of a step, as the orchestrator", Args: input.Exactly("SESSION/BOARD", "STEP", "STATUS"),
+		Use: "step SESSION/BOARD STEP STATUS", Short: "Set the status of a step, as the orchestrator",
+		Args: input.Exactly("SESSION/BOARD", "STEP", "STATUS"),
 		Long: `Set the status of a step without a worker. An orchestrator may set a pending or
 ready step to blocked, failed or cancelled, a ready one to completed, a claimed or
 running one to blocked, completed or failed, and a blocked or failed one to
@@ -225,8 +258,11 @@ pending.`,
 	}
 	cmd.Flags().StringVar(&result, "result", "", "The result of the step")
 	cmd.Flags().StringVar(&req.Reason, "reason", "", "The reason, for people")
-	cmd.Flags().StringSliceVar(&req.ArtifactIds, "artifact", nil, "Id of an artifact that the step produced; may be repeated")
-	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, args []string) error {
+	cmd.Flags().StringSliceVar(&req.ArtifactIds, "artifact", nil, "Id of an artifact that the step produced; may be "+
+		"repeated")
+	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+		args []string,
+	) error {
 		status = args[1]
 		var err error
 		if req.Status, err = input.Enum[boardv1.StepStatus]("status", status); err != nil {

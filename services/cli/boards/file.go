@@ -71,7 +71,8 @@ func (f *boardFile) inputs() []*boardv1.StepInput {
 // input returns the step as CreateBoard and UpdateBoard take it.
 func (s stepFile) input() *boardv1.StepInput {
 	return &boardv1.StepInput{
-		StepId: s.ID, Title: s.Title, Summary: s.Summary, DependsOnStepIds: s.Needs, Required: s.Required, WorkerPoolId: s.Pool,
+		StepId: s.ID, Title: s.Title, Summary: s.Summary, DependsOnStepIds: s.Needs, Required: s.Required,
+		WorkerPoolId: s.Pool,
 	}
 }
 
@@ -91,7 +92,9 @@ func (f *boardFile) changes(b *boardv1.Board, prune bool) []change {
 	var out []change
 	if f.Title != b.GetTitle() || f.Summary != b.GetSummary() {
 		out = append(out, change{&boardv1.Operation{
-			Op: boardv1.OperationKind_OPERATION_KIND_UPDATE_TASK, Task: &boardv1.UpdateTask{Title: &f.Title, Summary: &f.Summary},
+			Op: boardv1.OperationKind_OPERATION_KIND_UPDATE_TASK, Task: &boardv1.UpdateTask{
+				Title: &f.Title, Summary: &f.Summary,
+			},
 		}, "~ the board: title and summary"})
 	}
 	existing := map[string]*boardv1.Step{}
@@ -104,7 +107,10 @@ func (f *boardFile) changes(b *boardv1.Board, prune bool) []change {
 		named[s.ID] = true
 		old := existing[s.ID]
 		if old == nil {
-			out = append(out, change{&boardv1.Operation{Op: boardv1.OperationKind_OPERATION_KIND_ADD_STEP, Step: s.input()}, "+ " + s.ID})
+			out = append(out, change{&boardv1.Operation{
+				Op:   boardv1.OperationKind_OPERATION_KIND_ADD_STEP,
+				Step: s.input(),
+			}, "+ " + s.ID})
 			continue
 		}
 		if fields, names := s.fields(old, f.Pool); names != "" {
@@ -120,7 +126,8 @@ func (f *boardFile) changes(b *boardv1.Board, prune bool) []change {
 	for _, s := range slices.Backward(sortByNeeds(b.GetSteps())) {
 		if !named[s.GetStepId()] {
 			out = append(out, change{&boardv1.Operation{
-				Op: boardv1.OperationKind_OPERATION_KIND_DELETE_STEP, StepId: s.GetStepId(), Reason: "not in the applied file",
+				Op: boardv1.OperationKind_OPERATION_KIND_DELETE_STEP, StepId: s.GetStepId(),
+				Reason: "not in the applied file",
 			}, "- " + s.GetStepId()})
 		}
 	}
@@ -175,8 +182,8 @@ func (f *boardFile) sortedSteps() []stepFile {
 	return topological(f.Steps, nodes)
 }
 
-// sortByNeeds returns the steps in an order in which each is after the steps that it needs, and otherwise as near to them as possible.
-// Needs that are not among the steps are ignored, and the steps of a cycle are last.
+// sortByNeeds returns the steps in an order in which each is after the steps that it needs, and otherwise as near to
+// them as possible. Needs that are not among the steps are ignored, and the steps of a cycle are last.
 func sortByNeeds(steps []*boardv1.Step) []*boardv1.Step {
 	nodes := make([]node, len(steps))
 	for i, s := range steps {

@@ -57,13 +57,20 @@ func TestBoardFileChanges(t *testing.T) {
 		return lines
 	}
 	fresh := &boardv1.Board{Title: "Build it"}
-	require.Equal(t, []string{"+ fetch", "+ vet", "+ test", "+ release"}, texts(f.changes(fresh, true)), "each after the steps that it needs")
+	require.Equal(t, []string{"+ fetch", "+ vet", "+ test", "+ release"}, texts(f.changes(fresh, true)),
+		"each after the steps that it needs")
 
 	existing := &boardv1.Board{Title: "Build it", Steps: []*boardv1.Step{
 		{StepId: "fetch", Title: "fetch", Required: true, WorkerPoolId: "go"},
 		{StepId: "vet", Title: "vet", DependsOnStepIds: []string{"fetch"}, WorkerPoolId: "go"},
-		{StepId: "test", Title: "Run the tests", DependsOnStepIds: []string{"fetch"}, Required: true, WorkerPoolId: "slow"},
-		{StepId: "release", Title: "release", DependsOnStepIds: []string{"test", "vet"}, Required: true, WorkerPoolId: "go"},
+		{
+			StepId: "test", Title: "Run the tests", DependsOnStepIds: []string{"fetch"}, Required: true,
+			WorkerPoolId: "slow",
+		},
+		{
+			StepId: "release", Title: "release", DependsOnStepIds: []string{"test", "vet"}, Required: true,
+			WorkerPoolId: "go",
+		},
 	}}
 	require.Empty(t, f.changes(existing, true), "applying the file again changes nothing")
 

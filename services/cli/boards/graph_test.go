@@ -29,13 +29,24 @@ o a
 └─o b
   └─o c
 `},
-		"a diamond": {[]node{{"release", []string{"vet", "build"}}, {id: "fetch"}, {"vet", []string{"fetch"}}, {"build", []string{"fetch"}}}, `
+		"a diamond": {[]node{
+			{"release", []string{"vet", "build"}},
+			{id: "fetch"},
+			{"vet", []string{"fetch"}},
+			{"build", []string{"fetch"}},
+		}, `
 o fetch
 ├─o vet
 └─│─o build
   └─┴─o release
 `},
-		"an edge behind a lane": {[]node{{id: "a"}, {id: "b"}, {"c", []string{"a"}}, {"d", []string{"b"}}, {"e", []string{"c", "a"}}}, `
+		"an edge behind a lane": {[]node{
+			{id: "a"},
+			{id: "b"},
+			{"c", []string{"a"}},
+			{"d", []string{"b"}},
+			{"e", []string{"c", "a"}},
+		}, `
 o a
 ├─o c
 └─┴─o e
@@ -75,7 +86,8 @@ func TestRandomGraphs(t *testing.T) {
 			require.False(t, above[n.id])
 			above[n.id] = true
 			require.Equal(t, 1, strings.Count(l.gutter, "\x00"))
-			require.Equal(t, len(n.needs), strings.Count(l.gutter, "├")+strings.Count(l.gutter, "└")+strings.Count(l.gutter, "┼")+strings.Count(l.gutter, "┴"))
+			require.Equal(t, len(n.needs), strings.Count(l.gutter, "├")+strings.Count(l.gutter, "└")+
+				strings.Count(l.gutter, "┼")+strings.Count(l.gutter, "┴"))
 		}
 	})
 }

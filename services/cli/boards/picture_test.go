@@ -19,10 +19,16 @@ func TestBoardWithTooManyEdges(t *testing.T) {
 	for i := range 40 {
 		id := fmt.Sprintf("step-%d", i)
 		all = append(all, id)
-		b.Steps = append(b.Steps, &boardv1.Step{StepId: id, Required: true, Status: boardv1.StepStatus_STEP_STATUS_READY})
+		b.Steps = append(b.Steps, &boardv1.Step{
+			StepId: id, Required: true,
+			Status: boardv1.StepStatus_STEP_STATUS_READY,
+		})
 	}
 	for i := range 2 {
-		b.Steps = append(b.Steps, &boardv1.Step{StepId: fmt.Sprintf("last-%d", i), Required: true, DependsOnStepIds: all, Status: boardv1.StepStatus_STEP_STATUS_PENDING})
+		b.Steps = append(b.Steps, &boardv1.Step{
+			StepId: fmt.Sprintf("last-%d", i), Required: true,
+			DependsOnStepIds: all, Status: boardv1.StepStatus_STEP_STATUS_PENDING,
+		})
 	}
 	var out strings.Builder
 	drawBoard(output.New(&out), b, time.Now())

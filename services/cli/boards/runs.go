@@ -21,12 +21,14 @@ func dispatchCommand(s *session.Session) *cobra.Command {
 	var steps []string
 	var timeout, wait string
 	cmd := &cobra.Command{
-		Use: "dispatch SESSION/BOARD", Short: "Start one run of a worker for one step", Args: input.Exactly("SESSION/BOARD"),
+		Use: "dispatch SESSION/BOARD", Short: "Start one run of a worker for one step",
+		Args: input.Exactly("SESSION/BOARD"),
 		Long: `Start one run of a worker. It claims a ready step of the pool, or one that --step
 names, and executes it. If no worker of the pool is free, the command fails with
 WORKER_POOL_BUSY; nothing is queued. --wait waits for the end, at most 55s;
 "quartet board runs" shows the result later.`,
-		Example: "  quartet board dispatch keeper/build --pool go --wait 30s\n  quartet board dispatch keeper/build --step test -i \"TestUpload is flaky\"",
+		Example: "  quartet board dispatch keeper/build --pool go --wait 30s\n  quartet board dispatch keeper/build " +
+			"--step test -i \"TestUpload is flaky\"",
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&req.WorkerPoolId, "pool", "", "The pool (default: the board's)")
@@ -35,7 +37,9 @@ WORKER_POOL_BUSY; nothing is queued. --wait waits for the end, at most 55s;
 	fl.StringVarP(&req.Instruction, "instruction", "i", "", "Text for the worker")
 	fl.StringVar(&timeout, "timeout", "", "Stop the run after this duration, such as 30m (default 1h)")
 	fl.StringVar(&wait, "wait", "", "Wait this long for its end (default: do not wait)")
-	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
+	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+		_ []string,
+	) error {
 		req.SessionId, req.BoardId, req.RequestId, req.AllowedStepIds = sessionID, boardID, s.RequestID, stepList(steps)
 		var err error
 		if req.Timeout, err = input.Duration("timeout", timeout); err != nil {
@@ -88,7 +92,8 @@ func openCommand(s *session.Session) *cobra.Command {
 	var steps []string
 	var timeout string
 	cmd := &cobra.Command{
-		Use: "open SESSION/BOARD POOL", Short: "Let the workers of a pool claim steps until closed", Args: input.Exactly("SESSION/BOARD", "POOL"),
+		Use: "open SESSION/BOARD POOL", Short: "Let the workers of a pool claim steps until closed",
+		Args: input.Exactly("SESSION/BOARD", "POOL"),
 		Long: `Open a standing dispatch: each free worker of the pool claims the next ready step,
 in a run of its own, until "quartet board close". Without a dispatch no worker
 claims a step. A run that takes longer than --step-timeout is stopped, and its step
@@ -98,9 +103,13 @@ fails with the reason worker_timeout.`,
 	cmd.Flags().Int32Var(&req.MaxParallel, "parallel", 0, "Maximum number of steps at once (default 1000)")
 	cmd.Flags().StringSliceVar(&steps, "step", nil, "Only this step; may be repeated")
 	cmd.Flags().StringVarP(&req.Instruction, "instruction", "i", "", "Text for the workers")
-	cmd.Flags().StringVar(&timeout, "step-timeout", "", "Stop each run after this duration, such as 30m; at most 24h (default 1h)")
-	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, args []string) error {
-		req.SessionId, req.BoardId, req.RequestId, req.WorkerPoolId, req.AllowedStepIds = sessionID, boardID, s.RequestID, args[0], stepList(steps)
+	cmd.Flags().StringVar(&timeout, "step-timeout", "", "Stop each run after this duration, such as 30m; at most 24h "+
+		"(default 1h)")
+	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+		args []string,
+	) error {
+		req.SessionId, req.BoardId, req.RequestId, req.WorkerPoolId, req.AllowedStepIds = sessionID, boardID,
+			s.RequestID, args[0], stepList(steps)
 		var err error
 		if req.StepTimeout, err = input.Duration("step-timeout", timeout); err != nil {
 			return err
@@ -112,7 +121,8 @@ fails with the reason worker_timeout.`,
 		return s.Show(cmd, resp, func(p *output.Printer) {
 			d := resp.GetDispatch()
 			p.Printf("%s: pool %s claims up to %s at once; end it with: quartet board close %s/%s %s\n",
-				d.GetDispatchId(), d.GetWorkerPoolId(), terminal.Count(d.GetMaxParallel(), "step", "steps"), sessionID, boardID, d.GetDispatchId())
+				d.GetDispatchId(), d.GetWorkerPoolId(), terminal.Count(d.GetMaxParallel(), "step", "steps"), sessionID,
+				boardID, d.GetDispatchId())
 		})
 	})
 	return s.Mutation(cmd)
@@ -121,10 +131,13 @@ fails with the reason worker_timeout.`,
 // closeCommand returns `quartet board close`.
 func closeCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "close SESSION/BOARD DISPATCH", Short: "Close a standing dispatch; its runs continue", Args: input.Exactly("SESSION/BOARD", "DISPATCH"),
+		Use: "close SESSION/BOARD DISPATCH", Short: "Close a standing dispatch; its runs continue",
+		Args:    input.Exactly("SESSION/BOARD", "DISPATCH"),
 		Example: "  quartet board close keeper/build dsp_01h455vb4pex5vsknk084sn02q",
 	}
-	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, args []string) error {
+	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+		args []string,
+	) error {
 		resp, err := c.CloseStandingDispatch(cmd.Context(), &boardv1.CloseStandingDispatchRequest{
 			SessionId: sessionID, BoardId: boardID, RequestId: s.RequestID, DispatchId: args[0],
 		})
@@ -132,7 +145,8 @@ func closeCommand(s *session.Session) *cobra.Command {
 			return err
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
-			p.Printf("%s closed, %s\n", resp.GetDispatch().GetDispatchId(), terminal.Count(resp.GetDispatch().GetRunning(), "run continues", "runs continue"))
+			p.Printf("%s closed, %s\n", resp.GetDispatch().GetDispatchId(),
+				terminal.Count(resp.GetDispatch().GetRunning(), "run continues", "runs continue"))
 		})
 	})
 	return s.Mutation(cmd)
@@ -147,7 +161,9 @@ func runsCommand(s *session.Session) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&req.RunningOnly, "running", false, "Only running ones")
 	cmd.Flags().Int32Var(&req.Limit, "limit", 0, "Maximum number of runs (default 50)")
-	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
+	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+		_ []string,
+	) error {
 		req.SessionId, req.BoardId = sessionID, boardID
 		resp, err := c.ListWorkerRuns(cmd.Context(), req)
 		if err != nil {
@@ -170,7 +186,11 @@ func writeRuns(p *output.Printer, runs []*boardv1.WorkerRun) {
 		if r.GetStepStatus() != boardv1.StepStatus_STEP_STATUS_UNSPECIFIED {
 			status = pbjson.EnumText(r.GetStepStatus())
 		}
-		rows = append(rows, []string{r.GetRunId(), pbjson.EnumText(r.GetStatus()), r.GetWorkerId(), step, status, p.Time(r.GetDispatchedAt()), output.Flexible(joined(r.GetStepResultSummary(), pbjson.EnumText(r.GetEndReason())))})
+		rows = append(rows, []string{
+			r.GetRunId(), pbjson.EnumText(r.GetStatus()), r.GetWorkerId(), step, status,
+			p.Time(r.GetDispatchedAt()),
+			output.Flexible(joined(r.GetStepResultSummary(), pbjson.EnumText(r.GetEndReason()))),
+		})
 	}
 	p.Table("no runs", []string{"RUN", "STATUS", "WORKER", "STEP", "STEP STATUS", "DISPATCHED", "RESULT"}, rows)
 }
@@ -178,11 +198,17 @@ func writeRuns(p *output.Printer, runs []*boardv1.WorkerRun) {
 // cancelRunCommand returns `quartet board cancel-run`.
 func cancelRunCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cancel-run SESSION/BOARD RUN", Short: "Stop one worker's run", Args: input.Exactly("SESSION/BOARD", "RUN"),
+		Use: "cancel-run SESSION/BOARD RUN", Short: "Stop one worker's run",
+		Args:    input.Exactly("SESSION/BOARD", "RUN"),
 		Example: "  quartet board cancel-run keeper/build run_01h455vb4pex5vsknk084sn02q",
 	}
-	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, args []string) error {
-		resp, err := c.CancelWorkerRun(cmd.Context(), &boardv1.CancelWorkerRunRequest{SessionId: sessionID, BoardId: boardID, RequestId: s.RequestID, RunId: args[0]})
+	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+		args []string,
+	) error {
+		resp, err := c.CancelWorkerRun(cmd.Context(), &boardv1.CancelWorkerRunRequest{
+			SessionId: sessionID,
+			BoardId:   boardID, RequestId: s.RequestID, RunId: args[0],
+		})
 		if err != nil {
 			return err
 		}
@@ -195,7 +221,8 @@ func cancelRunCommand(s *session.Session) *cobra.Command {
 func workersCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.ListWorkersRequest{}
 	cmd := &cobra.Command{
-		Use: "workers", Short: "List the workers that are connected", Args: input.None, Example: "  quartet board workers --pool go",
+		Use: "workers", Short: "List the workers that are connected", Args: input.None,
+		Example: "  quartet board workers --pool go",
 		RunE: session.Call(s, boardv1.NewBoardServiceClient, boardv1.BoardServiceClient.ListWorkers,
 			func(_ []string) (*boardv1.ListWorkersRequest, error) {
 				return req, nil
@@ -204,7 +231,8 @@ func workersCommand(s *session.Session) *cobra.Command {
 				var rows [][]string
 				for _, w := range resp.GetWorkers() {
 					rows = append(rows, []string{
-						w.GetWorkerId(), strings.Join(w.GetWorkerPoolIds(), ","), fmt.Sprintf("%d of %d", len(w.GetRunIds()), w.GetCapacity()), p.Time(w.GetConnectedAt()),
+						w.GetWorkerId(), strings.Join(w.GetWorkerPoolIds(), ","),
+						fmt.Sprintf("%d of %d", len(w.GetRunIds()), w.GetCapacity()), p.Time(w.GetConnectedAt()),
 					})
 				}
 				p.Table("no workers are connected", []string{"WORKER", "POOLS", "BUSY", "SINCE"}, rows)
@@ -218,12 +246,15 @@ func workersCommand(s *session.Session) *cobra.Command {
 func inspectCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.InspectBoardRequest{}
 	cmd := &cobra.Command{
-		Use: "inspect SESSION/BOARD", Short: "Show the history of a board: its runs, dispatches and newest log lines", Args: input.Exactly("SESSION/BOARD"),
+		Use: "inspect SESSION/BOARD", Short: "Show the history of a board: its runs, dispatches and newest log lines",
+		Args:    input.Exactly("SESSION/BOARD"),
 		Example: "  quartet board inspect keeper/build --lines 20",
 	}
 	cmd.Flags().Int32Var(&req.Timeline, "lines", 0, "Number of the newest lines of its log (default 50)")
 	cmd.Flags().StringVar(&req.WalName, "wal", "", "The name of the log, if several boards of this name have ended")
-	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
+	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string,
+		_ []string,
+	) error {
 		req.SessionId, req.BoardId = sessionID, boardID
 		resp, err := c.InspectBoard(cmd.Context(), req)
 		if err != nil {
@@ -239,7 +270,8 @@ func inspectCommand(s *session.Session) *cobra.Command {
 				}
 			}
 			for _, d := range resp.GetDispatches() {
-				p.Printf("%s: pool %s, up to %d at once, %d running\n", d.GetDispatchId(), d.GetWorkerPoolId(), d.GetMaxParallel(), d.GetRunning())
+				p.Printf("%s: pool %s, up to %d at once, %d running\n", d.GetDispatchId(), d.GetWorkerPoolId(),
+					d.GetMaxParallel(), d.GetRunning())
 			}
 			p.Printf("\n%s\n", p.Paint(terminal.Bold, "TIMELINE"))
 			for _, line := range resp.GetTimeline() {
@@ -253,7 +285,8 @@ func inspectCommand(s *session.Session) *cobra.Command {
 // templateCommand returns `quartet board template`.
 func templateCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "template", Short: "Show a guide to writing a board", Args: input.None, Example: "  quartet board template",
+		Use: "template", Short: "Show a guide to writing a board", Args: input.None,
+		Example: "  quartet board template",
 		RunE: session.Call(s, boardv1.NewBoardServiceClient, boardv1.BoardServiceClient.GetTemplate,
 			func(_ []string) (*boardv1.GetTemplateRequest, error) {
 				return &boardv1.GetTemplateRequest{}, nil
@@ -268,7 +301,8 @@ func templateCommand(s *session.Session) *cobra.Command {
 func summaryCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.GetSummaryRequest{}
 	cmd := &cobra.Command{
-		Use: "summary SESSION", Short: "Show the summary of a session's boards that is part of a model's context", Args: input.Exactly("SESSION"), Example: "  quartet board summary keeper --budget 600",
+		Use: "summary SESSION", Short: "Show the summary of a session's boards that is part of a model's context",
+		Args: input.Exactly("SESSION"), Example: "  quartet board summary keeper --budget 600",
 		RunE: session.Call(s, boardv1.NewBoardServiceClient, boardv1.BoardServiceClient.GetSummary,
 			func(args []string) (*boardv1.GetSummaryRequest, error) {
 				req.SessionId = args[0]

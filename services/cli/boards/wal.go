@@ -47,7 +47,8 @@ func walCommand(s *session.Session, replay Replay) *cobra.Command {
 func listWals(s *session.Session) *cobra.Command {
 	req := &boardv1.ListWalsRequest{}
 	cmd := &cobra.Command{
-		Use: "list SESSION", Short: "List a session's logs", Args: input.Exactly("SESSION"), Aliases: []string{"ls"}, Example: "  quartet board wal list keeper",
+		Use: "list SESSION", Short: "List a session's logs", Args: input.Exactly("SESSION"), Aliases: []string{"ls"},
+		Example: "  quartet board wal list keeper",
 	}
 	return session.List(s, cmd, boardv1.NewBoardServiceClient, boardv1.BoardServiceClient.ListWals,
 		func(args []string) (*boardv1.ListWalsRequest, error) {
@@ -57,7 +58,10 @@ func listWals(s *session.Session) *cobra.Command {
 		(*boardv1.ListWalsResponse).GetWals, "no boards",
 		[]string{"WAL", "BOARD", "STATUS", "LINES", "PATH"},
 		func(p *output.Printer, w *boardv1.Wal) []string {
-			return []string{w.GetWalName(), w.GetBoardId(), pbjson.EnumText(w.GetStatus()), fmt.Sprint(w.GetLastWalSeq()), w.GetWalPath()}
+			return []string{
+				w.GetWalName(), w.GetBoardId(), pbjson.EnumText(w.GetStatus()),
+				fmt.Sprint(w.GetLastWalSeq()), w.GetWalPath(),
+			}
 		})
 }
 
@@ -70,7 +74,8 @@ func readWal(s *session.Session) *cobra.Command {
 		Use: "read SESSION WAL", Short: "Write a log to stdout unchanged", Args: input.Exactly("SESSION", "WAL"),
 		Long: `Write a board's log to stdout: JSON Lines, a line per event. With --follow, wait for
 further lines until the board has ended, ^C or --timeout.`,
-		Example: "  quartet board wal read keeper build > build.wal.jsonl\n  quartet board wal read keeper build --follow",
+		Example: "  quartet board wal read keeper build > build.wal.jsonl\n  quartet board wal read keeper build " +
+			"--follow",
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Wait for further lines")
 	cmd.Flags().Int64Var(&after, "after", 0, "Only the lines after this wal_seq")
@@ -83,7 +88,10 @@ further lines until the board has ended, ^C or --timeout.`,
 		}
 		ctx, cancel := session.WithTimeout(cmd, limit)
 		defer cancel()
-		stream, err := c.FollowWal(ctx, &boardv1.FollowWalRequest{SessionId: args[0], WalName: args[1], AfterWalSeq: after})
+		stream, err := c.FollowWal(ctx, &boardv1.FollowWalRequest{
+			SessionId: args[0], WalName: args[1],
+			AfterWalSeq: after,
+		})
 		if err != nil {
 			return err
 		}
@@ -101,9 +109,14 @@ further lines until the board has ended, ^C or --timeout.`,
 
 // copyWal writes the lines of a log after the line number after to w, and returns the number
 // of the last line written; after if there was none.
-func copyWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID, wal string, after int64, w io.Writer) (int64, error) {
+func copyWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID, wal string, after int64, w io.Writer) (int64,
+	error,
+) {
 	for {
-		resp, err := c.ReadWal(ctx, &boardv1.ReadWalRequest{SessionId: sessionID, WalName: wal, AfterWalSeq: after, Limit: 2000})
+		resp, err := c.ReadWal(ctx, &boardv1.ReadWalRequest{
+			SessionId: sessionID, WalName: wal, AfterWalSeq: after,
+			Limit: 2000,
+		})
 		if err != nil {
 			return after, err
 		}
@@ -124,7 +137,8 @@ func syncCommand(s *session.Session, replay Replay) *cobra.Command {
 	var follow bool
 	var limit time.Duration
 	cmd := &cobra.Command{
-		Use: "sync SESSION DIR", Short: "Keep copies of a session's logs in a directory", Args: input.Exactly("SESSION", "DIR"),
+		Use: "sync SESSION DIR", Short: "Keep copies of a session's logs in a directory",
+		Args: input.Exactly("SESSION", "DIR"),
 		Long: `Bring DIR/SESSION/<wal>.wal.jsonl up to date for every board of the session. The
 lines of an existing copy are checked and kept, and an incomplete last line is written
 again. New lines are added only if they continue the chain of hashes of those that are
@@ -200,7 +214,8 @@ after them.`,
 			return s.Show(cmd, shown, func(p *output.Printer) {
 				p.Printf("%s, each follows from the one before\n", terminal.Count(wal.Lines, "line", "lines"))
 				if wal.Torn > 0 {
-					p.Printf("%s\n", p.Paint(terminal.Yellow, fmt.Sprintf("cut off: %s after them, no complete line", terminal.Count(wal.Torn, "byte", "bytes"))))
+					p.Printf("%s\n", p.Paint(terminal.Yellow, fmt.Sprintf("cut off: %s after them, no complete line",
+						terminal.Count(wal.Torn, "byte", "bytes"))))
 				}
 				p.Printf("\n")
 				drawBoard(p, wal.Board, s.Now())

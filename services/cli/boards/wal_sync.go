@@ -51,10 +51,11 @@ func (w *walCopies) sync(ctx context.Context, p *output.Printer) error {
 }
 
 // anew is what to do about a copy that the server's log does not continue.
-const anew = "the copy was not changed. If the server was restored from a backup, or is another one, move the copy away to get a new one; otherwise keep both: one of them was changed"
+const anew = "the copy was not changed. If the server was restored from a backup, or is another one, move the copy " +
+	"away to get a new one; otherwise keep both: one of them was changed"
 
-// syncOne appends to one copy the lines that it lacks, if they continue its lines; it makes the file if there is none, and
-// cuts off an incomplete last line. It never changes a file that is not a copy of this log.
+// syncOne appends to one copy the lines that it lacks, if they continue its lines; it makes the file if there is none,
+// and cuts off an incomplete last line. It never changes a file that is not a copy of this log.
 func (w *walCopies) syncOne(ctx context.Context, wal *boardv1.Wal, root *os.Root, p *output.Printer) error {
 	name := wal.GetWalName() + walSuffix
 	f, err := root.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o640)
@@ -67,9 +68,12 @@ func (w *walCopies) syncOne(ctx context.Context, wal *boardv1.Wal, root *os.Root
 	case err != nil: // not a log, so it must not be overwritten
 		return fmt.Errorf("%w; the copy was not changed. Move it away to get a new one", err)
 	case local.Board != nil && local.Board.GetBoardId() != wal.GetBoardId():
-		return fmt.Errorf("it is the log of board %s, not of %s; the copy was not changed. Move it away to get a new one", local.Board.GetBoardId(), wal.GetBoardId())
+		return fmt.Errorf(
+			"it is the log of board %s, not of %s; the copy was not changed. Move it away to get a new one",
+			local.Board.GetBoardId(), wal.GetBoardId())
 	case local.Lines > wal.GetLastWalSeq():
-		return fmt.Errorf("it has %s, and the server's log ends at line %d; %s", terminal.Count(local.Lines, "line", "lines"), wal.GetLastWalSeq(), anew)
+		return fmt.Errorf("it has %s, and the server's log ends at line %d; %s",
+			terminal.Count(local.Lines, "line", "lines"), wal.GetLastWalSeq(), anew)
 	}
 	end, err := f.Seek(-int64(local.Torn), io.SeekEnd)
 	if err != nil {
@@ -90,7 +94,10 @@ func (w *walCopies) compareEnds(ctx context.Context, wal *boardv1.Wal, lines int
 	if lines == 0 || w.compared[wal.GetWalName()] {
 		return nil
 	}
-	resp, err := w.c.ReadWal(ctx, &boardv1.ReadWalRequest{SessionId: w.session, WalName: wal.GetWalName(), AfterWalSeq: lines - 1, Limit: 1})
+	resp, err := w.c.ReadWal(ctx, &boardv1.ReadWalRequest{
+		SessionId: w.session, WalName: wal.GetWalName(),
+		AfterWalSeq: lines - 1, Limit: 1,
+	})
 	if err != nil {
 		return err
 	}
@@ -106,9 +113,11 @@ func (w *walCopies) compareEnds(ctx context.Context, wal *boardv1.Wal, lines int
 	return nil
 }
 
-// appendLines appends the server's lines after line number lines, at the byte end. They are collected in a file beside the
-// copy, and the copy is changed only after they were found to continue it.
-func (w *walCopies) appendLines(ctx context.Context, wal *boardv1.Wal, lines int64, f *os.File, end int64, root *os.Root, p *output.Printer) error {
+// appendLines appends the server's lines after line number lines, at the byte end. They are collected in a file beside
+// the copy, and the copy is changed only after they were found to continue it.
+func (w *walCopies) appendLines(ctx context.Context, wal *boardv1.Wal, lines int64, f *os.File, end int64,
+	root *os.Root, p *output.Printer,
+) error {
 	name := wal.GetWalName() + walSuffix
 	part, err := root.OpenFile("."+name+".part", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
 	if err != nil {
@@ -128,7 +137,8 @@ func (w *walCopies) appendLines(ctx context.Context, wal *boardv1.Wal, lines int
 	case err != nil:
 		return fmt.Errorf("the server's lines from %d on do not continue it: %w; %s", lines+1, err, anew)
 	case both.Lines != last || both.Torn > 0:
-		return fmt.Errorf("the server sent %s and %s, and line %d as the last one; try again", terminal.Count(both.Lines-lines, "line", "lines"), terminal.Count(both.Torn, "byte", "bytes"), last)
+		return fmt.Errorf("the server sent %s and %s, and line %d as the last one; try again",
+			terminal.Count(both.Lines-lines, "line", "lines"), terminal.Count(both.Torn, "byte", "bytes"), last)
 	}
 	if err := f.Truncate(end); err != nil {
 		return err

@@ -37,9 +37,11 @@ func Command(s *session.Session) *cobra.Command {
 command. The address has a code after the #, which the server accepts once, within 60
 seconds, and which browsers do not send to anybody. Where there is no browser, the
 address is printed.`,
-		Example: "  quartet console\n  quartet console --print\n  quartet console --url https://quartet.example.com/ --token KEY",
+		Example: "  quartet console\n  quartet console --print\n  quartet console --url https://quartet.example.com/ " +
+			"--token KEY",
 	}
-	cmd.Flags().StringVar(&at, "url", "", "The server's address for browsers (default: that of the server at --address)")
+	cmd.Flags().StringVar(&at, "url", "",
+		"The server's address for browsers (default: that of the server at --address)")
 	cmd.Flags().BoolVar(&show, "print", false, "Print the address, and open nothing")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		web, err := s.Web(at)
@@ -55,7 +57,8 @@ address is printed.`,
 		}
 		if opener := browser(); !show && opener != "" && terminal.IsTerminal(cmd.OutOrStdout()) {
 			if err := open(cmd.Context(), opener, address); err == nil {
-				_, err = fmt.Fprintln(cmd.OutOrStdout(), "The console is opened in your browser. If it is not: quartet console --print")
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), "The console is opened in your browser. If it is not: "+
+					"quartet console --print")
 				return err
 			}
 		}
@@ -89,7 +92,8 @@ func signedIn(ctx context.Context, web *session.Web) (address, ends string, err 
 }
 
 // errNoConsole is the error of an address at which no server with a console answers.
-var errNoConsole = fault.NotReady.New("no server with a console answers there; give its address with --url, which is the server's http-addr or that of the proxy in front of it")
+var errNoConsole = fault.NotReady.New("no server with a console answers there; give its address with --url, which is " +
+	"the server's http-addr or that of the proxy in front of it")
 
 // request makes a request, and returns status and body of its answer.
 func request(ctx context.Context, web *session.Web, method, url string) (status int, body []byte, err error) {

@@ -174,7 +174,8 @@ func CheckName(name string) error {
 		return fmt.Errorf("%q is the server of this user on this machine; choose another name", Local)
 	}
 	if !validName.MatchString(name) {
-		return fmt.Errorf("%q cannot be the name of a context; use 1 to 63 letters, digits, dots, dashes and underscores, and begin with a letter or digit", name)
+		return fmt.Errorf("%q cannot be the name of a context; use 1 to 63 letters, digits, dots, dashes and "+
+			"underscores, and begin with a letter or digit", name)
 	}
 	return nil
 }
@@ -232,7 +233,8 @@ func replace(path string, raw []byte) error {
 	return nil
 }
 
-// private refuses a file that other users can read or change. Windows has no such modes; there the directory protects it.
+// private refuses a file that other users can read or change. Windows has no such modes; there the directory protects
+// it.
 func private(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -242,7 +244,8 @@ func private(f *os.File) error {
 		return fmt.Errorf("%s is not a regular file", f.Name())
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
-		return fmt.Errorf("%s is open to other users (mode %04o); if none of them changed it: chmod 600 %s", f.Name(), mode, f.Name())
+		return fmt.Errorf("%s is open to other users (mode %04o); if none of them changed it: chmod 600 %s", f.Name(),
+			mode, f.Name())
 	}
 	return nil
 }

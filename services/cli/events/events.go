@@ -78,7 +78,8 @@ func writeEvent(p *output.Printer, ev *eventv1.Event) {
 		about = ev.GetTaskId()
 	}
 	text := p.Paint(terminal.Dim, p.Milliseconds(ev.GetCreatedAt())) + "  " +
-		output.Pad(ev.GetPlane(), 8) + output.Pad(ev.GetAgentId(), 16) + p.Paint(terminal.Bold, output.Pad(ev.GetEventType(), 28)) + output.Pad(about, 32)
+		output.Pad(ev.GetPlane(), 8) + output.Pad(ev.GetAgentId(), 16) +
+		p.Paint(terminal.Bold, output.Pad(ev.GetEventType(), 28)) + output.Pad(about, 32)
 	if ev.GetReadinessTo() != "" {
 		from := ev.GetReadinessFrom()
 		if from == "" {

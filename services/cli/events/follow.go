@@ -61,7 +61,8 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 		if !f.lost {
 			f.lost = true
-			f.Cmd.PrintErrf("connection lost; trying to continue after the last event: %s\n", terminal.Printable(fault.From(err).Message()))
+			f.Cmd.PrintErrf("connection lost; trying to continue after the last event: %s\n",
+				terminal.Printable(fault.From(err).Message()))
 		}
 		timer := time.NewTimer(wait)
 		select {

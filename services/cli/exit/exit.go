@@ -120,7 +120,10 @@ func describe(cmd *cobra.Command, err error) failure {
 	default:
 		return failure{ExitCode: Failed, Message: err.Error()}
 	}
-	d := failure{ExitCode: code(e), Status: rpccode.Code(e.Code()).String(), Reason: string(e.Reason()), Message: terminal.Printable(e.Message()), Metadata: e.Metadata(), Fix: advice(cmd, e)}
+	d := failure{
+		ExitCode: code(e), Status: rpccode.Code(e.Code()).String(), Reason: string(e.Reason()),
+		Message: terminal.Printable(e.Message()), Metadata: e.Metadata(), Fix: advice(cmd, e),
+	}
 	if speaksHTTP(e) {
 		d.Message = "what answers at " + terminal.Printable(flagOf(cmd, "address")) + " does not speak gRPC"
 	}
@@ -170,12 +173,14 @@ func code(e *fault.Error) int {
 // names (SPEC X5.1). It is "" for other refusals.
 func advice(cmd *cobra.Command, e *fault.Error) string {
 	if speaksHTTP(e) {
-		return "the server at this address speaks HTTP/1.1 or answers REST: it is that of REST, not of gRPC. --address and $QUARTET_ADDRESS take the gRPC address, host:port; by default its port is 7481"
+		return "the server at this address speaks HTTP/1.1 or answers REST: it is that of REST, not of gRPC. " +
+			"--address and $QUARTET_ADDRESS take the gRPC address, host:port; by default its port is 7481"
 	}
 	switch e.Reason() {
 	case fault.NotReady:
 		if start := client.StartCommand(flagOf(cmd, "address")); start != "" {
-			return "check that a server runs at this address, or start one with: " + start + ". Another address: --address or $QUARTET_ADDRESS"
+			return "check that a server runs at this address, or start one with: " + start +
+				". Another address: --address or $QUARTET_ADDRESS"
 		}
 		return "check that a server runs at this address. Another address: --address or $QUARTET_ADDRESS"
 	case fault.Unauthenticated:
@@ -190,7 +195,8 @@ func advice(cmd *cobra.Command, e *fault.Error) string {
 			return "run `quartet doctor`, which says what helps; repeating the command does not"
 		}
 		if f := cmd.Flags().Lookup("request-id"); f != nil && f.Value.String() != "" {
-			return "repeat the command with --request-id " + f.Value.String() + "; it returns the outcome and changes nothing twice"
+			return "repeat the command with --request-id " + f.Value.String() +
+				"; it returns the outcome and changes nothing twice"
 		}
 		return "repeat the command"
 	case fault.Overloaded:
@@ -207,5 +213,6 @@ func advice(cmd *cobra.Command, e *fault.Error) string {
 // speaksHTTP reports whether e is the error of gRPC when a server of REST answers: without TLS the answer is
 // HTTP/1.1, with TLS it is HTTP/2 but not gRPC.
 func speaksHTTP(e *fault.Error) bool {
-	return strings.Contains(e.Message(), "looked like an HTTP/1.1 header") || strings.Contains(e.Message(), "unexpected HTTP status code received from server")
+	return strings.Contains(e.Message(), "looked like an HTTP/1.1 header") ||
+		strings.Contains(e.Message(), "unexpected HTTP status code received from server")
 }

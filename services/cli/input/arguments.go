@@ -41,7 +41,8 @@ func None(cmd *cobra.Command, args []string) error {
 func Exactly(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > len(names) {
-			return exit.UsageError(fmt.Sprintf("%q is one argument too many; put text with blanks in quotes", args[len(names)]))
+			return exit.UsageError(fmt.Sprintf("%q is one argument too many; put text with blanks in quotes",
+				args[len(names)]))
 		}
 		return AtLeast(names...)(cmd, args)
 	}

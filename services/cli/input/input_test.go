@@ -15,12 +15,18 @@ import (
 )
 
 func TestDuration(t *testing.T) {
-	for text, want := range map[string]time.Duration{"90s": 90 * time.Second, "1h30m": 90 * time.Minute, "2d": 48 * time.Hour, "0": 0} {
+	for text, want := range map[string]time.Duration{
+		"90s": 90 * time.Second, "1h30m": 90 * time.Minute,
+		"2d": 48 * time.Hour, "0": 0,
+	} {
 		d, err := Duration("x", text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, d.AsDuration(), text)
 	}
-	for text, want := range map[string]string{"soon": "is not a duration", "-5m": "is not a duration", "999999999999999s": "too long", "999999d": "too long"} {
+	for text, want := range map[string]string{
+		"soon": "is not a duration", "-5m": "is not a duration",
+		"999999999999999s": "too long", "999999d": "too long",
+	} {
 		_, err := Duration("x", text)
 		require.ErrorContains(t, err, want, text)
 	}
@@ -45,7 +51,10 @@ func TestTime(t *testing.T) {
 }
 
 func TestBytes(t *testing.T) {
-	for text, want := range map[string]int64{"": 0, "7": 7, "7B": 7, "2KiB": 2048, "512MiB": 512 << 20, "2GiB": 2 << 30} {
+	for text, want := range map[string]int64{
+		"": 0, "7": 7, "7B": 7, "2KiB": 2048, "512MiB": 512 << 20,
+		"2GiB": 2 << 30,
+	} {
 		n, err := Bytes("x", text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, n, text)
@@ -59,7 +68,10 @@ func TestBytes(t *testing.T) {
 // Every form of a name that Enum accepts is the value, and EnumText returns the
 // short form.
 func TestEnum(t *testing.T) {
-	for _, text := range []string{"operator_prompt", "operator-prompt", "OPERATOR_PROMPT", "MESSAGE_KIND_OPERATOR_PROMPT"} {
+	for _, text := range []string{
+		"operator_prompt", "operator-prompt", "OPERATOR_PROMPT",
+		"MESSAGE_KIND_OPERATOR_PROMPT",
+	} {
 		kind, err := Enum[agentv1.MessageKind]("kind", text)
 		require.NoError(t, err, text)
 		require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, kind)
@@ -77,7 +89,10 @@ func TestText(t *testing.T) {
 	cmd.SetIn(strings.NewReader("from stdin"))
 	file := filepath.Join(t.TempDir(), "text")
 	require.NoError(t, os.WriteFile(file, []byte("from a file"), 0o600))
-	for text, want := range map[string]string{"as typed": "as typed", "-": "from stdin", "@" + file: "from a file", "": ""} {
+	for text, want := range map[string]string{
+		"as typed": "as typed", "-": "from stdin", "@" + file: "from a file",
+		"": "",
+	} {
 		got, err := Text(cmd, text)
 		require.NoError(t, err)
 		require.Equal(t, want, got)

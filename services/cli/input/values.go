@@ -42,7 +42,8 @@ func Enum[E interface {
 			return v, nil
 		}
 	}
-	return zero, exit.UsageError(fmt.Sprintf("--%s %s is unknown; use one of %s", flag, text, strings.Join(EnumNames[E](), ", ")))
+	return zero, exit.UsageError(fmt.Sprintf("--%s %s is unknown; use one of %s", flag, text,
+		strings.Join(EnumNames[E](), ", ")))
 }
 
 // EnumNames returns the short names of all values but the zero value, in the order of their numbers in the API.
@@ -96,7 +97,8 @@ func Duration(flag, text string) (*durationpb.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil && singleUnit.MatchString(text) {
-		return nil, exit.UsageError(fmt.Sprintf("--%s %s is too long a duration; the maximum is 876000h (100 years)", flag, text))
+		return nil, exit.UsageError(fmt.Sprintf("--%s %s is too long a duration; the maximum is 876000h (100 years)",
+			flag, text))
 	}
 	if err != nil || d < 0 {
 		return nil, exit.UsageError(fmt.Sprintf("--%s %s is not a duration; write 90s, 5m, 1h30m or 2d", flag, text))
@@ -121,7 +123,8 @@ func Time(flag, text string, zone *time.Location) (*timestamppb.Timestamp, error
 	if d, err := Duration(flag, text); err == nil {
 		return timestamppb.New(time.Now().Add(d.AsDuration())), nil
 	}
-	return nil, exit.UsageError(fmt.Sprintf("--%s %s is not a time; write 2026-01-31T17:00:00Z (RFC 3339) or a duration from now such as 5m", flag, text))
+	return nil, exit.UsageError(fmt.Sprintf("--%s %s is not a time; write 2026-01-31T17:00:00Z (RFC 3339) or a "+
+		"duration from now such as 5m", flag, text))
 }
 
 // sizeUnits are the units of Bytes. Every name but the last ends with B, so the

@@ -55,9 +55,10 @@ func Loopback(address string) bool {
 	return err == nil && at.Addr().IsLoopback() && at.Port() != 0
 }
 
-// Start starts `quartet dev` with more flags as a process that is not ended with this one, and returns when the server behind conn is
-// ready, or after a few seconds. log is the file of its log. Where another process starts a server for the same data at the same
-// time, one of the two ends, and Start waits for the other. Where a server that runs has the data, the error is an *InUseError.
+// Start starts `quartet dev` with more flags as a process that is not ended with this one, and returns when the server
+// behind conn is ready, or after a few seconds. log is the file of its log. Where another process starts a server for
+// the same data at the same time, one of the two ends, and Start waits for the other. Where a server that runs has the
+// data, the error is an *InUseError.
 func Start(ctx context.Context, conn grpc.ClientConnInterface, flags ...string) (log string, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -140,7 +141,8 @@ type InUseError struct {
 func (e *InUseError) Error() string {
 	text := "no server was started: its data directory is in use by a server that runs already"
 	if len(e.Servers) > 0 {
-		text += "; of this user, there is one at " + strings.Join(e.Servers, ", ") + ": use it with --address " + e.Servers[0]
+		text += "; of this user, there is one at " + strings.Join(e.Servers, ", ") + ": use it with --address " +
+			e.Servers[0]
 	}
 	return text + "; the log is " + e.Log
 }
@@ -161,7 +163,8 @@ func awaitReady(ctx context.Context, conn grpc.ClientConnInterface) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
+		resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{},
+			grpc.WaitForReady(true))
 		if err == nil && resp.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING {
 			return nil
 		}

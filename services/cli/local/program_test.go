@@ -18,7 +18,8 @@ func TestProgramKeepsALinkToIt(t *testing.T) {
 	t.Setenv("PATH", dir)
 	t.Chdir(dir)
 	for name, want := range map[string]string{
-		file: file, link: link, "quartet": link, "./quartet": link, // by its path, by PATH, and from the working directory
+		// by its path, by PATH, and from the working directory
+		file: file, link: link, "quartet": link, "./quartet": link,
 		other: file, "missing": file, "": file, filepath.Join(dir, "missing"): file,
 	} {
 		got, err := program(name)

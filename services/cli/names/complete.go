@@ -43,7 +43,9 @@ func Complete(root *cobra.Command, connect func() (*grpc.ClientConn, error)) {
 		some = some || kinds[i] != nil || name == boardPlaceholder
 	}
 	if some && root.ValidArgsFunction == nil {
-		root.ValidArgsFunction = func(cmd *cobra.Command, args []string, begins string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		root.ValidArgsFunction = func(cmd *cobra.Command, args []string, begins string) ([]cobra.Completion,
+			cobra.ShellCompDirective,
+		) {
 			i := len(args)
 			switch {
 			case i < len(at) && at[i] == boardPlaceholder:
@@ -52,7 +54,8 @@ func Complete(root *cobra.Command, connect func() (*grpc.ClientConn, error)) {
 				return c.list(cmd, kinds[i], ownerOf(cmd, args), begins)
 			case i < len(at) && at[i] == "STATUS":
 				return input.EnumNames[boardv1.StepStatus](), cobra.ShellCompDirectiveNoFileComp
-			case i < len(at) && at[i] == "FILE", i >= len(at) && len(at) > 0 && strings.HasSuffix(at[len(at)-1], "...]"):
+			case i < len(at) && at[i] == "FILE", i >= len(at) && len(at) > 0 &&
+				strings.HasSuffix(at[len(at)-1], "...]"):
 				return nil, cobra.ShellCompDirectiveDefault
 			}
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -63,12 +66,16 @@ func Complete(root *cobra.Command, connect func() (*grpc.ClientConn, error)) {
 			continue // --wait of other commands is a duration
 		}
 		// An error says that the flag has a completion already.
-		_ = root.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, args []string, begins string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		_ = root.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, args []string, begins string) (
+			[]cobra.Completion, cobra.ShellCompDirective,
+		) {
 			return c.list(cmd, k, ownerOf(cmd, args), begins)
 		})
 	}
 	if root.LocalFlags().Lookup("resource") != nil {
-		_ = root.RegisterFlagCompletionFunc("resource", func(cmd *cobra.Command, args []string, begins string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		_ = root.RegisterFlagCompletionFunc("resource", func(cmd *cobra.Command, args []string, begins string) (
+			[]cobra.Completion, cobra.ShellCompDirective,
+		) {
 			var all []cobra.Completion
 			for _, k := range resourceKinds {
 				some, _ := c.list(cmd, k, ownerOf(cmd, args), begins)
@@ -91,7 +98,9 @@ type completer struct {
 }
 
 // list returns the ids of a kind that begin with a text.
-func (c completer) list(cmd *cobra.Command, k *kind, of owner, begins string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (c completer) list(cmd *cobra.Command, k *kind, of owner, begins string) ([]cobra.Completion,
+	cobra.ShellCompDirective,
+) {
 	conn, err := c.connect()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -108,7 +117,8 @@ func (c completer) list(cmd *cobra.Command, k *kind, of owner, begins string) ([
 		}
 		for _, rec := range page {
 			if strings.HasPrefix(rec.id, begins) && len(out) < maxCompletions {
-				out = append(out, cobra.CompletionWithDesc(terminal.Printable(rec.id), output.Shorten(rec.about, aboutColumns)))
+				out = append(out, cobra.CompletionWithDesc(terminal.Printable(rec.id),
+					output.Shorten(rec.about, aboutColumns)))
 			}
 		}
 		if cursor == "" || len(out) == maxCompletions {

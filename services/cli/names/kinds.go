@@ -41,13 +41,22 @@ type kind struct {
 	prefix string
 	// list returns a page of the records of an owner: at least those whose id begins with the text begins. It moves
 	// cursor, which is "" for the first page, to the next one, and to "" behind the last one.
-	list func(ctx context.Context, conn grpc.ClientConnInterface, of owner, begins string, cursor *string) (page []record, err error)
+	list func(ctx context.Context, conn grpc.ClientConnInterface, of owner, begins string, cursor *string) (
+		page []record, err error)
 }
 
 var (
-	agentKind = &kind{what: "agents", list: func(ctx context.Context, conn grpc.ClientConnInterface, _ owner, begins string, cursor *string) ([]record, error) {
-		resp, err := agentv1.NewAgentServiceClient(conn).ListAgents(ctx, &agentv1.ListAgentsRequest{IncludePrivate: strings.HasPrefix(begins, childPrefix), PageSize: pageSize, PageToken: *cursor})
-		page := records(resp.GetAgents(), (*agentv1.Agent).GetAgentId, func(a *agentv1.Agent) string { return text(a.GetPosture(), a.GetPostureReason()) })
+	agentKind = &kind{what: "agents", list: func(ctx context.Context, conn grpc.ClientConnInterface, _ owner,
+		begins string, cursor *string,
+	) ([]record, error) {
+		resp, err := agentv1.NewAgentServiceClient(conn).
+			ListAgents(ctx, &agentv1.ListAgentsRequest{
+				IncludePrivate: strings.HasPrefix(begins, childPrefix),
+				PageSize:       pageSize, PageToken: *cursor,
+			})
+		page := records(resp.GetAgents(), (*agentv1.Agent).GetAgentId, func(a *agentv1.Agent) string {
+			return text(a.GetPosture(), a.GetPostureReason())
+		})
 		*cursor = resp.GetNextPageToken()
 		// The list is in order of id.
 		if len(page) > 0 && page[len(page)-1].id > begins && !strings.HasPrefix(page[len(page)-1].id, begins) {
@@ -55,66 +64,136 @@ var (
 		}
 		return page, err
 	}}
-	itemKind = &kind{what: "work items", prefix: "wi_", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string, cursor *string) ([]record, error) {
-		resp, err := workv1.NewWorkServiceClient(conn).ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: of.agent, OmitPlanPreviews: true, PageSize: pageSize, PageToken: *cursor})
+	itemKind = &kind{what: "work items", prefix: "wi_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
+		of owner, _ string, cursor *string,
+	) ([]record, error) {
+		resp, err := workv1.NewWorkServiceClient(conn).ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
+			AgentId: of.agent, OmitPlanPreviews: true, PageSize: pageSize, PageToken: *cursor,
+		})
 		*cursor = resp.GetNextPageToken()
 		return records(resp.GetWorkItems(), (*workv1.WorkItem).GetWorkItemId, func(it *workv1.WorkItem) string {
 			return text(it.GetSchedulingState(), it.GetObjective())
 		}), err
 	}}
-	taskKind = &kind{what: "tasks", prefix: "tsk_", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string, cursor *string) ([]record, error) {
-		resp, err := taskv1.NewTaskServiceClient(conn).ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: of.agent, IncludeTerminal: true, PageSize: pageSize, PageToken: *cursor})
+	taskKind = &kind{what: "tasks", prefix: "tsk_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
+		of owner, _ string, cursor *string,
+	) ([]record, error) {
+		resp, err := taskv1.NewTaskServiceClient(conn).
+			ListTasks(ctx, &taskv1.ListTasksRequest{
+				AgentId: of.agent, IncludeTerminal: true, PageSize: pageSize,
+				PageToken: *cursor,
+			})
 		*cursor = resp.GetNextPageToken()
-		return records(resp.GetTasks(), (*taskv1.Task).GetTaskId, func(t *taskv1.Task) string { return text(t.GetState(), t.GetLabel()) }), err
+		return records(resp.GetTasks(), (*taskv1.Task).GetTaskId, func(t *taskv1.Task) string {
+			return text(t.GetState(), t.GetLabel())
+		}), err
 	}}
-	waitKind = &kind{what: "waits", prefix: "wt_", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string, cursor *string) ([]record, error) {
-		resp, err := waitingv1.NewWaitingServiceClient(conn).ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: of.agent, IncludeEnded: true, PageSize: pageSize, PageToken: *cursor})
+	waitKind = &kind{what: "waits", prefix: "wt_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
+		of owner, _ string, cursor *string,
+	) ([]record, error) {
+		resp, err := waitingv1.NewWaitingServiceClient(conn).
+			ListWaits(ctx, &waitingv1.ListWaitsRequest{
+				AgentId: of.agent, IncludeEnded: true, PageSize: pageSize,
+				PageToken: *cursor,
+			})
 		*cursor = resp.GetNextPageToken()
 		return records(resp.GetWaits(), (*waitingv1.Wait).GetWaitId, func(w *waitingv1.Wait) string {
 			return text(w.GetStatus(), w.GetReason()+w.GetCondition())
 		}), err
 	}}
-	triggerKind = &kind{what: "triggers", prefix: "trg_", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string, cursor *string) ([]record, error) {
-		resp, err := waitingv1.NewWaitingServiceClient(conn).ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{AgentId: of.agent, IncludeRevoked: true, PageSize: pageSize, PageToken: *cursor})
+	triggerKind = &kind{what: "triggers", prefix: "trg_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
+		of owner, _ string, cursor *string,
+	) ([]record, error) {
+		resp, err := waitingv1.NewWaitingServiceClient(conn).ListExternalTriggers(ctx,
+			&waitingv1.ListExternalTriggersRequest{
+				AgentId: of.agent, IncludeRevoked: true, PageSize: pageSize,
+				PageToken: *cursor,
+			})
 		*cursor = resp.GetNextPageToken()
-		return records(resp.GetTriggers(), (*waitingv1.Trigger).GetTriggerId, func(t *waitingv1.Trigger) string { return text(t.GetStatus(), t.GetDescription()) }), err
+		return records(resp.GetTriggers(), (*waitingv1.Trigger).GetTriggerId, func(t *waitingv1.Trigger) string {
+			return text(t.GetStatus(), t.GetDescription())
+		}), err
 	}}
-	timerKind = &kind{what: "timers", prefix: "tmr_", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string, cursor *string) ([]record, error) {
-		resp, err := waitingv1.NewWaitingServiceClient(conn).ListTimers(ctx, &waitingv1.ListTimersRequest{AgentId: of.agent, IncludeEnded: true, PageSize: pageSize, PageToken: *cursor})
+	timerKind = &kind{what: "timers", prefix: "tmr_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
+		of owner, _ string, cursor *string,
+	) ([]record, error) {
+		resp, err := waitingv1.NewWaitingServiceClient(conn).ListTimers(ctx, &waitingv1.ListTimersRequest{
+			AgentId: of.agent, IncludeEnded: true, PageSize: pageSize, PageToken: *cursor,
+		})
 		*cursor = resp.GetNextPageToken()
-		return records(resp.GetTimers(), (*waitingv1.Timer).GetTimerId, func(t *waitingv1.Timer) string { return text(t.GetStatus(), t.GetDescription()) }), err
+		return records(resp.GetTimers(), (*waitingv1.Timer).GetTimerId, func(t *waitingv1.Timer) string {
+			return text(t.GetStatus(), t.GetDescription())
+		}), err
 	}}
-	turnKind = &kind{what: "turns", prefix: "trn_", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string, cursor *string) ([]record, error) {
-		resp, err := agentv1.NewAgentServiceClient(conn).ListTurns(ctx, &agentv1.ListTurnsRequest{AgentId: of.agent, PageSize: pageSize, PageToken: *cursor})
+	turnKind = &kind{what: "turns", prefix: "trn_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
+		of owner, _ string, cursor *string,
+	) ([]record, error) {
+		resp, err := agentv1.NewAgentServiceClient(conn).
+			ListTurns(ctx, &agentv1.ListTurnsRequest{AgentId: of.agent, PageSize: pageSize, PageToken: *cursor})
 		*cursor = resp.GetNextPageToken()
-		return records(resp.GetTurns(), (*agentv1.Turn).GetTurnId, func(t *agentv1.Turn) string { return text(t.GetState(), t.GetBoundWorkItemId()) }), err
+		return records(resp.GetTurns(), (*agentv1.Turn).GetTurnId, func(t *agentv1.Turn) string {
+			return text(t.GetState(), t.GetBoundWorkItemId())
+		}), err
 	}}
-	boardKind = &kind{what: "boards", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string, cursor *string) ([]record, error) {
-		resp, err := boardv1.NewBoardServiceClient(conn).ListBoards(ctx, &boardv1.ListBoardsRequest{SessionId: of.agent, IncludeTerminal: true, Limit: pageSize, Offset: offset(*cursor)})
+	boardKind = &kind{what: "boards", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string,
+		cursor *string,
+	) ([]record, error) {
+		resp, err := boardv1.NewBoardServiceClient(conn).ListBoards(ctx, &boardv1.ListBoardsRequest{
+			SessionId:       of.agent,
+			IncludeTerminal: true, Limit: pageSize, Offset: offset(*cursor),
+		})
 		*cursor = next(*cursor, len(resp.GetBoards()), resp.GetTruncated())
-		return records(resp.GetBoards(), (*boardv1.Board).GetBoardId, func(b *boardv1.Board) string { return text(b.GetStatus(), b.GetTitle()) }), err
+		return records(resp.GetBoards(), (*boardv1.Board).GetBoardId, func(b *boardv1.Board) string {
+			return text(b.GetStatus(), b.GetTitle())
+		}), err
 	}}
-	runKind = &kind{what: "runs", prefix: "run_", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string, cursor *string) ([]record, error) {
-		resp, err := boardv1.NewBoardServiceClient(conn).ListWorkerRuns(ctx, &boardv1.ListWorkerRunsRequest{SessionId: of.agent, BoardId: of.board, Limit: pageSize})
+	runKind = &kind{what: "runs", prefix: "run_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
+		of owner, _ string, cursor *string,
+	) ([]record, error) {
+		resp, err := boardv1.NewBoardServiceClient(conn).ListWorkerRuns(ctx, &boardv1.ListWorkerRunsRequest{
+			SessionId: of.agent, BoardId: of.board, Limit: pageSize,
+		})
 		*cursor = ""
-		return records(resp.GetRuns(), (*boardv1.WorkerRun).GetRunId, func(r *boardv1.WorkerRun) string { return text(r.GetStatus(), r.GetClaimedStepId()) }), err
+		return records(resp.GetRuns(), (*boardv1.WorkerRun).GetRunId, func(r *boardv1.WorkerRun) string {
+			return text(r.GetStatus(), r.GetClaimedStepId())
+		}), err
 	}}
-	dispatchKind = &kind{what: "dispatches", prefix: "dsp_", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string, cursor *string) ([]record, error) {
-		resp, err := boardv1.NewBoardServiceClient(conn).InspectBoard(ctx, &boardv1.InspectBoardRequest{SessionId: of.agent, BoardId: of.board, Timeline: 1})
+	dispatchKind = &kind{
+		what: "dispatches", prefix: "dsp_",
+		list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string, cursor *string) ([]record,
+			error,
+		) {
+			resp, err := boardv1.NewBoardServiceClient(conn).InspectBoard(ctx, &boardv1.InspectBoardRequest{
+				SessionId: of.agent, BoardId: of.board, Timeline: 1,
+			})
+			*cursor = ""
+			return records(resp.GetDispatches(), (*boardv1.StandingDispatch).GetDispatchId, (*boardv1.StandingDispatch).
+				GetWorkerPoolId), err
+		},
+	}
+	stepKind = &kind{what: "steps", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string,
+		cursor *string,
+	) ([]record, error) {
+		resp, err := boardv1.NewBoardServiceClient(conn).
+			GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: of.agent, BoardId: of.board})
 		*cursor = ""
-		return records(resp.GetDispatches(), (*boardv1.StandingDispatch).GetDispatchId, (*boardv1.StandingDispatch).GetWorkerPoolId), err
+		return records(resp.GetBoard().GetSteps(), (*boardv1.Step).GetStepId, func(s *boardv1.Step) string {
+			return text(s.GetStatus(), s.GetTitle())
+		}), err
 	}}
-	stepKind = &kind{what: "steps", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string, cursor *string) ([]record, error) {
-		resp, err := boardv1.NewBoardServiceClient(conn).GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: of.agent, BoardId: of.board})
-		*cursor = ""
-		return records(resp.GetBoard().GetSteps(), (*boardv1.Step).GetStepId, func(s *boardv1.Step) string { return text(s.GetStatus(), s.GetTitle()) }), err
-	}}
-	walKind = &kind{what: "logs", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string, cursor *string) ([]record, error) {
-		resp, err := boardv1.NewBoardServiceClient(conn).ListWals(ctx, &boardv1.ListWalsRequest{SessionId: of.agent, PageSize: pageSize, PageToken: *cursor})
+	walKind = &kind{what: "logs", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string,
+		cursor *string,
+	) ([]record, error) {
+		resp, err := boardv1.NewBoardServiceClient(conn).
+			ListWals(ctx, &boardv1.ListWalsRequest{SessionId: of.agent, PageSize: pageSize, PageToken: *cursor})
 		*cursor = resp.GetNextPageToken()
-		return records(resp.GetWals(), (*boardv1.Wal).GetWalName, func(w *boardv1.Wal) string { return text(w.GetStatus(), w.GetBoardId()) }), err
+		return records(resp.GetWals(), (*boardv1.Wal).GetWalName, func(w *boardv1.Wal) string {
+			return text(w.GetStatus(), w.GetBoardId())
+		}), err
 	}}
-	poolKind = &kind{what: "pools", list: func(ctx context.Context, conn grpc.ClientConnInterface, _ owner, _ string, cursor *string) ([]record, error) {
+	poolKind = &kind{what: "pools", list: func(ctx context.Context, conn grpc.ClientConnInterface, _ owner, _ string,
+		cursor *string,
+	) ([]record, error) {
 		resp, err := boardv1.NewBoardServiceClient(conn).ListWorkers(ctx, &boardv1.ListWorkersRequest{})
 		*cursor = ""
 		known := map[string]bool{}
@@ -129,15 +208,22 @@ var (
 		}
 		return page, err
 	}}
-	toolKind = &kind{what: "tools", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string, cursor *string) ([]record, error) {
+	toolKind = &kind{what: "tools", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string,
+		cursor *string,
+	) ([]record, error) {
 		resp, err := agentv1.NewAgentServiceClient(conn).ListTools(ctx, &agentv1.ListToolsRequest{AgentId: of.agent})
 		*cursor = ""
 		return records(resp.GetTools(), (*agentv1.ToolSpec).GetName, (*agentv1.ToolSpec).GetDescription), err
 	}}
-	keyKind = &kind{what: "keys", prefix: "key_", list: func(ctx context.Context, conn grpc.ClientConnInterface, _ owner, _ string, cursor *string) ([]record, error) {
-		resp, err := identityv1.NewIdentityServiceClient(conn).ListKeys(ctx, &identityv1.ListKeysRequest{PageSize: pageSize, PageToken: *cursor})
+	keyKind = &kind{what: "keys", prefix: "key_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
+		_ owner, _ string, cursor *string,
+	) ([]record, error) {
+		resp, err := identityv1.NewIdentityServiceClient(conn).
+			ListKeys(ctx, &identityv1.ListKeysRequest{PageSize: pageSize, PageToken: *cursor})
 		*cursor = resp.GetNextPageToken()
-		return records(resp.GetKeys(), (*identityv1.Key).GetKeyId, func(k *identityv1.Key) string { return text(k.GetRole(), k.GetName()) }), err
+		return records(resp.GetKeys(), (*identityv1.Key).GetKeyId, func(k *identityv1.Key) string {
+			return text(k.GetRole(), k.GetName())
+		}), err
 	}}
 )
 

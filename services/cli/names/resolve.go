@@ -114,7 +114,8 @@ func (r *resolver) chosen() (changed bool, err error) {
 		if w.kind != agentKind {
 			continue
 		}
-		if err := replace(agentKind, w.text(r.args), func(full string) error { return w.set(r.args, full) }); err != nil {
+		if err := replace(agentKind, w.text(r.args), func(full string) error { return w.set(r.args, full) }); err !=
+			nil {
 			return false, err
 		}
 	}
@@ -187,7 +188,8 @@ func (r *resolver) find(k *kind, typed string) ([]string, error) {
 func (r *resolver) only(k *kind, typed string, found []string, err error) (string, error) {
 	switch {
 	case errors.Is(err, errMany):
-		return "", exit.UsageError(fmt.Sprintf("%q is the beginning of an id, and there are more than %d %s to search; give the whole id", typed, pageSize*maxPages, k.what))
+		return "", exit.UsageError(fmt.Sprintf("%q is the beginning of an id, and there are more than %d %s to "+
+			"search; give the whole id", typed, pageSize*maxPages, k.what))
 	case err != nil || len(found) == 0 || found[0] == typed:
 		return typed, nil //nolint:nilerr // the call of the command fails the same way, and says more
 	case len(found) == 1 && (k.prefix != "" || !destructive[r.cmd.Name()]):
@@ -201,9 +203,11 @@ func (r *resolver) only(k *kind, typed string, found []string, err error) (strin
 		found, more = found[:maxCandidates], " and others"
 	}
 	if len(found) == 1 {
-		return "", exit.UsageError(fmt.Sprintf("there is no %q; did you mean %s? %q takes the whole name", typed, found[0], r.cmd.CommandPath()))
+		return "", exit.UsageError(fmt.Sprintf("there is no %q; did you mean %s? %q takes the whole name", typed,
+			found[0], r.cmd.CommandPath()))
 	}
-	return "", exit.UsageError(fmt.Sprintf("%q is the beginning of several %s: %s%s; give more of it", typed, k.what, terminal.Printable(strings.Join(found, ", ")), more))
+	return "", exit.UsageError(fmt.Sprintf("%q is the beginning of several %s: %s%s; give more of it", typed, k.what,
+		terminal.Printable(strings.Join(found, ", ")), more))
 }
 
 // replay is an input that can be read a second time.

@@ -11,7 +11,8 @@ import (
 
 // placeholders are the words of a Use line that stand for records.
 var placeholders = map[string]*kind{
-	"AGENT": agentKind, "SESSION": agentKind, "ITEM": itemKind, "TASK": taskKind, "WAIT": waitKind, "TRIGGER": triggerKind, "TIMER": timerKind,
+	"AGENT": agentKind, "SESSION": agentKind, "ITEM": itemKind, "TASK": taskKind, "WAIT": waitKind,
+	"TRIGGER": triggerKind, "TIMER": timerKind,
 	"RUN": runKind, "DISPATCH": dispatchKind, "STEP": stepKind, "WAL": walKind, "POOL": poolKind, "[TOOL]": toolKind,
 }
 
@@ -20,7 +21,8 @@ const boardPlaceholder = "SESSION/BOARD"
 
 // flagKinds are the flags that name records. Those of --resource depend on what is typed.
 var flagKinds = map[string]*kind{
-	"agent": agentKind, "parent": agentKind, "item": itemKind, "turn": turnKind, "wait": waitKind, "pool": poolKind, "step": stepKind,
+	"agent": agentKind, "parent": agentKind, "item": itemKind, "turn": turnKind, "wait": waitKind, "pool": poolKind,
+	"step": stepKind,
 }
 
 // resourceKinds are what --resource may name.
@@ -29,7 +31,8 @@ var resourceKinds = []*kind{taskKind, triggerKind}
 // destructive are the commands that end or remove something. What people name themselves must be typed in full there;
 // the beginning of a generated id suffices, and the complete one is shown first.
 var destructive = map[string]bool{
-	"delete": true, "revoke": true, "cancel": true, "complete": true, "fail": true, "stop": true, "abort": true, "rotate": true, "cancel-run": true,
+	"delete": true, "revoke": true, "cancel": true, "complete": true, "fail": true, "stop": true, "abort": true,
+	"rotate": true, "cancel-run": true,
 }
 
 // word is an argument or the value of a flag that names a record.

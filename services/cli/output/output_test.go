@@ -92,15 +92,22 @@ more: --page-token abc
 }
 
 func TestBytes(t *testing.T) {
-	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 5 << 20: "5.0 MiB", 3 << 40: "3.0 TiB", 1 << 60: "1048576.0 TiB"} {
+	for n, want := range map[uint64]string{
+		0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 5 << 20: "5.0 MiB",
+		3 << 40: "3.0 TiB", 1 << 60: "1048576.0 TiB",
+	} {
 		require.Equal(t, want, Bytes(n))
 	}
 }
 
-// Columns of free text share the width that the others leave; the narrow ones get what they need, and nothing else is cut.
+// Columns of free text share the width that the others leave; the narrow ones get what they need, and nothing else is
+// cut.
 func TestTablesFitTheirWidth(t *testing.T) {
 	long := strings.Repeat("word ", 60)
-	rows := [][]string{{"wi_01h455vb4pex5vsknk084sn02q", Flexible(long), "ready", Flexible("short")}, {"wi_2", Flexible("x"), "draft", Flexible("")}}
+	rows := [][]string{
+		{"wi_01h455vb4pex5vsknk084sn02q", Flexible(long), "ready", Flexible("short")},
+		{"wi_2", Flexible("x"), "draft", Flexible("")},
+	}
 	for _, columns := range []int{60, 80, 120, 200, 500} {
 		var b bytes.Buffer
 		New(&b).WithColumns(columns).Table("", []string{"ITEM", "OBJECTIVE", "PLAN", "BLOCKED BY"}, rows)

@@ -223,8 +223,10 @@ func (p *Printer) Fields(pairs ...string) {
 	}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			indented := strings.ReplaceAll(strings.TrimRight(pairs[i+1], "\n"), "\n", "\n"+strings.Repeat(" ", widest+2))
-			p.Printf("%s%s  %s\n", p.Paint(terminal.Bold, pairs[i]), strings.Repeat(" ", widest-Width(pairs[i])), indented)
+			indented := strings.ReplaceAll(strings.TrimRight(pairs[i+1], "\n"), "\n",
+				"\n"+strings.Repeat(" ", widest+2))
+			p.Printf("%s%s  %s\n", p.Paint(terminal.Bold, pairs[i]), strings.Repeat(" ", widest-Width(pairs[i])),
+				indented)
 		}
 	}
 }

@@ -1,7 +1,7 @@
 // Package remedy says with which commands a person does what a message of the server says.
 //
-// The messages name methods of the API, such as "SpawnAgent makes one": callers over gRPC know them, REST adds their paths, and results of
-// tools have the tools' names instead. The command line adds the commands (SPEC X5.1).
+// The messages name methods of the API, such as "SpawnAgent makes one": callers over gRPC know them, REST adds their
+// paths, and results of tools have the tools' names instead. The command line adds the commands (SPEC X5.1).
 //
 // Owns: which command stands for a method that messages name as a remedy.
 // Never does: change a message.
@@ -19,8 +19,8 @@ import (
 // ended is what messages add to the name of a method that lists ended records only if it is told to.
 const ended = " with include_terminal"
 
-// commands are the commands by method, with their arguments as in their usage. A test demands an entry for each method that a message
-// names, and that the command exists with these arguments.
+// commands are the commands by method, with their arguments as in their usage. A test demands an entry for each method
+// that a message names, and that the command exists with these arguments.
 var commands = map[string]string{
 	"CreateExternalTrigger": "trigger create AGENT DESCRIPTION",
 	"GetBoard":              "board show SESSION/BOARD",
@@ -120,5 +120,6 @@ func Commands(message string, known Values) []string {
 	return lines
 }
 
-// Usages returns the command for each method, with its arguments: "agent spawn AGENT" for SpawnAgent. The map must not be changed.
+// Usages returns the command for each method, with its arguments: "agent spawn AGENT" for SpawnAgent. The map must not
+// be changed.
 func Usages() map[string]string { return commands }

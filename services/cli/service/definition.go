@@ -44,15 +44,18 @@ func systemd() manager {
 			for _, a := range args {
 				words = append(words, quoteUnit(a))
 			}
-			return "# Written by quartet service install.\n[Unit]\nDescription=Quartet, a durable control plane for AI agents\n\n" +
-				"[Service]\nType=exec\nExecStart=" + strings.Join(words, " ") + "\nRestart=on-failure\nRestartSec=2\nTimeoutStopSec=30\nUMask=0077\n\n" +
+			return "# Written by quartet service install.\n[Unit]\nDescription=Quartet, a durable control plane for " +
+				"AI agents\n\n" +
+				"[Service]\nType=exec\nExecStart=" + strings.Join(words, " ") +
+				"\nRestart=on-failure\nRestartSec=2\nTimeoutStopSec=30\nUMask=0077\n\n" +
 				"[Install]\nWantedBy=default.target\n"
 		},
 		refresh: []string{"systemctl", "--user", "daemon-reload"},
 		load:    []string{"systemctl", "--user", "enable", "--now", unitName},
 		unload:  []string{"systemctl", "--user", "disable", "--now", unitName},
 		active:  []string{"systemctl", "--user", "is-active", "--quiet", unitName},
-		note:    "It runs while you are logged in; to let it run always: loginctl enable-linger. Its log: journalctl --user -u " + unitName,
+		note: "It runs while you are logged in; to let it run always: loginctl enable-linger. Its log: journalctl " +
+			"--user -u " + unitName,
 	}
 }
 
@@ -70,13 +73,19 @@ func launchd(uid int) manager {
 		name: "launchd", path: path,
 		define: func(program string, args []string, log string) string {
 			var b strings.Builder
-			b.WriteString(xml.Header + `<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">` + "\n")
-			b.WriteString("<!-- Written by quartet service install. -->\n<plist version=\"1.0\">\n<dict>\n  <key>Label</key><string>" + label + "</string>\n  <key>ProgramArguments</key>\n  <array>\n")
+			b.WriteString(xml.Header +
+				`<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">` + "\n")
+			b.WriteString("<!-- Written by quartet service install. -->\n<plist version=\"1.0\">\n<dict>\n  " +
+				"<key>Label</key><string>" + label + "</string>\n  <key>ProgramArguments</key>\n  <array>\n")
 			for _, a := range append([]string{program, "dev"}, args...) {
 				b.WriteString("    <string>" + escape(a) + "</string>\n")
 			}
-			b.WriteString("  </array>\n  <key>RunAtLoad</key><true/>\n  <key>KeepAlive</key><dict><key>SuccessfulExit</key><false/></dict>\n  <key>ProcessType</key><string>Background</string>\n")
-			b.WriteString("  <key>StandardOutPath</key><string>" + escape(log) + "</string>\n  <key>StandardErrorPath</key><string>" + escape(log) + "</string>\n  <key>Umask</key><integer>63</integer>\n</dict>\n</plist>\n")
+			b.WriteString("  </array>\n  <key>RunAtLoad</key><true/>\n  " +
+				"<key>KeepAlive</key><dict><key>SuccessfulExit</key><false/></dict>\n  " +
+				"<key>ProcessType</key><string>Background</string>\n")
+			b.WriteString("  <key>StandardOutPath</key><string>" + escape(log) +
+				"</string>\n  <key>StandardErrorPath</key><string>" + escape(log) +
+				"</string>\n  <key>Umask</key><integer>63</integer>\n</dict>\n</plist>\n")
 			return b.String()
 		},
 		load:   []string{"launchctl", "bootstrap", domain, path(home)},

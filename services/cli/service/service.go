@@ -39,7 +39,9 @@ var secrets = []string{"bootstrap-token"}
 
 // Command returns `quartet service`. servers has the settings of servers.
 func Command(s *session.Session, servers *pflag.FlagSet) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "service", Short: "The server of this user as a service: install, remove, show it"})
+	c := input.Group(&cobra.Command{
+		Use: "service", Short: "The server of this user as a service: install, remove, show it",
+	})
 	c.Long = `Run "quartet dev" as a service of this user: of systemd on Linux, of launchd on macOS.
 It starts when you log in, and again after it has failed.`
 	c.AddCommand(installCommand(servers), removeCommand(), statusCommand(s, servers))
@@ -54,7 +56,8 @@ func current() (manager, error) {
 	case "darwin":
 		return launchd(os.Getuid()), nil
 	}
-	return manager{}, fmt.Errorf("there is no service manager for %s here; start `quartet dev` with what starts programs there", runtime.GOOS)
+	return manager{}, fmt.Errorf("there is no service manager for %s here; start `quartet dev` with what starts "+
+		"programs there", runtime.GOOS)
 }
 
 // place is a manager, and where the definition of the service is.
@@ -144,7 +147,8 @@ func flagsOf(servers *pflag.FlagSet, args []string) ([]string, error) {
 	}
 	for _, name := range secrets {
 		if f := servers.Lookup(name); f != nil && f.Changed {
-			return nil, exit.UsageError("--" + name + " may not be in the definition of a service, which others can read")
+			return nil,
+				exit.UsageError("--" + name + " may not be in the definition of a service, which others can read")
 		}
 	}
 	changed := func(name string) bool {
@@ -161,7 +165,8 @@ func flagsOf(servers *pflag.FlagSet, args []string) ([]string, error) {
 // removeCommand returns `quartet service remove`.
 func removeCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "remove", Short: "Stop the service and remove its definition; the data stays", Args: input.None, Aliases: []string{"uninstall"},
+		Use: "remove", Short: "Stop the service and remove its definition; the data stays", Args: input.None,
+		Aliases: []string{"uninstall"},
 		Example: "  quartet service remove",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at, err := here()
@@ -202,7 +207,8 @@ type state struct {
 func statusCommand(s *session.Session, servers *pflag.FlagSet) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show whether the service is installed and runs", Args: input.None,
-		Long:    "Show whether the service is installed and runs. The exit code is 0 if it runs, 3 if it is not installed, and 5 if it does not run.",
+		Long: "Show whether the service is installed and runs. The exit code is 0 if it runs, 3 if it is not " +
+			"installed, and 5 if it does not run.",
 		Example: "  quartet service status",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at, err := here()
@@ -224,7 +230,8 @@ func statusCommand(s *session.Session, servers *pflag.FlagSet) *cobra.Command {
 					return err
 				}
 				for _, path := range []string{link, program} {
-					st.Current = st.Current || bytes.Contains(text, []byte(quoteUnit(path))) || bytes.Contains(text, []byte("<string>"+escape(path)+"</string>"))
+					st.Current = st.Current || bytes.Contains(text, []byte(quoteUnit(path))) ||
+						bytes.Contains(text, []byte("<string>"+escape(path)+"</string>"))
 				}
 				st.Running = call(cmd.Context(), at.active) == nil
 				st.Address = addressIn(string(text), servers)
@@ -290,7 +297,8 @@ func showState(s *session.Session, cmd *cobra.Command, st state) error {
 	if !st.Current {
 		program = "another one than this; quartet service install replaces it"
 	}
-	p.Fields("manager", st.Manager, "definition", terminal.Printable(st.File), "running", running, "answers", answers, "program", program)
+	p.Fields("manager", st.Manager, "definition", terminal.Printable(st.File), "running", running, "answers", answers,
+		"program", program)
 	return p.Err()
 }
 

@@ -24,8 +24,8 @@ type machine struct {
 	home, asks string
 }
 
-// newMachine makes programs called systemctl and launchctl the first ones on the path. They record their arguments; is-active and print
-// succeed while the file up exists, which enable and bootstrap make.
+// newMachine makes programs called systemctl and launchctl the first ones on the path. They record their arguments;
+// is-active and print succeed while the file up exists, which enable and bootstrap make.
 func newMachine(t *testing.T) *machine {
 	m := &machine{t: t, home: t.TempDir()}
 	m.asks = filepath.Join(m.home, "asks")
@@ -162,7 +162,8 @@ func TestDefinitions(t *testing.T) {
 	}
 	require.NoError(t, xml.Unmarshal([]byte(plist), &doc))
 	require.Equal(t, []string{odd, "dev", "--data-dir", "x y"}, doc.Strings)
-	require.Equal(t, "127.0.0.1:5", addressIn(launchd(1).define("q", []string{"--grpc-addr", "127.0.0.1:5"}, ""), pflag.NewFlagSet("", pflag.ContinueOnError)))
+	require.Equal(t, "127.0.0.1:5", addressIn(launchd(1).define("q", []string{"--grpc-addr", "127.0.0.1:5"}, ""),
+		pflag.NewFlagSet("", pflag.ContinueOnError)))
 
 	verify, err := exec.LookPath("systemd-analyze")
 	if err != nil {

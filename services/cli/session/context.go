@@ -30,7 +30,11 @@ func (s *Session) applyContext() error {
 	for _, file := range []struct {
 		setting, from string
 		to            *string
-	}{{"tls-ca-file", c.CAFile, &s.tlsFiles.CA}, {"tls-cert-file", c.CertFile, &s.tlsFiles.Cert}, {"tls-key-file", c.KeyFile, &s.tlsFiles.Key}} {
+	}{
+		{"tls-ca-file", c.CAFile, &s.tlsFiles.CA},
+		{"tls-cert-file", c.CertFile, &s.tlsFiles.Cert},
+		{"tls-key-file", c.KeyFile, &s.tlsFiles.Key},
+	} {
 		if s.unset(file.setting) {
 			*file.to = file.from
 		}
@@ -41,16 +45,17 @@ func (s *Session) applyContext() error {
 // unset reports whether neither a flag nor a variable gives a setting.
 func (s *Session) unset(setting string) bool { return s.settings.Origin(setting) == "default" }
 
-// Typed returns as a context the server that flags and variables name. tokenFile is the file with the credential; if it is
-// empty, the one that QUARTET_TOKEN_FILE names. A credential on the command line or in QUARTET_TOKEN is an error: a context
-// keeps none.
+// Typed returns as a context the server that flags and variables name. tokenFile is the file with the credential; if it
+// is empty, the one that QUARTET_TOKEN_FILE names. A credential on the command line or in QUARTET_TOKEN is an error: a
+// context keeps none.
 func (s *Session) Typed(tokenFile string) (contexts.Context, error) {
 	if err := s.settings.Load(""); err != nil {
 		return contexts.Context{}, exit.UsageError(err.Error())
 	}
 	if tokenFile == "" {
 		if tokenFile = os.Getenv("QUARTET_TOKEN_FILE"); tokenFile == "" && s.token != "" {
-			return contexts.Context{}, exit.UsageError("a context keeps no credential, only the name of its file; give it with --token-file")
+			return contexts.Context{}, exit.UsageError("a context keeps no credential, only the name of its file; " +
+				"give it with --token-file")
 		}
 	}
 	if s.unset("address") {
@@ -63,7 +68,12 @@ func (s *Session) Typed(tokenFile string) (contexts.Context, error) {
 	for _, file := range []struct {
 		from string
 		to   *string
-	}{{tokenFile, &c.TokenFile}, {s.tlsFiles.CA, &c.CAFile}, {s.tlsFiles.Cert, &c.CertFile}, {s.tlsFiles.Key, &c.KeyFile}} {
+	}{
+		{tokenFile, &c.TokenFile},
+		{s.tlsFiles.CA, &c.CAFile},
+		{s.tlsFiles.Cert, &c.CertFile},
+		{s.tlsFiles.Key, &c.KeyFile},
+	} {
 		if file.from == "" {
 			continue
 		}

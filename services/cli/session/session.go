@@ -72,13 +72,16 @@ func New(flags *pflag.FlagSet, now func() time.Time) *Session {
 		s.Now = time.Now
 	}
 	s.settings.String(&s.address, "address", DefaultAddress, "The server's gRPC address, host:port ($QUARTET_ADDRESS)")
-	s.settings.Secret(&s.token, "token", "Credential ($QUARTET_TOKEN, or a file in $QUARTET_TOKEN_FILE); default: that of the server of this user at a loopback address")
+	s.settings.Secret(&s.token, "token", "Credential ($QUARTET_TOKEN, or a file in $QUARTET_TOKEN_FILE); default: "+
+		"that of the server of this user at a loopback address")
 	s.settings.Bool(&s.tls, "tls", false, "Connect with TLS; implied by each of the next three flags ($QUARTET_TLS)")
-	s.settings.String(&s.tlsFiles.CA, "tls-ca-file", "", "Certificates of the authorities that may sign the server's certificate (PEM); empty: the system's")
+	s.settings.String(&s.tlsFiles.CA, "tls-ca-file", "", "Certificates of the authorities that may sign the server's "+
+		"certificate (PEM); empty: the system's")
 	s.settings.String(&s.tlsFiles.Cert, "tls-cert-file", "", "Client certificate to present to the server (PEM)")
 	s.settings.String(&s.tlsFiles.Key, "tls-key-file", "", "Private key of the client certificate (PEM)")
 	flags.StringVarP(&s.output, "output", "o", formTable, "Form of the output: table or json")
-	flags.BoolVar(&s.utc, "utc", false, "Write times in UTC, and read those without a zone so, instead of in the local time zone")
+	flags.BoolVar(&s.utc, "utc", false, "Write times in UTC, and read those without a zone so, instead of in the "+
+		"local time zone")
 	return s
 }
 
@@ -93,10 +96,13 @@ func (s *Session) Know(servers *pflag.FlagSet) {
 // Address returns the server's address. The settings must have been loaded, by Load or for a connection.
 func (s *Session) Address() string { return s.address }
 
-// SecretFiles returns the files with the credential and the private key of this client. The settings must have been loaded.
+// SecretFiles returns the files with the credential and the private key of this client. The settings must have been
+// loaded.
 func (s *Session) SecretFiles() []string {
 	files := []string{s.tlsFiles.Key, s.contextToken}
-	return slices.DeleteFunc(slices.AppendSeq(files, maps.Values(s.settings.SecretFiles())), func(path string) bool { return path == "" })
+	return slices.DeleteFunc(slices.AppendSeq(files, maps.Values(s.settings.SecretFiles())), func(path string) bool {
+		return path == ""
+	})
 }
 
 // HasToken reports whether a credential is used.
@@ -108,8 +114,8 @@ func (s *Session) UsesTLS() bool { return s.tls || s.tlsFiles != (certs.Files{})
 // JSON reports whether the output is JSON instead of tables.
 func (s *Session) JSON() bool { return s.output == formJSON }
 
-// Load reads the settings that no flag has given: from the environment, else from the chosen context. Commands that connect do so
-// themselves.
+// Load reads the settings that no flag has given: from the environment, else from the chosen context. Commands that
+// connect do so themselves.
 func (s *Session) Load() error {
 	if err := s.settings.Load(""); err != nil {
 		return exit.UsageError(err.Error())
@@ -162,7 +168,8 @@ func (s *Session) connect() (*grpc.ClientConn, error) {
 // checkAddress refuses the URL of a REST server in place of a gRPC address.
 func (s *Session) checkAddress() error {
 	if scheme, _, ok := strings.Cut(s.address, "://"); ok && (scheme == "http" || scheme == "https") {
-		return exit.UsageError(fmt.Sprintf("--address %s is a URL of REST; give the gRPC address as host:port without %s://, by default %s", s.address, scheme, DefaultAddress))
+		return exit.UsageError(fmt.Sprintf("--address %s is a URL of REST; give the gRPC address as host:port "+
+			"without %s://, by default %s", s.address, scheme, DefaultAddress))
 	}
 	return nil
 }
@@ -186,14 +193,16 @@ func (s *Session) tlsOptions() ([]client.Option, error) {
 // connection is closed when do returns. Where the beginning of an id was typed, do gets the id; if the server
 // knows no record of a name that was typed, do may be called again with the only one that begins so (see
 // names.Run).
-func (s *Session) Connected(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(*cobra.Command, []string) error {
+func (s *Session) Connected(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(
+	*cobra.Command, []string) error {
 	return s.connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		return names.Run(cmd, conn, args, func(args []string) error { return do(cmd, conn, args) })
 	})
 }
 
 // connected is Connected with the arguments as they were typed.
-func (s *Session) connected(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(*cobra.Command, []string) error {
+func (s *Session) connected(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(
+	*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		conn, err := s.connect()
 		if err != nil {
@@ -212,7 +221,8 @@ func (s *Session) Complete(root *cobra.Command) { names.Complete(root, s.connect
 // are of the API's generated client, such as workv1.NewWorkServiceClient and
 // workv1.WorkServiceClient.GetWorkItem.
 func Call[C any, Req, Resp proto.Message](
-	s *Session, client func(grpc.ClientConnInterface) C, method func(C, context.Context, Req, ...grpc.CallOption) (Resp, error),
+	s *Session, client func(grpc.ClientConnInterface) C, method func(C, context.Context, Req, ...grpc.CallOption) (Resp,
+		error),
 	request func(args []string) (Req, error), table func(p *output.Printer, resp Resp),
 ) func(*cobra.Command, []string) error {
 	return s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
@@ -236,8 +246,10 @@ func List[C any, Req proto.Message, Resp interface {
 	proto.Message
 	GetNextPageToken() string
 }, Entry any](
-	s *Session, cmd *cobra.Command, client func(grpc.ClientConnInterface) C, method func(C, context.Context, Req, ...grpc.CallOption) (Resp, error),
-	request func(args []string) (Req, error), entries func(Resp) []Entry, empty string, header []string, row func(*output.Printer, Entry) []string, notes ...func() string,
+	s *Session, cmd *cobra.Command, client func(grpc.ClientConnInterface) C,
+	method func(C, context.Context, Req, ...grpc.CallOption) (Resp, error),
+	request func(args []string) (Req, error), entries func(Resp) []Entry, empty string, header []string,
+	row func(*output.Printer, Entry) []string, notes ...func() string,
 ) *cobra.Command {
 	var pages input.Paging
 	pages.Flags(cmd)
@@ -294,7 +306,8 @@ func Receive[M any](stream grpc.ServerStreamingClient[M], each func(*M) error) e
 // Mutation adds the flag --request-id to a command. If it is not set, Mutation
 // generates an id, so that the error message for an unknown outcome can name it.
 func (s *Session) Mutation(cmd *cobra.Command) *cobra.Command {
-	cmd.Flags().StringVar(&s.RequestID, "request-id", "", "Id of this request; repeating a request with its id returns the first outcome (default: a new id)")
+	cmd.Flags().StringVar(&s.RequestID, "request-id", "", "Id of this request; repeating a request with its id "+
+		"returns the first outcome (default: a new id)")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if s.RequestID == "" {

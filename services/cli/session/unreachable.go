@@ -15,7 +15,8 @@ import (
 // reachable. While it waits it reports once on stderr that the server is unreachable, for
 // a user who forgot to start one and for the log of a coding agent. It also reports when
 // the connection was made, and nothing after that.
-func (s *Session) ConnectedWithNotice(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(*cobra.Command, []string) error {
+func (s *Session) ConnectedWithNotice(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(
+	*cobra.Command, []string) error {
 	return s.connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		ctx, cancel := context.WithCancel(cmd.Context())
 		ended := make(chan struct{})
@@ -46,7 +47,8 @@ func (s *Session) reportUntilReady(ctx context.Context, cmd *cobra.Command, conn
 			if command := client.StartCommand(s.address); command != "" {
 				start = " Start one with: " + command + "."
 			}
-			cmd.PrintErrf("quartet: no server answers at %s; waiting for it.%s Another address: --address or $QUARTET_ADDRESS\n", terminal.Printable(s.address), start)
+			cmd.PrintErrf("quartet: no server answers at %s; waiting for it.%s Another address: --address or "+
+				"$QUARTET_ADDRESS\n", terminal.Printable(s.address), start)
 		case state == connectivity.Ready && reported:
 			cmd.PrintErrf("quartet: connected\n")
 			return

@@ -36,7 +36,10 @@ func (s *Session) Web(at string) (*Web, error) {
 	if err := s.settings.Load(""); err != nil {
 		return nil, exit.UsageError(err.Error())
 	}
-	w := &Web{Token: strings.TrimSpace(s.token), Client: &http.Client{Timeout: webTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	w := &Web{Token: strings.TrimSpace(s.token), Client: &http.Client{
+		Timeout:       webTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
 	scheme := "http"
 	if s.UsesTLS() {
 		scheme = "https"
@@ -63,8 +66,10 @@ func (s *Session) Web(at string) (*Web, error) {
 	}
 	if at != "" {
 		u, err := url.Parse(at)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			return nil, exit.UsageError("--url " + at + " must be an address such as https://quartet.example.com/, without user, query and fragment")
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
+			u.RawQuery != "" || u.Fragment != "" {
+			return nil, exit.UsageError("--url " + at + " must be an address such as https://quartet.example.com/, " +
+				"without user, query and fragment")
 		}
 		w.Bases = []string{strings.TrimSuffix(strings.TrimSuffix(at, "/"), "/ui") + "/"}
 		return w, nil
@@ -80,7 +85,8 @@ func (s *Session) Web(at string) (*Web, error) {
 		w.Bases = append(w.Bases, scheme+"://"+at+"/")
 	}
 	if len(w.Bases) == 0 {
-		return nil, exit.UsageError("the server at " + s.address + " serves no REST on this machine; give its address for browsers with --url")
+		return nil, exit.UsageError("the server at " + s.address + " serves no REST on this machine; give its " +
+			"address for browsers with --url")
 	}
 	return w, nil
 }

@@ -33,7 +33,8 @@ func (o *object) remove(key string) {
 	o.keys = slices.DeleteFunc(o.keys, func(k string) bool { return k == key })
 }
 
-// object returns the object under a key. Where there is none, it is made if create is set, and nil otherwise. Another value is an error.
+// object returns the object under a key. Where there is none, it is made if create is set, and nil otherwise. Another
+// value is an error.
 func (o *object) object(key string, create bool) (*object, error) {
 	v, ok := o.values[key]
 	if !ok {
@@ -232,8 +233,8 @@ func pairs(all ...any) *object {
 	return o
 }
 
-// editMCPServers enters the server into the object mcpServers of a file, or removes it. Other keys of an entry that is there
-// already, such as env, stay.
+// editMCPServers enters the server into the object mcpServers of a file, or removes it. Other keys of an entry that is
+// there already, such as env, stay.
 func editMCPServers(typed bool) edit {
 	return func(old []byte, w wanted, remove bool) ([]byte, error) {
 		top, err := parseObject(old)
@@ -288,8 +289,8 @@ func formatUnlessEmpty(o *object, like []byte) ([]byte, error) {
 	return format(o, like)
 }
 
-// editHooks enters the hook at the start of a session into a file in the form of Claude Code, which Codex shares: a list of groups,
-// each with a matcher and a list of hooks.
+// editHooks enters the hook at the start of a session into a file in the form of Claude Code, which Codex shares: a
+// list of groups, each with a matcher and a list of hooks.
 func editHooks() edit {
 	const event, matcher = "SessionStart", sessionStarts
 	return func(old []byte, w wanted, remove bool) ([]byte, error) {
@@ -305,7 +306,8 @@ func editHooks() edit {
 		if err != nil {
 			return nil, err
 		}
-		wanted := pairs("matcher", matcher, "hooks", []any{pairs("type", "command", "command", w.hookCommand(), "timeout", json.Number("10"))})
+		wanted := pairs("matcher", matcher, "hooks",
+			[]any{pairs("type", "command", "command", w.hookCommand(), "timeout", json.Number("10"))})
 		var kept []any
 		ours := 0
 		same := false

@@ -29,8 +29,8 @@ compactions, sessions and crashes there.
 - Done: CompleteWorkItem with a report. Cannot continue: WaitFor with the reason.
 ` + rulesEnd + "\n"
 
-// editRules enters the rules between their marks, or removes them. head is the text before them in a file of their own; with it, the
-// file is replaced and removed as a whole.
+// editRules enters the rules between their marks, or removes them. head is the text before them in a file of their own;
+// with it, the file is replaced and removed as a whole.
 func editRules(head string) edit {
 	return func(old []byte, w wanted, remove bool) ([]byte, error) {
 		text := strings.Replace(rules, "AGENT", w.agent, 1)
@@ -47,8 +47,10 @@ func editRules(head string) edit {
 			return []byte(head + text), nil
 		}
 		begin, end := bytes.Index(old, []byte(rulesBegin)), bytes.Index(old, []byte(rulesEnd))
-		if (begin < 0) != (end < 0) || end < begin || bytes.Count(old, []byte(rulesBegin)) > 1 || bytes.Count(old, []byte(rulesEnd)) > 1 {
-			return nil, errors.New("the marks " + rulesBegin + " and " + rulesEnd + " do not enclose one text; remove what is left of it")
+		if (begin < 0) != (end < 0) || end < begin || bytes.Count(old, []byte(rulesBegin)) > 1 ||
+			bytes.Count(old, []byte(rulesEnd)) > 1 {
+			return nil, errors.New("the marks " + rulesBegin + " and " + rulesEnd +
+				" do not enclose one text; remove what is left of it")
 		}
 		if begin < 0 {
 			if remove {

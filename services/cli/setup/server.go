@@ -38,7 +38,8 @@ func find(s *session.Session, cmd *cobra.Command, listens func() string) (server
 		return at, err
 	}
 	at.Others = slices.DeleteFunc(local.Servers(cmd.Context()), func(other string) bool { return other == at.Address })
-	if len(at.Others) == 0 && listens != nil && at.Address == listens() && !s.HasToken() && !s.UsesTLS() && local.Loopback(at.Address) {
+	if len(at.Others) == 0 && listens != nil && at.Address == listens() && !s.HasToken() && !s.UsesTLS() &&
+		local.Loopback(at.Address) {
 		at.Status = "starts"
 	}
 	return at, nil
@@ -52,17 +53,19 @@ func (at server) warning(cmd *cobra.Command, t tool) string {
 	case at.Status == "answers" || at.Address == "":
 		return ""
 	case len(at.Others) > 0:
-		return fmt.Sprintf("warning: no server answers at %s; one of yours runs at %s. To use it: %s", address, strings.Join(at.Others, ", "), again(cmd, t, at.Others[0]))
+		return fmt.Sprintf("warning: no server answers at %s; one of yours runs at %s. To use it: %s", address,
+			strings.Join(at.Others, ", "), again(cmd, t, at.Others[0]))
 	case at.Status == "starts":
-		return fmt.Sprintf("No server answers at %s yet: quartet mcp starts one when a session begins, or you do: %s", address, start)
+		return fmt.Sprintf("No server answers at %s yet: quartet mcp starts one when a session begins, or you do: %s",
+			address, start)
 	case start != "":
 		return fmt.Sprintf("warning: no server answers at %s. Start one: %s", address, start)
 	}
 	return fmt.Sprintf("warning: no server answers at %s. Start it there, or give another --address.", address)
 }
 
-// again returns the command line of setup with the flags that say what is entered, for a shell. address replaces the one that was
-// given; "" keeps that.
+// again returns the command line of setup with the flags that say what is entered, for a shell. address replaces the
+// one that was given; "" keeps that.
 func again(cmd *cobra.Command, t tool, address string) string {
 	words := []string{"quartet", "setup", t.name}
 	for _, name := range []string{"user", "agent", "dir", "address"} {

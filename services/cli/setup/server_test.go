@@ -56,7 +56,8 @@ func TestSetupLooksForTheServer(t *testing.T) {
 
 	out, code = quartet(t, "claude", "--dir", dir, "--address", away, "--agent", "a", "--check")
 	require.Equal(t, exit.Failed, code, out)
-	require.Contains(t, out, "enter what is missing with: quartet setup claude --agent a --dir "+quoteShell(dir)+" --address "+away)
+	require.Contains(t, out, "enter what is missing with: quartet setup claude --agent a --dir "+quoteShell(dir)+
+		" --address "+away)
 
 	running := serve(t)
 	out, code = quartet(t, "claude", "--dir", dir)

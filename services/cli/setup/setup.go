@@ -32,7 +32,8 @@ func Command(s *session.Session, listens func() string) *cobra.Command {
 		names = append(names, t.name)
 	}
 	cmd := &cobra.Command{
-		Use: "setup TOOL", Short: "Make Quartet the memory of a coding agent: " + strings.Join(names, ", "), Args: input.Exactly("TOOL"),
+		Use: "setup TOOL", Short: "Make Quartet the memory of a coding agent: " + strings.Join(names, ", "),
+		Args: input.Exactly("TOOL"),
 		Long: `Enter Quartet into the settings of a coding agent: the MCP server with the absolute path
 of this program, a hook that runs "quartet prime" at the start of a session and after a
 compaction, and rules that tell the model to keep its work in Quartet.
@@ -49,7 +50,8 @@ there, and if not, where one of yours does.
 --check changes nothing, says what is missing, and ends with the exit code 1 if anything
 is: also a server, unless "quartet mcp" starts one at that address. --remove takes out
 what setup has entered, and nothing else, and the copies that equal what is left.`,
-		Example:   "  quartet setup claude\n  quartet setup codex --agent my-project --check\n  quartet setup cursor --remove\n  quartet setup claude --user --agent me",
+		Example: "  quartet setup claude\n  quartet setup codex --agent my-project --check\n  quartet setup cursor " +
+			"--remove\n  quartet setup claude --user --agent me",
 		ValidArgs: names,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, t := range tools {
@@ -57,14 +59,16 @@ what setup has entered, and nothing else, and the copies that equal what is left
 					return run(s, cmd, t, o, listens)
 				}
 			}
-			return exit.UsageError(fmt.Sprintf("%q is no coding agent that is known; use one of %s", args[0], strings.Join(names, ", ")))
+			return exit.UsageError(fmt.Sprintf("%q is no coding agent that is known; use one of %s", args[0],
+				strings.Join(names, ", ")))
 		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.check, "check", false, "Only say what is missing")
 	f.BoolVar(&o.remove, "remove", false, "Remove it")
 	f.BoolVar(&o.user, "user", false, "The settings of all your projects instead of those of this one")
-	f.StringVar(&o.agent, "agent", "", "The agent that stores the memory (default: the name of the project's directory)")
+	f.StringVar(&o.agent, "agent", "",
+		"The agent that stores the memory (default: the name of the project's directory)")
 	f.StringVar(&o.dir, "dir", "", "The project's directory (default: the working directory)")
 	return cmd
 }

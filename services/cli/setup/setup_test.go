@@ -24,7 +24,8 @@ func quartet(t *testing.T, args ...string) (out string, code int) {
 		t.Setenv("QUARTET_ADDRESS", freeAddr(t))
 	}
 	root := &cobra.Command{Use: "quartet", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(Command(session.New(root.PersistentFlags(), nil), func() string { return os.Getenv("QUARTET_ADDRESS") }))
+	root.AddCommand(Command(session.New(root.PersistentFlags(), nil),
+		func() string { return os.Getenv("QUARTET_ADDRESS") }))
 	var o bytes.Buffer
 	root.SetOut(&o)
 	root.SetErr(&o)
@@ -128,7 +129,9 @@ func TestAnEmptyProject(t *testing.T) {
 // Settings of the user stay, in their order and with their mode, and are what they were after remove.
 func TestOthersSettingsStay(t *testing.T) {
 	claude := map[string]string{
-		".mcp.json": "{\n    \"zeta\": 1.50,\n    \"mcpServers\": {\n        \"other\": {\n            \"command\": \"x\",\n            \"args\": [\n                \"<a>&b\"\n            ]\n        }\n    },\n    \"alpha\": null\n}\n",
+		".mcp.json": "{\n    \"zeta\": 1.50,\n    \"mcpServers\": {\n        \"other\": {\n            \"command\": " +
+			"\"x\",\n            \"args\": [\n                \"<a>&b\"\n            ]\n        }\n    },\n    " +
+			"\"alpha\": null\n}\n",
 		".claude/settings.json": `{
   "permissions": {
     "allow": [
@@ -164,13 +167,18 @@ func TestOthersSettingsStay(t *testing.T) {
 		"CLAUDE.md": "# Rules\n\nBe brief.\n",
 	}
 	codex := map[string]string{
-		".codex/config.toml": "# my settings\nmodel = \"m\" # the model\n\n[mcp_servers.other]\ncommand = \"x\"\nargs = [\n  \"[mcp_servers.quartet]\",\n  '''\n[a]\n''',\n]\n\n# the end\n[features]\nhooks = true\n",
-		".codex/hooks.json":  "{\n\t\"hooks\": {\n\t\t\"Stop\": [\n\t\t\t{\n\t\t\t\t\"hooks\": [\n\t\t\t\t\t{\n\t\t\t\t\t\t\"type\": \"command\",\n\t\t\t\t\t\t\"command\": \"date\"\n\t\t\t\t\t}\n\t\t\t\t]\n\t\t\t}\n\t\t]\n\t}\n}\n",
-		"AGENTS.md":          "Use tabs.\n",
+		".codex/config.toml": "# my settings\nmodel = \"m\" # the model\n\n[mcp_servers.other]\ncommand = " +
+			"\"x\"\nargs = [\n  \"[mcp_servers.quartet]\",\n  '''\n[a]\n''',\n]\n\n# the end\n[features]\nhooks = true\n",
+		".codex/hooks.json": "{\n\t\"hooks\": {\n\t\t\"Stop\": [\n\t\t\t{\n\t\t\t\t\"hooks\": " +
+			"[\n\t\t\t\t\t{\n\t\t\t\t\t\t\"type\": \"command\",\n\t\t\t\t\t\t\"command\": " +
+			"\"date\"\n\t\t\t\t\t}\n\t\t\t\t]\n\t\t\t}\n\t\t]\n\t}\n}\n",
+		"AGENTS.md": "Use tabs.\n",
 	}
 	cursor := map[string]string{
-		".cursor/mcp.json":           "{\n  \"mcpServers\": {\n    \"other\": {\n      \"url\": \"http://x\"\n    }\n  }\n}\n",
-		".cursor/hooks.json":         "{\n  \"version\": 1,\n  \"hooks\": {\n    \"sessionStart\": [\n      {\n        \"command\": \"./mine.sh\"\n      }\n    ]\n  }\n}\n",
+		".cursor/mcp.json": "{\n  \"mcpServers\": {\n    \"other\": {\n      \"url\": \"http://x\"\n    " +
+			"}\n  }\n}\n",
+		".cursor/hooks.json": "{\n  \"version\": 1,\n  \"hooks\": {\n    \"sessionStart\": [\n      {\n      " +
+			"  \"command\": \"./mine.sh\"\n      }\n    ]\n  }\n}\n",
 		".cursor/rules/my-rules.mdc": "mine",
 	}
 	for name, before := range map[string]map[string]string{"claude": claude, "codex": codex, "cursor": cursor} {
@@ -216,7 +224,8 @@ func TestTheFirstCopyIsKept(t *testing.T) {
 	}
 	out, code := quartet(t, "claude", "--remove", "--dir", dir)
 	require.Zero(t, code, out)
-	require.Equal(t, map[string]string{".mcp.json": `{"mcpServers":{"other":{"command":"x"}}}`}, content(t, dir), "in the form in which the user wrote it")
+	require.Equal(t, map[string]string{".mcp.json": `{"mcpServers":{"other":{"command":"x"}}}`}, content(t, dir),
+		"in the form in which the user wrote it")
 
 	out, code = quartet(t, "claude", "--dir", dir)
 	require.Zero(t, code, out)
@@ -231,9 +240,12 @@ func TestTheFirstCopyIsKept(t *testing.T) {
 // What the user added to the entry of Quartet stays.
 func TestAnEntryIsUpdated(t *testing.T) {
 	dir := t.TempDir()
-	put(t, dir, ".mcp.json", `{"mcpServers": {"quartet": {"command": "/old/quartet", "args": ["mcp"], "env": {"QUARTET_ADDRESS": "h:1"}}}}`)
-	put(t, dir, ".codex/config.toml", "[mcp_servers.quartet]\nstartup_timeout_sec = 20\ncommand = '/old/quartet' # where it was\n\n[mcp_servers.quartet.env]\nA = \"b\"\n\n[other]\nargs = [1]\n")
-	put(t, dir, ".claude/settings.json", `{"hooks": {"SessionStart": [{"hooks": [{"type": "command", "command": "/old/quartet prime x"}, {"type": "command", "command": "date"}]}]}}`)
+	put(t, dir, ".mcp.json",
+		`{"mcpServers": {"quartet": {"command": "/old/quartet", "args": ["mcp"], "env": {"QUARTET_ADDRESS": "h:1"}}}}`)
+	put(t, dir, ".codex/config.toml", "[mcp_servers.quartet]\nstartup_timeout_sec = 20\ncommand = '/old/quartet' # "+
+		"where it was\n\n[mcp_servers.quartet.env]\nA = \"b\"\n\n[other]\nargs = [1]\n")
+	put(t, dir, ".claude/settings.json",
+		`{"hooks": {"SessionStart": [{"hooks": [{"type": "command", "command": "/old/quartet prime x"}, {"type": "command", "command": "date"}]}]}}`)
 	for _, tool := range []string{"claude", "codex"} {
 		out, code := quartet(t, tool, "--dir", dir, "--agent", "memory", "--address", "h:2")
 		require.Zero(t, code, out)
@@ -251,7 +263,8 @@ func TestAnEntryIsUpdated(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(files[".mcp.json"]), &servers))
 	got := servers.Servers["quartet"]
 	require.Equal(t, self, got.Command)
-	require.Equal(t, []string{"mcp", "--agent", "memory", "--create", "--tools", "memory", "--address", "h:2"}, got.Args)
+	require.Equal(t, []string{"mcp", "--agent", "memory", "--create", "--tools", "memory", "--address", "h:2"},
+		got.Args)
 	require.Equal(t, map[string]string{"QUARTET_ADDRESS": "h:1"}, got.Env)
 
 	var doc map[string]any
@@ -347,12 +360,14 @@ func TestFilesAreReplacedWithCare(t *testing.T) {
 	require.NotZero(t, info.Mode()&os.ModeSymlink)
 	require.Equal(t, "{ }", content(t, dir)["real.json"])
 	require.ErrorContains(t, writeFile(link, []byte("{}"), []byte("x"), keepNew), "changed by another program")
-	require.ErrorContains(t, writeFile(filepath.Join(dir, "new"), []byte("{}"), []byte("x"), keepNew), "changed by another program")
+	require.ErrorContains(t, writeFile(filepath.Join(dir, "new"), []byte("{}"), []byte("x"), keepNew),
+		"changed by another program")
 }
 
 func TestNamesOfAgents(t *testing.T) {
 	for dir, want := range map[string]string{
-		"/src/My Project": "my-project", "/src/a--b__c": "a-b-c", "/": "project", "/src/2048": "project-2048", "/src/日本": "project", "/src/" + strings.Repeat("x", 100): strings.Repeat("x", 63),
+		"/src/My Project": "my-project", "/src/a--b__c": "a-b-c", "/": "project", "/src/2048": "project-2048",
+		"/src/日本": "project", "/src/" + strings.Repeat("x", 100): strings.Repeat("x", 63),
 	} {
 		require.Equal(t, want, agentOf(dir), dir)
 	}
@@ -361,7 +376,11 @@ func TestNamesOfAgents(t *testing.T) {
 
 // Whatever a document is, editing it either is refused or changes nothing else, and a second edit changes nothing.
 func FuzzTOML(f *testing.F) {
-	for _, seed := range []string{"", "a = 1\n", "[mcp_servers.quartet]\nargs = [\n 'a', # b\n]\n[x]\n", "[[a]]\nb = \"\"\"\n[c]\n\"\"\"\n", "[mcp_servers]\nquartet = {}\n", "[mcp_servers.quartet]", "a.b = {c = [1, 2]}\r\n[ mcp_servers . \"quartet\" ]\r\ncommand='x'\r\n"} {
+	for _, seed := range []string{
+		"", "a = 1\n", "[mcp_servers.quartet]\nargs = [\n 'a', # b\n]\n[x]\n",
+		"[[a]]\nb = \"\"\"\n[c]\n\"\"\"\n", "[mcp_servers]\nquartet = {}\n", "[mcp_servers.quartet]",
+		"a.b = {c = [1, 2]}\r\n[ mcp_servers . \"quartet\" ]\r\ncommand='x'\r\n",
+	} {
 		f.Add(seed)
 	}
 	w := wanted{binary: `/a "b"\c`, agent: "x", tool: "codex"}
@@ -393,7 +412,10 @@ func FuzzTOML(f *testing.F) {
 
 // Whatever JSON is there, what is not ours is the same after entering and removing the server and the hook.
 func FuzzJSON(f *testing.F) {
-	for _, seed := range []string{"", "{}", `{"mcpServers":{"quartet":{"command":"x"}}}`, `{"hooks":{"SessionStart":[{"hooks":[{"command":"quartet prime x"},{"command":"y"}]}]},"n":1e400}`} {
+	for _, seed := range []string{
+		"", "{}", `{"mcpServers":{"quartet":{"command":"x"}}}`,
+		`{"hooks":{"SessionStart":[{"hooks":[{"command":"quartet prime x"},{"command":"y"}]}]},"n":1e400}`,
+	} {
 		f.Add(seed)
 	}
 	w := wanted{binary: "/a/quartet", agent: "x", tool: "claude"}

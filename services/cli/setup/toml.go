@@ -20,8 +20,8 @@ type statement struct {
 	start, end int      // without the line feed
 }
 
-// editTOML enters the server into mcp_servers of a file of Codex, or removes it. The text around the changed lines stays as it is,
-// comments included. The result is read again: everything else in it must be what it was.
+// editTOML enters the server into mcp_servers of a file of Codex, or removes it. The text around the changed lines
+// stays as it is, comments included. The result is read again: everything else in it must be what it was.
 func editTOML(old []byte, w wanted, remove bool) ([]byte, error) {
 	before, err := parseTOML(old)
 	if err != nil {
@@ -29,7 +29,8 @@ func editTOML(old []byte, w wanted, remove bool) ([]byte, error) {
 	}
 	entry := serverIn(before)
 	args := texts(w.mcpArgs())
-	if remove && entry == nil || !remove && entry != nil && entry["command"] == w.binary && reflect.DeepEqual(entry["args"], args) {
+	if remove && entry == nil || !remove && entry != nil && entry["command"] == w.binary &&
+		reflect.DeepEqual(entry["args"], args) {
 		return old, nil
 	}
 	all, err := statements(old)
@@ -66,7 +67,8 @@ func editTOML(old []byte, w wanted, remove bool) ([]byte, error) {
 }
 
 // errElsewhere is the error of a file that says the same in another way, such as with an inline table.
-var errElsewhere = errors.New("it has " + tableName + " in a form that cannot be edited here; write it as a table [" + tableName + "." + serverName + "]")
+var errElsewhere = errors.New("it has " + tableName + " in a form that cannot be edited here; write it as a table [" +
+	tableName + "." + serverName + "]")
 
 // parseTOML reads a document.
 func parseTOML(text []byte) (map[string]any, error) {
@@ -108,11 +110,12 @@ func others(doc map[string]any) map[string]any {
 
 // isTable reports whether a statement is the header of the server's table or, if below is set, of a table within it.
 func (s statement) isTable(below bool) bool {
-	return s.header && len(s.path) >= 2 && s.path[0] == tableName && s.path[1] == serverName && (len(s.path) == 2 || below)
+	return s.header && len(s.path) >= 2 && s.path[0] == tableName && s.path[1] == serverName &&
+		(len(s.path) == 2 || below)
 }
 
-// withTable returns the document with the lines in the table of the server: in place of those with the same key, else after the
-// header. A table that is missing is added at the end.
+// withTable returns the document with the lines in the table of the server: in place of those with the same key, else
+// after the header. A table that is missing is added at the end.
 func withTable(old []byte, all []statement, lines map[string]string) []byte {
 	at := -1
 	for i, s := range all {
@@ -244,7 +247,8 @@ func lineEnd(text []byte, i int) int {
 	return len(text)
 }
 
-// errLost is the error of a text whose statements cannot be told apart. The parser has accepted it, so it is not expected.
+// errLost is the error of a text whose statements cannot be told apart. The parser has accepted it, so it is not
+// expected.
 var errLost = errors.New("its statements cannot be told apart")
 
 // keys reads a dotted key between opening and closing characters, and moves at behind it.
@@ -287,8 +291,8 @@ func keys(text []byte, at *int, open, closing string) ([]string, error) {
 	return nil, errLost
 }
 
-// skipValue returns the end of the value that begins at i: at the end of its line, unless brackets, braces or a string of several
-// lines are open there.
+// skipValue returns the end of the value that begins at i: at the end of its line, unless brackets, braces or a string
+// of several lines are open there.
 func skipValue(text []byte, i int) (int, error) {
 	depth, end := 0, i
 	for i < len(text) {
@@ -333,7 +337,8 @@ func skipString(text []byte, i int) (int, error) {
 			}
 			if bytes.HasPrefix(text[j:], triple) {
 				j += 3
-				for n := 0; n < 2 && j < len(text) && text[j] == quote; n++ { // quotes before the end belong to the string
+				// quotes before the end belong to the string
+				for n := 0; n < 2 && j < len(text) && text[j] == quote; n++ {
 					j++
 				}
 				return j, nil

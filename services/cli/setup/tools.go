@@ -77,7 +77,10 @@ var tools = []tool{
 		project: func(dir string) []target {
 			return []target{
 				{filepath.Join(dir, ".mcp.json"), "MCP server", editMCPServers(true)},
-				{filepath.Join(dir, ".claude", "settings.json"), "hook at the start of a session and after a compaction", editHooks()},
+				{
+					filepath.Join(dir, ".claude", "settings.json"),
+					"hook at the start of a session and after a compaction", editHooks(),
+				},
 				{filepath.Join(dir, "CLAUDE.md"), "rules", editRules("")},
 			}
 		},
@@ -89,7 +92,10 @@ var tools = []tool{
 			}
 			return []target{
 				{servers, "MCP server", editMCPServers(true)},
-				{filepath.Join(dir, "settings.json"), "hook at the start of a session and after a compaction", editHooks()},
+				{
+					filepath.Join(dir, "settings.json"), "hook at the start of a session and after a compaction",
+					editHooks(),
+				},
 				{filepath.Join(dir, "CLAUDE.md"), "rules", editRules("")},
 			}
 		},
@@ -112,10 +118,12 @@ var tools = []tool{
 	{
 		name: "cursor", title: "Cursor",
 		project: func(dir string) []target {
-			return append(cursorFiles(filepath.Join(dir, ".cursor")), target{filepath.Join(dir, ".cursor", "rules", "quartet.mdc"), "rules", editRules(cursorHead)})
+			return append(cursorFiles(filepath.Join(dir, ".cursor")),
+				target{filepath.Join(dir, ".cursor", "rules", "quartet.mdc"), "rules", editRules(cursorHead)})
 		},
 		user: func(home string) []target { return cursorFiles(filepath.Join(home, ".cursor")) },
-		note: "Cursor lets no hook add to the context after a compaction; the rules tell the model to read its open work then. Rules of a user are in its settings: without a project, enter them there.",
+		note: "Cursor lets no hook add to the context after a compaction; the rules tell the model to read its open " +
+			"work then. Rules of a user are in its settings: without a project, enter them there.",
 	},
 }
 

@@ -21,7 +21,10 @@ import (
 
 // Command returns `quartet task`.
 func Command(s *session.Session) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "task", Short: "Tasks: commands that workers execute", Aliases: []string{"tasks"}})
+	c := input.Group(&cobra.Command{
+		Use: "task", Short: "Tasks: commands that workers execute",
+		Aliases: []string{"tasks"},
+	})
 	c.AddCommand(execCommand(s), listCommand(s), getCommand(s), outputCommand(s), inputCommand(s), stopCommand(s))
 	return c
 }
@@ -54,8 +57,10 @@ says why.`,
 	f.StringVar(&yield, "yield", "", "Wait this long for its end; 0: do not wait (default 10s)")
 	f.StringVar(&timeout, "timeout", "", "End it after this duration (default 1h)")
 	f.StringVar(&req.Command.Pool, "pool", "", "Run it on a worker of this pool (default: the pool named default)")
-	f.StringToStringVar(&req.Command.WorkerLabels, "label", nil, "A label that its worker must have, such as os=linux; may be repeated")
-	f.StringVar(&maxMemory, "max-memory", "", "End it when it uses more memory, such as 512MiB, child processes included")
+	f.StringToStringVar(&req.Command.WorkerLabels, "label", nil, "A label that its worker must have, such as "+
+		"os=linux; may be repeated")
+	f.StringVar(&maxMemory, "max-memory", "", "End it when it uses more memory, such as 512MiB, child processes "+
+		"included")
 	f.StringVar(&maxOutput, "max-output", "", "End it when it writes more output, such as 10MiB")
 	f.Int32Var(&limits.Processes, "max-processes", 0, "End it when it has more processes")
 	f.BoolVar(&restart, "restart", false, "Run it again if its worker is lost, at most 5 times")
@@ -97,7 +102,8 @@ says why.`,
 		if err := s.Show(cmd, resp, func(p *output.Printer) { writeOutcome(cmd, p, resp) }); err != nil {
 			return err
 		}
-		if resp.GetOutcome() == taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED && resp.GetTask().GetState() != taskv1.TaskState_TASK_STATE_COMPLETED {
+		if resp.GetOutcome() == taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED &&
+			resp.GetTask().GetState() != taskv1.TaskState_TASK_STATE_COMPLETED {
 			return exit.Silently(exit.Failed)
 		}
 		return nil
@@ -112,7 +118,8 @@ func writeOutcome(cmd *cobra.Command, p *output.Printer, resp *taskv1.ExecComman
 	switch resp.GetOutcome() {
 	case taskv1.ExecOutcome_EXEC_OUTCOME_PROMOTED_TO_TASK, taskv1.ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING:
 		p.Printf("%s\n", resp.GetHandle().GetTaskId())
-		cmd.PrintErrf("%s: it runs on; see: quartet task output -f %s %s\n", pbjson.EnumText(resp.GetOutcome()), t.GetAgentId(), t.GetTaskId())
+		cmd.PrintErrf("%s: it runs on; see: quartet task output -f %s %s\n", pbjson.EnumText(resp.GetOutcome()),
+			t.GetAgentId(), t.GetTaskId())
 	case taskv1.ExecOutcome_EXEC_OUTCOME_UNSPECIFIED, taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED:
 		p.Printf("%s", resp.GetOutput())
 		if resp.GetOutputTruncated() {
@@ -138,7 +145,8 @@ func reportEnd(cmd *cobra.Command, t *taskv1.Task) {
 func listCommand(s *session.Session) *cobra.Command {
 	req := &taskv1.ListTasksRequest{}
 	cmd := &cobra.Command{
-		Use: "list AGENT", Short: "List an agent's tasks, newest first", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
+		Use: "list AGENT", Short: "List an agent's tasks, newest first", Args: input.Exactly("AGENT"),
+		Aliases: []string{"ls"},
 		Example: "  quartet task list keeper --all",
 	}
 	cmd.Flags().BoolVar(&req.IncludeTerminal, "all", false, "Include ended ones")
@@ -151,7 +159,10 @@ func listCommand(s *session.Session) *cobra.Command {
 		(*taskv1.ListTasksResponse).GetTasks, "no tasks",
 		[]string{"TASK", "STATE", "EXIT", "ASKED FOR", "ITEM", "WHAT"},
 		func(p *output.Printer, t *taskv1.Task) []string {
-			return []string{t.GetTaskId(), pbjson.EnumText(t.GetState()), exitCode(t), p.Time(t.GetCreatedAt()), t.GetWorkItemId(), output.Flexible(t.GetLabel())}
+			return []string{
+				t.GetTaskId(), pbjson.EnumText(t.GetState()), exitCode(t), p.Time(t.GetCreatedAt()),
+				t.GetWorkItemId(), output.Flexible(t.GetLabel()),
+			}
 		}, session.Hidden(&req.IncludeTerminal))
 }
 
@@ -215,14 +226,18 @@ func outputCommand(s *session.Session) *cobra.Command {
 		Use: "output AGENT TASK", Short: "Print the output of a task", Args: input.Exactly("AGENT", "TASK"),
 		Long: `Print the output of a task unchanged. With -f, follow it until the task ends; the
 task's stderr is then printed on stderr.`,
-		Example: "  quartet task output keeper tsk_…\n  quartet task output -f keeper tsk_…\n  quartet task output keeper tsk_… --offset -2000",
+		Example: "  quartet task output keeper tsk_…\n  quartet task output -f keeper tsk_…\n  quartet task output " +
+			"keeper tsk_… --offset -2000",
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Follow the output until the task ends")
 	cmd.Flags().Int64Var(&offset, "offset", 0, "Start at this byte; negative: that many bytes before the end")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		client := taskv1.NewTaskServiceClient(conn)
 		if follow {
-			return followOutput(s, cmd, client, &taskv1.FollowTaskOutputRequest{AgentId: args[0], TaskId: args[1], Offset: offset})
+			return followOutput(s, cmd, client, &taskv1.FollowTaskOutputRequest{
+				AgentId: args[0], TaskId: args[1],
+				Offset: offset,
+			})
 		}
 		req := &taskv1.GetTaskOutputRequest{AgentId: args[0], TaskId: args[1], Offset: offset, MaxBytes: 1_000_000}
 		for {
@@ -252,7 +267,9 @@ task's stderr is then printed on stderr.`,
 // and its stderr to stderr. With -o json it prints each response as a line on stdout instead.
 // If the task does not end as completed, followOutput reports how it ended and returns an
 // error that exits with code 1.
-func followOutput(s *session.Session, cmd *cobra.Command, client taskv1.TaskServiceClient, req *taskv1.FollowTaskOutputRequest) error {
+func followOutput(s *session.Session, cmd *cobra.Command, client taskv1.TaskServiceClient,
+	req *taskv1.FollowTaskOutputRequest,
+) error {
 	stream, err := client.FollowTaskOutput(cmd.Context(), req)
 	if err != nil {
 		return err
@@ -286,14 +303,16 @@ func inputCommand(s *session.Session) *cobra.Command {
 	var eof bool
 	var waitID string
 	cmd := &cobra.Command{
-		Use: "input AGENT TASK TEXT", Short: "Write to the stdin of a running task, or to a child", Args: input.Exactly("AGENT", "TASK", "TEXT"),
+		Use: "input AGENT TASK TEXT", Short: "Write to the stdin of a running task, or to a child",
+		Args: input.Exactly("AGENT", "TASK", "TEXT"),
 		Example: `  quartet task input keeper tsk_… "yes"$'\n'
   quartet task input keeper tsk_… "" --eof
   quartet task input keeper tsk_… @query.sql
   quartet task input keeper tsk_… red --wait wt_…`,
 	}
 	cmd.Flags().BoolVar(&eof, "eof", false, "Close its stdin after the text")
-	cmd.Flags().StringVar(&waitID, "wait", "", "Of a child that asks several things: the question that the text answers (wt_…)")
+	cmd.Flags().StringVar(&waitID, "wait", "", "Of a child that asks several things: the question that the text "+
+		"answers (wt_…)")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		text, err := input.Text(cmd, args[2])
 		if err != nil {

@@ -2,6 +2,6 @@
 //
 // Owns: the screen of the terminal while it runs, and what keys do.
 // Never does: change anything, or read more than a bounded number of agents.
-// Reads: ListAgents, CountAgents, SearchAgents, GetWorkQueue, Explain, ListTasks and WatchEvents of the public API; keys.
-// Emits: text.
+// Reads: ListAgents, CountAgents, SearchAgents, GetWorkQueue, Explain, ListTasks and WatchEvents of the public API;
+// keys. Emits: text.
 package top

@@ -21,12 +21,14 @@ const (
 
 // sequences are the escape sequences of keys, without the escape.
 var sequences = map[string]key{
-	"[A": keyUp, "OA": keyUp, "[B": keyDown, "OB": keyDown, "[D": keyEscape, "OD": keyEscape, "[C": keyEnter, "OC": keyEnter,
-	"[5~": keyPageUp, "[6~": keyPageDown, "[H": keyHome, "OH": keyHome, "[1~": keyHome, "[F": keyEnd, "OF": keyEnd, "[4~": keyEnd,
+	"[A": keyUp, "OA": keyUp, "[B": keyDown, "OB": keyDown, "[D": keyEscape, "OD": keyEscape, "[C": keyEnter,
+	"OC":  keyEnter,
+	"[5~": keyPageUp, "[6~": keyPageDown, "[H": keyHome, "OH": keyHome, "[1~": keyHome, "[F": keyEnd, "OF": keyEnd,
+	"[4~": keyEnd,
 }
 
-// readKeys sends what is pressed, until in ends or fails, and closes the channel. A terminal delivers the sequence of one key
-// in one piece, so an escape at the end of a piece is the key itself.
+// readKeys sends what is pressed, until in ends or fails, and closes the channel. A terminal delivers the sequence of
+// one key in one piece, so an escape at the end of a piece is the key itself.
 func readKeys(in io.Reader, out chan<- key, stop <-chan struct{}) {
 	defer close(out)
 	buf := make([]byte, 256)

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// maxAgents is how many agents are listed at most, and pageSize how many are read at once. One reading is a count and at
-	// most six pages.
+	// maxAgents is how many agents are listed at most, and pageSize how many are read at once. One reading is a count
+	// and at most six pages.
 	maxAgents, pageSize = 2000, 500
 	// readTerm bounds one reading.
 	readTerm = 10 * time.Second
@@ -84,8 +84,9 @@ func (r reader) fleet(ctx context.Context, contains string) (fleet, error) {
 // agentOf returns what is shown in the list of a found agent.
 func agentOf(a *fleetv1.FleetAgent) *agentv1.Agent {
 	return &agentv1.Agent{
-		AgentId: a.GetAgentId(), Posture: a.GetPosture(), PostureReason: a.GetPostureReason(), CurrentWorkItemId: a.GetCurrentWorkItemId(),
-		Lane: &agentv1.Lane{Queued: a.GetQueued(), Quarantined: a.GetQuarantined()},
+		AgentId: a.GetAgentId(), Posture: a.GetPosture(), PostureReason: a.GetPostureReason(),
+		CurrentWorkItemId: a.GetCurrentWorkItemId(),
+		Lane:              &agentv1.Lane{Queued: a.GetQueued(), Quarantined: a.GetQuarantined()},
 	}
 }
 
@@ -94,7 +95,8 @@ func (r reader) first(ctx context.Context) (fleet, error) {
 	var out fleet
 	token := ""
 	for {
-		resp, err := agentv1.NewAgentServiceClient(r.conn).ListAgents(ctx, &agentv1.ListAgentsRequest{PageSize: pageSize, PageToken: token})
+		resp, err := agentv1.NewAgentServiceClient(r.conn).
+			ListAgents(ctx, &agentv1.ListAgentsRequest{PageSize: pageSize, PageToken: token})
 		if err != nil {
 			return out, err
 		}
@@ -115,9 +117,13 @@ func (r reader) detail(ctx context.Context, agentID string) (*detail, error) {
 	}
 	out := &detail{agent: got.GetAgent()}
 	var errs [3]error
-	out.queue, errs[0] = workv1.NewWorkServiceClient(r.conn).GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: agentID, OmitPlans: true})
-	out.explain, errs[1] = schedulerv1.NewSchedulerServiceClient(r.conn).Explain(ctx, &schedulerv1.ExplainRequest{AgentId: agentID})
-	tasks, err := taskv1.NewTaskServiceClient(r.conn).ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agentID, PageSize: shownTasks})
+	out.queue, errs[0] = workv1.NewWorkServiceClient(r.conn).GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{
+		AgentId: agentID, OmitPlans: true,
+	})
+	out.explain, errs[1] = schedulerv1.NewSchedulerServiceClient(r.conn).
+		Explain(ctx, &schedulerv1.ExplainRequest{AgentId: agentID})
+	tasks, err := taskv1.NewTaskServiceClient(r.conn).
+		ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agentID, PageSize: shownTasks})
 	out.tasks, errs[2] = tasks.GetTasks(), err
 	for _, err := range slices.Backward(errs[:]) {
 		if err != nil && !errors.Is(err, fault.PermissionDenied) {

@@ -66,7 +66,8 @@ func (s *screen) close() error {
 	return errors.Join(err, s.restore())
 }
 
-// draw shows lines from the top of the screen. Lines that do not fit are cut, and what is below the last one is cleared.
+// draw shows lines from the top of the screen. Lines that do not fit are cut, and what is below the last one is
+// cleared.
 func (s *screen) draw(lines func(columns, rows int) []string) error {
 	columns, rows := s.size()
 	if columns != s.columns || rows != s.rows {

@@ -82,7 +82,8 @@ const (
 func (v *view) rows() []*agentv1.Agent {
 	var out []*agentv1.Agent
 	for _, a := range v.fleet.agents {
-		if v.filter == "" || strings.Contains(a.GetAgentId()+" "+pbjson.EnumText(a.GetPosture())+" "+strings.ToLower(a.GetPostureReason()), v.filter) {
+		if v.filter == "" || strings.Contains(a.GetAgentId()+" "+pbjson.EnumText(a.GetPosture())+" "+
+			strings.ToLower(a.GetPostureReason()), v.filter) {
 			out = append(out, a)
 		}
 	}
@@ -366,9 +367,11 @@ func (v *view) linesInside(columns int) []string {
 	}
 	var text bytes.Buffer
 	p := output.NewColoured(&text).WithColumns(columns).InUTC(v.utc)
-	p.Fields("posture", terminal.Printable(pbjson.EnumText(d.agent.GetPosture())+output.Detail(d.agent.GetPostureReason())),
+	p.Fields("posture", terminal.Printable(pbjson.EnumText(d.agent.GetPosture())+
+		output.Detail(d.agent.GetPostureReason())),
 		"control", terminal.Printable(pbjson.EnumText(d.agent.GetControl())+output.Detail(d.agent.GetControlReason())),
-		"turn", d.agent.GetCurrentTurnId(), "lane", fmt.Sprintf("%d queued, %d quarantined", d.agent.GetLane().GetQueued(), d.agent.GetLane().GetQuarantined()))
+		"turn", d.agent.GetCurrentTurnId(), "lane", fmt.Sprintf("%d queued, %d quarantined", d.agent.GetLane().
+			GetQueued(), d.agent.GetLane().GetQuarantined()))
 	p.Printf("\n")
 	if d.explain != nil {
 		agents.WriteExplanation(p, d.explain)
@@ -377,7 +380,8 @@ func (v *view) linesInside(columns int) []string {
 	if len(d.tasks) > 0 {
 		p.Printf("%s\n", p.Paint(terminal.Bold, "Tasks"))
 		for _, t := range d.tasks {
-			p.Printf("  %s  %s  %s\n", t.GetTaskId(), pbjson.EnumText(t.GetState()), output.Shorten(t.GetLabel(), max(columns-50, 20)))
+			p.Printf("  %s  %s  %s\n", t.GetTaskId(), pbjson.EnumText(t.GetState()),
+				output.Shorten(t.GetLabel(), max(columns-50, 20)))
 		}
 		p.Printf("\n")
 	}

@@ -21,7 +21,10 @@ import (
 func sample(n int) *view {
 	v := &view{address: "127.0.0.1:7481", loaded: true, utc: true, now: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)}
 	for i := range n {
-		a := &agentv1.Agent{AgentId: fmt.Sprintf("agent-%04d", i), Posture: agentv1.Posture_POSTURE_IDLE, Control: agentv1.Control_CONTROL_RUNNING, Lane: &agentv1.Lane{}, PostureReason: "nothing\x1b[2Jto do"}
+		a := &agentv1.Agent{
+			AgentId: fmt.Sprintf("agent-%04d", i), Posture: agentv1.Posture_POSTURE_IDLE,
+			Control: agentv1.Control_CONTROL_RUNNING, Lane: &agentv1.Lane{}, PostureReason: "nothing\x1b[2Jto do",
+		}
 		switch i {
 		case n - 1:
 			a.Posture = agentv1.Posture_POSTURE_WAITING_OPERATOR
@@ -109,8 +112,10 @@ func TestKeysChooseFilterAndSort(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	for in, want := range map[string][]key{
-		"a": {'a'}, "\x1b[A": {keyUp}, "\x1bOB": {keyDown}, "\x1b[5~\x1b[6~": {keyPageUp, keyPageDown}, "\x1b": {keyEscape}, "\r": {keyEnter}, "\x7f": {keyBackspace},
-		"\x03": {keyInterrupt}, "\x1b[1;5C": nil, "\x1b[200~x": {'x'}, "j\x1b[Ak": {'j', keyUp, 'k'}, "\x1b[": nil, "é": nil,
+		"a": {'a'}, "\x1b[A": {keyUp}, "\x1bOB": {keyDown}, "\x1b[5~\x1b[6~": {keyPageUp, keyPageDown},
+		"\x1b": {keyEscape}, "\r": {keyEnter}, "\x7f": {keyBackspace},
+		"\x03": {keyInterrupt}, "\x1b[1;5C": nil, "\x1b[200~x": {'x'}, "j\x1b[Ak": {'j', keyUp, 'k'}, "\x1b[": nil,
+		"é": nil,
 	} {
 		require.Equal(t, want, parseKeys([]byte(in)), "%q", in)
 	}
@@ -182,7 +187,9 @@ func TestMoreAgentsThanAreRead(t *testing.T) {
 	require.Equal(t, nothing, v.press('/'))
 	require.Equal(t, nothing, v.press(keyEnter))
 	v.fleet.more = true
-	v.fleet.counts = &fleetv1.CountAgentsResponse{Agents: 100_000, Incomplete: true, Postures: []*fleetv1.PostureCount{{Posture: agentv1.Posture_POSTURE_BLOCKED, Agents: 7}}}
+	v.fleet.counts = &fleetv1.CountAgentsResponse{Agents: 100_000, Incomplete: true, Postures: []*fleetv1.PostureCount{
+		{Posture: agentv1.Posture_POSTURE_BLOCKED, Agents: 7},
+	}}
 	require.Contains(t, uncoloured(v.head()), "3 of 100000 agents so far  7 blocked  05:06:07Z")
 	v.press('/')
 	require.Equal(t, nothing, v.press('x'))

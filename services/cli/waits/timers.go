@@ -14,7 +14,10 @@ import (
 
 // TimerCommand returns `quartet timer`.
 func TimerCommand(s *session.Session) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "timer", Short: "Timers: messages at a time, once or repeatedly", Aliases: []string{"timers"}})
+	c := input.Group(&cobra.Command{
+		Use: "timer", Short: "Timers: messages at a time, once or repeatedly",
+		Aliases: []string{"timers"},
+	})
 	c.AddCommand(timerCreate(s), timerGet(s), timerCancel(s), timerList(s))
 	return c
 }
@@ -24,7 +27,8 @@ func timerCreate(s *session.Session) *cobra.Command {
 	req := &waitingv1.CreateTimerRequest{}
 	var after, at, every string
 	cmd := &cobra.Command{
-		Use: "create AGENT DESCRIPTION", Short: "Send the agent a message at a time, once or repeatedly", Args: input.Exactly("AGENT", "DESCRIPTION"),
+		Use: "create AGENT DESCRIPTION", Short: "Send the agent a message at a time, once or repeatedly",
+		Args: input.Exactly("AGENT", "DESCRIPTION"),
 		Long: `Send the agent a timer_tick message once, or repeatedly with --every. The first
 time of a repeating timer is --after or --at, else one period from now; the others
 are counted from it, so a late tick does not delay the next ones. Times that were
@@ -56,7 +60,8 @@ at least 1s; times are at most 100 years ahead.`,
 			return req, nil
 		},
 		func(p *output.Printer, resp *waitingv1.CreateTimerResponse) {
-			p.Printf("%s fires %s%s\n", resp.GetTimer().GetTimerId(), p.Time(resp.GetTimer().GetNextFireAt()), rhythm(resp.GetTimer(), ", then every "))
+			p.Printf("%s fires %s%s\n", resp.GetTimer().GetTimerId(), p.Time(resp.GetTimer().GetNextFireAt()),
+				rhythm(resp.GetTimer(), ", then every "))
 		})
 	return s.Mutation(cmd)
 }
@@ -115,7 +120,8 @@ var timerColumns = []string{"TIMER", "STATUS", "FIRES", "FIRED", "EVERY", "SKIPP
 // timerRow returns the cells of a timer below timerColumns.
 func timerRow(p *output.Printer, t *waitingv1.Timer) []string {
 	return []string{
-		t.GetTimerId(), pbjson.EnumText(t.GetStatus()), p.Time(t.GetNextFireAt()), output.Number(t.GetFireCount()), rhythm(t, ""),
+		t.GetTimerId(), pbjson.EnumText(t.GetStatus()), p.Time(t.GetNextFireAt()), output.Number(t.GetFireCount()),
+		rhythm(t, ""),
 		output.Number(t.GetSkippedCount()), t.GetWorkItemId(), output.Flexible(t.GetDescription()),
 	}
 }

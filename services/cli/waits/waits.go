@@ -17,7 +17,10 @@ import (
 
 // Command returns `quartet wait`.
 func Command(s *session.Session) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "wait", Short: "Waits: why work is stopped, and what resumes it", Aliases: []string{"waits"}})
+	c := input.Group(&cobra.Command{
+		Use: "wait", Short: "Waits: why work is stopped, and what resumes it",
+		Aliases: []string{"waits"},
+	})
 	c.AddCommand(waitFor(s), waitCreate(s), waitGet(s), waitCancel(s), waitList(s))
 	return c
 }
@@ -65,9 +68,11 @@ trigger first, or give --recheck.`,
 	f.StringVar(&at, "at", "", "With --wake timer: at this time (RFC 3339)")
 	f.StringVar(&recheck, "recheck", "", "Remind the agent after this duration if it still waits")
 	f.StringVar(&req.WorkItemId, "item", "", "The work item (default: the one in focus)")
-	f.BoolVar(&contentful, "contentful", false, "With --wake external: put the content of each delivery into the lane as a message")
+	f.BoolVar(&contentful, "contentful", false, "With --wake external: put the content of each delivery into the "+
+		"lane as a message")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req.AgentId, req.Reason, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID, deliveryMode(contentful)
+		req.AgentId, req.Reason, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID,
+			deliveryMode(contentful)
 		switch wake {
 		case "operator":
 			wake = "operator_input"
@@ -126,16 +131,19 @@ func waitCreate(s *session.Session) *cobra.Command {
 	req := &waitingv1.CreateWaitRequest{}
 	var contentful bool
 	cmd := &cobra.Command{
-		Use: "create AGENT CONDITION", Short: "Register an interest in deliveries, which stops no work", Args: input.Exactly("AGENT", "CONDITION"),
+		Use: "create AGENT CONDITION", Short: "Register an interest in deliveries, which stops no work",
+		Args:    input.Exactly("AGENT", "CONDITION"),
 		Example: `  quartet wait create keeper "the review of PR 12 is in" --source github --resource trg_… --item wi_…`,
 	}
 	cmd.Flags().StringVar(&req.Source, "source", "", "The outside system, such as github")
-	cmd.Flags().StringVar(&req.Resource, "resource", "", "Only deliveries to this trigger (default: to any trigger of the owner)")
+	cmd.Flags().StringVar(&req.Resource, "resource", "", "Only deliveries to this trigger (default: to any trigger "+
+		"of the owner)")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item (default: the agent)")
 	cmd.Flags().BoolVar(&contentful, "contentful", false, "Put the content of each delivery into the lane as a message")
 	cmd.RunE = session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.CreateWait,
 		func(args []string) (*waitingv1.CreateWaitRequest, error) {
-			req.AgentId, req.Condition, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID, deliveryMode(contentful)
+			req.AgentId, req.Condition, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID,
+				deliveryMode(contentful)
 			return req, nil
 		},
 		func(p *output.Printer, resp *waitingv1.CreateWaitResponse) {
@@ -176,7 +184,8 @@ func waitCancel(s *session.Session) *cobra.Command {
 func waitList(s *session.Session) *cobra.Command {
 	req := &waitingv1.ListWaitsRequest{}
 	cmd := &cobra.Command{
-		Use: "list AGENT", Short: "List an agent's waits and interests", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
+		Use: "list AGENT", Short: "List an agent's waits and interests", Args: input.Exactly("AGENT"),
+		Aliases: []string{"ls"},
 		Example: "  quartet wait list keeper --all",
 	}
 	cmd.Flags().BoolVar(&req.IncludeEnded, "all", false, "Include ended ones")
@@ -193,14 +202,20 @@ func waitList(s *session.Session) *cobra.Command {
 			if why == "" {
 				why = w.GetCondition()
 			}
-			return []string{w.GetWaitId(), pbjson.EnumText(w.GetMode()), pbjson.EnumText(w.GetKind()), pbjson.EnumText(w.GetStatus()), output.Number(w.GetTriggerCount()),
-				p.Time(w.GetDueAt()), pbjson.EnumText(w.GetWeakReason()), w.GetWorkItemId(), output.Flexible(why)}
+			return []string{
+				w.GetWaitId(), pbjson.EnumText(w.GetMode()), pbjson.EnumText(w.GetKind()),
+				pbjson.EnumText(w.GetStatus()), output.Number(w.GetTriggerCount()),
+				p.Time(w.GetDueAt()), pbjson.EnumText(w.GetWeakReason()), w.GetWorkItemId(), output.Flexible(why),
+			}
 		}, session.Hidden(&req.IncludeEnded))
 }
 
 // TriggerCommand returns `quartet trigger`.
 func TriggerCommand(s *session.Session) *cobra.Command {
-	c := input.Group(&cobra.Command{Use: "trigger", Short: "External triggers: secret URLs for outside systems", Aliases: []string{"triggers"}})
+	c := input.Group(&cobra.Command{
+		Use: "trigger", Short: "External triggers: secret URLs for outside systems",
+		Aliases: []string{"triggers"},
+	})
 	c.AddCommand(triggerCreate(s), triggerGet(s), triggerRotate(s), triggerCancel(s), triggerList(s), triggerDeliver(s))
 	return c
 }
@@ -211,7 +226,8 @@ func triggerCreate(s *session.Session) *cobra.Command {
 	var contentful bool
 	var expires, signature, secret string
 	cmd := &cobra.Command{
-		Use: "create AGENT DESCRIPTION", Short: "Create a secret URL that wakes an agent", Args: input.Exactly("AGENT", "DESCRIPTION"),
+		Use: "create AGENT DESCRIPTION", Short: "Create a secret URL that wakes an agent",
+		Args: input.Exactly("AGENT", "DESCRIPTION"),
 		Long: `Create a secret URL. A POST to it with any body of at most 256 KiB wakes the agent.
 The URL is shown only now; the server stores a hash of the secret.
 
@@ -235,7 +251,8 @@ others put into a header.`,
 	input.EnumChoices[waitingv1.SignatureScheme](cmd, "signature")
 	signingFlag(cmd, &secret)
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		req.AgentId, req.Description, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID, deliveryMode(contentful)
+		req.AgentId, req.Description, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID,
+			deliveryMode(contentful)
 		var err error
 		if req.ExpiresAt, err = input.Time("expires", expires, s.Zone()); err != nil {
 			return err
@@ -251,7 +268,8 @@ others put into a header.`,
 			return err
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
-			p.Fields("trigger", resp.GetTrigger().GetTriggerId(), "url", resp.GetUrl(), "signing secret", resp.GetSigningSecret(),
+			p.Fields("trigger", resp.GetTrigger().GetTriggerId(), "url", resp.GetUrl(), "signing secret",
+				resp.GetSigningSecret(),
 				"expires", p.Time(resp.GetTrigger().GetExpiresAt()))
 		})
 	})
@@ -260,14 +278,17 @@ others put into a header.`,
 
 // signingFlag declares --signing-secret.
 func signingFlag(cmd *cobra.Command, secret *string) {
-	cmd.Flags().StringVar(secret, "signing-secret", "", `The signing secret of the outside system: "-" reads stdin, "@FILE" a file`)
+	cmd.Flags().StringVar(secret, "signing-secret", "",
+		`The signing secret of the outside system: "-" reads stdin, "@FILE" a file`)
 }
 
 // signingSecret reads a secret from stdin or a file. It refuses one on the command
 // line, which other users of the machine can read.
 func signingSecret(cmd *cobra.Command, text string) (string, error) {
 	if text != "" && text != "-" && !strings.HasPrefix(text, "@") {
-		return "", exit.UsageError(`--signing-secret takes "-" (stdin) or "@FILE": everybody on this machine can read a command line`)
+		return "",
+			exit.UsageError(
+				`--signing-secret takes "-" (stdin) or "@FILE": everybody on this machine can read a command line`)
 	}
 	secret, err := input.Text(cmd, text)
 	return strings.TrimSpace(secret), err
@@ -296,7 +317,8 @@ generated signing secret is replaced too; one of the outside system is kept unle
 			return err
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
-			p.Fields("trigger", resp.GetTrigger().GetTriggerId(), "url", resp.GetUrl(), "signing secret", resp.GetSigningSecret())
+			p.Fields("trigger", resp.GetTrigger().GetTriggerId(), "url", resp.GetUrl(), "signing secret",
+				resp.GetSigningSecret())
 		})
 	})
 	return s.Mutation(cmd)
@@ -305,12 +327,16 @@ generated signing secret is replaced too; one of the outside system is kept unle
 // triggerCancel returns `quartet trigger cancel`.
 func triggerCancel(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cancel AGENT TRIGGER", Short: "Revoke a trigger: its URL is refused from now on", Args: input.Exactly("AGENT", "TRIGGER"),
+		Use: "cancel AGENT TRIGGER", Short: "Revoke a trigger: its URL is refused from now on",
+		Args:    input.Exactly("AGENT", "TRIGGER"),
 		Example: "  quartet trigger cancel keeper trg_01h455vb4pex5vsknk084sn02q",
 	}
 	cmd.RunE = session.Call(s, waitingv1.NewWaitingServiceClient, waitingv1.WaitingServiceClient.CancelExternalTrigger,
 		func(args []string) (*waitingv1.CancelExternalTriggerRequest, error) {
-			return &waitingv1.CancelExternalTriggerRequest{AgentId: args[0], TriggerId: args[1], RequestId: s.RequestID}, nil
+			return &waitingv1.CancelExternalTriggerRequest{
+				AgentId: args[0], TriggerId: args[1],
+				RequestId: s.RequestID,
+			}, nil
 		},
 		func(p *output.Printer, resp *waitingv1.CancelExternalTriggerResponse) {
 			p.Printf("%s %s\n", resp.GetTrigger().GetTriggerId(), pbjson.EnumText(resp.GetTrigger().GetStatus()))
@@ -337,7 +363,8 @@ func triggerGet(s *session.Session) *cobra.Command {
 func triggerList(s *session.Session) *cobra.Command {
 	req := &waitingv1.ListExternalTriggersRequest{}
 	cmd := &cobra.Command{
-		Use: "list AGENT", Short: "List an agent's triggers, without their secrets", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
+		Use: "list AGENT", Short: "List an agent's triggers, without their secrets", Args: input.Exactly("AGENT"),
+		Aliases: []string{"ls"},
 		Example: "  quartet trigger list keeper",
 	}
 	cmd.Flags().BoolVar(&req.IncludeRevoked, "all", false, "Include revoked and expired ones")
@@ -351,13 +378,18 @@ func triggerList(s *session.Session) *cobra.Command {
 }
 
 // triggerColumns is the header of a table of triggers.
-var triggerColumns = []string{"TRIGGER", "STATUS", "DELIVERIES", "COALESCED", "IGNORED", "LAST", "EXPIRES", "SIGNATURE", "ITEM", "DESCRIPTION"}
+var triggerColumns = []string{
+	"TRIGGER", "STATUS", "DELIVERIES", "COALESCED", "IGNORED", "LAST", "EXPIRES", "SIGNATURE",
+	"ITEM", "DESCRIPTION",
+}
 
 // triggerRow returns the cells of a trigger below triggerColumns.
 func triggerRow(p *output.Printer, t *waitingv1.Trigger) []string {
 	return []string{
-		t.GetTriggerId(), pbjson.EnumText(t.GetStatus()), output.Number(t.GetDeliveryCount()), output.Number(t.GetCoalescedCount()), output.Number(t.GetIgnoredCount()),
-		p.Time(t.GetLastDeliveredAt()), p.Time(t.GetExpiresAt()), pbjson.EnumText(t.GetSignatureScheme()), t.GetWorkItemId(), output.Flexible(t.GetDescription()),
+		t.GetTriggerId(), pbjson.EnumText(t.GetStatus()), output.Number(t.GetDeliveryCount()),
+		output.Number(t.GetCoalescedCount()), output.Number(t.GetIgnoredCount()),
+		p.Time(t.GetLastDeliveredAt()), p.Time(t.GetExpiresAt()), pbjson.EnumText(t.GetSignatureScheme()),
+		t.GetWorkItemId(), output.Flexible(t.GetDescription()),
 	}
 }
 
@@ -365,7 +397,8 @@ func triggerRow(p *output.Printer, t *waitingv1.Trigger) []string {
 func triggerDeliver(s *session.Session) *cobra.Command {
 	var data, contentType string
 	cmd := &cobra.Command{
-		Use: "deliver URL|TOKEN", Short: "Deliver to a trigger, as an outside system would", Args: input.Exactly("URL|TOKEN"),
+		Use: "deliver URL|TOKEN", Short: "Deliver to a trigger, as an outside system would",
+		Args:    input.Exactly("URL|TOKEN"),
 		Example: `  quartet trigger deliver "$URL" --data '{"status":"green"}' --content-type application/json`,
 	}
 	cmd.Flags().StringVarP(&data, "data", "d", "", `The body; "-" reads stdin, "@FILE" a file`)
@@ -376,9 +409,10 @@ func triggerDeliver(s *session.Session) *cobra.Command {
 			return err
 		}
 		token := args[0][strings.LastIndexByte(args[0], '/')+1:]
-		resp, err := waitingv1.NewWaitingServiceClient(conn).DeliverTrigger(cmd.Context(), &waitingv1.DeliverTriggerRequest{
-			Token: token, RequestId: s.RequestID, ContentType: contentType, Body: []byte(body),
-		})
+		resp, err := waitingv1.NewWaitingServiceClient(conn).DeliverTrigger(cmd.Context(),
+			&waitingv1.DeliverTriggerRequest{
+				Token: token, RequestId: s.RequestID, ContentType: contentType, Body: []byte(body),
+			})
 		if err != nil {
 			return err
 		}

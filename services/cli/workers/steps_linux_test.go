@@ -17,7 +17,9 @@ func TestExecuteStepsRefusesWhatIsNotThere(t *testing.T) {
 	cmd := &cobra.Command{}
 	cmd.SetContext(t.Context())
 	missing := filepath.Join(t.TempDir(), "missing")
-	err := executeSteps(cmd, nil, flags{writable: []string{missing}, steps: client.StepOptions{ID: "w_" + filepath.Base(t.TempDir())}})
+	err := executeSteps(cmd, nil, flags{writable: []string{missing}, steps: client.StepOptions{
+		ID: "w_" + filepath.Base(t.TempDir()),
+	}})
 	require.ErrorContains(t, err, "--writable")
 	require.ErrorContains(t, err, missing)
 }

@@ -61,7 +61,10 @@ func executeSteps(cmd *cobra.Command, conn *grpc.ClientConn, f flags) error {
 	if err := confine.Protect(); err != nil {
 		return fmt.Errorf("protect the memory of this process: %w", err)
 	}
-	host, err := proctree.Open(cmd.Context(), proctree.Config{Owner: "steps of " + o.ID, Boot: id.New().New("boot_"), Guard: f.commands.Guard})
+	host, err := proctree.Open(cmd.Context(), proctree.Config{
+		Owner: "steps of " + o.ID, Boot: id.New().New("boot_"),
+		Guard: f.commands.Guard,
+	})
 	if err != nil {
 		return err
 	}
@@ -81,7 +84,9 @@ func executeSteps(cmd *cobra.Command, conn *grpc.ClientConn, f flags) error {
 	o.Troubled = func(err error) { report("%s", fault.From(err).Message()) }
 	ended := make(chan error, 1)
 	go func() {
-		ended <- client.New(conn).RunSteps(cmd.Context(), o, func(ctx context.Context, a *boardv1.StepAssignment) (client.StepResult, error) {
+		ended <- client.New(conn).RunSteps(cmd.Context(), o, func(ctx context.Context, a *boardv1.StepAssignment) (
+			client.StepResult, error,
+		) {
 			step := a.GetRun().GetSessionId() + "/" + a.GetRun().GetBoardId() + " " + a.GetStep().GetStepId()
 			report("%s started", step)
 			started := time.Now()
@@ -95,7 +100,8 @@ func executeSteps(cmd *cobra.Command, conn *grpc.ClientConn, f flags) error {
 			return result, err
 		})
 	}()
-	p.Printf("%s serves %s with up to %s at once\n", o.ID, strings.Join(o.Pools, ", "), terminal.Count(o.Capacity, "step", "steps"))
+	p.Printf("%s serves %s with up to %s at once\n", o.ID, strings.Join(o.Pools, ", "),
+		terminal.Count(o.Capacity, "step", "steps"))
 	for {
 		select {
 		case line := <-lines:
@@ -162,7 +168,10 @@ func newHandler(host *proctree.Host, f flags) (*handler, error) {
 	if state == "" {
 		state = os.TempDir()
 	}
-	cfg := &sandboxes.Config{Helper: o.Confine, Network: confine.Network(o.Network), Readable: o.Readable, Hidden: o.Hidden}
+	cfg := &sandboxes.Config{
+		Helper: o.Confine, Network: confine.Network(o.Network), Readable: o.Readable,
+		Hidden: o.Hidden,
+	}
 	h.sandboxes = sandboxes.NewPool(cfg, filepath.Join(state, "sandboxes-steps-"+f.steps.ID), host.StartHelper)
 	return h, nil
 }
@@ -247,9 +256,13 @@ func parseResult(text string) (client.StepResult, error) {
 	case !hasStatus(object):
 		return plain, nil // JSON of another kind
 	default:
-		return plain, fmt.Errorf("the handler's result %s cannot be used: %w", output.Shorten(last, maxShownResult), err)
+		return plain, fmt.Errorf("the handler's result %s cannot be used: %w", output.Shorten(last, maxShownResult),
+			err)
 	}
-	result := client.StepResult{Summary: lastBytes(strings.TrimSpace(strings.TrimSuffix(text, last)), summaryBytes), ArtifactIDs: fields.Artifacts, Reason: fields.Reason}
+	result := client.StepResult{
+		Summary:     lastBytes(strings.TrimSpace(strings.TrimSuffix(text, last)), summaryBytes),
+		ArtifactIDs: fields.Artifacts, Reason: fields.Reason,
+	}
 	if fields.Summary != nil {
 		result.Summary = *fields.Summary
 	}
@@ -259,7 +272,8 @@ func parseResult(text string) (client.StepResult, error) {
 	result.Status, err = input.Enum[boardv1.StepStatus]("status", *fields.Status)
 	if err != nil || !endsStep(result.Status) {
 		result.Status = boardv1.StepStatus_STEP_STATUS_UNSPECIFIED
-		return result, fmt.Errorf("the handler set the status %q, which is none of completed, blocked, failed and cancelled", output.Shorten(*fields.Status, maxShownResult))
+		return result, fmt.Errorf("the handler set the status %q, which is none of completed, blocked, failed and "+
+			"cancelled", output.Shorten(*fields.Status, maxShownResult))
 	}
 	return result, nil
 }

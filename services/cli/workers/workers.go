@@ -73,7 +73,8 @@ type flags struct {
 func Command(s *session.Session, execute Execute, guard, confiner []string) *cobra.Command {
 	var o flags
 	cmd := &cobra.Command{
-		Use: "worker (--root DIR... | --pool POOL... --handler COMMAND)", Short: "Execute commands, or steps of boards", Args: input.None,
+		Use: "worker (--root DIR... | --pool POOL... --handler COMMAND)", Short: "Execute commands, or steps of boards",
+		Args: input.None,
 		Long: `Execute what the server assigns to this worker, until ^C.
 
 With --root: commands of agents (quartet task exec) in these directories and below,
@@ -116,20 +117,27 @@ do whatever this worker may, with all variables but QUARTET_….`,
 	}
 	fl := cmd.Flags()
 	fl.StringSliceVar(&o.commands.Roots, "root", nil, "Execute commands in this directory and below; may be repeated")
-	fl.StringVar(&o.commands.Isolate, "isolate", "none", "Which agents have a directory of their own below --root: none (all share it), namespace (those of a namespace share one) or agent")
+	fl.StringVar(&o.commands.Isolate, "isolate", "none", "Which agents have a directory of their own below --root: "+
+		"none (all share it), namespace (those of a namespace share one) or agent")
 	fl.StringVar(&o.handler, "handler", "", "Execute steps of boards with this shell command")
 	fl.StringSliceVar(&o.steps.Pools, "pool", nil, "The pool to join (required with --handler); may be repeated")
 	fl.IntVar(&o.capacity, "capacity", 0, "How many commands or steps run at once (default 4 commands, 1 step)")
-	fl.StringVar(&o.steps.ID, "id", "", "The worker's name, the same after each restart (default: the host's name and a random suffix)")
+	fl.StringVar(&o.steps.ID, "id", "", "The worker's name, the same after each restart (default: the host's name "+
+		"and a random suffix)")
 	fl.StringToStringVar(&o.steps.Labels, "label", nil, "A label, such as os=linux; may be repeated")
-	fl.StringVar(&o.commands.StateDir, "state-dir", "", "Directory of this worker's lock file (default: the system's temporary directory)")
+	fl.StringVar(&o.commands.StateDir, "state-dir", "", "Directory of this worker's lock file (default: the system's "+
+		"temporary directory)")
 	fl.Int64Var(&o.memory, "max-memory-mib", 0, "Maximum memory of one command in MiB; 0: no limit")
 	fl.IntVar(&o.commands.MaxProcesses, "max-processes", 0, "Maximum number of processes of one command; 0: no limit")
-	fl.StringVar(&o.commands.Network, "network", string(confine.NetworkOutside), "Network that commands and handlers reach: none, outside (all but this machine) or all")
-	fl.StringSliceVar(&o.commands.Readable, "readable", nil, "A further file or directory that may be read; may be repeated")
-	fl.StringSliceVar(&o.commands.Hidden, "hidden", nil, "A file or directory that does not exist for them; may be repeated")
+	fl.StringVar(&o.commands.Network, "network", string(confine.NetworkOutside),
+		"Network that commands and handlers reach: none, outside (all but this machine) or all")
+	fl.StringSliceVar(&o.commands.Readable, "readable", nil, "A further file or directory that may be read; may be "+
+		"repeated")
+	fl.StringSliceVar(&o.commands.Hidden, "hidden", nil, "A file or directory that does not exist for them; may be "+
+		"repeated")
 	fl.BoolVar(&o.commands.Unconfined, "unconfined", false, "Let commands or the handler do whatever this worker may")
-	fl.StringSliceVar(&o.writable, "writable", nil, "A directory that the handler may write, beside the working directory; may be repeated")
+	fl.StringSliceVar(&o.writable, "writable", nil, "A directory that the handler may write, beside the working "+
+		"directory; may be repeated")
 	fl.StringSliceVar(&o.env, "env", nil, "The name of a variable of this worker that the handler has; may be repeated")
 	cmd.RunE = s.ConnectedWithNotice(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
 		if !cmd.Flags().Changed("capacity") {
@@ -161,7 +169,8 @@ func (o *flags) check() error {
 	case steps && len(o.commands.Roots) > 0:
 		return exit.UsageError("give --root for commands or --handler for steps; a process executes one of both")
 	case !steps && len(o.commands.Roots) == 0 && len(o.steps.Pools) == 0:
-		return exit.UsageError("give --root DIR to execute commands, or --pool and --handler to execute steps of boards")
+		return exit.UsageError(
+			"give --root DIR to execute commands, or --pool and --handler to execute steps of boards")
 	case !steps && len(o.commands.Roots) == 0:
 		return exit.UsageError("--handler is missing; or --root DIR, to execute the commands of that pool")
 	case steps && len(o.steps.Pools) == 0:
@@ -171,13 +180,15 @@ func (o *flags) check() error {
 	case steps && o.commands.Isolate != "none":
 		return exit.UsageError("--isolate is for commands, with --root")
 	case !steps && len(o.writable)+len(o.env) > 0:
-		return exit.UsageError("--writable and --env are for --handler; commands write to the directories of --root, and have variables of their own")
+		return exit.UsageError("--writable and --env are for --handler; commands write to the directories of --root, " +
+			"and have variables of their own")
 	case o.capacity < 1 || o.capacity > 10_000:
 		return exit.UsageError(fmt.Sprintf("--capacity %d: must be 1 to 10000", o.capacity))
 	case o.memory < 0 || o.memory > 1<<24:
 		return exit.UsageError(fmt.Sprintf("--max-memory-mib %d: must be 1 to %d, or 0 for no limit", o.memory, 1<<24))
 	case o.commands.MaxProcesses < 0:
-		return exit.UsageError(fmt.Sprintf("--max-processes %d: must be at least 1, or 0 for no limit", o.commands.MaxProcesses))
+		return exit.UsageError(fmt.Sprintf("--max-processes %d: must be at least 1, or 0 for no limit",
+			o.commands.MaxProcesses))
 	}
 	if _, err := confine.ParseNetwork(o.commands.Network); err != nil {
 		return exit.UsageError("--" + err.Error())
@@ -216,8 +227,8 @@ func generateName() string {
 // confineVerb is the hidden command that runs the helper of a sandbox.
 const confineVerb = "run-confined"
 
-// ConfineCommand returns the command line that starts the binary of this process as the helper of a sandbox. It is nil on systems
-// other than Linux. It does not check whether this machine allows sandboxes.
+// ConfineCommand returns the command line that starts the binary of this process as the helper of a sandbox. It is nil
+// on systems other than Linux. It does not check whether this machine allows sandboxes.
 func ConfineCommand() []string {
 	if runtime.GOOS != "linux" {
 		return nil
@@ -254,7 +265,8 @@ func GuardCommand() []string {
 // guard. It waits until the worker ends and then ends the processes left behind.
 func GuardProcessesCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: guardVerb + " MARK", Hidden: true, Args: input.Exactly("MARK"), Short: "End the processes that a killed worker leaves behind",
+		Use: guardVerb + " MARK", Hidden: true, Args: input.Exactly("MARK"),
+		Short:   "End the processes that a killed worker leaves behind",
 		Example: "  quartet " + guardVerb + " 1202763838112399360    # started by a worker, with a pipe as stdin",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return guardProcesses(cmd, args[0])

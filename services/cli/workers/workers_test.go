@@ -36,7 +36,10 @@ func newHost(t *testing.T) *proctree.Host {
 
 // unconfined returns a handler with the rights of the test.
 func unconfined(host *proctree.Host, command string) *handler {
-	return &handler{command: command, dir: "/", env: withoutQuartetVariables(os.Environ()), host: host, sandboxes: sandboxes.NewPool(nil, "", nil)}
+	return &handler{
+		command: command, dir: "/", env: withoutQuartetVariables(os.Environ()), host: host,
+		sandboxes: sandboxes.NewPool(nil, "", nil),
+	}
 }
 
 // SPEC B11: a handler gets the step on stdin; its exit code, stdout and stderr are the result.
@@ -47,23 +50,56 @@ func TestB11_Handler(t *testing.T) {
 		want    client.StepResult
 		err     string
 	}{
-		"text":               {`echo one; echo two`, client.StepResult{Summary: "one\ntwo"}, ""},
-		"nothing":            {`true`, client.StepResult{}, ""},
-		"more":               {`echo text; echo '{"summary":"said","artifacts":["a","b"],"status":"blocked","reason":"no key"}'`, client.StepResult{Summary: "said", ArtifactIDs: []string{"a", "b"}, Status: boardv1.StepStatus_STEP_STATUS_BLOCKED, Reason: "no key"}, ""},
-		"only artifacts":     {`echo text; echo '{"artifacts":["a"]}'`, client.StepResult{Summary: "text", ArtifactIDs: []string{"a"}}, ""},
-		"some other JSON":    {`echo '{"lines": 3}'`, client.StepResult{Summary: `{"lines": 3}`}, ""},
-		"failure":            {`echo out; echo oh no >&2; exit 3`, client.StepResult{Summary: "out"}, "exit status 3: oh no"},
-		"no UTF-8":           {`printf 'a\377b'`, client.StepResult{Summary: "a\uFFFDb"}, ""},
-		"stdin":              {`grep -o '"result_summary":"12 MB"' | head -1`, client.StepResult{Summary: `"result_summary":"12 MB"`}, ""},
-		"environment":        {`echo $QUARTET_SESSION_ID/$QUARTET_BOARD_ID $QUARTET_STEP_ID $QUARTET_STEP_TITLE $QUARTET_RUN_ID "$QUARTET_STEP_SUMMARY" [$QUARTET_TOKEN]`, client.StepResult{Summary: "keeper/build vet quartet/pkg/id run_1 go vet it []"}, ""},
-		"no status":          {`echo '{"summary":"said","status":null}'`, client.StepResult{Summary: "said"}, ""},
-		"status in capitals": {`echo '{"Status":"FAILED","reason":"no key"}'`, client.StepResult{Status: boardv1.StepStatus_STEP_STATUS_FAILED, Reason: "no key"}, ""},
-		"binary failure":     {`printf 'a\377b' >&2; exit 1`, client.StepResult{}, "exit status 1: a\uFFFDb"},
-		"JSON that is cut":   {`echo '{"status": "failed"'`, client.StepResult{Summary: `{"status": "failed"`}, ""},
-		"two objects":        {`echo '{"status": "failed"} {}'`, client.StepResult{Summary: `{"status": "failed"} {}`}, ""},
-		"an array":           {`echo '["status"]'`, client.StepResult{Summary: `["status"]`}, ""},
-		"deep JSON":          {`printf '{"a":%s' "$(yes '[' | head -c 10000 | tr -d '\n')"`, client.StepResult{Summary: `{"a":` + strings.Repeat("[", 5000)}, ""},
-		"no such command":    {`no-such-command-at-all`, client.StepResult{}, "exit status 127"},
+		"text":    {`echo one; echo two`, client.StepResult{Summary: "one\ntwo"}, ""},
+		"nothing": {`true`, client.StepResult{}, ""},
+		"more": {
+			`echo text; echo '{"summary":"said","artifacts":["a","b"],"status":"blocked","reason":"no key"}'`,
+			client.StepResult{
+				Summary: "said", ArtifactIDs: []string{"a", "b"},
+				Status: boardv1.StepStatus_STEP_STATUS_BLOCKED, Reason: "no key",
+			},
+			"",
+		},
+		"only artifacts": {
+			`echo text; echo '{"artifacts":["a"]}'`,
+			client.StepResult{Summary: "text", ArtifactIDs: []string{"a"}},
+			"",
+		},
+		"some other JSON": {`echo '{"lines": 3}'`, client.StepResult{Summary: `{"lines": 3}`}, ""},
+		"failure": {
+			`echo out; echo oh no >&2; exit 3`,
+			client.StepResult{Summary: "out"},
+			"exit status 3: oh no",
+		},
+		"no UTF-8": {`printf 'a\377b'`, client.StepResult{Summary: "a\uFFFDb"}, ""},
+		"stdin": {
+			`grep -o '"result_summary":"12 MB"' | head -1`,
+			client.StepResult{Summary: `"result_summary":"12 MB"`},
+			"",
+		},
+		"environment": {
+			`echo $QUARTET_SESSION_ID/$QUARTET_BOARD_ID $QUARTET_STEP_ID $QUARTET_STEP_TITLE $QUARTET_RUN_ID "$QUARTET_STEP_SUMMARY" [$QUARTET_TOKEN]`, client.StepResult{Summary: "keeper/build vet quartet/pkg/id run_1 go vet it []"}, "",
+		},
+		"no status": {`echo '{"summary":"said","status":null}'`, client.StepResult{Summary: "said"}, ""},
+		"status in capitals": {
+			`echo '{"Status":"FAILED","reason":"no key"}'`,
+			client.StepResult{Status: boardv1.StepStatus_STEP_STATUS_FAILED, Reason: "no key"},
+			"",
+		},
+		"binary failure":   {`printf 'a\377b' >&2; exit 1`, client.StepResult{}, "exit status 1: a\uFFFDb"},
+		"JSON that is cut": {`echo '{"status": "failed"'`, client.StepResult{Summary: `{"status": "failed"`}, ""},
+		"two objects": {
+			`echo '{"status": "failed"} {}'`,
+			client.StepResult{Summary: `{"status": "failed"} {}`},
+			"",
+		},
+		"an array": {`echo '["status"]'`, client.StepResult{Summary: `["status"]`}, ""},
+		"deep JSON": {
+			`printf '{"a":%s' "$(yes '[' | head -c 10000 | tr -d '\n')"`,
+			client.StepResult{Summary: `{"a":` + strings.Repeat("[", 5000)},
+			"",
+		},
+		"no such command": {`no-such-command-at-all`, client.StepResult{}, "exit status 127"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := unconfined(newHost(t), c.command).run(t.Context(), newAssignment())
@@ -82,20 +118,20 @@ func TestB11_Handler(t *testing.T) {
 func TestB15_AStatusThatIsNone(t *testing.T) {
 	host := newHost(t)
 	for result, reason := range map[string]string{
-		`{"status":"banana"}`:                            `the handler set the status "banana", which is none of completed, blocked, failed and cancelled`,
-		`{"status":"banana","summary":"all good"}`:       `"banana"`,
-		`{"Status":"banana"}`:                            `"banana"`,
-		`{"status":""}`:                                  `the handler set the status ""`,
-		`{"status":"running"}`:                           `"running"`,
-		`{"status":"claimed"}`:                           `"claimed"`,
-		`{"status":"ready"}`:                             `"ready"`,
-		`{"status":"pending"}`:                           `"pending"`,
-		`{"status":"unspecified"}`:                       `"unspecified"`,
-		`{"status":7}`:                                   `cannot be used`,
-		`{"status":{"a":1}}`:                             `cannot be used`,
-		`{"status":"blocked","artifacts":"one"}`:         `cannot be used`,
-		`{"status":"blocked","why":"no key"}`:            `cannot be used: json: unknown field "why"`,
-		`{"status":"` + strings.Repeat("x", 1000) + `"}`: `xxx…", which is none of`,
+		`{"status":"banana"}`:                                          `the handler set the status "banana", which is none of completed, blocked, failed and cancelled`,
+		`{"status":"banana","summary":"all good"}`:                     `"banana"`,
+		`{"Status":"banana"}`:                                          `"banana"`,
+		`{"status":""}`:                                                `the handler set the status ""`,
+		`{"status":"running"}`:                                         `"running"`,
+		`{"status":"claimed"}`:                                         `"claimed"`,
+		`{"status":"ready"}`:                                           `"ready"`,
+		`{"status":"pending"}`:                                         `"pending"`,
+		`{"status":"unspecified"}`:                                     `"unspecified"`,
+		`{"status":7}`:                                                 `cannot be used`,
+		`{"status":{"a":1}}`:                                           `cannot be used`,
+		`{"status":"blocked","artifacts":"one"}`:                       `cannot be used`,
+		`{"status":"blocked","why":"no key"}`:                          `cannot be used: json: unknown field "why"`,
+		`{"status":"` + strings.Repeat("x", 1000) + `"}`:               `xxx…", which is none of`,
 		`{"status":"failed","summary":"` + strings.Repeat("x", 20_000): "", // not an object
 	} {
 		_, err := unconfined(host, "printf '%s\n' '"+result+"'").run(t.Context(), newAssignment())
@@ -107,7 +143,9 @@ func TestB15_AStatusThatIsNone(t *testing.T) {
 		require.Less(t, len(err.Error()), 1000)
 	}
 	// A result that is longer than a summary is still read.
-	got, err := unconfined(host, `printf '{"status":"failed","reason":"no key","summary":"%s"}' "$(yes | head -c 60000 | tr -d '\n')"`).run(t.Context(), newAssignment())
+	got, err := unconfined(host,
+		`printf '{"status":"failed","reason":"no key","summary":"%s"}' "$(yes | head -c 60000 | tr -d '\n')"`).
+		run(t.Context(), newAssignment())
 	require.NoError(t, err)
 	require.Equal(t, boardv1.StepStatus_STEP_STATUS_FAILED, got.Status)
 	require.Equal(t, "no key", got.Reason)
@@ -115,7 +153,8 @@ func TestB15_AStatusThatIsNone(t *testing.T) {
 
 // A handler with much output needs bounded memory, and the end of its output is kept.
 func TestB11_HandlerWithMuchOutput(t *testing.T) {
-	got, err := unconfined(newHost(t), `yes 0123456789 | head -c 5000000; echo; echo the end`).run(t.Context(), newAssignment())
+	got, err := unconfined(newHost(t), `yes 0123456789 | head -c 5000000; echo; echo the end`).
+		run(t.Context(), newAssignment())
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(got.Summary), summaryBytes)
 	require.True(t, strings.HasSuffix(got.Summary, "the end"))
@@ -129,7 +168,8 @@ func TestB11_CancelledHandler(t *testing.T) {
 	ended := make(chan error, 1)
 	host := newHost(t)
 	go func() {
-		_, err := unconfined(host, `trap "" TERM; sleep 600 & echo $! $$ > `+pids+`; wait; wait; sleep 600`).run(ctx, newAssignment())
+		_, err := unconfined(host, `trap "" TERM; sleep 600 & echo $! $$ > `+pids+`; wait; wait; sleep 600`).
+			run(ctx, newAssignment())
 		ended <- err
 	}()
 	var started []byte

@@ -19,7 +19,8 @@ func historyCommand(s *session.Session) *cobra.Command {
 	var pages input.Paging
 	var oldest bool
 	cmd := &cobra.Command{
-		Use: "history AGENT ITEM", Short: "Show who changed a work item, when and how", Args: input.Exactly("AGENT", "ITEM"), Aliases: []string{"log"},
+		Use: "history AGENT ITEM", Short: "Show who changed a work item, when and how",
+		Args: input.Exactly("AGENT", "ITEM"), Aliases: []string{"log"},
 		Long: `Show every change of a work item since its creation, the newest first: who made
 it, when, in which run, and each field before and after.`,
 		Example: `  quartet work history keeper wi_01h455vb4pex5vsknk084sn02q
@@ -30,7 +31,8 @@ it, when, in which run, and each field before and after.`,
 	cmd.RunE = session.Call(s, workv1.NewWorkServiceClient, workv1.WorkServiceClient.ListWorkItemHistory,
 		func(args []string) (*workv1.ListWorkItemHistoryRequest, error) {
 			return &workv1.ListWorkItemHistoryRequest{
-				AgentId: args[0], WorkItemId: args[1], PageSize: pages.Size, PageToken: pages.Token, NewestFirst: !oldest,
+				AgentId: args[0], WorkItemId: args[1], PageSize: pages.Size, PageToken: pages.Token,
+				NewestFirst: !oldest,
 			}, nil
 		},
 		func(p *output.Printer, resp *workv1.ListWorkItemHistoryResponse) {
@@ -39,7 +41,8 @@ it, when, in which run, and each field before and after.`,
 			}
 			switch {
 			case resp.GetHistoryRemoved():
-				p.Printf("changes whose numbers are missing were removed: they are older than history is kept (history-days)\n")
+				p.Printf("changes whose numbers are missing were removed: they are older than history is kept " +
+					"(history-days)\n")
 			case len(resp.GetMutations()) == 0:
 				p.Printf("nothing more\n")
 			}
@@ -57,7 +60,8 @@ func writeMutation(p *output.Printer, m *workv1.WorkItemMutation) {
 	if m.GetReason() != "" {
 		who = append(who, output.Shorten(m.GetReason(), 60))
 	}
-	p.Printf("%s  %s  %s  rev %d  %s\n", p.Paint(terminal.Bold, output.Number(m.GetNumber())), p.Time(m.GetAt()), m.GetEventType(), m.GetRevision(), strings.Join(who, ", "))
+	p.Printf("%s  %s  %s  rev %d  %s\n", p.Paint(terminal.Bold, output.Number(m.GetNumber())), p.Time(m.GetAt()),
+		m.GetEventType(), m.GetRevision(), strings.Join(who, ", "))
 	for _, c := range m.GetChanges() {
 		p.Printf("    %s: %s -> %s\n", c.GetField(), oneLine(c.GetFrom()), oneLine(c.GetTo()))
 	}

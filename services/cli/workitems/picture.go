@@ -52,13 +52,17 @@ age. With --watch the picture is drawn again after each change, until ^C or
 
 // readQueue reads the queue without the texts of the plans.
 func readQueue(ctx context.Context, conn *grpc.ClientConn, agentID string) (*workv1.GetWorkQueueResponse, error) {
-	return workv1.NewWorkServiceClient(conn).GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: agentID, OmitPlans: true})
+	return workv1.NewWorkServiceClient(conn).GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{
+		AgentId: agentID, OmitPlans: true,
+	})
 }
 
 // watchQueue draws the queue, and draws it again for each event of the agent's work
 // plane after which the queue has another revision. The first message of the stream
 // draws too, so that a change between the first picture and the stream is shown.
-func watchQueue(ctx context.Context, s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn, agentID string) error {
+func watchQueue(ctx context.Context, s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn,
+	agentID string,
+) error {
 	p := s.Printer(cmd)
 	drawn := int64(-1)
 	draw := func() error {
@@ -79,7 +83,9 @@ func watchQueue(ctx context.Context, s *session.Session, cmd *cobra.Command, con
 	if err := draw(); err != nil {
 		return err
 	}
-	f := &events.Follower{Cmd: cmd, Conn: conn, Request: &eventv1.WatchEventsRequest{AgentId: agentID, Planes: []string{"work"}}, Reconnected: draw}
+	f := &events.Follower{Cmd: cmd, Conn: conn, Request: &eventv1.WatchEventsRequest{
+		AgentId: agentID, Planes: []string{"work"},
+	}, Reconnected: draw}
 	f.Receive = func(*eventv1.WatchEventsResponse) error {
 		err := draw()
 		if err != nil && events.Temporary(err) && p.Err() == nil {
@@ -127,7 +133,8 @@ const (
 // others leave.
 func DrawQueue(p *output.Printer, agentID string, q *workv1.GetWorkQueueResponse, now time.Time) {
 	n := q.GetCounts()
-	p.Printf("%s  %d open, %d completed  %s\n", p.Paint(terminal.Bold, agentID), n.GetOpen(), n.GetCompleted(), p.Paint(terminal.Dim, fmt.Sprint("revision ", q.GetRevision())))
+	p.Printf("%s  %d open, %d completed  %s\n", p.Paint(terminal.Bold, agentID), n.GetOpen(), n.GetCompleted(),
+		p.Paint(terminal.Dim, fmt.Sprint("revision ", q.GetRevision())))
 	room := p.Columns() - columnGap*4 - planColumns - ageColumns
 	left := max(idColumns, room*3/5)
 	widths := []int{left, max(room-left, 10), planColumns, ageColumns}

@@ -66,7 +66,8 @@ func PrimeCommand(s *session.Session) *cobra.Command {
 	var limit time.Duration
 	var hook string
 	cmd := &cobra.Command{
-		Use: "prime AGENT", Short: "Print an agent's open work for a model's context, at most 1000 tokens", Args: input.Exactly("AGENT"),
+		Use: "prime AGENT", Short: "Print an agent's open work for a model's context, at most 1000 tokens",
+		Args: input.Exactly("AGENT"),
 		Long: `Print what a model needs to go on: the item in focus with its plan, todos and waits,
 the newest messages that no turn has taken, the other open items in a line each as far
 as they fit, and which tools come next. The text has at most 1000 tokens of four bytes, whatever the agent holds.
@@ -89,7 +90,8 @@ too, because a hook that fails disturbs a session that can do without it.`,
 			return err
 		}
 		open, err := work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
-			AgentId: args[0], Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageSize: primeItems, OmitPlanPreviews: true,
+			AgentId: args[0], Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageSize: primeItems,
+			OmitPlanPreviews: true,
 		})
 		if err != nil {
 			return err
@@ -118,11 +120,12 @@ too, because a hook that fails disturbs a session that can do without it.`,
 	return cmd
 }
 
-// Hooks are the coding agents whose hooks run prime. Claude Code and Codex add the text on stdout to the context, Cursor that
-// of a JSON document.
+// Hooks are the coding agents whose hooks run prime. Claude Code and Codex add the text on stdout to the context,
+// Cursor that of a JSON document.
 var Hooks = []string{"claude", "codex", "cursor"}
 
-// forHook returns a RunE that checks --hook and, with it, ends without an error where run has one: it says on stderr what is missing.
+// forHook returns a RunE that checks --hook and, with it, ends without an error where run has one: it says on stderr
+// what is missing.
 func forHook(hook *string, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if *hook != "" && !slices.Contains(Hooks, *hook) {
@@ -133,7 +136,8 @@ func forHook(hook *string, run func(*cobra.Command, []string) error) func(*cobra
 		case err == nil || *hook == "":
 			return err
 		case errors.Is(err, fault.NotFound):
-			cmd.PrintErrf("quartet: agent %s does not exist yet, so there is no open work to show; quartet mcp --create, which quartet setup enters, creates it when it starts\n", terminal.Printable(args[0]))
+			cmd.PrintErrf("quartet: agent %s does not exist yet, so there is no open work to show; quartet mcp "+
+				"--create, which quartet setup enters, creates it when it starts\n", terminal.Printable(args[0]))
 		default:
 			exit.Report(cmd, err)
 		}
@@ -142,8 +146,8 @@ func forHook(hook *string, run func(*cobra.Command, []string) error) func(*cobra
 }
 
 // Prime returns the text about an agent's queue. open are open items in any order, of which some
-// may be missing. The items of the queue come first, since it has the triggered and runnable ones. said has the messages that no turn
-// has taken, of which the newest are shown.
+// may be missing. The items of the queue come first, since it has the triggered and runnable ones. said has the
+// messages that no turn has taken, of which the newest are shown.
 func Prime(agentID string, queue *workv1.GetWorkQueueResponse, open []*workv1.WorkItem, said unread.Messages) Primer {
 	out := Primer{AgentID: agentID, OpenItems: int(queue.GetCounts().GetOpen())}
 	current := queue.GetCurrent()
@@ -194,7 +198,8 @@ func Prime(agentID string, queue *workv1.GetWorkQueueResponse, open []*workv1.Wo
 // inFocus describes the item in focus.
 func inFocus(it *workv1.WorkItem) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "In focus: %s (plan_status %s)\nObjective: %s\n", it.GetWorkItemId(), pbjson.EnumText(it.GetPlanStatus()), lineOf(it.GetObjective(), primeObjective))
+	fmt.Fprintf(&b, "In focus: %s (plan_status %s)\nObjective: %s\n", it.GetWorkItemId(),
+		pbjson.EnumText(it.GetPlanStatus()), lineOf(it.GetObjective(), primeObjective))
 	plan := it.GetPlanArtifact()
 	fmt.Fprintf(&b, "Plan: HomeRead work-items/%s/plan.md", it.GetWorkItemId())
 	switch {
@@ -203,7 +208,8 @@ func inFocus(it *workv1.WorkItem) string {
 	case plan.GetBytes() == 0:
 		b.WriteString(" (empty)")
 	default:
-		fmt.Fprintf(&b, " (%s, on the server %s)", terminal.Count(plan.GetBytes(), "byte", "bytes"), lineOf(plan.GetPath(), primePath))
+		fmt.Fprintf(&b, " (%s, on the server %s)", terminal.Count(plan.GetBytes(), "byte", "bytes"),
+			lineOf(plan.GetPath(), primePath))
 	}
 	b.WriteString("\n")
 	if it.GetBlockedBy() != "" {
@@ -224,7 +230,8 @@ func inFocus(it *workv1.WorkItem) string {
 		}
 	}
 	if all := slices.Concat(todos, done); len(all) > 0 { // the done ones last: they are cut first
-		fmt.Fprintf(&b, "Todos (%d of %d done):\n%s", len(done), len(all), fitting(all, primeTodos, "todos: GetWorkItem"))
+		fmt.Fprintf(&b, "Todos (%d of %d done):\n%s", len(done), len(all),
+			fitting(all, primeTodos, "todos: GetWorkItem"))
 	}
 	var waits []string
 	for _, w := range it.GetWaits() {
@@ -287,7 +294,10 @@ func fitting(lines []string, most int, what string) string {
 func otherItems(queue *workv1.GetWorkQueueResponse, open []*workv1.WorkItem) []*workv1.WorkItem {
 	known := map[string]bool{queue.GetCurrent().GetWorkItemId(): true}
 	var out []*workv1.WorkItem
-	for _, items := range [][]*workv1.WorkItem{queue.GetTriggeredBlocked(), queue.GetQueuedRunnable(), queue.GetWaitingForOperator(), queue.GetBlocked(), open} {
+	for _, items := range [][]*workv1.WorkItem{
+		queue.GetTriggeredBlocked(), queue.GetQueuedRunnable(),
+		queue.GetWaitingForOperator(), queue.GetBlocked(), open,
+	} {
 		for _, it := range items {
 			if !known[it.GetWorkItemId()] {
 				known[it.GetWorkItemId()] = true
@@ -317,11 +327,15 @@ func otherItem(it *workv1.WorkItem) string {
 func whatIsNext(current *workv1.WorkItem, open int) string {
 	switch {
 	case current != nil && current.GetBlockedBy() != "":
-		return "\nNext: look at what blocks it. Clear the blocker with UpdateWorkItem blocked_by null, or PickWorkItem another one.\n"
+		return "\nNext: look at what blocks it. Clear the blocker with UpdateWorkItem blocked_by null, or " +
+			"PickWorkItem another one.\n"
 	case current != nil:
-		return "\nNext: read its plan with HomeRead and go on with the first open todo. UpdateWorkItem with the whole todo_list, done ones included, after each step, CompleteWorkItem with a report when it is done, WaitFor when it cannot go on.\n"
+		return "\nNext: read its plan with HomeRead and go on with the first open todo. UpdateWorkItem with the " +
+			"whole todo_list, done ones included, after each step, CompleteWorkItem with a report when it is done, " +
+			"WaitFor when it cannot go on.\n"
 	case open > 0:
-		return "\nNext: choose an item, read its plan with HomeRead work-items/<work_item_id>/plan.md, and PickWorkItem. First those that are resumed or triggered: what they waited for has happened.\n"
+		return "\nNext: choose an item, read its plan with HomeRead work-items/<work_item_id>/plan.md, and " +
+			"PickWorkItem. First those that are resumed or triggered: what they waited for has happened.\n"
 	}
 	return "\nNext: nothing is open. CreateWorkItem once for each independent objective, then PickWorkItem.\n"
 }

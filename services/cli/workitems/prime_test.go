@@ -21,7 +21,8 @@ func openItems(n int, objective string) []*workv1.WorkItem {
 	out := make([]*workv1.WorkItem, n)
 	for i := range out {
 		out[i] = &workv1.WorkItem{
-			WorkItemId: fmt.Sprintf("wi_%026d", i), Objective: objective, SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE,
+			WorkItemId: fmt.Sprintf("wi_%026d", i), Objective: objective,
+			SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE,
 		}
 	}
 	return out
@@ -41,19 +42,30 @@ func TestC5_PrimeIsBounded(t *testing.T) {
 		current.WorkItemId, current.BlockedBy = "wi_current", long
 		current.PlanArtifact = &workv1.PlanArtifact{Path: "/" + long, Bytes: 1 << 40}
 		for range 200 {
-			current.TodoList = append(current.TodoList, &workv1.TodoItem{Text: long, State: workv1.TodoState_TODO_STATE_PENDING})
-			current.Waits = append(current.Waits, &workv1.AttachedWait{Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Resource: long, Reason: long, TriggerCount: 1 << 60})
+			current.TodoList = append(current.TodoList,
+				&workv1.TodoItem{Text: long, State: workv1.TodoState_TODO_STATE_PENDING})
+			current.Waits = append(current.Waits, &workv1.AttachedWait{
+				Kind:     waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
+				Resource: long, Reason: long, TriggerCount: 1 << 60,
+			})
 		}
 		items := openItems(500, long)
 		current.Resumed = &workv1.Resumption{Wait: current.GetWaits()[0]}
 		said := unread.Messages{Total: 1 << 40}
 		for range primeMessages {
-			said.Newest = append(said.Newest, &agentv1.Message{MessageId: fmt.Sprintf("msg_%026d", 1), WorkItemId: items[0].GetWorkItemId(), Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, TriggerId: fmt.Sprintf("trg_%026d", 1), Text: long})
+			said.Newest = append(said.Newest, &agentv1.Message{
+				MessageId:  fmt.Sprintf("msg_%026d", 1),
+				WorkItemId: items[0].GetWorkItemId(), Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT,
+				TriggerId: fmt.Sprintf("trg_%026d", 1), Text: long,
+			})
 		}
 		for _, it := range items {
 			it.BlockedBy, it.HasTriggeredWaits, it.Resumed = long, true, current.GetResumed()
 		}
-		for _, q := range []*workv1.GetWorkQueueResponse{queueOf(current, 501), queueOf(nil, 500), queueOf(nil, 1<<31-1)} {
+		for _, q := range []*workv1.GetWorkQueueResponse{
+			queueOf(current, 501), queueOf(nil, 500),
+			queueOf(nil, 1<<31-1),
+		} {
 			p := Prime(long, q, items, said)
 			require.LessOrEqual(t, len(p.Text), limit, "%q", unit)
 			require.LessOrEqual(t, p.Tokens, PrimeTokens)
@@ -89,7 +101,8 @@ func TestC5_PrimeAtBelowAndAboveItsLimit(t *testing.T) {
 		above = true
 		require.Contains(t, p.Text, fmt.Sprintf("\n- and %d more: ListWorkItems with filter open\n", n-p.ShownItems))
 		// One more line would not have fitted.
-		require.Greater(t, len(p.Text)+len(otherItem(openItems(1, strings.Repeat("o", 60))[0])), limit-len("- and 60 more: ListWorkItems with filter open\n"))
+		require.Greater(t, len(p.Text)+len(otherItem(openItems(1, strings.Repeat("o", 60))[0])),
+			limit-len("- and 60 more: ListWorkItems with filter open\n"))
 	}
 	require.True(t, above)
 	text := func(bytes int) string { return lineOf(strings.Repeat("o", bytes), primeObjective) }
@@ -104,17 +117,31 @@ func TestC5_PrimeSaysWhatToDo(t *testing.T) {
 		WorkItemId: "wi_1", Objective: "Ship it", PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY,
 		PlanArtifact: &workv1.PlanArtifact{Path: "/data/plan.md", Bytes: 12},
 		TodoList: []*workv1.TodoItem{
-			{Text: "build", State: workv1.TodoState_TODO_STATE_COMPLETED}, {Text: "tag", State: workv1.TodoState_TODO_STATE_PENDING},
+			{Text: "build", State: workv1.TodoState_TODO_STATE_COMPLETED},
+			{Text: "tag", State: workv1.TodoState_TODO_STATE_PENDING},
 			{Text: "test\nall", State: workv1.TodoState_TODO_STATE_IN_PROGRESS},
 		},
-		Waits: []*workv1.AttachedWait{{Kind: waitingv1.WaitKind_WAIT_KIND_TIMER, Mode: waitingv1.WaitMode_WAIT_MODE_INTENT, Resource: "tmr_1", Reason: "look again"}},
+		Waits: []*workv1.AttachedWait{
+			{
+				Kind: waitingv1.WaitKind_WAIT_KIND_TIMER, Mode: waitingv1.WaitMode_WAIT_MODE_INTENT, Resource: "tmr_1",
+				Reason: "look again",
+			},
+		},
 	}
 	triggered := &workv1.WorkItem{
-		WorkItemId: "wi_2", Objective: "Answer", SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, HasTriggeredWaits: true, BlockedBy: "CI runs",
+		WorkItemId: "wi_2", Objective: "Answer",
+		SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, HasTriggeredWaits: true,
+		BlockedBy: "CI runs",
 	}
 	q := queueOf(current, 3)
 	q.TriggeredBlocked = []*workv1.WorkItem{triggered}
-	p := Prime("keeper", q, []*workv1.WorkItem{current, {WorkItemId: "wi_3", Objective: "Later", SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE}, triggered}, unread.Messages{})
+	p := Prime("keeper", q,
+		[]*workv1.WorkItem{
+			current, {
+				WorkItemId: "wi_3", Objective: "Later",
+				SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE,
+			}, triggered,
+		}, unread.Messages{})
 	require.Equal(t, `Quartet, the durable memory of agent keeper.
 
 In focus: wi_1 (plan_status ready)
@@ -133,14 +160,26 @@ Other open items (2):
 
 Next: read its plan with HomeRead and go on with the first open todo. UpdateWorkItem with the whole todo_list, done ones included, after each step, CompleteWorkItem with a report when it is done, WaitFor when it cannot go on.
 `, p.Text)
-	require.Equal(t, Primer{AgentID: "keeper", Text: p.Text, Tokens: (len(p.Text) + 3) / 4, OpenItems: 3, ShownItems: 3}, p)
+	require.Equal(t, Primer{
+		AgentID: "keeper", Text: p.Text, Tokens: (len(p.Text) + 3) / 4, OpenItems: 3,
+		ShownItems: 3,
+	}, p)
 
 	// What an operator said, and what it resumed.
 	said := unread.Messages{Total: 4, Newest: []*agentv1.Message{
-		{MessageId: "msg_3", Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, WorkItemId: "wi_1", Text: "Apache,\nplease", CreatedAt: timestamppb.New(time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC))},
-		{MessageId: "msg_4", Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, TriggerId: "trg_1", Data: []byte{1, 2}, CreatedAt: timestamppb.New(time.Date(2026, 3, 4, 6, 0, 0, 0, time.UTC))},
+		{
+			MessageId: "msg_3", Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, WorkItemId: "wi_1",
+			Text: "Apache,\nplease", CreatedAt: timestamppb.New(time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)),
+		},
+		{
+			MessageId: "msg_4", Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, TriggerId: "trg_1",
+			Data: []byte{1, 2}, CreatedAt: timestamppb.New(time.Date(2026, 3, 4, 6, 0, 0, 0, time.UTC)),
+		},
 	}}
-	current.Resumed = &workv1.Resumption{Wait: &workv1.AttachedWait{Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR, Reason: "MIT or Apache?"}}
+	current.Resumed = &workv1.Resumption{Wait: &workv1.AttachedWait{
+		Kind:   waitingv1.WaitKind_WAIT_KIND_OPERATOR,
+		Reason: "MIT or Apache?",
+	}}
 	text := Prime("keeper", q, nil, said).Text
 	require.Contains(t, text, "Resumed: its wait is over: operator: MIT or Apache?\n")
 	require.Contains(t, text, `
@@ -150,14 +189,19 @@ Messages that no turn has taken, and may be done already (4, the newest 2):
 `)
 	current.Resumed = nil
 	triggered.Resumed = &workv1.Resumption{}
-	require.Contains(t, Prime("keeper", q, nil, said).Text, "- wi_2 [waiting_external, triggered, resumed: CI runs] Answer\n")
+	require.Contains(t, Prime("keeper", q, nil, said).Text, "- wi_2 [waiting_external, triggered, resumed: CI runs] "+
+		"Answer\n")
 
 	current.BlockedBy, current.PlanArtifact = "the key is missing", nil
-	require.Contains(t, Prime("keeper", queueOf(current, 1), nil, unread.Messages{}).Text, "plan.md (empty)\nBlocked by: the key is missing\n")
-	require.Contains(t, Prime("keeper", queueOf(current, 1), nil, unread.Messages{}).Text, "\nNext: look at what blocks it.")
+	require.Contains(t, Prime("keeper", queueOf(current, 1), nil, unread.Messages{}).Text,
+		"plan.md (empty)\nBlocked by: the key is missing\n")
+	require.Contains(t, Prime("keeper", queueOf(current, 1), nil, unread.Messages{}).Text,
+		"\nNext: look at what blocks it.")
 	current.PlanArtifact = &workv1.PlanArtifact{Problem: "missing"}
 	require.Contains(t, Prime("keeper", queueOf(current, 1), nil, unread.Messages{}).Text, "plan.md (missing)\n")
-	require.Contains(t, Prime("keeper", queueOf(nil, 1), openItems(1, "x"), unread.Messages{}).Text, "No item is in focus.\n\nOther open items (1):\n")
-	require.Equal(t, "Quartet, the durable memory of agent keeper.\n\nNo item is in focus.\n\nNext: nothing is open. CreateWorkItem once for each independent objective, then PickWorkItem.\n",
+	require.Contains(t, Prime("keeper", queueOf(nil, 1), openItems(1, "x"), unread.Messages{}).Text,
+		"No item is in focus.\n\nOther open items (1):\n")
+	require.Equal(t, "Quartet, the durable memory of agent keeper.\n\nNo item is in focus.\n\nNext: nothing is open. "+
+		"CreateWorkItem once for each independent objective, then PickWorkItem.\n",
 		Prime("keeper", queueOf(nil, 0), nil, unread.Messages{}).Text)
 }

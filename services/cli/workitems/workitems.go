@@ -15,7 +15,8 @@ import (
 // Command returns `quartet work`.
 func Command(s *session.Session) *cobra.Command {
 	c := input.Group(&cobra.Command{Use: "work", Short: "Work items: the objectives of agents"})
-	c.AddCommand(createCommand(s), listCommand(s), getCommand(s), pickCommand(s), updateCommand(s), completeCommand(s), queueCommand(s), boardCommand(s), historyCommand(s))
+	c.AddCommand(createCommand(s), listCommand(s), getCommand(s), pickCommand(s), updateCommand(s), completeCommand(s),
+		queueCommand(s), boardCommand(s), historyCommand(s))
 	return c
 }
 
@@ -34,7 +35,8 @@ picks it, at the latest when the scheduler wakes it for that.`,
 	cmd.Flags().StringVar(&status, "status", "", "Status of the plan: draft, ready or needs_input (default draft)")
 	input.EnumChoices[workv1.PlanStatus](cmd, "status")
 	cmd.Flags().StringVar(&plan, "plan", "", `First text of the plan file; "-" reads stdin, "@FILE" a file`)
-	cmd.Flags().StringArrayVar(&list, "todo", nil, `Entry of the checklist; may be repeated; "[x] text" is done, "[>] text" in progress`)
+	cmd.Flags().StringArrayVar(&list, "todo", nil,
+		`Entry of the checklist; may be repeated; "[x] text" is done, "[>] text" in progress`)
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId, req.Objective, req.RequestId, req.TodoList = args[0], args[1], s.RequestID, input.Todos(list)
 		var err error
@@ -63,7 +65,8 @@ func listCommand(s *session.Session) *cobra.Command {
 		Use: "list AGENT", Short: "List an agent's work items", Args: input.Exactly("AGENT"), Aliases: []string{"ls"},
 		Example: "  quartet work list keeper --filter open",
 	}
-	cmd.Flags().StringVar(&filter, "filter", "", "Only these items: all, open, completed, current, queued, blocked, waiting_for_operator or runnable (default all)")
+	cmd.Flags().StringVar(&filter, "filter", "", "Only these items: all, open, completed, current, queued, blocked, "+
+		"waiting_for_operator or runnable (default all)")
 	input.EnumChoices[workv1.WorkItemFilter](cmd, "filter")
 	return session.List(s, cmd, workv1.NewWorkServiceClient, workv1.WorkServiceClient.ListWorkItems,
 		func(args []string) (*workv1.ListWorkItemsRequest, error) {
@@ -76,8 +79,11 @@ func listCommand(s *session.Session) *cobra.Command {
 		(*workv1.ListWorkItemsResponse).GetWorkItems, "no work items",
 		[]string{"", "ITEM", "STATE", "PLAN", "REV", "OBJECTIVE", "BLOCKED BY"},
 		func(p *output.Printer, it *workv1.WorkItem) []string {
-			return []string{output.Star(it.GetIsCurrent()), it.GetWorkItemId(), pbjson.EnumText(it.GetSchedulingState()), pbjson.EnumText(it.GetPlanStatus()),
-				output.Number(it.GetRevision()), output.Flexible(it.GetObjective()), output.Flexible(it.GetBlockedBy())}
+			return []string{
+				output.Star(it.GetIsCurrent()), it.GetWorkItemId(),
+				pbjson.EnumText(it.GetSchedulingState()), pbjson.EnumText(it.GetPlanStatus()),
+				output.Number(it.GetRevision()), output.Flexible(it.GetObjective()), output.Flexible(it.GetBlockedBy()),
+			}
 		})
 }
 
@@ -131,7 +137,8 @@ func writeItem(p *output.Printer, it *workv1.WorkItem) {
 		p.Printf("%s %s\n", box, output.Shorten(t.GetText(), 100))
 	}
 	for _, w := range it.GetWaits() {
-		p.Printf("\n%s %s: %s\n", pbjson.EnumText(w.GetMode()), w.GetWaitId(), output.Shorten(pbjson.EnumText(w.GetKind())+output.Detail(w.GetReason()), 90))
+		p.Printf("\n%s %s: %s\n", pbjson.EnumText(w.GetMode()), w.GetWaitId(),
+			output.Shorten(pbjson.EnumText(w.GetKind())+output.Detail(w.GetReason()), 90))
 	}
 }
 
@@ -145,10 +152,14 @@ func pickCommand(s *session.Session) *cobra.Command {
 	cmd.Flags().StringVar(&reason, "reason", "", "The reason; required when the item that loses the focus is runnable")
 	cmd.RunE = session.Call(s, workv1.NewWorkServiceClient, workv1.WorkServiceClient.PickWorkItem,
 		func(args []string) (*workv1.PickWorkItemRequest, error) {
-			return &workv1.PickWorkItemRequest{AgentId: args[0], WorkItemId: args[1], Reason: reason, RequestId: s.RequestID}, nil
+			return &workv1.PickWorkItemRequest{
+				AgentId: args[0], WorkItemId: args[1], Reason: reason,
+				RequestId: s.RequestID,
+			}, nil
 		},
 		func(p *output.Printer, resp *workv1.PickWorkItemResponse) {
-			p.Fields("focus", resp.GetWorkItem().GetWorkItemId()+" "+output.Shorten(resp.GetWorkItem().GetObjective(), 60),
+			p.Fields("focus", resp.GetWorkItem().GetWorkItemId()+" "+output.Shorten(resp.GetWorkItem().GetObjective(),
+				60),
 				"before", resp.GetPreviousWorkItem().GetWorkItemId(), "note", terminal.Printable(resp.GetBindingNote()))
 			output.Warnings(cmd, resp.GetWarnings())
 		})
@@ -251,7 +262,8 @@ func completeCommand(s *session.Session) *cobra.Command {
 // queueCommand returns `quartet work queue`.
 func queueCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "queue AGENT", Short: "Show the item in focus and the candidates, as the scheduler ranks them", Args: input.Exactly("AGENT"),
+		Use: "queue AGENT", Short: "Show the item in focus and the candidates, as the scheduler ranks them",
+		Args:    input.Exactly("AGENT"),
 		Example: "  quartet work queue keeper",
 		RunE: session.Call(s, workv1.NewWorkServiceClient, workv1.WorkServiceClient.GetWorkQueue,
 			func(args []string) (*workv1.GetWorkQueueRequest, error) {
@@ -262,7 +274,11 @@ func queueCommand(s *session.Session) *cobra.Command {
 				add := func(class string, items ...*workv1.WorkItem) {
 					for _, it := range items {
 						if it != nil {
-							rows = append(rows, []string{class, it.GetWorkItemId(), pbjson.EnumText(it.GetSchedulingState()), output.Flexible(it.GetObjective()), output.Flexible(it.GetBlockedBy())})
+							rows = append(rows,
+								[]string{
+									class, it.GetWorkItemId(), pbjson.EnumText(it.GetSchedulingState()),
+									output.Flexible(it.GetObjective()), output.Flexible(it.GetBlockedBy()),
+								})
 						}
 					}
 				}
@@ -275,7 +291,8 @@ func queueCommand(s *session.Session) *cobra.Command {
 				p.Table("no work items", []string{"CLASS", "ITEM", "STATE", "OBJECTIVE", "BLOCKED BY"}, rows)
 				n := resp.GetCounts()
 				p.Printf("\n%d open, %d queued, %d triggered, %d for an operator, %d blocked, %d completed\n",
-					n.GetOpen(), n.GetQueuedRunnable(), n.GetTriggeredBlocked(), n.GetWaitingForOperator(), n.GetBlocked(), n.GetCompleted())
+					n.GetOpen(), n.GetQueuedRunnable(), n.GetTriggeredBlocked(), n.GetWaitingForOperator(),
+					n.GetBlocked(), n.GetCompleted())
 			}),
 	}
 }

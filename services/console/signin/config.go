@@ -37,7 +37,8 @@ type Config struct {
 func (c *Config) Check() error {
 	if c.ClientID == "" {
 		if c.SecretFile != "" || c.RedirectURL != "" {
-			return errors.New("oidc-client-secret-file and oidc-redirect-url need oidc-client-id, the id of this server at the provider")
+			return errors.New("oidc-client-secret-file and oidc-redirect-url need oidc-client-id, the id of this " +
+				"server at the provider")
 		}
 		return nil
 	}
@@ -49,8 +50,10 @@ func (c *Config) Check() error {
 	}
 	for _, scope := range c.Scopes {
 		// RFC 6749, appendix A.4.
-		if scope == "" || len(scope) > maxScope || strings.ContainsFunc(scope, func(r rune) bool { return r <= 0x20 || r > 0x7e || r == '"' || r == '\\' }) {
-			return fmt.Errorf("oidc-scopes: %q is no scope; a scope is 1 to %d ASCII characters without blanks, quotes and backslashes", scope, maxScope)
+		if scope == "" || len(scope) > maxScope ||
+			strings.ContainsFunc(scope, func(r rune) bool { return r <= 0x20 || r > 0x7e || r == '"' || r == '\\' }) {
+			return fmt.Errorf("oidc-scopes: %q is no scope; a scope is 1 to %d ASCII characters without blanks, "+
+				"quotes and backslashes", scope, maxScope)
 		}
 	}
 	if c.RedirectURL == "" {
@@ -63,12 +66,18 @@ func (c *Config) Check() error {
 func checkRedirect(address string) error {
 	u, err := url.Parse(address)
 	switch {
-	case err != nil || u.Host == "" || u.Hostname() == "" || u.Scheme != "https" && (u.Scheme != "http" || !onLoopback(u.Host)):
+	case err != nil || u.Host == "" || u.Hostname() == "" || u.Scheme != "https" &&
+		(u.Scheme != "http" || !onLoopback(u.Host)):
 		return fmt.Errorf("oidc-redirect-url %q must be an https address, or an http one on loopback", address)
 	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.Contains(address, "#"):
 		return fmt.Errorf("oidc-redirect-url %q must have no user, query or fragment", u.Redacted())
-	case !strings.HasSuffix(u.Path, CallbackPath) || strings.Contains(u.EscapedPath(), "%") || slices.ContainsFunc(strings.Split(u.Path, "/")[1:], func(part string) bool { return part == "" || part == "." || part == ".." }):
-		return fmt.Errorf("oidc-redirect-url %q must end in %s, with only the prefix of a proxy before that", address, CallbackPath)
+	case !strings.HasSuffix(u.Path, CallbackPath) || strings.Contains(u.EscapedPath(), "%") ||
+		slices.ContainsFunc(strings.Split(u.Path, "/")[1:], func(part string) bool {
+			return part == "" || part == "." ||
+				part == ".."
+		}):
+		return fmt.Errorf("oidc-redirect-url %q must end in %s, with only the prefix of a proxy before that", address,
+			CallbackPath)
 	}
 	return nil
 }
@@ -105,7 +114,8 @@ func (c *Config) secret() (string, error) {
 	}
 	secret := string(bytes.TrimSpace(raw))
 	if secret == "" || len(raw) > maxSecret {
-		return "", fmt.Errorf("oidc-client-secret-file %s must contain the client's secret, of at most %d bytes", c.SecretFile, maxSecret)
+		return "", fmt.Errorf("oidc-client-secret-file %s must contain the client's secret, of at most %d bytes",
+			c.SecretFile, maxSecret)
 	}
 	return secret, nil
 }

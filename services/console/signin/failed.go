@@ -41,7 +41,11 @@ func (f *Flow) failureOf(ctx context.Context, err error) failure {
 	}
 	e := fault.From(err)
 	message := strings.ToValidUTF8(e.Message(), "\uFFFD")
-	out := failure{Status: fault.HTTPStatus(e), Reason: string(e.Reason()), Message: message[:min(len(message), maxMessage)], Ends: f.deps.Clock.Now().Add(failedTerm).Unix(), ID: rand.Text()}
+	out := failure{
+		Status: fault.HTTPStatus(e), Reason: string(e.Reason()),
+		Message: message[:min(len(message), maxMessage)], Ends: f.deps.Clock.Now().Add(failedTerm).Unix(),
+		ID: rand.Text(),
+	}
 	if out.Status == http.StatusTooManyRequests || out.Status == http.StatusServiceUnavailable {
 		out.Retry = int(math.Ceil(max(e.RetryAfter(), time.Second).Seconds()))
 	}
@@ -66,7 +70,8 @@ func (f *Flow) leave(w http.ResponseWriter, r *http.Request, why failure) {
 func (f *Flow) failed(w http.ResponseWriter, r *http.Request) {
 	var why failure
 	cookie, err := f.cookie(r)
-	if err != nil || len(cookie.Value) > maxCookie || ticket.Open(f.deps.Keys(), failedPurpose, cookie.Value, &why) != nil || !f.deps.Clock.Now().Before(time.Unix(why.Ends, 0)) {
+	if err != nil || len(cookie.Value) > maxCookie || ticket.Open(f.deps.Keys(), failedPurpose, cookie.Value, &why) !=
+		nil || !f.deps.Clock.Now().Before(time.Unix(why.Ends, 0)) {
 		w.Header().Set("Location", "../")
 		w.WriteHeader(http.StatusSeeOther)
 		return
@@ -91,10 +96,13 @@ code{background:#f2f2f2;padding:.1em .3em;border-radius:3px}@media(prefers-color
 func (f *Flow) show(w http.ResponseWriter, why failure) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action "+
+		"'none'; frame-ancestors 'none'")
 	if why.Retry > 0 {
 		h.Set("Retry-After", strconv.Itoa(why.Retry))
 	}
 	w.WriteHeader(why.Status)
-	_, _ = io.WriteString(w, strings.NewReplacer("{{message}}", html.EscapeString(why.Message), "{{reason}}", html.EscapeString(why.Reason)).Replace(page)) // the client may have left
+	// the client may have left
+	_, _ = io.WriteString(w, strings.NewReplacer("{{message}}", html.EscapeString(why.Message), "{{reason}}",
+		html.EscapeString(why.Reason)).Replace(page))
 }

@@ -66,9 +66,13 @@ func (f *Flow) start(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fault.InvalidArgument.New("the query string cannot be read")
 	}
-	p := progress{View: query.Get("view"), State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), Ends: f.deps.Clock.Now().Add(FlowTerm).Unix()}
+	p := progress{
+		View: query.Get("view"), State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(),
+		Ends: f.deps.Clock.Now().Add(FlowTerm).Unix(),
+	}
 	if len(p.View) > maxView || !view.MatchString(p.View) {
-		return fault.InvalidArgument.Newf("view must be what follows #/ in the address of a view of the console, such as agents/keeper, of at most %d bytes", maxView)
+		return fault.InvalidArgument.Newf("view must be what follows #/ in the address of a view of the console, "+
+			"such as agents/keeper, of at most %d bytes", maxView)
 	}
 	if p.Redirect, err = f.redirect(r); err != nil {
 		return err
@@ -82,7 +86,8 @@ func (f *Flow) start(w http.ResponseWriter, r *http.Request) error {
 		return fault.Internal(err)
 	}
 	if len(value) > maxCookie {
-		return fault.InvalidArgument.New("view and oidc-redirect-url are longer than a browser keeps in a cookie; sign in at /ui/")
+		return fault.InvalidArgument.New("view and oidc-redirect-url are longer than a browser keeps in a cookie; " +
+			"sign in at /ui/")
 	}
 	http.SetCookie(w, cookieOf(r, value, int(FlowTerm.Seconds()), secure(p.Redirect)))
 	w.Header().Set("Location", client.AuthCodeURL(p.State, oidc.Nonce(p.Nonce), oauth2.S256ChallengeOption(p.Verifier)))
@@ -100,7 +105,8 @@ func (f *Flow) redirect(r *http.Request) (string, error) {
 		address = "https://" + r.Host + CallbackPath
 	}
 	if !onLoopback(r.Host) || checkRedirect(address) != nil {
-		return "", fault.InvalidArgument.New("to where the identity provider sends browsers back is not configured; an operator sets public-url or oidc-redirect-url")
+		return "", fault.InvalidArgument.New("to where the identity provider sends browsers back is not configured; " +
+			"an operator sets public-url or oidc-redirect-url")
 	}
 	return address, nil
 }
@@ -114,16 +120,21 @@ func (f *Flow) client(ctx context.Context, redirect string) (*oauth2.Config, err
 	secret, err := f.cfg.secret()
 	if err != nil {
 		f.deps.Logger.Error("nobody can sign in with the identity provider", zap.Error(err))
-		return nil, fault.NotReady.New("this server cannot read the file of its client's secret (oidc-client-secret-file); an operator finds more in the server's log")
+		return nil, fault.NotReady.New("this server cannot read the file of its client's secret " +
+			"(oidc-client-secret-file); an operator finds more in the server's log")
 	}
 	if secret == "" {
 		endpoint.AuthStyle = oauth2.AuthStyleInParams
 	}
-	return &oauth2.Config{ClientID: f.cfg.ClientID, ClientSecret: secret, Endpoint: endpoint, RedirectURL: redirect, Scopes: f.cfg.scopes()}, nil
+	return &oauth2.Config{
+		ClientID: f.cfg.ClientID, ClientSecret: secret, Endpoint: endpoint, RedirectURL: redirect,
+		Scopes: f.cfg.scopes(),
+	}, nil
 }
 
 // errForeign is the error for a callback that belongs to no sign-in that the browser has begun and that is not over.
-var errForeign = fault.Unauthenticated.New("this browser has not begun this sign-in, or more than 10 minutes ago, or at another address of this server; sign in again, and stay at one address and in one tab")
+var errForeign = fault.Unauthenticated.New("this browser has not begun this sign-in, or more than 10 minutes ago, or " +
+	"at another address of this server; sign in again, and stay at one address and in one tab")
 
 // callback ends a sign-in: it exchanges the code that the provider sent with the browser for a token, begins a
 // session with the token's credential, and redirects the browser to the view in the browser's sealed cookie.
@@ -134,8 +145,10 @@ func (f *Flow) callback(w http.ResponseWriter, r *http.Request, begin Begin) err
 	}
 	var p progress
 	cookie, err := f.cookie(r)
-	if err != nil || len(cookie.Value) > maxCookie || ticket.Open(f.deps.Keys(), flowPurpose, cookie.Value, &p) != nil ||
-		!f.deps.Clock.Now().Before(time.Unix(p.Ends, 0)) || subtle.ConstantTimeCompare([]byte(p.State), []byte(query.Get("state"))) != 1 {
+	if err != nil || len(cookie.Value) > maxCookie || ticket.Open(f.deps.Keys(), flowPurpose, cookie.Value, &p) !=
+		nil ||
+		!f.deps.Clock.Now().Before(time.Unix(p.Ends, 0)) ||
+		subtle.ConstantTimeCompare([]byte(p.State), []byte(query.Get("state"))) != 1 {
 		return errForeign
 	}
 	if err := f.unused(p, false); err != nil {
@@ -143,14 +156,16 @@ func (f *Flow) callback(w http.ResponseWriter, r *http.Request, begin Begin) err
 	}
 	// RFC 9207: a provider that names itself must be this one.
 	if iss, given := query["iss"]; given && (len(iss) != 1 || iss[0] != f.deps.Issuer) {
-		return fault.Unauthenticated.New("another identity provider than that of this server sent the browser back; sign in again")
+		return fault.Unauthenticated.New("another identity provider than that of this server sent the browser back; " +
+			"sign in again")
 	}
 	if reason := query.Get("error"); reason != "" {
 		return refusal(reason)
 	}
 	code := query.Get("code")
 	if code == "" || len(code) > maxCode {
-		return fault.Unauthenticated.Newf("the identity provider sent no code of at most %d bytes; sign in again", maxCode)
+		return fault.Unauthenticated.Newf("the identity provider sent no code of at most %d bytes; sign in again",
+			maxCode)
 	}
 	idToken, err := f.exchange(r.Context(), p, code)
 	if err != nil {
@@ -193,7 +208,8 @@ func (f *Flow) unused(p progress, use bool) error {
 		}
 	}
 	if len(f.used) >= maxUsed {
-		return fault.Overloaded.Newf("%d sign-ins succeeded within 10 minutes; repeat it in some minutes", maxUsed).WithRetryAfter(time.Minute)
+		return fault.Overloaded.Newf("%d sign-ins succeeded within 10 minutes; repeat it in some minutes", maxUsed).
+			WithRetryAfter(time.Minute)
 	}
 	f.used[p.State] = time.Unix(p.Ends, 0)
 	return nil
@@ -206,25 +222,30 @@ func (f *Flow) exchange(ctx context.Context, p progress, code string) (string, e
 	if err != nil {
 		return "", err
 	}
-	token, err := client.Exchange(context.WithValue(ctx, oauth2.HTTPClient, f.deps.Provider.Client()), code, oauth2.VerifierOption(p.Verifier))
+	token, err := client.Exchange(context.WithValue(ctx, oauth2.HTTPClient, f.deps.Provider.Client()), code,
+		oauth2.VerifierOption(p.Verifier))
 	var refused *oauth2.RetrieveError
 	switch {
 	case errors.As(err, &refused) && codeName.MatchString(refused.ErrorCode):
 		f.deps.Logger.Warn("the identity provider refused a code", zap.String("error", refused.ErrorCode))
 		return "", refusal(refused.ErrorCode)
 	case errors.As(err, &refused):
-		f.deps.Logger.Warn("the identity provider did not exchange a code", zap.Int("status", refused.Response.StatusCode))
-		return "", fault.NotReady.Newf("the identity provider did not exchange the code: its token endpoint responded with status %d; sign in again in a moment", refused.Response.StatusCode)
+		f.deps.Logger.Warn("the identity provider did not exchange a code",
+			zap.Int("status", refused.Response.StatusCode))
+		return "", fault.NotReady.Newf("the identity provider did not exchange the code: its token endpoint "+
+			"responded with status %d; sign in again in a moment", refused.Response.StatusCode)
 	case err != nil:
 		var unreachable *url.Error
 		if errors.As(err, &unreachable) { // names the endpoint, and nothing of the request
 			f.deps.Logger.Warn("the identity provider did not exchange a code", zap.Error(unreachable))
 		}
-		return "", fault.NotReady.New("the identity provider cannot be reached, or its response cannot be read, so the sign-in could not be completed; sign in again in a moment")
+		return "", fault.NotReady.New("the identity provider cannot be reached, or its response cannot be read, so " +
+			"the sign-in could not be completed; sign in again in a moment")
 	}
 	idToken, _ := token.Extra("id_token").(string)
 	if idToken == "" || len(idToken) > maxIDToken {
-		return "", fault.Unauthenticated.Newf("the identity provider issued no ID token of at most %d bytes; an operator compares oidc-scopes with what the provider offers", maxIDToken)
+		return "", fault.Unauthenticated.Newf("the identity provider issued no ID token of at most %d bytes; an "+
+			"operator compares oidc-scopes with what the provider offers", maxIDToken)
 	}
 	return idToken, nil
 }
@@ -233,16 +254,20 @@ func (f *Flow) exchange(ctx context.Context, p progress, code string) (string, e
 func refusal(reason string) error {
 	switch reason {
 	case "access_denied", "login_required", "consent_required", "interaction_required", "account_selection_required":
-		return fault.Unauthenticated.New("the identity provider did not sign you in (" + reason + "); sign in again, or ask its administrator for access")
+		return fault.Unauthenticated.New("the identity provider did not sign you in (" + reason +
+			"); sign in again, or ask its administrator for access")
 	case "invalid_grant":
-		return fault.Unauthenticated.New("the identity provider refused the code of this sign-in (invalid_grant): it was used before, has expired, or is of another sign-in; sign in again")
+		return fault.Unauthenticated.New("the identity provider refused the code of this sign-in (invalid_grant): it " +
+			"was used before, has expired, or is of another sign-in; sign in again")
 	case "temporarily_unavailable", "server_error":
 		return fault.NotReady.New("the identity provider has a problem (" + reason + "); sign in again in a moment")
 	}
 	if !codeName.MatchString(reason) {
 		reason = "an unknown error"
 	}
-	return fault.NotReady.New("the identity provider refuses this server as its client (" + reason + "); an operator compares oidc-client-id, oidc-client-secret-file, oidc-scopes and oidc-redirect-url with the client that is registered there")
+	return fault.NotReady.New("the identity provider refuses this server as its client (" + reason +
+		"); an operator compares oidc-client-id, oidc-client-secret-file, oidc-scopes and oidc-redirect-url with the " +
+		"client that is registered there")
 }
 
 // secure reports whether the browser uses https, given the address to which the provider sends it back.
@@ -266,6 +291,7 @@ func (f *Flow) overTLS(r *http.Request) bool {
 // used only once, and only together with the state in the address.
 func cookieOf(r *http.Request, value string, maxAge int, secure bool) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // Secure where the browser uses TLS: over plain HTTP it would not send a secure cookie
-		Name: CookieName(cookieBase, r.Host, secure), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: secure, SameSite: http.SameSiteLaxMode,
+		Name: CookieName(cookieBase, r.Host, secure), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true,
+		Secure: secure, SameSite: http.SameSiteLaxMode,
 	}
 }

@@ -104,7 +104,10 @@ func New(cfg Config, deps Deps) (*Flow, error) {
 	if deps.Logger == nil {
 		deps.Logger = zap.NewNop()
 	}
-	return &Flow{cfg: cfg, deps: deps, rates: connlimit.NewRates(perSecond, atOnce), slots: make(chan struct{}, maxWaiting), used: map[string]time.Time{}}, nil
+	return &Flow{
+		cfg: cfg, deps: deps, rates: connlimit.NewRates(perSecond, atOnce),
+		slots: make(chan struct{}, maxWaiting), used: map[string]time.Time{},
+	}, nil
 }
 
 // Begin sets the cookie of a session of the console with a credential. secure says that the browser uses https.
@@ -124,7 +127,8 @@ func (f *Flow) Handler(begin Begin, refuse Refuse) http.Handler {
 		case r.URL.Path == Path:
 			f.offer(w)
 		case f == nil:
-			refuse(w, r, fault.NotFound.New("this server has no sign-in with an identity provider; sign in with a key at /ui/, or set oidc-client-id", "path", r.URL.Path))
+			refuse(w, r, fault.NotFound.New("this server has no sign-in with an identity provider; sign in with a "+
+				"key at /ui/, or set oidc-client-id", "path", r.URL.Path))
 		case r.URL.Path == FailedPath:
 			f.failed(w, r)
 		case r.URL.Path == StartPath && r.Method == http.MethodGet:
@@ -132,27 +136,34 @@ func (f *Flow) Handler(begin Begin, refuse Refuse) http.Handler {
 				f.show(w, f.failureOf(r.Context(), err))
 			}
 		case r.URL.Path == CallbackPath && r.Method == http.MethodGet:
-			err := f.limited(r, func(w http.ResponseWriter, r *http.Request) error { return f.callback(w, r, begin) }, w)
+			err := f.limited(r, func(w http.ResponseWriter, r *http.Request) error { return f.callback(w, r, begin) },
+				w)
 			if err != nil {
 				f.leave(w, r, f.failureOf(r.Context(), err))
 			}
 		default:
-			refuse(w, r, fault.NotFound.New("the sign-in has no such page; it begins with GET "+StartPath, "path", r.URL.Path))
+			refuse(w, r, fault.NotFound.New("the sign-in has no such page; it begins with GET "+StartPath, "path",
+				r.URL.Path))
 		}
 	})
 }
 
 // limited calls next with a context that ends after exchangeTime. It returns RATE_LIMITED if the source of the
 // request begins and ends too many sign-ins, and OVERLOADED if maxWaiting requests wait for the provider.
-func (f *Flow) limited(r *http.Request, next func(http.ResponseWriter, *http.Request) error, w http.ResponseWriter) error {
+func (f *Flow) limited(r *http.Request, next func(http.ResponseWriter, *http.Request) error,
+	w http.ResponseWriter,
+) error {
 	if wait := f.rates.Take(connlimit.SourceOf(r.Context())); wait > 0 {
-		return fault.RateLimited.Newf("too many sign-ins of this address: %d at once and %d requests per second are accepted; repeat it in a moment", atOnce, perSecond).WithRetryAfter(wait)
+		return fault.RateLimited.Newf("too many sign-ins of this address: %d at once and %d requests per second are "+
+			"accepted; repeat it in a moment", atOnce, perSecond).WithRetryAfter(wait)
 	}
 	select {
 	case f.slots <- struct{}{}:
 		defer func() { <-f.slots }()
 	default:
-		return fault.Overloaded.Newf("%d requests wait for the identity provider already; repeat the sign-in in a moment", maxWaiting).WithRetryAfter(time.Second)
+		return fault.Overloaded.Newf(
+			"%d requests wait for the identity provider already; repeat the sign-in in a moment", maxWaiting).
+			WithRetryAfter(time.Second)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), exchangeTime)
 	defer cancel()

@@ -45,15 +45,23 @@ func newRig(t *testing.T, cfg Config) *rig {
 	require.NoError(t, err)
 	t.Cleanup(p.Close)
 	core, logs := observer.New(zap.DebugLevel)
-	r := &rig{T: t, issuer: p, clock: clock.NewFake(time.Now()), keys: keyfile.Fixed(keyfile.New(time.Now())), logs: logs}
+	r := &rig{
+		T: t, issuer: p, clock: clock.NewFake(time.Now()), keys: keyfile.Fixed(keyfile.New(time.Now())),
+		logs: logs,
+	}
 	tokens, err := identity.NewTokens(identity.TokensConfig{
-		Issuer: p.URL, Audience: "quartet", Namespace: "acme", RoleClaim: "role", Roles: map[string]string{"dev": "operator"}, ClientID: "console",
+		Issuer: p.URL, Audience: "quartet", Namespace: "acme", RoleClaim: "role", Roles: map[string]string{
+			"dev": "operator",
+		}, ClientID: "console",
 		ClientSecret: cfg.SecretFile != "", Keys: r.keys.Ring, Logger: zap.New(core),
 	})
 	require.NoError(t, err)
 	t.Cleanup(tokens.Close)
 	cfg.ClientID = "console"
-	r.flow, err = New(cfg, Deps{Provider: tokens, Issuer: p.URL, Keys: r.keys.Ring, Clock: r.clock, Refused: func(context.Context) { r.refused++ }, Logger: zap.New(core)})
+	r.flow, err = New(cfg, Deps{
+		Provider: tokens, Issuer: p.URL, Keys: r.keys.Ring, Clock: r.clock,
+		Refused: func(context.Context) { r.refused++ }, Logger: zap.New(core),
+	})
 	require.NoError(t, err)
 	return r
 }
@@ -159,7 +167,8 @@ func TestG17_ASignIn(t *testing.T) {
 	to, err := url.Parse(address)
 	require.NoError(t, err)
 	q := to.Query()
-	require.Equal(t, []string{"http://localhost:7480" + CallbackPath, "openid profile", "S256"}, []string{q.Get("redirect_uri"), q.Get("scope"), q.Get("code_challenge_method")})
+	require.Equal(t, []string{"http://localhost:7480" + CallbackPath, "openid profile", "S256"},
+		[]string{q.Get("redirect_uri"), q.Get("scope"), q.Get("code_challenge_method")})
 	for _, secret := range []string{q.Get("state"), q.Get("nonce"), q.Get("code_challenge")} {
 		require.GreaterOrEqual(t, len(secret), 26)
 		require.NotContains(t, cookie.Value, secret)
@@ -220,8 +229,14 @@ func TestG17_WhatIsRefused(t *testing.T) {
 		"another state": {nil, func(_ *rig, callback *string, _ *http.Cookie) {
 			*callback = strings.Replace(*callback, "state=", "state=x", 1)
 		}, 401, "has not begun this sign-in"},
-		"two states": {nil, func(_ *rig, callback *string, _ *http.Cookie) { *callback += "&state=x" }, 401, "has not begun this sign-in"},
-		"no cookie":  {nil, func(_ *rig, _ *string, cookie *http.Cookie) { cookie.MaxAge = -1 }, 401, "has not begun this sign-in"},
+		"two states": {
+			nil, func(_ *rig, callback *string, _ *http.Cookie) { *callback += "&state=x" }, 401,
+			"has not begun this sign-in",
+		},
+		"no cookie": {
+			nil, func(_ *rig, _ *string, cookie *http.Cookie) { cookie.MaxAge = -1 }, 401,
+			"has not begun this sign-in",
+		},
 		"another sign-in's cookie": {nil, func(r *rig, _ *string, cookie *http.Cookie) {
 			other, _ := r.start("")
 			cookie.Value = other.Value
@@ -229,7 +244,10 @@ func TestG17_WhatIsRefused(t *testing.T) {
 		"a changed cookie": {nil, func(_ *rig, _ *string, cookie *http.Cookie) {
 			cookie.Value = cookie.Value[:len(cookie.Value)-4] + "AAAA"
 		}, 401, "has not begun this sign-in"},
-		"after ten minutes": {nil, func(r *rig, _ *string, _ *http.Cookie) { r.clock.Advance(FlowTerm) }, 401, "more than 10 minutes ago"},
+		"after ten minutes": {
+			nil, func(r *rig, _ *string, _ *http.Cookie) { r.clock.Advance(FlowTerm) }, 401,
+			"more than 10 minutes ago",
+		},
 		"another issuer": {nil, func(r *rig, callback *string, _ *http.Cookie) {
 			*callback = strings.Replace(*callback, "iss=", "iss=x", 1)
 		}, 401, "another identity provider"},
@@ -242,26 +260,43 @@ func TestG17_WhatIsRefused(t *testing.T) {
 		"a long code": {nil, func(_ *rig, callback *string, _ *http.Cookie) {
 			*callback = strings.Replace(*callback, "code=", "code="+strings.Repeat("x", maxCode), 1)
 		}, 401, "no code"},
-		"denied":           {func(b *issuer.Behaviour) { b.Deny = "access_denied" }, none, 401, "access_denied"},
-		"a hostile error":  {func(b *issuer.Behaviour) { b.Deny = "<script>alert(1)</script>" }, none, 503, "an unknown error"},
+		"denied": {func(b *issuer.Behaviour) { b.Deny = "access_denied" }, none, 401, "access_denied"},
+		"a hostile error": {
+			func(b *issuer.Behaviour) { b.Deny = "<script>alert(1)</script>" }, none, 503,
+			"an unknown error",
+		},
 		"a PKCE mismatch":  {func(b *issuer.Behaviour) { b.OtherChallenge = true }, none, 401, "invalid_grant"},
 		"another nonce":    {func(b *issuer.Behaviour) { b.Claims["nonce"] = "x" }, none, 401, "not of this sign-in"},
 		"another audience": {func(b *issuer.Behaviour) { b.Claims["aud"] = "quartet" }, none, 401, "was not issued"},
-		"over":             {func(b *issuer.Behaviour) { b.Claims["exp"] = time.Now().Add(-time.Minute).Unix() }, none, 401, "the token ended at"},
-		"no role":          {func(b *issuer.Behaviour) { b.Claims["role"] = "guest" }, none, 403, "gives no role here"},
+		"over": {
+			func(b *issuer.Behaviour) { b.Claims["exp"] = time.Now().Add(-time.Minute).Unix() }, none,
+			401, "the token ended at",
+		},
+		"no role": {func(b *issuer.Behaviour) { b.Claims["role"] = "guest" }, none, 403, "gives no role here"},
 		"an unknown client": {nil, func(r *rig, _ *string, _ *http.Cookie) {
 			r.issuer.Behave(func(b *issuer.Behaviour) { b.ClientID = "x" })
 		}, 503, "oidc-client-id"},
-		"the issuer is down": {nil, func(r *rig, _ *string, _ *http.Cookie) { r.issuer.Behave(func(b *issuer.Behaviour) { b.Down = true }) }, 503, "status 502"},
-		"the issuer is gone": {nil, func(r *rig, _ *string, _ *http.Cookie) { r.issuer.Close() }, 503, "cannot be reached"},
+		"the issuer is down": {nil, func(r *rig, _ *string, _ *http.Cookie) {
+			r.issuer.Behave(func(b *issuer.Behaviour) { b.Down = true })
+		}, 503, "status 502"},
+		"the issuer is gone": {
+			nil, func(r *rig, _ *string, _ *http.Cookie) { r.issuer.Close() }, 503,
+			"cannot be reached",
+		},
 		"a redirect": {func(b *issuer.Behaviour) {
 			b.Respond = http.RedirectHandler("/keys", http.StatusTemporaryRedirect).ServeHTTP
 		}, none, 503, "status 307"},
-		"no ID token":           {respond(`{"access_token":"x","token_type":"Bearer"}`), none, 401, "no ID token"},
-		"a long ID token":       {respond(`{"access_token":"x","token_type":"Bearer","id_token":"` + strings.Repeat("x", maxIDToken+1) + `"}`), none, 401, "no ID token"},
-		"an endless response":   {respond(strings.Repeat(" ", 2<<20)), none, 503, "cannot be reached"},
-		"no JSON":               {respond(`<html>`), none, 503, "cannot be read"},
-		"a token of no issuer":  {respond(`{"access_token":"x","token_type":"Bearer","id_token":"x.y.z"}`), none, 401, "was not issued"},
+		"no ID token": {respond(`{"access_token":"x","token_type":"Bearer"}`), none, 401, "no ID token"},
+		"a long ID token": {
+			respond(`{"access_token":"x","token_type":"Bearer","id_token":"` + strings.Repeat("x", maxIDToken+1) +
+				`"}`), none, 401, "no ID token",
+		},
+		"an endless response": {respond(strings.Repeat(" ", 2<<20)), none, 503, "cannot be reached"},
+		"no JSON":             {respond(`<html>`), none, 503, "cannot be read"},
+		"a token of no issuer": {
+			respond(`{"access_token":"x","token_type":"Bearer","id_token":"x.y.z"}`), none, 401,
+			"was not issued",
+		},
 		"an error with a code":  {respond(`{"error":"the code is <b>"}`), none, 503, "status"},
 		"the issuer sends html": {func(b *issuer.Behaviour) { b.Respond = http.NotFound }, none, 503, "status 404"},
 	} {
@@ -311,9 +346,11 @@ func TestG17_TheIssuerIsDownAtTheStart(t *testing.T) {
 
 func TestG17_TheViewAfterASignIn(t *testing.T) {
 	for next, ok := range map[string]bool{
-		"": true, "inbox": true, "agents/a%20b?tab=why&x=1": true, strings.Repeat("x", maxView): true, strings.Repeat("x", maxView+1): false,
-		"//evil.example": true, "https://evil.example": true, // behind the # they are names of no view
-		"a\nSet-Cookie: x=y": false, "a b": false, "<script>": false, `a"b`: false, "a#b": false, `\\evil.example`: false, "ä": false, "a\x00": false,
+		"": true, "inbox": true, "agents/a%20b?tab=why&x=1": true, strings.Repeat("x", maxView): true,
+		strings.Repeat("x", maxView+1): false,
+		"//evil.example":               true, "https://evil.example": true, // behind the # they are names of no view
+		"a\nSet-Cookie: x=y": false, "a b": false, "<script>": false, `a"b`: false, "a#b": false,
+		`\\evil.example`: false, "ä": false, "a\x00": false,
 	} {
 		r := newRig(t, Config{})
 		resp := r.get(StartPath + "?view=" + url.QueryEscape(next))
@@ -353,7 +390,10 @@ func TestG17_AClientWithASecret(t *testing.T) {
 	resp := r.get(StartPath)
 	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 	r.silent()
-	for text, ok := range map[string]bool{"x": true, strings.Repeat("x", maxSecret): true, strings.Repeat("x", maxSecret+1): false, " \n": false} {
+	for text, ok := range map[string]bool{
+		"x": true, strings.Repeat("x", maxSecret): true,
+		strings.Repeat("x", maxSecret+1): false, " \n": false,
+	} {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		_, err := New(Config{ClientID: "x", SecretFile: file}, r.flow.deps)
 		require.Equal(t, ok, err == nil, "%v", err)
@@ -460,8 +500,13 @@ func TestG17_SettingsOfTheClient(t *testing.T) {
 			require.NotContains(t, cfg.Check().Error(), "u:p@")
 		}
 	}
-	for _, good := range []string{"https://q/ui/oidc/callback", "https://q:8443/a/b-c/ui/oidc/callback", "http://127.0.0.1:7480/ui/oidc/callback", "http://[::1]:1/ui/oidc/callback", "http://localhost/ui/oidc/callback"} {
-		require.NoError(t, (&Config{ClientID: "x", Scopes: []string{"groups", "https://q/.default"}, RedirectURL: good}).Check(), good)
+	for _, good := range []string{
+		"https://q/ui/oidc/callback", "https://q:8443/a/b-c/ui/oidc/callback",
+		"http://127.0.0.1:7480/ui/oidc/callback", "http://[::1]:1/ui/oidc/callback",
+		"http://localhost/ui/oidc/callback",
+	} {
+		require.NoError(t,
+			(&Config{ClientID: "x", Scopes: []string{"groups", "https://q/.default"}, RedirectURL: good}).Check(), good)
 	}
 	r := newRig(t, Config{})
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://evil.example/ui/oidc/start", http.NoBody)

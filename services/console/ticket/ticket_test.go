@@ -20,13 +20,17 @@ func TestG13_TicketsAreOfAPurposeAndAKey(t *testing.T) {
 	require.Equal(t, "s3cret", got["secret"])
 
 	require.ErrorIs(t, Open(ring, "b", text, &got), ErrInvalid, "another purpose")
-	require.ErrorIs(t, Open(keyfile.New(time.Unix(1_700_000_000, 0)), "a", text, &got), ErrInvalid, "another installation")
+	require.ErrorIs(t, Open(keyfile.New(time.Unix(1_700_000_000, 0)), "a", text, &got), ErrInvalid,
+		"another installation")
 	require.ErrorIs(t, Open(ring, "a", text, &[]string{}), ErrInvalid, "another content")
 	for i := range text {
 		changed := text[:i] + string(rune(text[i])^1) + text[i+1:]
 		require.ErrorIs(t, Open(ring, "a", changed, &got), ErrInvalid, "byte %d", i)
 	}
-	for _, bad := range []string{"", ".", "x", text[:len(text)-1], strings.TrimPrefix(text, ring.Active().ID), ring.Active().ID + "."} {
+	for _, bad := range []string{
+		"", ".", "x", text[:len(text)-1], strings.TrimPrefix(text, ring.Active().ID),
+		ring.Active().ID + ".",
+	} {
 		require.ErrorIs(t, Open(ring, "a", bad, &got), ErrInvalid, bad)
 	}
 }

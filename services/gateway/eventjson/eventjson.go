@@ -13,9 +13,9 @@ import (
 // errText is the error of an event whose text is not UTF-8.
 var errText = errors.New("eventjson: an event has text that is not UTF-8")
 
-// Append appends the ProtoJSON of an event whose payload is JSON already: that is how journals have it, so that a stream
-// over HTTP costs a fifth of what it costs to make a message of the payload and JSON of the message. Fields without a value
-// are left out. It fails for text that is not UTF-8.
+// Append appends the ProtoJSON of an event whose payload is JSON already: that is how journals have it, so that a
+// stream over HTTP costs a fifth of what it costs to make a message of the payload and JSON of the message. Fields
+// without a value are left out. It fails for text that is not UTF-8.
 func Append(b []byte, ev *eventv1.Event, payload []byte) ([]byte, error) {
 	b = append(b, '{')
 	first, valid := true, true

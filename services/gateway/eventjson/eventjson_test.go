@@ -21,7 +21,8 @@ func TestAnEventAsJSONIsThatOfItsMessage(t *testing.T) {
 	message := &structpb.Struct{}
 	require.NoError(t, protojson.Unmarshal(payload, message))
 	for _, at := range []time.Time{
-		time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), time.Date(2026, 3, 1, 12, 0, 0, 120e6, time.UTC), time.Date(2026, 3, 1, 12, 0, 0, 123456e3, time.UTC),
+		time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), time.Date(2026, 3, 1, 12, 0, 0, 120e6, time.UTC),
+		time.Date(2026, 3, 1, 12, 0, 0, 123456e3, time.UTC),
 		time.Date(1, 1, 1, 0, 0, 0, 1, time.UTC),
 	} {
 		ev := &eventv1.Event{Payload: message}

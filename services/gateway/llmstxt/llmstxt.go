@@ -32,7 +32,8 @@ const (
 	rest = `## This server
 
 Paths are those of the address from which this page came. All but this page, /openapi.json, /version, /healthz and /readyz take a
-credential: the header "Authorization: Bearer KEY". On the machine of ` + "`quartet dev`" + ` the header is in the file that the server names when it
+credential: the header "Authorization: Bearer KEY". On the machine of ` + "`quartet dev`" +
+		` the header is in the file that the server names when it
 starts; elsewhere an admin makes a key with ` + "`quartet key create`" + `.
 
 - [OpenAPI](/openapi.json): every path of REST, with its fields and errors
@@ -61,7 +62,8 @@ An agent that has input, or whose work can go on, is given a turn, and a runner 
    round returns its first answer. If turnEnded is true, the turn has ended.
 4. POST /v1/agents/{agent_id}/turns/{turn_id}:finish with {"runId", "outcome": "TURN_OUTCOME_COMPLETED"} when the model calls no more tools.
 
-GET /v1/agents/{agent_id}/turns/{turn_id}:watch tells of an abort and of messages meanwhile. ` + "`quartet run --agent AGENT`" + ` is a runner for models
+GET /v1/agents/{agent_id}/turns/{turn_id}:watch tells of an abort and of messages meanwhile. ` + "`quartet run " +
+		"--agent AGENT`" + ` is a runner for models
 of Anthropic and OpenAI.
 
 ## Errors

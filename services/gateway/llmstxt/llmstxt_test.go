@@ -20,7 +20,8 @@ func TestTheHeadIsTheRepositorys(t *testing.T) {
 	require.NoError(t, err)
 	own, _, ok := strings.Cut(string(raw), "\n## ")
 	require.True(t, ok)
-	require.Equal(t, strings.TrimSpace(own), strings.TrimSpace(head), "copy what is above the first section of llms.txt to services/gateway/llmstxt/head.md")
+	require.Equal(t, strings.TrimSpace(own), strings.TrimSpace(head), "copy what is above the first section of "+
+		"llms.txt to services/gateway/llmstxt/head.md")
 }
 
 // A part that the process lacks is not named, and the page is small enough for any context.
@@ -60,7 +61,8 @@ func TestThePageIsAskedForByItsETag(t *testing.T) {
 	require.Equal(t, http.StatusOK, ask(http.MethodGet, `"other"`).Code)
 	require.Empty(t, ask(http.MethodHead, "").Body.String())
 	w := httptest.NewRecorder()
-	Handler(Parts{MCP: true}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/llms.txt", nil))
+	Handler(Parts{MCP: true}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/llms.txt",
+		nil))
 	require.NotEqual(t, tag, w.Header().Get("ETag"), "another text has another tag")
 }
 

@@ -25,7 +25,8 @@ func JSON(given url.Values, d protoreflect.MessageDescriptor) ([]byte, error) {
 		}
 		values := given[name]
 		if len(values) > 1 && !fd.IsList() {
-			return nil, fault.InvalidArgument.New("query parameter "+strconv.Quote(name)+" is given twice", "field", string(fd.Name())).
+			return nil, fault.InvalidArgument.New("query parameter "+strconv.Quote(name)+" is given twice", "field",
+				string(fd.Name())).
 				WithField(string(fd.Name()), "must be given once")
 		}
 		if len(out) > 1 {
@@ -89,7 +90,8 @@ func Unknown(name string) *fault.Error {
 	if len(name) > 100 {
 		name = name[:100]
 	}
-	return fault.UnknownField.New("query parameter "+strconv.Quote(name)+" is not known here; remove it", "field", name).
+	return fault.UnknownField.New("query parameter "+strconv.Quote(name)+" is not known here; remove it", "field",
+		name).
 		WithField(name, "is not known; remove it")
 }
 

@@ -21,7 +21,8 @@ const (
 )
 
 // ErrSlow ends a stream that keeps others of its namespace from going on.
-var ErrSlow = fault.Overloaded.New("the stream was read too slowly, and other streams of the namespace wait for it; open it again from its last cursor", "bound", "reader")
+var ErrSlow = fault.Overloaded.New("the stream was read too slowly, and other streams of the namespace wait for it; "+
+	"open it again from its last cursor", "bound", "reader")
 
 // Bytes counts the bytes of events that the streams of each namespace hold. The zero Bytes is ready to use.
 type Bytes struct {

@@ -46,7 +46,8 @@ func Rules() ([]Rule, error) {
 	for _, line := range file.HTTP.Rules {
 		rule := Rule{Body: line.Body != ""}
 		for m, p := range map[string]string{
-			http.MethodGet: line.Get, http.MethodPut: line.Put, http.MethodPost: line.Post, http.MethodDelete: line.Delete, http.MethodPatch: line.Patch,
+			http.MethodGet: line.Get, http.MethodPut: line.Put, http.MethodPost: line.Post,
+			http.MethodDelete: line.Delete, http.MethodPatch: line.Patch,
 		} {
 			if p != "" {
 				rule.HTTPMethod, rule.Pattern = m, p
@@ -86,8 +87,8 @@ var paths = sync.OnceValue(func() map[string]string {
 	return byName
 })
 
-// Named returns the HTTP method and path of each method that a message names, by its name, such as "POST /v1/agents" by SpawnAgent; nil
-// if there is none. What is between double quotes is the caller's own text and names nothing.
+// Named returns the HTTP method and path of each method that a message names, by its name, such as "POST /v1/agents" by
+// SpawnAgent; nil if there is none. What is between double quotes is the caller's own text and names nothing.
 func Named(message string) map[string]string {
 	var named map[string]string
 	for i, part := range strings.Split(message, `"`) {

@@ -23,7 +23,8 @@ const (
 type group struct {
 	records []*Record     // nil if the group is packed
 	packed  resident.Blob // an AgentTasksPage with the tasks; zero if the group is not packed
-	// first and last are the ordinals of the first and the last task of a packed group, and items the hashes of their work items.
+	// first and last are the ordinals of the first and the last task of a packed group, and items the hashes of their
+	// work items.
 	first, last int64
 	items       [groupTasks]uint32
 }
@@ -148,7 +149,8 @@ func (s *State) Active(o Owner) iter.Seq[*Record] {
 func (of *ownerTasks) before(ordinal int64, itemID string) iter.Seq[*Record] {
 	return func(yield func(*Record) bool) {
 		for n, g := range slices.Backward(of.groups) {
-			if !g.packed.IsZero() && (g.first >= ordinal || itemID != "" && !slices.Contains(g.items[:], itemHash(itemID))) {
+			if !g.packed.IsZero() && (g.first >= ordinal || itemID != "" &&
+				!slices.Contains(g.items[:], itemHash(itemID))) {
 				continue
 			}
 			for _, r := range slices.Backward(of.records(n)) {
@@ -210,7 +212,8 @@ func (s *State) idHashes(tasks []*taskv1.StoredTask) []uint64 {
 // to that, and the hashes of the ids of its tasks.
 func (g *group) page(n int, content []byte, hashes []uint64) *taskv1.PackedTasks {
 	return &taskv1.PackedTasks{
-		Group: uint32(n), Content: content, IdHashes: hashes, ItemHashes: g.items[:], FirstOrdinal: g.first, LastOrdinal: g.last,
+		Group: uint32(n), Content: content, IdHashes: hashes, ItemHashes: g.items[:], FirstOrdinal: g.first,
+		LastOrdinal: g.last,
 	}
 }
 
@@ -223,10 +226,12 @@ func groupOf(p *taskv1.PackedTasks, content resident.Blob) group {
 
 // addPacked adds the packed group of a page to the tasks of its agent. It does not decode the group's tasks.
 func (s *State) addPacked(agent Owner, block int, p *taskv1.PackedTasks) error {
-	if p.GetGroup() >= pageGroups || len(p.GetIdHashes()) != groupTasks || len(p.GetItemHashes()) != groupTasks || len(p.GetContent()) == 0 ||
+	if p.GetGroup() >= pageGroups || len(p.GetIdHashes()) != groupTasks || len(p.GetItemHashes()) != groupTasks ||
+		len(p.GetContent()) == 0 ||
 		p.GetFirstOrdinal() <= 0 || p.GetLastOrdinal() < p.GetFirstOrdinal()+groupTasks-1 {
 		return fmt.Errorf("group %d has %d bytes with %d tasks of %d items, from ordinal %d to %d",
-			p.GetGroup(), len(p.GetContent()), len(p.GetIdHashes()), len(p.GetItemHashes()), p.GetFirstOrdinal(), p.GetLastOrdinal())
+			p.GetGroup(), len(p.GetContent()), len(p.GetIdHashes()), len(p.GetItemHashes()), p.GetFirstOrdinal(),
+			p.GetLastOrdinal())
 	}
 	of, n := s.tasksOf(agent), block*pageGroups+int(p.GetGroup())
 	g := of.groupAt(n)

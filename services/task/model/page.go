@@ -142,7 +142,8 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 	case !is || !ok:
 		return fmt.Errorf("task: %q of %q has no page of type %T", o.ID, o.Namespace, page)
 	case len(p.GetTasks())+groupTasks*len(p.GetPacked()) > pageTasks:
-		return fmt.Errorf("task: the page has %d tasks and %d groups of %d, and %d tasks are the most", len(p.GetTasks()), len(p.GetPacked()), groupTasks, pageTasks)
+		return fmt.Errorf("task: the page has %d tasks and %d groups of %d, and %d tasks are the most",
+			len(p.GetTasks()), len(p.GetPacked()), groupTasks, pageTasks)
 	case p.GetDeleted() && block > 0:
 		return fmt.Errorf("task: block %d says that the agent was deleted, which only the first one may", block)
 	}

@@ -27,7 +27,8 @@ func ExplainQueued(p Placement, slots []WorkerSlot, running func(WorkerKey) int)
 	reachable := slots[:0:0]
 	room := 0
 	for _, w := range slots {
-		if w.Worker.Namespace == "" || w.Worker.Namespace == p.Namespace { // a tenant must not learn of another tenant's workers
+		// a tenant must not learn of another tenant's workers
+		if w.Worker.Namespace == "" || w.Worker.Namespace == p.Namespace {
 			reachable = append(reachable, w)
 		}
 		if w.Accepts(p) {
@@ -41,11 +42,13 @@ func ExplainQueued(p Placement, slots []WorkerSlot, running func(WorkerKey) int)
 	case len(match) > 0:
 		return QueuedSoon, fmt.Sprintf("is about to be given to one of %s", describeWorkers(match, running))
 	case p.PinnedTo.ID != "":
-		return QueuedPinnedAway, fmt.Sprintf("only worker %s may run it, because it has the worktree, and it is not connected; start it again with the same id", p.PinnedTo.ID)
+		return QueuedPinnedAway, fmt.Sprintf("only worker %s may run it, because it has the worktree, and it is not "+
+			"connected; start it again with the same id", p.PinnedTo.ID)
 	case len(reachable) == 0:
 		return QueuedNoWorker, "no worker is connected; start one with quartet worker --root DIR"
 	}
-	return QueuedNoMatch, fmt.Sprintf("needs a worker of pool %s%s; connected: %s", p.Pool, labelText(" with ", p.labels), describeWorkers(reachable, running))
+	return QueuedNoMatch, fmt.Sprintf("needs a worker of pool %s%s; connected: %s", p.Pool,
+		labelText(" with ", p.labels), describeWorkers(reachable, running))
 }
 
 // labelText returns labels by name after the text before, or "" without labels.
@@ -74,7 +77,8 @@ func describeWorkers(slots []WorkerSlot, running func(WorkerKey) int) string {
 		if pools == "" {
 			pools = DefaultPool
 		}
-		parts = append(parts, fmt.Sprintf("%s (pool %s%s, %d of %d commands)", w.Worker.ID, pools, labelText(", ", w.Labels), running(w.Worker), w.Capacity))
+		parts = append(parts, fmt.Sprintf("%s (pool %s%s, %d of %d commands)", w.Worker.ID, pools,
+			labelText(", ", w.Labels), running(w.Worker), w.Capacity))
 	}
 	return strings.Join(parts, ", ")
 }

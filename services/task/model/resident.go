@@ -65,7 +65,8 @@ func (s *State) evictedPage(_ Owner, of *ownerTasks) (proto.Message, summary, bo
 			if g.packed, _ = g.packed.Store(s.file); can {
 				p.Packed = append(p.Packed, g.page(n, g.packed.Ref(), nil))
 			}
-		case len(g.records) == 0 || len(g.records) < groupTasks && n < len(of.groups)-1 || slices.Contains(g.records, nil):
+		case len(g.records) == 0 || len(g.records) < groupTasks && n < len(of.groups)-1 ||
+			slices.Contains(g.records, nil):
 			can = false
 		case can:
 			p.Tasks = append(p.Tasks, storedTasks(g.records)...)
@@ -98,7 +99,8 @@ func (s *State) evictedAgent(o Owner, page proto.Message) (*ownerTasks, error) {
 			continue
 		}
 		if len(tasks) == 0 {
-			return nil, fmt.Errorf("task: agent %s/%s: tasks before group %d are missing", o.Namespace, o.ID, packed[0].GetGroup())
+			return nil, fmt.Errorf("task: agent %s/%s: tasks before group %d are missing", o.Namespace, o.ID,
+				packed[0].GetGroup())
 		}
 		g := group{}
 		for i, stored := range tasks[:min(groupTasks, len(tasks))] {
@@ -175,7 +177,8 @@ func (s *State) Comparable() any {
 	}
 	for _, at := range all.packed {
 		slices.SortFunc(at, func(x, y taskAt) int {
-			return cmp.Or(cmp.Compare(x.agent.Namespace, y.agent.Namespace), cmp.Compare(x.agent.ID, y.agent.ID), cmp.Compare(x.group, y.group))
+			return cmp.Or(cmp.Compare(x.agent.Namespace, y.agent.Namespace), cmp.Compare(x.agent.ID, y.agent.ID),
+				cmp.Compare(x.group, y.group))
 		})
 	}
 	return all

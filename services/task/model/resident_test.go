@@ -44,9 +44,12 @@ func evictAll(t require.TestingT, s *State) {
 func queued(agent string, n int) *journal.Event {
 	t := &taskv1.Task{
 		TaskId: fmt.Sprintf("tsk_%s_%d", agent, n), AgentId: agent, WorkItemId: fmt.Sprintf("wi_%d", n%3), Revision: 1,
-		Kind: taskv1.TaskKind_TASK_KIND_COMMAND_TASK, State: taskv1.TaskState_TASK_STATE_QUEUED, Command: &taskv1.CommandSpec{Cmd: "x", Pool: agent},
+		Kind: taskv1.TaskKind_TASK_KIND_COMMAND_TASK, State: taskv1.TaskState_TASK_STATE_QUEUED,
+		Command: &taskv1.CommandSpec{Cmd: "x", Pool: agent},
 	}
-	return &journal.Event{Namespace: "acme", AgentID: agent, TaskID: t.GetTaskId(), Payload: &taskv1.TaskQueued{Task: t}}
+	return &journal.Event{Namespace: "acme", AgentID: agent, TaskID: t.GetTaskId(), Payload: &taskv1.TaskQueued{
+		Task: t,
+	}}
 }
 
 func ended(agent string, n int) *journal.Event {
@@ -75,7 +78,8 @@ func ids(tasks []*taskv1.Task) (all []string) {
 	return all
 }
 
-// sameAnswers requires that two states have the same, have the same pages, byte for byte, and answer the same, and that no read changes who is evicted.
+// sameAnswers requires that two states have the same, have the same pages, byte for byte, and answer the same, and that
+// no read changes who is evicted.
 func sameAnswers(t require.TestingT, whole, s *State) {
 	before := s.Counts()
 	require.NoError(t, pagestest.Same(whole, s))
@@ -83,7 +87,10 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 	require.ElementsMatch(t, whole.DeletedBefore(time.Unix(1<<40, 0)), s.DeletedBefore(time.Unix(1<<40, 0)))
 	for o := range whole.Agents() {
 		for _, item := range []string{"", "wi_1", "wi_none"} {
-			for _, req := range []*taskv1.ListTasksRequest{{WorkItemId: item}, {WorkItemId: item, IncludeTerminal: true}} {
+			for _, req := range []*taskv1.ListTasksRequest{
+				{WorkItemId: item},
+				{WorkItemId: item, IncludeTerminal: true},
+			} {
 				want, got := whole.ListPage(o, req, 1<<62, 50), s.ListPage(o, req, 1<<62, 50)
 				require.Equal(t, ids(want.Tasks), ids(got.Tasks))
 				require.Equal(t, []any{want.Last, want.More, want.Active}, []any{got.Last, got.More, got.Active})
@@ -96,7 +103,8 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 			require.Equal(t, []any{want.Ordinal, want.index, want.page()}, []any{got.Ordinal, got.index, got.page()})
 			require.Nil(t, s.FindTask("globex", o.ID, want.Task.GetTaskId()))
 		}
-		require.Equal(t, slices.Collect(whole.TasksOf(o))[0].Task.GetTaskId(), slices.Collect(s.TasksOf(o))[0].Task.GetTaskId())
+		require.Equal(t, slices.Collect(whole.TasksOf(o))[0].Task.GetTaskId(),
+			slices.Collect(s.TasksOf(o))[0].Task.GetTaskId())
 	}
 	require.Nil(t, s.Task("tsk_none"))
 	require.Equal(t, [2]int{before.Resident, before.Evicted}, [2]int{s.Counts().Resident, s.Counts().Evicted})
@@ -116,7 +124,10 @@ func allPages(t require.TestingT, s *State) map[pages.Owner][]byte {
 // Wherever tasks that have ended are, and whether their agents are evicted, is seen by nobody who reads.
 func TestEvictedAgents(t *testing.T) {
 	whole, s := NewState(), evicting(pagestest.NewFile(t))
-	for agent, n := range map[string]int{"none-packed": 3, "some-packed": 2*groupTasks + 3, "all-packed": 3 * groupTasks, "many": pageTasks + 40} {
+	for agent, n := range map[string]int{
+		"none-packed": 3, "some-packed": 2*groupTasks + 3,
+		"all-packed": 3 * groupTasks, "many": pageTasks + 40,
+	} {
 		end(t, agent, 0, n, whole, s)
 	}
 	require.Equal(t, resident.Counts{Resident: 4}, s.Counts())
@@ -184,7 +195,8 @@ func TestPagesInAnyOrder(t *testing.T) {
 		into := evicting(pagestest.NewFile(t))
 		var evicted []int
 		for _, block := range order {
-			require.NoError(t, into.AddPage(ownerOf(o, block*pageTasks), proto.Clone(whole.Page(ownerOf(o, block*pageTasks)))))
+			require.NoError(t, into.AddPage(ownerOf(o, block*pageTasks),
+				proto.Clone(whole.Page(ownerOf(o, block*pageTasks)))))
 			evictAll(t, into)
 			evicted = append(evicted, into.Counts().Evicted)
 		}
@@ -200,7 +212,8 @@ func TestTasksOfOneHash(t *testing.T) {
 	fresh := func() *State {
 		s := evicting(f)
 		s.hash = func(namespace, id string) uint64 {
-			return packed.Hash(namespace, strings.NewReplacer("tsk_b_3", "tsk_a_1", "tsk_c_18", "tsk_c_17", "tsk_a_20", "tsk_a_2").Replace(id))
+			return packed.Hash(namespace, strings.NewReplacer("tsk_b_3", "tsk_a_1", "tsk_c_18", "tsk_c_17", "tsk_a_20",
+				"tsk_a_2").Replace(id))
 		}
 		return s
 	}
@@ -231,7 +244,10 @@ func TestEvictedAgentsAreErased(t *testing.T) {
 	all := f.Bytes()
 	evictAll(t, s)
 	for _, agent := range []string{"b", "c"} {
-		require.NoError(t, s.Apply(&journal.Event{Namespace: "acme", CreatedAt: time.Unix(100, 0), Payload: &taskv1.OwnerDeleted{AgentId: agent}}))
+		require.NoError(t,
+			s.Apply(&journal.Event{Namespace: "acme", CreatedAt: time.Unix(100, 0), Payload: &taskv1.OwnerDeleted{
+				AgentId: agent,
+			}}))
 	}
 	before := s.Counts()
 	require.Empty(t, s.DeletedBefore(time.Unix(100, 0)))
@@ -269,11 +285,13 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 	sameAnswers(t, whole, s)
 }
 
-// Whatever needs a task that cannot be read from the file panics with the error that has the partition loaded again, and that one finds it.
+// Whatever needs a task that cannot be read from the file panics with the error that has the partition loaded again,
+// and that one finds it.
 func TestUnreadableTasks(t *testing.T) {
 	open := func(log *memlog.Log) *journal.Partition[*State] {
 		p, err := journal.Open(t.Context(), journal.Config[*State]{
-			Log: log, Plane: "task", New: NewState, Registry: journal.NewRegistry(taskv1.File_quartet_task_v1_task_event_proto), NewID: id.New().New,
+			Log: log, Plane: "task", New: NewState,
+			Registry: journal.NewRegistry(taskv1.File_quartet_task_v1_task_event_proto), NewID: id.New().New,
 			Logger: zap.NewNop(), Eviction: &eviction.Policy{Dir: t.TempDir(), Keep: 1},
 		})
 		require.NoError(t, err)
@@ -299,7 +317,8 @@ func TestUnreadableTasks(t *testing.T) {
 		},
 		"list": func(p *journal.Partition[*State]) {
 			page, _, err := journal.View(t.Context(), p, func(s *State) (Page, error) {
-				return s.ListPage(plane.KeyOf("acme", "a"), &taskv1.ListTasksRequest{IncludeTerminal: true}, 1<<62, 50), nil
+				return s.ListPage(plane.KeyOf("acme", "a"), &taskv1.ListTasksRequest{IncludeTerminal: true}, 1<<62, 50),
+					nil
 			})
 			require.NoError(t, err)
 			require.Len(t, page.Tasks, groupTasks+3)

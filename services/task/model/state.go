@@ -80,8 +80,9 @@ type Owner = plane.Key
 // namespaces, so that a tenant's worker never has the same key.
 type WorkerKey = plane.Key
 
-// Record is one task. Ordinals order tasks by their creation and are what page tokens have. They are the wal_seq of the event that created the
-// task, so that they stay the same when the tasks before it are erased; tasks of earlier versions were counted.
+// Record is one task. Ordinals order tasks by their creation and are what page tokens have. They are the wal_seq of the
+// event that created the task, so that they stay the same when the tasks before it are erased; tasks of earlier
+// versions were counted.
 type Record struct {
 	Namespace  string
 	Ordinal    int64
@@ -225,7 +226,9 @@ func (s *State) add(r *Record) {
 func (s *State) insert(ids []string, r *Record) []string {
 	at := len(ids)
 	if at > 0 && s.Tasks[ids[at-1]].Ordinal > r.Ordinal {
-		at, _ = slices.BinarySearchFunc(ids, r.Ordinal, func(id string, ordinal int64) int { return cmp.Compare(s.Tasks[id].Ordinal, ordinal) })
+		at, _ = slices.BinarySearchFunc(ids, r.Ordinal, func(id string, ordinal int64) int {
+			return cmp.Compare(s.Tasks[id].Ordinal, ordinal)
+		})
 	}
 	return slices.Insert(ids, at, r.Task.GetTaskId())
 }
@@ -275,7 +278,8 @@ func (s *State) replace(ns string, t *taskv1.Task, also func(*Record)) error {
 	from, to := r.Task.GetState(), t.GetState()
 	switch {
 	case Terminal(from), Phase(to) < Phase(from),
-		from == to && to != taskv1.TaskState_TASK_STATE_CANCELLING && !IsChild(t) && AwaitsWorker(r.Task) == AwaitsWorker(t):
+		from == to && to != taskv1.TaskState_TASK_STATE_CANCELLING && !IsChild(t) &&
+			AwaitsWorker(r.Task) == AwaitsWorker(t):
 		return fmt.Errorf("task: %s cannot go from %s to %s", t.GetTaskId(), from, to)
 	case t.GetRevision() != r.Task.GetRevision()+1:
 		return fmt.Errorf("task: %s goes from revision %d to %d", t.GetTaskId(), r.Task.GetRevision(), t.GetRevision())

@@ -24,7 +24,8 @@ func StateName(s taskv1.TaskState) string {
 
 // NotFound returns the error for a task that the agent does not have.
 func NotFound(taskID, agent string) error {
-	return fault.NotFound.New("agent "+agent+" has no task "+taskID+"; ListTasks with include_terminal shows what it has",
+	return fault.NotFound.New("agent "+agent+" has no task "+taskID+
+		"; ListTasks with include_terminal shows what it has",
 		"task_id", taskID, "agent_id", agent)
 }
 

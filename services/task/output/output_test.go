@@ -40,7 +40,8 @@ func openStreamOutput(t *testing.T) *Stream {
 	return o
 }
 
-// TestT6_OutputIsKeptForDays: output is dropped when it is so old, that of other tasks is not, and a task may go on writing.
+// TestT6_OutputIsKeptForDays: output is dropped when it is so old, that of other tasks is not, and a task may go on
+// writing.
 func TestT6_OutputIsKeptForDays(t *testing.T) {
 	nc := natsdtest.Connect(t)
 	o, err := OpenStream(t.Context(), nc, 1, 0, nil)
@@ -178,7 +179,8 @@ func TestStreamOutputSurvivesAnotherWriter(t *testing.T) {
 }
 
 func TestT6_TextOfPieces(t *testing.T) {
-	require.Equal(t, "é中", EndText(Piece{Start: 1, Chunks: []*taskv1.OutputChunk{chunkAt(1, stdout, "\xad\xadé中")}}, 100))
+	require.Equal(t, "é中", EndText(Piece{Start: 1, Chunks: []*taskv1.OutputChunk{chunkAt(1, stdout, "\xad\xadé中")}},
+		100))
 	require.Equal(t, "中", EndText(Piece{Chunks: []*taskv1.OutputChunk{chunkAt(0, stdout, "é中")}}, 4))
 	require.Equal(t, "\uFFFD", EndText(Piece{Chunks: []*taskv1.OutputChunk{chunkAt(0, stdout, "a\xff")}}, 3))
 	require.Equal(t, "中b", rules.LastChars("é中b", 2))
@@ -187,7 +189,17 @@ func TestT6_TextOfPieces(t *testing.T) {
 	for _, c := range []struct {
 		in   string
 		open int
-	}{{"", 0}, {"a", 0}, {"中", 0}, {"\xe4", 1}, {"a\xe4\xb8", 2}, {"\xf0\x9f\x98", 3}, {"\xff", 0}, {"\x80\x80\x80\x80", 0}, {"中\xc3", 1}} {
+	}{
+		{"", 0},
+		{"a", 0},
+		{"中", 0},
+		{"\xe4", 1},
+		{"a\xe4\xb8", 2},
+		{"\xf0\x9f\x98", 3},
+		{"\xff", 0},
+		{"\x80\x80\x80\x80", 0},
+		{"中\xc3", 1},
+	} {
 		require.Equal(t, c.open, utf8cut.Partial([]byte(c.in)), "%q", c.in)
 	}
 }

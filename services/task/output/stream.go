@@ -86,7 +86,9 @@ type tail struct {
 
 // OpenStream creates or updates the stream, see StreamConfig, and returns a Store on it. Append returns STORAGE_FULL
 // if space does not allow the chunk, see room.Room.Check.
-func OpenStream(ctx context.Context, nc *nats.Conn, replicas int, keep time.Duration, space *room.Room) (*Stream, error) {
+func OpenStream(ctx context.Context, nc *nats.Conn, replicas int, keep time.Duration, space *room.Room) (*Stream,
+	error,
+) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("task: output: %w", err)

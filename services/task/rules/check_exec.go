@@ -51,7 +51,8 @@ func CheckExec(req *taskv1.ExecCommandRequest) (*taskv1.CommandSpec, error) {
 		}
 	}
 	if _, known := taskv1.DuplicatePolicy_name[int32(req.GetDuplicatePolicy())]; !known {
-		return nil, fault.Invalid("duplicate_policy", req.GetDuplicatePolicy().String(), "must be start_new or reuse_running")
+		return nil, fault.Invalid("duplicate_policy", req.GetDuplicatePolicy().String(),
+			"must be start_new or reuse_running")
 	}
 	if n := req.GetMaxOutput(); n < 0 || n > MaxMaxOutput {
 		return nil, fault.LimitExceeded.Newf("max_output is %d; it must be 0 (default) to %d bytes", n, MaxMaxOutput).
@@ -65,7 +66,10 @@ func CheckExec(req *taskv1.ExecCommandRequest) (*taskv1.CommandSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, check := range []func(*taskv1.CommandSpec) error{checkProgram, checkEnv, checkWorkdir, checkPlacement, checkLimits} {
+	for _, check := range []func(*taskv1.CommandSpec) error{
+		checkProgram, checkEnv, checkWorkdir, checkPlacement,
+		checkLimits,
+	} {
 		if err := check(spec); err != nil {
 			return nil, err
 		}
@@ -98,7 +102,8 @@ func checkProgram(spec *taskv1.CommandSpec) error {
 	cmd, argv := spec.GetCmd(), spec.GetArgv()
 	switch {
 	case cmd == "" && len(argv) == 0:
-		return fault.InvalidArgument.New("command has neither cmd nor argv; give a shell line in cmd, or a program and its arguments in argv").
+		return fault.InvalidArgument.New("command has neither cmd nor argv; give a shell line in cmd, or a program "+
+			"and its arguments in argv").
 			WithField("command", "needs cmd or argv")
 	case cmd != "" && len(argv) > 0:
 		return fault.InvalidArgument.New("command has both cmd and argv; give one of them").
@@ -139,7 +144,8 @@ func checkEnv(spec *taskv1.CommandSpec) error {
 			return fault.Invalid("command.env", name, "must be named [A-Za-z_][A-Za-z0-9_]{0,127}")
 		}
 		if strings.HasPrefix(name, reservedEnv) {
-			return fault.Invalid("command.env", name, "must not begin with "+reservedEnv+", which workers use to know their processes")
+			return fault.Invalid("command.env", name, "must not begin with "+reservedEnv+
+				", which workers use to know their processes")
 		}
 		if err := fault.TextBytes("command.env", env[name], maxEnvBytes, false); err != nil {
 			return err

@@ -24,7 +24,8 @@ func checkPlacement(spec *taskv1.CommandSpec) error {
 		}
 	}
 	if _, known := taskv1.RestartPolicy_name[int32(spec.GetRestartPolicy())]; !known {
-		return fault.Invalid("command.restart_policy", spec.GetRestartPolicy().String(), "must be never or on_worker_loss")
+		return fault.Invalid("command.restart_policy", spec.GetRestartPolicy().String(),
+			"must be never or on_worker_loss")
 	}
 	return workerstream.CheckLabels("command.worker_labels", spec.GetWorkerLabels())
 }

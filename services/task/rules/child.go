@@ -27,7 +27,8 @@ func React(s *model.State, env journal.Env, ev *journal.Event) ([]*journal.Event
 	case *agentv1.DelegationCompleted:
 		return closeHandle(s, env, ev.Namespace, p.GetDelegation()), nil
 	case *agentv1.AgentDeleting:
-		return ownerDeleted(s, env, ev.Namespace, ev.AgentID, p.GetAgent().GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE), nil
+		return ownerDeleted(s, env, ev.Namespace, ev.AgentID, p.GetAgent().GetVisibility() ==
+			agentv1.Visibility_VISIBILITY_PRIVATE), nil
 	}
 	return nil, nil
 }
@@ -41,13 +42,15 @@ func openHandle(s *model.State, env journal.Env, ns string, d *agentv1.Delegatio
 	queued := &taskv1.Task{
 		TaskId: d.GetTaskId(), AgentId: d.GetParentAgentId(), Kind: taskv1.TaskKind_TASK_KIND_CHILD_AGENT_TASK,
 		State: taskv1.TaskState_TASK_STATE_QUEUED, Label: d.GetLabel(), WorkItemId: d.GetParentWorkItemId(),
-		ChildAgentId: d.GetChildAgentId(), DelegationId: d.GetDelegationId(), Worktree: d.GetWorktree(), Revision: 1, CreatedAt: d.GetCreatedAt(),
+		ChildAgentId: d.GetChildAgentId(), DelegationId: d.GetDelegationId(), Worktree: d.GetWorktree(), Revision: 1,
+		CreatedAt:   d.GetCreatedAt(),
 		Traceparent: env.Traceparent,
 	}
 	started := model.NextRevision(queued)
 	started.State, started.StartedAt = taskv1.TaskState_TASK_STATE_RUNNING, model.Timestamp(env.Now)
 	return []*journal.Event{
-		model.NewEvent(ns, queued, &taskv1.TaskQueued{Task: queued}), model.NewEvent(ns, started, &taskv1.TaskStarted{Task: started}),
+		model.NewEvent(ns, queued, &taskv1.TaskQueued{Task: queued}),
+		model.NewEvent(ns, started, &taskv1.TaskStarted{Task: started}),
 	}
 }
 
@@ -83,7 +86,9 @@ func ownerDeleted(s *model.State, env journal.Env, ns, agent string, private boo
 	if s.Deleted[o] {
 		return nil
 	}
-	events := []*journal.Event{{Namespace: ns, AgentID: agent, Payload: &taskv1.OwnerDeleted{AgentId: agent, PrivateChild: private}}}
+	events := []*journal.Event{
+		{Namespace: ns, AgentID: agent, Payload: &taskv1.OwnerDeleted{AgentId: agent, PrivateChild: private}},
+	}
 	active := slices.SortedFunc(s.Active(o), func(a, b *model.Record) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
 	for _, r := range active {
 		if !model.IsChild(r.Task) && r.Task.GetState() != taskv1.TaskState_TASK_STATE_CANCELLING {

@@ -53,7 +53,8 @@ type End struct {
 func DecideEnd(s *model.State, env journal.Env, end End) (journal.Decision[bool], error) {
 	var d journal.Decision[bool]
 	r := s.Task(end.TaskID)
-	if r == nil || !model.HeldByWorker(r.Task.GetState()) || model.AwaitsWorker(r.Task) || r.Task.GetLeaseGeneration() != end.Generation {
+	if r == nil || !model.HeldByWorker(r.Task.GetState()) || model.AwaitsWorker(r.Task) ||
+		r.Task.GetLeaseGeneration() != end.Generation {
 		return d, nil
 	}
 	if restarts(r.Task, end) {
@@ -61,7 +62,12 @@ func DecideEnd(s *model.State, env journal.Env, end End) (journal.Decision[bool]
 		t.WorkerId, t.WorkerBootId = "", ""
 		t.Restarts++
 		t.OutputBytes, t.OutputTruncated = end.Bytes, end.Truncated
-		d.Events = []*journal.Event{model.NewEvent(r.Namespace, t, &taskv1.TaskRestarting{Task: t, Reason: end.Reason, Message: endMessage(end.Message)})}
+		d.Events = []*journal.Event{
+			model.NewEvent(r.Namespace, t, &taskv1.TaskRestarting{
+				Task: t, Reason: end.Reason,
+				Message: endMessage(end.Message),
+			}),
+		}
 		d.Reply = true
 		return d, nil
 	}

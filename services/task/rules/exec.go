@@ -18,11 +18,14 @@ import (
 // queued or running and not being stopped, it returns that one instead (SPEC T1, see sameCommand).
 // It refuses a deleted agent. spec is the command from CheckExec. worktree, if the agent has one,
 // names the only worker that may run a new command.
-func DecideExec(s *model.State, env journal.Env, req *taskv1.ExecCommandRequest, spec *taskv1.CommandSpec, worktree *taskv1.Worktree) (journal.Decision[*taskv1.ExecCommandResponse], error) {
+func DecideExec(s *model.State, env journal.Env, req *taskv1.ExecCommandRequest, spec *taskv1.CommandSpec,
+	worktree *taskv1.Worktree,
+) (journal.Decision[*taskv1.ExecCommandResponse], error) {
 	var d journal.Decision[*taskv1.ExecCommandResponse]
 	ns, agent := env.Actor.Namespace, req.GetAgentId()
 	if s.Deleted[model.Owner{Namespace: ns, ID: agent}] || s.WasErased(ns, agent) {
-		return d, fault.AgentDeleted.Newf("agent %q is deleted; no command is started for it", agent).With("agent_id", agent)
+		return d, fault.AgentDeleted.Newf("agent %q is deleted; no command is started for it", agent).
+			With("agent_id", agent)
 	}
 	if req.GetDuplicatePolicy() == taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING {
 		if same := runningCommand(s, model.Owner{Namespace: ns, ID: agent}, spec); same != nil {

@@ -17,7 +17,8 @@ import (
 	"quartet/services/task/model"
 )
 
-// plain are the tasks of agents, as a reader sees them: the newest task that an event carried, by id, in the order of their creation.
+// plain are the tasks of agents, as a reader sees them: the newest task that an event carried, by id, in the order of
+// their creation.
 type plain struct {
 	tasks map[string]*taskv1.Task
 	ids   []string
@@ -87,8 +88,8 @@ func packedTasks(s *model.State, agent string) (n int) {
 	return n
 }
 
-// TestT3_GroupsOfEndedTasks: whether a task is packed is seen by nobody: lists, their pages, and tasks by id are those of all tasks, in whatever
-// order these end, and whatever the clock does.
+// TestT3_GroupsOfEndedTasks: whether a task is packed is seen by nobody: lists, their pages, and tasks by id are those
+// of all tasks, in whatever order these end, and whatever the clock does.
 func TestT3_GroupsOfEndedTasks(t *testing.T) {
 	count, idle := 0, 0
 	history := func(t *rapid.T) {
@@ -96,22 +97,28 @@ func TestT3_GroupsOfEndedTasks(t *testing.T) {
 		w.paged = pagestest.Checked(model.NewState, 40, nil)
 		p := &plain{tasks: map[string]*taskv1.Task{}}
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
-			w.env.Now = w.env.Now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 1, 5, -7}).Draw(t, "seconds")) * time.Second)
+			w.env.Now = w.env.Now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 1, 5, -7}).
+				Draw(t, "seconds")) * time.Second)
 			agent := rapid.SampledFrom([]string{"keeper", "keeper", "keeper", "other"}).Draw(t, "agent")
 			active := p.list(&taskv1.ListTasksRequest{AgentId: agent})
 			switch step := rapid.IntRange(0, 9).Draw(t, "step"); {
 			case step < 4 || len(active) == 0:
 				_, err := w.exec(t, &taskv1.ExecCommandRequest{
-					AgentId: agent, WorkItemId: rapid.SampledFrom([]string{"", "wi_1", "wi_2"}).Draw(t, "item"), Command: &taskv1.CommandSpec{Cmd: "x"},
+					AgentId: agent, WorkItemId: rapid.SampledFrom([]string{"", "wi_1", "wi_2"}).Draw(t, "item"),
+					Command: &taskv1.CommandSpec{Cmd: "x"},
 				})
 				require.NoError(t, err)
 			case step < 5:
 				w.lease(t, one(3))
 			case step < 8:
 				task := p.tasks[active[rapid.IntRange(max(0, len(active)-3), len(active)-1).Draw(t, "which")]]
-				w.end(t, End{TaskID: task.GetTaskId(), Generation: task.GetLeaseGeneration(), Reason: ReasonExited, ExitCode: code(0), Bytes: 7})
+				w.end(t, End{
+					TaskID: task.GetTaskId(), Generation: task.GetLeaseGeneration(), Reason: ReasonExited,
+					ExitCode: code(0), Bytes: 7,
+				})
 			default:
-				require.NoError(t, w.stop(t, agent, active[rapid.IntRange(max(0, len(active)-3), len(active)-1).Draw(t, "which")]))
+				require.NoError(t,
+					w.stop(t, agent, active[rapid.IntRange(max(0, len(active)-3), len(active)-1).Draw(t, "which")]))
 			}
 			p.read(w)
 		}
@@ -128,7 +135,10 @@ func TestT3_GroupsOfEndedTasks(t *testing.T) {
 		require.NoError(t, w.paged.Check())
 		require.NoError(t, pagestest.Same(w.state, w.paged.Paged))
 		for _, agent := range []string{"keeper", "other"} {
-			require.NoError(t, w.paged.Apply(&journal.Event{Namespace: "acme", AgentID: agent, Payload: &taskv1.OwnerDeleted{AgentId: agent}}))
+			require.NoError(t,
+				w.paged.Apply(&journal.Event{Namespace: "acme", AgentID: agent, Payload: &taskv1.OwnerDeleted{
+					AgentId: agent,
+				}}))
 		}
 		erased, err := w.paged.EraseDeleted()
 		require.NoError(t, err)
@@ -146,7 +156,10 @@ func ended(t *testing.T, n int, seen *pagestest.Seen) *world {
 	w := newWorld()
 	w.paged = pagestest.Checked(model.NewState, 10, seen)
 	for i := range n {
-		task, err := w.exec(t, &taskv1.ExecCommandRequest{WorkItemId: fmt.Sprintf("wi_%d", i%3), Command: &taskv1.CommandSpec{Cmd: "x"}})
+		task, err := w.exec(t, &taskv1.ExecCommandRequest{
+			WorkItemId: fmt.Sprintf("wi_%d", i%3),
+			Command:    &taskv1.CommandSpec{Cmd: "x"},
+		})
 		require.NoError(t, err)
 		require.NoError(t, w.stop(t, "keeper", task.GetTaskId()))
 	}
@@ -160,7 +173,12 @@ func TestT3_APackedTaskStays(t *testing.T) {
 	require.Equal(t, 16, packedTasks(w.state, "keeper"))
 	first := allTasks(w.state)[0].Task
 	before := dump(w.state)
-	for _, payload := range []proto.Message{&taskv1.TaskQueued{Task: &taskv1.Task{TaskId: first.GetTaskId(), AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_QUEUED}}, &taskv1.TaskCancelled{Task: model.NextRevision(first)}} {
+	for _, payload := range []proto.Message{
+		&taskv1.TaskQueued{Task: &taskv1.Task{
+			TaskId: first.GetTaskId(), AgentId: "keeper",
+			State: taskv1.TaskState_TASK_STATE_QUEUED,
+		}}, &taskv1.TaskCancelled{Task: model.NextRevision(first)},
+	} {
 		ev := model.NewEvent("acme", first, payload)
 		require.Error(t, w.state.Apply(ev))
 		touched := 0
@@ -212,10 +230,14 @@ func TestT3_PagesOfGroups(t *testing.T) {
 	require.Len(t, page().GetTasks(), 8)
 	require.NoError(t, model.NewState().AddPage(o, page()))
 	for want, change := range map[string]func(p *taskv1.AgentTasksPage){
-		"group 8 has":               func(p *taskv1.AgentTasksPage) { p.Packed[1].Group = 8 },
-		"group 0 is there twice":    func(p *taskv1.AgentTasksPage) { p.Packed[1].Group = 0 },
-		"with 15 tasks":             func(p *taskv1.AgentTasksPage) { p.Packed[0].IdHashes = p.GetPacked()[0].GetIdHashes()[1:] },
-		"of 15 items":               func(p *taskv1.AgentTasksPage) { p.Packed[0].ItemHashes = p.GetPacked()[0].GetItemHashes()[1:] },
+		"group 8 has":            func(p *taskv1.AgentTasksPage) { p.Packed[1].Group = 8 },
+		"group 0 is there twice": func(p *taskv1.AgentTasksPage) { p.Packed[1].Group = 0 },
+		"with 15 tasks": func(p *taskv1.AgentTasksPage) {
+			p.Packed[0].IdHashes = p.GetPacked()[0].GetIdHashes()[1:]
+		},
+		"of 15 items": func(p *taskv1.AgentTasksPage) {
+			p.Packed[0].ItemHashes = p.GetPacked()[0].GetItemHashes()[1:]
+		},
 		"has 0 bytes":               func(p *taskv1.AgentTasksPage) { p.Packed[0].Content = nil },
 		"from ordinal 0":            func(p *taskv1.AgentTasksPage) { p.Packed[0].FirstOrdinal = 0 },
 		"to 15":                     func(p *taskv1.AgentTasksPage) { p.Packed[0].LastOrdinal = 15 },

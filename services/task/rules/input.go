@@ -28,7 +28,9 @@ type Reach struct {
 }
 
 // DecideInput accepts input for a command, or says in the reply why not.
-func DecideInput(s *model.State, env journal.Env, req *taskv1.SendTaskInputRequest, to Reach) (journal.Decision[*taskv1.SendTaskInputResponse], error) {
+func DecideInput(s *model.State, env journal.Env, req *taskv1.SendTaskInputRequest, to Reach) (
+	journal.Decision[*taskv1.SendTaskInputResponse], error,
+) {
 	var d journal.Decision[*taskv1.SendTaskInputResponse]
 	ns := env.Actor.Namespace
 	r := s.FindTask(ns, req.GetAgentId(), req.GetTaskId())
@@ -67,5 +69,8 @@ func DecideInput(s *model.State, env journal.Env, req *taskv1.SendTaskInputReque
 // AnswerInput builds the response of SendTaskInput from its events.
 func AnswerInput(events []*journal.Event) (*taskv1.SendTaskInputResponse, error) {
 	p, _ := events[0].Payload.(*taskv1.TaskInputAccepted)
-	return &taskv1.SendTaskInputResponse{AcceptedInput: true, InputTarget: p.GetInputTarget(), BytesWritten: p.GetBytes()}, nil
+	return &taskv1.SendTaskInputResponse{
+		AcceptedInput: true, InputTarget: p.GetInputTarget(),
+		BytesWritten: p.GetBytes(),
+	}, nil
 }

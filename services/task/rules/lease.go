@@ -49,7 +49,9 @@ func DecideLease(s *model.State, env journal.Env, slots []model.WorkerSlot) (jou
 // placement, and nil if there is none. free[i] is the room of slots[i], and taken counts how
 // many commands of each queue were considered. A queue that no worker serves costs one check,
 // however long it is, and delays no other queue.
-func oldestWaiting(s *model.State, slots []model.WorkerSlot, free []int, taken map[string]int) (*model.Record, model.Placement) {
+func oldestWaiting(s *model.State, slots []model.WorkerSlot, free []int, taken map[string]int) (*model.Record,
+	model.Placement,
+) {
 	var oldest *model.Record
 	var from string
 	for key, q := range s.Queues {

@@ -21,9 +21,12 @@ func TestPagesHaveAllOfATask(t *testing.T) {
 	w := newWorld()
 	w.paged = pagestest.Checked(model.NewState, 1, &seen)
 	exec := func(agent string) string {
-		task, err := w.exec(t, &taskv1.ExecCommandRequest{AgentId: agent, WorkItemId: "wi_1", Command: &taskv1.CommandSpec{
-			Cmd: "x", AcceptsInput: true, RestartPolicy: taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS,
-		}})
+		task, err := w.exec(t, &taskv1.ExecCommandRequest{
+			AgentId: agent, WorkItemId: "wi_1",
+			Command: &taskv1.CommandSpec{
+				Cmd: "x", AcceptsInput: true, RestartPolicy: taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS,
+			},
+		})
 		require.NoError(t, err)
 		return task.GetTaskId()
 	}
@@ -31,7 +34,8 @@ func TestPagesHaveAllOfATask(t *testing.T) {
 	require.NoError(t, w.stop(t, "keeper", third)) // in the queue, behind others
 	require.Equal(t, 1, w.lease(t, one(1)))
 	require.True(t, w.input(t, first, false, Reach{Connected: true}).GetAcceptedInput())
-	require.True(t, w.end(t, End{TaskID: first, Generation: 1, Reason: ReasonWorkerLost}), "it is queued again, before the others")
+	require.True(t, w.end(t, End{TaskID: first, Generation: 1, Reason: ReasonWorkerLost}),
+		"it is queued again, before the others")
 	require.Equal(t, 1, w.lease(t, one(1)))
 	require.True(t, w.input(t, first, true, Reach{Connected: true}).GetAcceptedInput())
 	require.NoError(t, w.stop(t, "keeper", first))
@@ -56,7 +60,9 @@ func TestPagesHaveAllOfATask(t *testing.T) {
 	d = &agentv1.Delegation{ParentAgentId: "keeper", TaskId: "tsk_child", Worktree: pinnedTo("w1", false)}
 	react(&journal.Event{Payload: &agentv1.DelegationUpdated{Delegation: d}})
 	react(&journal.Event{AgentID: "keeper", Payload: &agentv1.AgentDeleting{}})
-	react(&journal.Event{AgentID: "without-tasks", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{Visibility: agentv1.Visibility_VISIBILITY_PRIVATE}}})
+	react(&journal.Event{AgentID: "without-tasks", Payload: &agentv1.AgentDeleting{
+		Agent: &agentv1.Agent{Visibility: agentv1.Visibility_VISIBILITY_PRIVATE},
+	}})
 	require.NoError(t, w.paged.Check())
 	require.NoError(t, pagestest.Same(w.state, w.paged.Paged))
 	ended(t, 32, &seen)
@@ -80,9 +86,12 @@ func TestABlockOfTasksIsAPage(t *testing.T) {
 		w.state.Owners(ev, func(o pages.Owner) { names = append(names, o.ID) })
 		return names
 	}
-	require.Equal(t, []string{"keeper/2"}, touched(&journal.Event{Payload: &taskv1.TaskQueued{Task: &taskv1.Task{TaskId: "new", AgentId: "keeper"}}}))
-	require.Equal(t, []string{"keeper/1"}, touched(&journal.Event{Payload: &taskv1.TaskInputAccepted{TaskId: ids[200]}}))
-	require.Equal(t, []string{"keeper/1"}, touched(&journal.Event{Payload: &taskv1.TaskCancelled{Task: w.task(ids[150])}}))
+	require.Equal(t, []string{"keeper/2"},
+		touched(&journal.Event{Payload: &taskv1.TaskQueued{Task: &taskv1.Task{TaskId: "new", AgentId: "keeper"}}}))
+	require.Equal(t, []string{"keeper/1"},
+		touched(&journal.Event{Payload: &taskv1.TaskInputAccepted{TaskId: ids[200]}}))
+	require.Equal(t, []string{"keeper/1"},
+		touched(&journal.Event{Payload: &taskv1.TaskCancelled{Task: w.task(ids[150])}}))
 	require.Equal(t, []string{"keeper/0"}, touched(&journal.Event{Payload: &taskv1.OwnerDeleted{AgentId: "keeper"}}))
 	require.Empty(t, touched(&journal.Event{Payload: &taskv1.TaskInputAccepted{TaskId: "tsk_none"}}))
 	var all []string
@@ -96,7 +105,10 @@ func TestABlockOfTasksIsAPage(t *testing.T) {
 // TestAnInvalidPageIsRefused reads pages that no state writes.
 func TestAnInvalidPageIsRefused(t *testing.T) {
 	stored := func(change func(*taskv1.StoredTask)) []*taskv1.StoredTask {
-		s := &taskv1.StoredTask{Ordinal: 7, Task: &taskv1.Task{TaskId: "tsk_7", AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_RUNNING}}
+		s := &taskv1.StoredTask{Ordinal: 7, Task: &taskv1.Task{
+			TaskId: "tsk_7", AgentId: "keeper",
+			State: taskv1.TaskState_TASK_STATE_RUNNING,
+		}}
 		if change != nil {
 			change(s)
 		}
@@ -120,12 +132,17 @@ func TestAnInvalidPageIsRefused(t *testing.T) {
 	} {
 		t.Run(says, func(t *testing.T) {
 			s := model.NewState()
-			require.NoError(t, s.AddPage(pages.Owner{Namespace: "acme", ID: "keeper/4"}, &taskv1.AgentTasksPage{Tasks: stored(func(s *taskv1.StoredTask) { s.Task.TaskId = "tsk_1" })}))
+			require.NoError(t, s.AddPage(pages.Owner{Namespace: "acme", ID: "keeper/4"}, &taskv1.AgentTasksPage{
+				Tasks: stored(func(s *taskv1.StoredTask) { s.Task.TaskId = "tsk_1" }),
+			}))
 			if c.owner == "" {
 				c.owner = "keeper/0"
 			}
-			require.ErrorContains(t, s.AddPage(pages.Owner{Namespace: "acme", ID: c.owner}, &taskv1.AgentTasksPage{Tasks: c.tasks, Deleted: c.gone}), says)
+			require.ErrorContains(t, s.AddPage(pages.Owner{Namespace: "acme", ID: c.owner}, &taskv1.AgentTasksPage{
+				Tasks: c.tasks, Deleted: c.gone,
+			}), says)
 		})
 	}
-	require.ErrorContains(t, model.NewState().AddPage(pages.Owner{ID: "keeper/0"}, &taskv1.Task{}), fmt.Sprintf("%T", &taskv1.Task{}))
+	require.ErrorContains(t, model.NewState().AddPage(pages.Owner{ID: "keeper/0"}, &taskv1.Task{}),
+		fmt.Sprintf("%T", &taskv1.Task{}))
 }

@@ -21,11 +21,16 @@ func (w *world) queue(t require.TestingT, spec *taskv1.CommandSpec) string {
 
 func (w *world) why(id string, slots ...model.WorkerSlot) (reason, message string) {
 	r := w.state.Tasks[id]
-	return model.ExplainQueued(model.PlacementOf(r.Namespace, r.Task), slots, func(of model.WorkerKey) int { return len(w.state.Workers[of]) })
+	return model.ExplainQueued(model.PlacementOf(r.Namespace, r.Task), slots, func(of model.WorkerKey) int {
+		return len(w.state.Workers[of])
+	})
 }
 
 func serving(id string, capacity int, labels map[string]string, pools ...string) model.WorkerSlot {
-	return model.WorkerSlot{Worker: model.WorkerKey{Namespace: "acme", ID: id}, BootID: "b", Capacity: capacity, Labels: labels, Pools: pools}
+	return model.WorkerSlot{
+		Worker: model.WorkerKey{Namespace: "acme", ID: id}, BootID: "b", Capacity: capacity,
+		Labels: labels, Pools: pools,
+	}
 }
 
 // T4: a command goes to a worker of its pool that has its labels, nobody waits
@@ -40,15 +45,20 @@ func TestT4_PoolsAndLabels(t *testing.T) {
 	require.Equal(t, model.QueuedNoWorker, reason)
 	require.Contains(t, message, "quartet worker")
 	small := serving("small", 1, map[string]string{"os": "linux", "gpu": "t4"})
-	reason, message = w.why(gpu, small, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "beta", ID: "theirs"}, Capacity: 1, Labels: map[string]string{"gpu": "a100", "os": "linux"}})
+	reason, message = w.why(gpu, small, model.WorkerSlot{
+		Worker:   model.WorkerKey{Namespace: "beta", ID: "theirs"},
+		Capacity: 1, Labels: map[string]string{"gpu": "a100", "os": "linux"},
+	})
 	require.Equal(t, model.QueuedNoMatch, reason)
-	require.Equal(t, "needs a worker of pool default with gpu=a100,os=linux; connected: small (pool default, gpu=t4,os=linux, 0 of 1 commands)", message)
+	require.Equal(t, "needs a worker of pool default with gpu=a100,os=linux; connected: small (pool default, "+
+		"gpu=t4,os=linux, 0 of 1 commands)", message)
 
 	require.Equal(t, 1, w.lease(t, small), "only the plain one fits")
 	require.Equal(t, "small", w.task(plain).GetWorkerId())
 	require.Zero(t, w.lease(t, small, serving("prod", 1, nil, "prod-2")))
 	require.Equal(t, 2, w.lease(t, small,
-		serving("big", 4, map[string]string{"os": "linux", "gpu": "a100", "more": ""}), serving("prod", 1, nil, "staging", "prod")))
+		serving("big", 4, map[string]string{"os": "linux", "gpu": "a100", "more": ""}),
+		serving("prod", 1, nil, "staging", "prod")))
 	require.Equal(t, "big", w.task(gpu).GetWorkerId())
 	require.Equal(t, "prod", w.task(pool).GetWorkerId())
 	require.Empty(t, w.state.Queues)
@@ -60,7 +70,9 @@ func TestT4_PoolsAndLabels(t *testing.T) {
 	reason, _ = w.why(next, serving("prod", 2, nil, "prod"))
 	require.Equal(t, model.QueuedSoon, reason)
 
-	reason, message = model.ExplainQueued(model.Placement{Namespace: "acme", PinnedTo: model.WorkerKey{Namespace: "acme", ID: "home"}}, []model.WorkerSlot{small}, func(model.WorkerKey) int { return 0 })
+	reason, message = model.ExplainQueued(model.Placement{Namespace: "acme", PinnedTo: model.WorkerKey{
+		Namespace: "acme", ID: "home",
+	}}, []model.WorkerSlot{small}, func(model.WorkerKey) int { return 0 })
 	require.Equal(t, model.QueuedPinnedAway, reason)
 	require.Contains(t, message, "home")
 	var many []model.WorkerSlot
@@ -89,12 +101,17 @@ func TestT4_PlacementsAreKept(t *testing.T) {
 			return nil
 		}
 		for range rapid.IntRange(1, 20).Draw(t, "commands") {
-			w.queue(t, &taskv1.CommandSpec{Cmd: "x", Pool: rapid.SampledFrom(pools).Draw(t, "pool"), WorkerLabels: label("asked")})
+			w.queue(t, &taskv1.CommandSpec{
+				Cmd: "x", Pool: rapid.SampledFrom(pools).Draw(t, "pool"),
+				WorkerLabels: label("asked"),
+			})
 		}
 		var slots []model.WorkerSlot
 		for i := range rapid.IntRange(1, 4).Draw(t, "workers") {
-			of := rapid.SliceOfNDistinct(rapid.SampledFrom(pools[1:]), 0, 2, func(s string) string { return s }).Draw(t, "pools")
-			slots = append(slots, serving(fmt.Sprint("w", i), rapid.IntRange(0, 5).Draw(t, "capacity"), label("has"), of...))
+			of := rapid.SliceOfNDistinct(rapid.SampledFrom(pools[1:]), 0, 2, func(s string) string { return s }).
+				Draw(t, "pools")
+			slots = append(slots, serving(fmt.Sprint("w", i), rapid.IntRange(0, 5).Draw(t, "capacity"), label("has"),
+				of...))
 		}
 		w.lease(t, slots...)
 		for _, r := range w.state.Tasks {
@@ -130,10 +147,16 @@ func TestT4_PlacementsAreKept(t *testing.T) {
 // lost, a bounded number of times, by whom it may, and as the oldest of all.
 func TestT4_OnWorkerLoss(t *testing.T) {
 	w := newWorld()
-	again := &taskv1.CommandSpec{Cmd: "index", RestartPolicy: taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS, AcceptsInput: true}
+	again := &taskv1.CommandSpec{
+		Cmd: "index", RestartPolicy: taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS,
+		AcceptsInput: true,
+	}
 	id := w.queue(t, again)
 	lost := func(reason taskv1.TaskEndReason) End {
-		return End{TaskID: id, Generation: w.task(id).GetLeaseGeneration(), Reason: reason, Message: "worker w1 did not report", Bytes: 10 * w.task(id).GetLeaseGeneration()}
+		return End{
+			TaskID: id, Generation: w.task(id).GetLeaseGeneration(), Reason: reason,
+			Message: "worker w1 did not report", Bytes: 10 * w.task(id).GetLeaseGeneration(),
+		}
 	}
 	for i := range MaxRestarts {
 		later := w.queue(t, &taskv1.CommandSpec{Cmd: "other"})
@@ -172,7 +195,10 @@ func TestT4_OnWorkerLoss(t *testing.T) {
 		want   taskv1.TaskState
 	}{
 		{&taskv1.CommandSpec{Cmd: "x"}, false, ReasonWorkerLost, taskv1.TaskState_TASK_STATE_INTERRUPTED},
-		{&taskv1.CommandSpec{Cmd: "x", RestartPolicy: taskv1.RestartPolicy_RESTART_POLICY_NEVER}, false, ReasonWorkerLost, taskv1.TaskState_TASK_STATE_INTERRUPTED},
+		{
+			&taskv1.CommandSpec{Cmd: "x", RestartPolicy: taskv1.RestartPolicy_RESTART_POLICY_NEVER}, false,
+			ReasonWorkerLost, taskv1.TaskState_TASK_STATE_INTERRUPTED,
+		},
 		{again, true, ReasonWorkerLost, taskv1.TaskState_TASK_STATE_CANCELLED},
 		{again, false, ReasonMemoryLimit, taskv1.TaskState_TASK_STATE_FAILED},
 		{again, false, ReasonTimeout, taskv1.TaskState_TASK_STATE_FAILED},
@@ -194,15 +220,25 @@ func TestT4_OnWorkerLoss(t *testing.T) {
 	require.NoError(t, w.stop(t, "keeper", id))
 	require.Equal(t, taskv1.TaskState_TASK_STATE_CANCELLED, w.task(id).GetState())
 	require.Zero(t, w.lease(t, one(1)))
-	require.False(t, w.end(t, End{TaskID: id, Generation: 1, Reason: ReasonExited, ExitCode: code(0)}), "a late worker (X7)")
+	require.False(t, w.end(t, End{TaskID: id, Generation: 1, Reason: ReasonExited, ExitCode: code(0)}),
+		"a late worker (X7)")
 }
 
 // The bounds of what a command may ask for, at them.
 func TestT7_LimitsAtTheirBounds(t *testing.T) {
 	for _, l := range []*taskv1.CommandLimits{
-		nil, {}, {MemoryBytes: MinMemory}, {MemoryBytes: MaxMemory}, {OutputBytes: 1}, {OutputBytes: MaxOutput}, {Processes: 1}, {Processes: MaxProcesses},
+		nil,
+		{},
+		{MemoryBytes: MinMemory},
+		{MemoryBytes: MaxMemory},
+		{OutputBytes: 1},
+		{OutputBytes: MaxOutput},
+		{Processes: 1},
+		{Processes: MaxProcesses},
 	} {
-		_, err := CheckExec(&taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "x", Limits: l}})
+		_, err := CheckExec(&taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{
+			Cmd: "x", Limits: l,
+		}})
 		require.NoError(t, err)
 	}
 }

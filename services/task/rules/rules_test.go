@@ -41,7 +41,9 @@ func newWorld() *world {
 }
 
 // run runs a rule as the loop does.
-func run[R any](t require.TestingT, w *world, rule func(*model.State, journal.Env) (journal.Decision[R], error)) (journal.Decision[R], error) {
+func run[R any](t require.TestingT, w *world, rule func(*model.State, journal.Env) (journal.Decision[R], error)) (
+	journal.Decision[R], error,
+) {
 	before := dump(w.state)
 	d, err := rule(w.state, w.env)
 	require.Equal(t, before, dump(w.state), "a rule must not write")
@@ -90,7 +92,9 @@ func (w *world) lease(t require.TestingT, slots ...model.WorkerSlot) int {
 }
 
 func (w *world) end(t require.TestingT, e End) bool {
-	d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[bool], error) { return DecideEnd(s, env, e) })
+	d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[bool], error) {
+		return DecideEnd(s, env, e)
+	})
 	require.NoError(t, err)
 	require.Equal(t, d.Reply, len(d.Events) == 1)
 	return d.Reply
@@ -105,7 +109,10 @@ func (w *world) stop(t require.TestingT, agent, taskID string) error {
 
 func (w *world) input(t require.TestingT, taskID string, end bool, to Reach) *taskv1.SendTaskInputResponse {
 	d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[*taskv1.SendTaskInputResponse], error) {
-		return DecideInput(s, env, &taskv1.SendTaskInputRequest{AgentId: "keeper", TaskId: taskID, Text: "hi", EndOfInput: end}, to)
+		return DecideInput(s, env, &taskv1.SendTaskInputRequest{
+			AgentId: "keeper", TaskId: taskID, Text: "hi",
+			EndOfInput: end,
+		}, to)
 	})
 	require.NoError(t, err)
 	if len(d.Events) == 0 {
@@ -125,7 +132,8 @@ func dump(s *model.State) string {
 	for _, r := range allTasks(s) {
 		id := r.Task.GetTaskId()
 		raw, _ := proto.MarshalOptions{Deterministic: true}.Marshal(r.Task)
-		add("task %s %s %d %v %t %d %t %d %x", id, r.Namespace, r.Ordinal, r.Worker, r.StopForced, r.InputSeq, r.InputEnded, len(r.Inputs), raw)
+		add("task %s %s %d %v %t %d %t %d %x", id, r.Namespace, r.Ordinal, r.Worker, r.StopForced, r.InputSeq,
+			r.InputEnded, len(r.Inputs), raw)
 	}
 	for o := range s.Agents() {
 		active := taskIDs(s.Active(o))
@@ -170,40 +178,122 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 		reason fault.Reason
 		says   string
 	}{
-		"no agent":        {func(r *taskv1.ExecCommandRequest) { r.AgentId = "" }, fault.InvalidArgument, "agent_id"},
-		"bad agent":       {func(r *taskv1.ExecCommandRequest) { r.AgentId = "Keeper!" }, fault.InvalidArgument, `"Keeper!"`},
-		"bad item":        {func(r *taskv1.ExecCommandRequest) { r.WorkItemId = "a/b" }, fault.InvalidArgument, `"a/b"`},
-		"long request id": {func(r *taskv1.ExecCommandRequest) { r.RequestId = strings.Repeat("r", 129) }, fault.LimitExceeded, "129"},
-		"no command":      {func(r *taskv1.ExecCommandRequest) { r.Command = nil }, fault.InvalidArgument, "neither"},
-		"both":            {func(r *taskv1.ExecCommandRequest) { r.Command.Argv = []string{"true"} }, fault.InvalidArgument, "both"},
-		"blank":           {func(r *taskv1.ExecCommandRequest) { r.Command.Cmd = " \n" }, fault.InvalidArgument, "blank"},
-		"long cmd":        {func(r *taskv1.ExecCommandRequest) { r.Command.Cmd = long }, fault.LimitExceeded, "65537"},
-		"NUL in cmd":      {func(r *taskv1.ExecCommandRequest) { r.Command.Cmd = "a\x00b" }, fault.InvalidArgument, "NUL"},
-		"empty program":   {func(r *taskv1.ExecCommandRequest) { r.Command = &taskv1.CommandSpec{Argv: []string{""}} }, fault.InvalidArgument, "program"},
-		"NUL in argv":     {func(r *taskv1.ExecCommandRequest) { r.Command = &taskv1.CommandSpec{Argv: []string{"a", "\x00"}} }, fault.InvalidArgument, "NUL"},
-		"many args":       {func(r *taskv1.ExecCommandRequest) { r.Command = &taskv1.CommandSpec{Argv: make([]string, maxArgs+1)} }, fault.LimitExceeded, "1001"},
+		"no agent": {func(r *taskv1.ExecCommandRequest) { r.AgentId = "" }, fault.InvalidArgument, "agent_id"},
+		"bad agent": {
+			func(r *taskv1.ExecCommandRequest) { r.AgentId = "Keeper!" }, fault.InvalidArgument,
+			`"Keeper!"`,
+		},
+		"bad item": {
+			func(r *taskv1.ExecCommandRequest) { r.WorkItemId = "a/b" }, fault.InvalidArgument,
+			`"a/b"`,
+		},
+		"long request id": {
+			func(r *taskv1.ExecCommandRequest) { r.RequestId = strings.Repeat("r", 129) },
+			fault.LimitExceeded, "129",
+		},
+		"no command": {func(r *taskv1.ExecCommandRequest) { r.Command = nil }, fault.InvalidArgument, "neither"},
+		"both": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Argv = []string{"true"} },
+			fault.InvalidArgument, "both",
+		},
+		"blank": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Cmd = " \n" }, fault.InvalidArgument,
+			"blank",
+		},
+		"long cmd": {func(r *taskv1.ExecCommandRequest) { r.Command.Cmd = long }, fault.LimitExceeded, "65537"},
+		"NUL in cmd": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Cmd = "a\x00b" }, fault.InvalidArgument,
+			"NUL",
+		},
+		"empty program": {
+			func(r *taskv1.ExecCommandRequest) { r.Command = &taskv1.CommandSpec{Argv: []string{""}} },
+			fault.InvalidArgument, "program",
+		},
+		"NUL in argv": {
+			func(r *taskv1.ExecCommandRequest) { r.Command = &taskv1.CommandSpec{Argv: []string{"a", "\x00"}} },
+			fault.InvalidArgument, "NUL",
+		},
+		"many args": {
+			func(r *taskv1.ExecCommandRequest) { r.Command = &taskv1.CommandSpec{Argv: make([]string, maxArgs+1)} },
+			fault.LimitExceeded, "1001",
+		},
 		"large args": {func(r *taskv1.ExecCommandRequest) {
 			r.Command = &taskv1.CommandSpec{Argv: []string{"a", long[1:], long[1:]}}
 		}, fault.LimitExceeded, "bytes"},
-		"relative workdir":    {func(r *taskv1.ExecCommandRequest) { r.Command.Workdir = "src" }, fault.InvalidArgument, `"src"`},
-		"long workdir":        {func(r *taskv1.ExecCommandRequest) { r.Command.Workdir = "/" + long }, fault.LimitExceeded, "workdir"},
-		"env name":            {func(r *taskv1.ExecCommandRequest) { r.Command.Env = map[string]string{"1A": ""} }, fault.InvalidArgument, `"1A"`},
-		"env name with =":     {func(r *taskv1.ExecCommandRequest) { r.Command.Env = map[string]string{"A=B": ""} }, fault.InvalidArgument, `"A=B"`},
-		"empty env name":      {func(r *taskv1.ExecCommandRequest) { r.Command.Env = map[string]string{"": ""} }, fault.InvalidArgument, "env"},
-		"reserved env":        {func(r *taskv1.ExecCommandRequest) { r.Command.Env = map[string]string{"QUARTET_TASK_ID": ""} }, fault.InvalidArgument, "QUARTET_"},
-		"NUL in env":          {func(r *taskv1.ExecCommandRequest) { r.Command.Env = map[string]string{"A": "\x00"} }, fault.InvalidArgument, "NUL"},
-		"many variables":      {func(r *taskv1.ExecCommandRequest) { r.Command.Env = many }, fault.LimitExceeded, "257"},
-		"large env":           {func(r *taskv1.ExecCommandRequest) { r.Command.Env = map[string]string{"A": long[1:]} }, fault.LimitExceeded, "env"},
-		"no time":             {func(r *taskv1.ExecCommandRequest) { r.Command.Timeout = durationpb.New(0) }, fault.LimitExceeded, "timeout"},
-		"long time":           {func(r *taskv1.ExecCommandRequest) { r.Command.Timeout = durationpb.New(MaxTimeout + 1) }, fault.LimitExceeded, "24h"},
-		"negative yield":      {func(r *taskv1.ExecCommandRequest) { r.YieldTime = durationpb.New(-1) }, fault.LimitExceeded, "yield_time"},
-		"long yield":          {func(r *taskv1.ExecCommandRequest) { r.YieldTime = durationpb.New(46 * time.Second) }, fault.LimitExceeded, "45s"},
-		"impossible duration": {func(r *taskv1.ExecCommandRequest) { r.YieldTime = &durationpb.Duration{Seconds: 1, Nanos: -1} }, fault.LimitExceeded, "yield_time"},
-		"negative output":     {func(r *taskv1.ExecCommandRequest) { r.MaxOutput = -1 }, fault.LimitExceeded, "-1"},
-		"large output":        {func(r *taskv1.ExecCommandRequest) { r.MaxOutput = MaxMaxOutput + 1 }, fault.LimitExceeded, "256001"},
-		"unknown restart":     {func(r *taskv1.ExecCommandRequest) { r.Command.RestartPolicy = 9 }, fault.InvalidArgument, "restart_policy"},
-		"bad pool":            {func(r *taskv1.ExecCommandRequest) { r.Command.Pool = "a b" }, fault.InvalidArgument, `"a b"`},
-		"bad label":           {func(r *taskv1.ExecCommandRequest) { r.Command.WorkerLabels = map[string]string{"A": "x"} }, fault.InvalidArgument, `"A"`},
+		"relative workdir": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Workdir = "src" }, fault.InvalidArgument,
+			`"src"`,
+		},
+		"long workdir": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Workdir = "/" + long },
+			fault.LimitExceeded, "workdir",
+		},
+		"env name": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Env = map[string]string{"1A": ""} },
+			fault.InvalidArgument, `"1A"`,
+		},
+		"env name with =": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Env = map[string]string{"A=B": ""} },
+			fault.InvalidArgument, `"A=B"`,
+		},
+		"empty env name": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Env = map[string]string{"": ""} },
+			fault.InvalidArgument, "env",
+		},
+		"reserved env": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Env = map[string]string{"QUARTET_TASK_ID": ""} },
+			fault.InvalidArgument, "QUARTET_",
+		},
+		"NUL in env": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Env = map[string]string{"A": "\x00"} },
+			fault.InvalidArgument, "NUL",
+		},
+		"many variables": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Env = many }, fault.LimitExceeded,
+			"257",
+		},
+		"large env": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Env = map[string]string{"A": long[1:]} },
+			fault.LimitExceeded, "env",
+		},
+		"no time": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Timeout = durationpb.New(0) },
+			fault.LimitExceeded, "timeout",
+		},
+		"long time": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Timeout = durationpb.New(MaxTimeout + 1) },
+			fault.LimitExceeded, "24h",
+		},
+		"negative yield": {
+			func(r *taskv1.ExecCommandRequest) { r.YieldTime = durationpb.New(-1) },
+			fault.LimitExceeded, "yield_time",
+		},
+		"long yield": {
+			func(r *taskv1.ExecCommandRequest) { r.YieldTime = durationpb.New(46 * time.Second) },
+			fault.LimitExceeded, "45s",
+		},
+		"impossible duration": {
+			func(r *taskv1.ExecCommandRequest) { r.YieldTime = &durationpb.Duration{Seconds: 1, Nanos: -1} },
+			fault.LimitExceeded, "yield_time",
+		},
+		"negative output": {func(r *taskv1.ExecCommandRequest) { r.MaxOutput = -1 }, fault.LimitExceeded, "-1"},
+		"large output": {
+			func(r *taskv1.ExecCommandRequest) { r.MaxOutput = MaxMaxOutput + 1 },
+			fault.LimitExceeded, "256001",
+		},
+		"unknown restart": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.RestartPolicy = 9 },
+			fault.InvalidArgument, "restart_policy",
+		},
+		"bad pool": {
+			func(r *taskv1.ExecCommandRequest) { r.Command.Pool = "a b" }, fault.InvalidArgument,
+			`"a b"`,
+		},
+		"bad label": {func(r *taskv1.ExecCommandRequest) {
+			r.Command.WorkerLabels = map[string]string{
+				"A": "x",
+			}
+		}, fault.InvalidArgument, `"A"`},
 		"long label": {func(r *taskv1.ExecCommandRequest) {
 			r.Command.WorkerLabels = map[string]string{"a": strings.Repeat("v", workerstream.MaxLabelValueBytes+1)}
 		}, fault.LimitExceeded, "129"},
@@ -219,15 +309,26 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 		"much memory": {func(r *taskv1.ExecCommandRequest) {
 			r.Command.Limits = &taskv1.CommandLimits{MemoryBytes: MaxMemory + 1}
 		}, fault.LimitExceeded, "memory_bytes"},
-		"negative output limit": {func(r *taskv1.ExecCommandRequest) { r.Command.Limits = &taskv1.CommandLimits{OutputBytes: -1} }, fault.LimitExceeded, "output_bytes"},
+		"negative output limit": {func(r *taskv1.ExecCommandRequest) {
+			r.Command.Limits = &taskv1.CommandLimits{
+				OutputBytes: -1,
+			}
+		}, fault.LimitExceeded, "output_bytes"},
 		"large output limit": {func(r *taskv1.ExecCommandRequest) {
 			r.Command.Limits = &taskv1.CommandLimits{OutputBytes: MaxOutput + 1}
 		}, fault.LimitExceeded, "output_bytes"},
-		"negative processes": {func(r *taskv1.ExecCommandRequest) { r.Command.Limits = &taskv1.CommandLimits{Processes: -1} }, fault.LimitExceeded, "processes is -1"},
+		"negative processes": {func(r *taskv1.ExecCommandRequest) {
+			r.Command.Limits = &taskv1.CommandLimits{
+				Processes: -1,
+			}
+		}, fault.LimitExceeded, "processes is -1"},
 		"many processes": {func(r *taskv1.ExecCommandRequest) {
 			r.Command.Limits = &taskv1.CommandLimits{Processes: MaxProcesses + 1}
 		}, fault.LimitExceeded, "100001"},
-		"unknown policy": {func(r *taskv1.ExecCommandRequest) { r.DuplicatePolicy = 9 }, fault.InvalidArgument, "duplicate_policy"},
+		"unknown policy": {
+			func(r *taskv1.ExecCommandRequest) { r.DuplicatePolicy = 9 }, fault.InvalidArgument,
+			"duplicate_policy",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := good()
@@ -243,7 +344,10 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 func TestT1_CommandAsStored(t *testing.T) {
 	w := newWorld()
 	got, err := w.exec(t, &taskv1.ExecCommandRequest{
-		Command: &taskv1.CommandSpec{Cmd: "  go test ./...\n\t| tail " + strings.Repeat("y", 200), Workdir: "/a/../b/./c/"}, WorkItemId: "wi_1", Blocking: true,
+		Command: &taskv1.CommandSpec{
+			Cmd:     "  go test ./...\n\t| tail " + strings.Repeat("y", 200),
+			Workdir: "/a/../b/./c/",
+		}, WorkItemId: "wi_1", Blocking: true,
 	})
 	require.NoError(t, err)
 	require.Equal(t, "/b/c", got.GetCommand().GetWorkdir())
@@ -279,11 +383,16 @@ func TestT1_DuplicateIdentity(t *testing.T) {
 			require.NoError(t, err)
 			spec := base()
 			c.change(spec)
-			reuse := &taskv1.ExecCommandRequest{Command: spec, DuplicatePolicy: taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING}
+			reuse := &taskv1.ExecCommandRequest{
+				Command: spec, DuplicatePolicy: taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING,
+			}
 			second, err := w.exec(t, reuse)
 			require.NoError(t, err)
 			require.Equal(t, c.same, first.GetTaskId() == second.GetTaskId())
-			other, err := w.exec(t, &taskv1.ExecCommandRequest{AgentId: "other", Command: spec, DuplicatePolicy: reuse.DuplicatePolicy})
+			other, err := w.exec(t, &taskv1.ExecCommandRequest{
+				AgentId: "other", Command: spec,
+				DuplicatePolicy: reuse.DuplicatePolicy,
+			})
 			require.NoError(t, err)
 			require.NotEqual(t, first.GetTaskId(), other.GetTaskId(), "another agent's command is another command")
 		})
@@ -292,7 +401,9 @@ func TestT1_DuplicateIdentity(t *testing.T) {
 	first, _ := w.exec(t, &taskv1.ExecCommandRequest{Command: base()})
 	w.lease(t, one(1))
 	require.NoError(t, w.stop(t, "keeper", first.GetTaskId()))
-	second, _ := w.exec(t, &taskv1.ExecCommandRequest{Command: base(), DuplicatePolicy: taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING})
+	second, _ := w.exec(t, &taskv1.ExecCommandRequest{
+		Command: base(), DuplicatePolicy: taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING,
+	})
 	require.NotEqual(t, first.GetTaskId(), second.GetTaskId(), "what is being stopped is not reused")
 }
 
@@ -327,12 +438,16 @@ func TestT2_EndStates(t *testing.T) {
 				require.NoError(t, w.stop(t, "keeper", task.GetTaskId()))
 				want = c.cancelling
 			}
-			require.True(t, w.end(t, End{TaskID: task.GetTaskId(), Generation: 1, Reason: c.reason, ExitCode: c.exit, Tail: "tail"}))
+			require.True(t, w.end(t, End{
+				TaskID: task.GetTaskId(), Generation: 1, Reason: c.reason, ExitCode: c.exit,
+				Tail: "tail",
+			}))
 			got := w.task(task.GetTaskId())
 			require.Equal(t, want, got.GetState(), "%s %t", c.reason, stopped)
 			require.Equal(t, c.reason, got.GetEndReason())
 			before := len(w.events)
-			require.False(t, w.end(t, End{TaskID: task.GetTaskId(), Generation: 1, Reason: ReasonExited, ExitCode: code(0)}))
+			require.False(t,
+				w.end(t, End{TaskID: task.GetTaskId(), Generation: 1, Reason: ReasonExited, ExitCode: code(0)}))
 			require.ErrorIs(t, w.stop(t, "keeper", task.GetTaskId()), fault.TaskNotRunning)
 			require.Len(t, w.events, before, "late writers leave no trace (X7)")
 		}
@@ -363,18 +478,28 @@ func TestT4_LeasesGoToTheRightWorker(t *testing.T) {
 	require.Zero(t, w.lease(t))
 	require.Zero(t, w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "gamma", ID: "w"}, Capacity: 9}))
 	// acme's worker takes acme's oldest only.
-	require.Equal(t, 1, w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b", Capacity: 1}))
+	require.Equal(t, 1, w.lease(t, model.WorkerSlot{
+		Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b",
+		Capacity: 1,
+	}))
 	require.Equal(t, "w", w.task(ids[0]).GetWorkerId())
-	require.Zero(t, w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b", Capacity: 1}), "it is full")
+	require.Zero(t, w.lease(t, model.WorkerSlot{
+		Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b",
+		Capacity: 1,
+	}), "it is full")
 	// A shared one of the same name is another worker, and takes the oldest of all.
-	require.Equal(t, 2, w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "", ID: "w"}, BootID: "c", Capacity: 3, HeldElsewhere: 1}))
+	require.Equal(t, 2, w.lease(t, model.WorkerSlot{
+		Worker: model.WorkerKey{Namespace: "", ID: "w"}, BootID: "c",
+		Capacity: 3, HeldElsewhere: 1,
+	}))
 	require.Equal(t, "c", w.task(ids[1]).GetWorkerBootId())
 	require.Equal(t, "c", w.task(ids[2]).GetWorkerBootId())
 	require.Len(t, w.state.Workers[model.WorkerKey{Namespace: "", ID: "w"}], 2)
 	// Stopped ones are passed over; room is shared out.
 	w.env.Actor.Namespace = "beta"
 	require.NoError(t, w.stop(t, "keeper", ids[3]))
-	require.Equal(t, 2, w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "beta", ID: "x"}, Capacity: 1}, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "acme", ID: "y"}, Capacity: 9}))
+	require.Equal(t, 2, w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "beta", ID: "x"}, Capacity: 1},
+		model.WorkerSlot{Worker: model.WorkerKey{Namespace: "acme", ID: "y"}, Capacity: 9}))
 	require.Equal(t, "y", w.task(ids[4]).GetWorkerId())
 	require.Equal(t, "x", w.task(ids[5]).GetWorkerId())
 	require.Empty(t, w.state.Queues)
@@ -406,7 +531,10 @@ func TestT3_InputRefusals(t *testing.T) {
 func TestX9_ListPages(t *testing.T) {
 	w := newWorld()
 	for i := range 7 {
-		_, err := w.exec(t, &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: fmt.Sprint(i)}, WorkItemId: []string{"", "wi_1"}[i%2]})
+		_, err := w.exec(t, &taskv1.ExecCommandRequest{
+			Command:    &taskv1.CommandSpec{Cmd: fmt.Sprint(i)},
+			WorkItemId: []string{"", "wi_1"}[i%2],
+		})
 		require.NoError(t, err)
 	}
 	_, _ = w.exec(t, &taskv1.ExecCommandRequest{AgentId: "other", Command: &taskv1.CommandSpec{Cmd: "x"}})
@@ -445,7 +573,8 @@ func TestX9_ListPages(t *testing.T) {
 		got, _ = all(&taskv1.ListTasksRequest{WorkItemId: "wi_1", IncludeTerminal: true}, size)
 		require.Equal(t, "531", got)
 	}
-	require.Empty(t, w.state.ListPage(model.Owner{Namespace: "beta", ID: "keeper"}, &taskv1.ListTasksRequest{}, 1<<62, 5).Tasks)
+	require.Empty(t, w.state.ListPage(model.Owner{Namespace: "beta", ID: "keeper"}, &taskv1.ListTasksRequest{}, 1<<62,
+		5).Tasks)
 }
 
 // Random histories: states only move forward, terminals stay, every prefix
@@ -481,13 +610,20 @@ func TestT2_RandomHistories(t *testing.T) {
 				}
 			case 2:
 				ns := rapid.SampledFrom([]string{"", "acme", "beta"}).Draw(t, "worker ns")
-				w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: ns, ID: "w"}, BootID: "b", Capacity: rapid.IntRange(0, 4).Draw(t, "capacity"), Pools: rapid.SampledFrom([][]string{nil, {"gpu"}, {"gpu", "default"}}).Draw(t, "pools")})
+				w.lease(t, model.WorkerSlot{
+					Worker: model.WorkerKey{Namespace: ns, ID: "w"}, BootID: "b",
+					Capacity: rapid.IntRange(0, 4).Draw(t, "capacity"),
+					Pools:    rapid.SampledFrom([][]string{nil, {"gpu"}, {"gpu", "default"}}).Draw(t, "pools"),
+				})
 			case 3:
 				_ = w.stop(t, "keeper", pick()) // a refusal is fine
 			case 4:
 				w.end(t, End{
 					TaskID: pick(), Generation: rapid.Int64Range(0, 4).Draw(t, "gen"), ExitCode: code(0),
-					Reason: rapid.SampledFrom([]taskv1.TaskEndReason{ReasonExited, ReasonStopped, ReasonWorkerLost, ReasonWorkerLost, ReasonWorkerStopped, ReasonMemoryLimit, ReasonTimeout}).Draw(t, "reason"),
+					Reason: rapid.SampledFrom([]taskv1.TaskEndReason{
+						ReasonExited, ReasonStopped, ReasonWorkerLost,
+						ReasonWorkerLost, ReasonWorkerStopped, ReasonMemoryLimit, ReasonTimeout,
+					}).Draw(t, "reason"),
 				})
 			case 5:
 				if id := pick(); w.state.FindTask(w.env.Actor.Namespace, "keeper", id) != nil {

@@ -11,7 +11,9 @@ import (
 // running one is asked to stop, and a command that was asked before is to be killed. A
 // further call, or a second one for a child, changes nothing. It refuses a task that has
 // ended with TASK_NOT_RUNNING.
-func DecideStop(s *model.State, env journal.Env, req *taskv1.StopTaskRequest) (journal.Decision[*taskv1.StopTaskResponse], error) {
+func DecideStop(s *model.State, env journal.Env, req *taskv1.StopTaskRequest) (
+	journal.Decision[*taskv1.StopTaskResponse], error,
+) {
 	var d journal.Decision[*taskv1.StopTaskResponse]
 	ns := env.Actor.Namespace
 	r := s.FindTask(ns, req.GetAgentId(), req.GetTaskId())
@@ -20,7 +22,8 @@ func DecideStop(s *model.State, env journal.Env, req *taskv1.StopTaskRequest) (j
 	}
 	state := r.Task.GetState()
 	if model.Terminal(state) {
-		return d, fault.TaskNotRunning.New("task "+req.GetTaskId()+" has ended: "+model.StateName(state)+"; there is nothing to stop",
+		return d, fault.TaskNotRunning.New("task "+req.GetTaskId()+" has ended: "+model.StateName(state)+
+			"; there is nothing to stop",
 			"task_id", req.GetTaskId(), "state", model.StateName(state))
 	}
 	if r.StopForced || model.IsChild(r.Task) && state == taskv1.TaskState_TASK_STATE_CANCELLING {

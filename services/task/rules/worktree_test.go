@@ -32,8 +32,12 @@ func TestT4_CommandsArePinnedToTheirWorktree(t *testing.T) {
 			if pin != "" {
 				wt = pinnedTo(pin, shared)
 			}
-			req := &taskv1.ExecCommandRequest{AgentId: fmt.Sprint("agent", i), Command: &taskv1.CommandSpec{Cmd: "true"}}
-			d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[*taskv1.ExecCommandResponse], error) {
+			req := &taskv1.ExecCommandRequest{AgentId: fmt.Sprint("agent", i), Command: &taskv1.CommandSpec{
+				Cmd: "true",
+			}}
+			d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[*taskv1.ExecCommandResponse],
+				error,
+			) {
 				return DecideExec(s, env, req, req.GetCommand(), wt)
 			})
 			require.NoError(t, err)
@@ -42,8 +46,10 @@ func TestT4_CommandsArePinnedToTheirWorktree(t *testing.T) {
 			}
 		}
 		slots := []model.WorkerSlot{
-			{Worker: model.WorkerKey{Namespace: "acme", ID: names[0]}, BootID: "1", Capacity: rapid.IntRange(0, 8).Draw(t, "capacity of a")},
-			{Worker: model.WorkerKey{Namespace: "", ID: names[1]}, BootID: "1", Capacity: rapid.IntRange(0, 8).Draw(t, "capacity of b")},
+			{Worker: model.WorkerKey{Namespace: "acme", ID: names[0]}, BootID: "1", Capacity: rapid.IntRange(0, 8).
+				Draw(t, "capacity of a")},
+			{Worker: model.WorkerKey{Namespace: "", ID: names[1]}, BootID: "1", Capacity: rapid.IntRange(0, 8).
+				Draw(t, "capacity of b")},
 		}
 		d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[int], error) {
 			return DecideLease(s, env, slots)

@@ -47,7 +47,8 @@ func (c *command) unlock() { <-c.write }
 // same generation. It returns the command of the lease and when the lease expires.
 func (h *Hub) ensureLease(namespace string, worker model.WorkerKey, t *taskv1.Task) (c *command, expires time.Time) {
 	return h.leases.Ensure(t.GetTaskId(), &command{
-		taskID: t.GetTaskId(), namespace: namespace, agentID: t.GetAgentId(), worker: worker, generation: t.GetLeaseGeneration(), write: make(chan struct{}, 1),
+		taskID: t.GetTaskId(), namespace: namespace, agentID: t.GetAgentId(), worker: worker,
+		generation: t.GetLeaseGeneration(), write: make(chan struct{}, 1),
 	}, func(current *command) bool { return current.generation == t.GetLeaseGeneration() })
 }
 

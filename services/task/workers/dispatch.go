@@ -107,7 +107,9 @@ func (h *Hub) leaseFrom(p *journal.Partition[*model.State], index int, slots []m
 				if j == index {
 					continue
 				}
-				n, _, err := journal.View(h.ctx, other, func(st *model.State) (int, error) { return len(st.Workers[slots[i].Worker]), nil })
+				n, _, err := journal.View(h.ctx, other, func(st *model.State) (int, error) {
+					return len(st.Workers[slots[i].Worker]), nil
+				})
 				if err != nil {
 					return 0, err
 				}

@@ -11,14 +11,17 @@ import (
 // leaseMessage gives a worker the lease of a command.
 func leaseMessage(namespace string, t *taskv1.Task, expires time.Time) *taskv1.ConnectResponse {
 	return &taskv1.ConnectResponse{Message: &taskv1.ConnectResponse_Lease{Lease: &taskv1.CommandLease{
-		Task: t, LeaseGeneration: t.GetLeaseGeneration(), ExpiresAt: timestamppb.New(expires), OutputOffset: t.GetOutputBytes(),
-		Namespace: namespace,
+		Task: t, LeaseGeneration: t.GetLeaseGeneration(), ExpiresAt: timestamppb.New(expires),
+		OutputOffset: t.GetOutputBytes(),
+		Namespace:    namespace,
 	}}}
 }
 
 // stopMessage tells a worker to stop a command, or with force to kill it.
 func stopMessage(taskID string, force bool) *taskv1.ConnectResponse {
-	return &taskv1.ConnectResponse{Message: &taskv1.ConnectResponse_Stop{Stop: &taskv1.CommandStop{TaskId: taskID, Force: force}}}
+	return &taskv1.ConnectResponse{
+		Message: &taskv1.ConnectResponse_Stop{Stop: &taskv1.CommandStop{TaskId: taskID, Force: force}},
+	}
 }
 
 // inputMessage gives a worker input for a command.

@@ -77,7 +77,9 @@ func (o *pendingOrders) complete(r *taskv1.WorktreeReport) {
 // Order sends a worker an order about a worktree and waits for the report. It sets order.OrderId.
 // It returns NOT_READY if the worker is not connected, disconnects, or does not report within
 // orderTimeout, or if the service stops. The worker may carry out the order nevertheless; the caller may repeat it.
-func (h *Hub) Order(ctx context.Context, worker model.WorkerKey, order *taskv1.WorktreeOrder) (*taskv1.WorktreeReport, error) {
+func (h *Hub) Order(ctx context.Context, worker model.WorkerKey, order *taskv1.WorktreeOrder) (*taskv1.WorktreeReport,
+	error,
+) {
 	s := h.registry.Find(worker)
 	if s == nil {
 		return nil, fault.NotReady.Newf("worker %s is not connected", worker.ID).With("worker_id", worker.ID)
@@ -92,9 +94,11 @@ func (h *Hub) Order(ctx context.Context, worker model.WorkerKey, order *taskv1.W
 	case r := <-report:
 		return r, nil
 	case <-s.Context().Done():
-		return nil, fault.NotReady.Newf("worker %s disconnected before it reported", worker.ID).With("worker_id", worker.ID)
+		return nil, fault.NotReady.Newf("worker %s disconnected before it reported", worker.ID).
+			With("worker_id", worker.ID)
 	case <-timer.C():
-		return nil, fault.NotReady.Newf("worker %s has not reported within %s; ask again", worker.ID, orderTimeout).With("worker_id", worker.ID)
+		return nil, fault.NotReady.Newf("worker %s has not reported within %s; ask again", worker.ID, orderTimeout).
+			With("worker_id", worker.ID)
 	case <-ctx.Done():
 		return nil, fault.From(ctx.Err())
 	case <-h.ctx.Done():

@@ -55,7 +55,8 @@ func (s *session) Receive(m *taskv1.ConnectRequest) error {
 	case s.closed:
 		return context.Canceled
 	case len(waiting) >= maxWaiting:
-		return fault.Overloaded.New("too many reports of task " + taskID + " wait to be stored; wait for acknowledgements")
+		return fault.Overloaded.New("too many reports of task " + taskID +
+			" wait to be stored; wait for acknowledgements")
 	}
 	s.reports[taskID] = append(waiting, m)
 	if !handled {
@@ -157,7 +158,8 @@ func (s *session) leased(r report) *command {
 func (s *session) storeOutput(r *taskv1.CommandOutput) error {
 	chunk := r.GetChunk()
 	if n := len(chunk.GetData()); n > output.MaxChunk || chunk.GetOffset() < 0 {
-		return fault.LimitExceeded.Newf("output of task %s: %d bytes at offset %d; a chunk has at most %d", r.GetTaskId(), n, chunk.GetOffset(), output.MaxChunk)
+		return fault.LimitExceeded.Newf("output of task %s: %d bytes at offset %d; a chunk has at most %d",
+			r.GetTaskId(), n, chunk.GetOffset(), output.MaxChunk)
 	}
 	c := s.leased(r)
 	if c == nil {
@@ -193,7 +195,10 @@ func (s *session) endCommand(r *taskv1.CommandEnded) error {
 	if reason == rules.ReasonWorkerStopped { // do not give it the same command again
 		s.hub.registry.Close(s.Session)
 	}
-	counted, err := s.hub.end(s.Context(), c, s.actor, rules.End{ExitCode: r.ExitCode, Reason: reason, Message: message})
+	counted, err := s.hub.end(s.Context(), c, s.actor, rules.End{
+		ExitCode: r.ExitCode, Reason: reason,
+		Message: message,
+	})
 	if err != nil {
 		return err
 	}

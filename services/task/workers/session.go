@@ -18,7 +18,10 @@ import (
 )
 
 // helloRules say what the task plane requires of a worker's hello.
-var helloRules = workerstream.HelloRules{PoolsField: "pools", HeldField: "running_task_ids", LabelLimit: workerstream.MaxLabels, CheckLabels: true}
+var helloRules = workerstream.HelloRules{
+	PoolsField: "pools", HeldField: "running_task_ids",
+	LabelLimit: workerstream.MaxLabels, CheckLabels: true,
+}
 
 // Connect holds a worker's stream until it ends (SPEC T4). A worker with a
 // tenant's credential takes commands of its namespace, one with a service's
@@ -53,7 +56,8 @@ func helloOf(m *taskv1.ConnectRequest) *workerstream.Hello {
 		return nil
 	}
 	return &workerstream.Hello{
-		WorkerID: h.GetWorkerId(), BootID: h.GetBootId(), Capacity: int(h.GetCapacity()), Pools: h.GetPools(), Labels: h.GetLabels(), Held: h.GetRunningTaskIds(),
+		WorkerID: h.GetWorkerId(), BootID: h.GetBootId(), Capacity: int(h.GetCapacity()), Pools: h.GetPools(),
+		Labels: h.GetLabels(), Held: h.GetRunningTaskIds(),
 	}
 }
 
@@ -97,7 +101,8 @@ func (s *session) Welcome() error {
 			s.resend(c, t)
 			continue
 		case t.Task.GetWorkerBootId() != s.Hello.BootID:
-			end = rules.End{Reason: rules.ReasonWorkerLost, Message: "worker " + s.Key.ID + " was restarted, and the command ended with its former process"}
+			end = rules.End{Reason: rules.ReasonWorkerLost, Message: "worker " + s.Key.ID +
+				" was restarted, and the command ended with its former process"}
 		case t.Task.GetState() == taskv1.TaskState_TASK_STATE_CANCELLING:
 			end = rules.End{Reason: rules.ReasonStopped, Message: "stopped before the worker received it"}
 		default: // the lease did not arrive
@@ -136,7 +141,9 @@ func (s *session) held() ([]model.HeldTask, error) {
 	var all []model.HeldTask
 	worker := s.worker()
 	for _, p := range s.hub.engine.All() {
-		held, _, err := journal.View(s.Context(), p, func(st *model.State) ([]model.HeldTask, error) { return st.HeldTasks(&worker), nil })
+		held, _, err := journal.View(s.Context(), p, func(st *model.State) ([]model.HeldTask, error) {
+			return st.HeldTasks(&worker), nil
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -49,9 +49,13 @@ type Hub struct {
 
 // New returns a Hub. Nothing runs before Start.
 func New(cfg Config) *Hub {
-	h := &Hub{cfg: cfg, queued: make(chan struct{}, 1), registry: workerstream.NewRegistry[taskv1.ConnectResponse](true)}
+	h := &Hub{cfg: cfg, queued: make(chan struct{}, 1), registry: workerstream.NewRegistry[taskv1.ConnectResponse](
+		true)}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
-	h.leases = leasetable.New(leasetable.Config[string, *command]{Clock: cfg.Clock, Term: cfg.LeaseTerm, Expired: h.expired})
+	h.leases = leasetable.New(leasetable.Config[string, *command]{
+		Clock: cfg.Clock, Term: cfg.LeaseTerm,
+		Expired: h.expired,
+	})
 	return h
 }
 
@@ -63,7 +67,10 @@ func (h *Hub) Start(ctx context.Context, engine *plane.Engine[*model.State]) err
 		if p.Damage() != nil {
 			continue
 		}
-		held, _, err := journal.View(ctx, p, func(st *model.State) ([]model.HeldTask, error) { return st.HeldTasks(nil), nil })
+		held, _, err := journal.View(ctx, p, func(st *model.State) ([]model.HeldTask, error) {
+			return st.HeldTasks(nil),
+				nil
+		})
 		if err != nil {
 			return err
 		}
@@ -118,7 +125,8 @@ func (h *Hub) Slots() []model.WorkerSlot {
 	for _, s := range h.registry.Open() {
 		if s.Hello.Capacity > 0 {
 			out = append(out, model.WorkerSlot{
-				Worker: s.Key, BootID: s.Hello.BootID, Capacity: s.Hello.Capacity, Pools: s.Hello.Pools, Labels: s.Hello.Labels,
+				Worker: s.Key, BootID: s.Hello.BootID, Capacity: s.Hello.Capacity, Pools: s.Hello.Pools,
+				Labels: s.Hello.Labels,
 			})
 		}
 	}

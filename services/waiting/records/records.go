@@ -5,12 +5,12 @@ import (
 	"cmp"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"quartet/pkg/packed"
 	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // KeptEnded is how many ended records a Set holds. Older ones are in the event stream only.
@@ -114,8 +114,8 @@ func (s *Set[R]) LivingByID() []R {
 // Page returns the records that have not ended, in order of creation, and the rest as pages have it.
 func (s *Set[R]) Page() ([]R, *snapshotv1.EndedRecords) { return s.all.Page() }
 
-// Restore fills an empty Set with what Page returned. A page of format 2 has no rest: there all has all records in order of creation, and ended
-// the ids of those that have ended, in the order of their ends.
+// Restore fills an empty Set with what Page returned. A page of format 2 has no rest: there all has all records in
+// order of creation, and ended the ids of those that have ended, in the order of their ends.
 func (s *Set[R]) Restore(all []R, rest *snapshotv1.EndedRecords, ended []string) error {
 	if rest == nil {
 		return s.all.RestoreAll(all, ended)

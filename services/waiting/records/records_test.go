@@ -65,8 +65,9 @@ func idsOf(ws []*waitingv1.Wait) (ids []string) {
 	return ids
 }
 
-// TestX9_WhatIsPackedIsSeenByNobody: a Set answers as one without anything packed, in whatever order its records end and change, also where ids
-// do not grow since the clock was set back; and it is the same when it was read from its page, or from one of format 2.
+// TestX9_WhatIsPackedIsSeenByNobody: a Set answers as one without anything packed, in whatever order its records end
+// and change, also where ids do not grow since the clock was set back; and it is the same when it was read from its
+// page, or from one of format 2.
 func TestX9_WhatIsPackedIsSeenByNobody(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s Set[*waitingv1.Wait]
@@ -78,7 +79,11 @@ func TestX9_WhatIsPackedIsSeenByNobody(t *testing.T) {
 		clock := 5000
 		for i := range rapid.SampledFrom([]int{5, 40, 700}).Draw(t, "records") {
 			clock += rapid.SampledFrom([]int{1, 1, 1, 1, 2, -90}).Draw(t, "ticks")
-			put(&waitingv1.Wait{WaitId: fmt.Sprintf("wt_%04d_%d", clock, i), Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, CreatedAt: timestamppb.New(time.Unix(int64(clock), 0))})
+			put(&waitingv1.Wait{
+				WaitId:    fmt.Sprintf("wt_%04d_%d", clock, i),
+				Status:    waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+				CreatedAt: timestamppb.New(time.Unix(int64(clock), 0)),
+			})
 			for range rapid.IntRange(0, 2).Draw(t, "changes") {
 				near := max(0, len(p.order)-rapid.SampledFrom([]int{4, 4, 4, 300}).Draw(t, "near"))
 				w := proto.CloneOf(p.byID[p.order[rapid.IntRange(near, len(p.order)-1).Draw(t, "which")]])
@@ -102,7 +107,10 @@ func TestX9_WhatIsPackedIsSeenByNobody(t *testing.T) {
 			size := rapid.IntRange(1, 60).Draw(t, "page size")
 			for _, ended := range []bool{false, true} {
 				keep := func(w *waitingv1.Wait) bool { return ended || lives(w) }
-				for after := range slices.Values([]string{"", rapid.SampledFrom(p.order).Draw(t, "after"), "wt_4990", "wt_~"}) {
+				for after := range slices.Values([]string{
+					"", rapid.SampledFrom(p.order).Draw(t, "after"), "wt_4990",
+					"wt_~",
+				}) {
 					require.Equal(t, p.list(after, size, keep), idsOf(s.List(after, size, ended, keep)), after)
 				}
 			}
@@ -136,7 +144,9 @@ func TestKinds(t *testing.T) {
 	require.Equal(t, "trg_05", triggers.Get("trg_05").GetTriggerId())
 	require.Equal(t, "tmr_05", timers.Get("tmr_05").GetTimerId())
 	all := timers.List("", 99, true, func(*waitingv1.Timer) bool { return true })
-	require.True(t, slices.IsSortedFunc(all, func(a, b *waitingv1.Timer) int { return cmp.Compare(a.GetTimerId(), b.GetTimerId()) }))
+	require.True(t, slices.IsSortedFunc(all, func(a, b *waitingv1.Timer) int {
+		return cmp.Compare(a.GetTimerId(), b.GetTimerId())
+	}))
 	require.Len(t, all, 40)
 	_, rest := triggers.Page()
 	require.Len(t, rest.GetGroups(), 4)

@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"strconv"
 
+	"google.golang.org/protobuf/proto"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/keyfile"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/sealed"
 	"quartet/services/waiting/signature"
-
-	"google.golang.org/protobuf/proto"
 )
 
 // Secrets derives secrets from names and one key of the installation, always the same ones. The
@@ -32,7 +32,9 @@ func Active(ring keyfile.Ring) Secrets { return Secrets{ring.Active()} }
 func Of(ring keyfile.Ring, t *waitingv1.Trigger) (Secrets, error) {
 	key, ok := ring.Find(t.GetInstallationKeyId())
 	if !ok {
-		return Secrets{}, fault.InstallationKeyRetired.New("the installation's key was retired from which the secrets of trigger "+t.GetTriggerId()+" follow; rotate the trigger, with a signing_secret if its caller gave one", "trigger_id", t.GetTriggerId())
+		return Secrets{}, fault.InstallationKeyRetired.New("the installation's key was retired from which the "+
+			"secrets of trigger "+t.GetTriggerId()+" follow; rotate the trigger, with a signing_secret if its caller "+
+			"gave one", "trigger_id", t.GetTriggerId())
 	}
 	return Secrets{key}, nil
 }
@@ -114,7 +116,9 @@ func (s Secrets) Seal(triggerID, secret string) ([]byte, error) {
 func (s Secrets) open(triggerID string, text []byte) (string, error) {
 	secret, err := sealed.Open(s.sealKey(), triggerID, text)
 	if err != nil {
-		return "", fault.Internal(fmt.Errorf("waiting: the secret of %s cannot be opened with the installation's key %s: %w", triggerID, s.key.ID, err))
+		return "",
+			fault.Internal(fmt.Errorf("waiting: the secret of %s cannot be opened with the installation's key %s: %w",
+				triggerID, s.key.ID, err))
 	}
 	return secret, nil
 }
@@ -150,7 +154,8 @@ func ValidSigning(scheme waitingv1.SignatureScheme, secret string) error {
 	case scheme == waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED:
 		return must("needs a signature_scheme: hub_sha256 or standard_webhooks")
 	case len(secret) < minSigningSecret || len(secret) > maxSigningSecret:
-		return must(fmt.Sprintf("has %d characters; it must have %d to %d", len(secret), minSigningSecret, maxSigningSecret))
+		return must(fmt.Sprintf("has %d characters; it must have %d to %d", len(secret), minSigningSecret,
+			maxSigningSecret))
 	}
 	for _, c := range []byte(secret) {
 		if c <= ' ' || c > '~' {

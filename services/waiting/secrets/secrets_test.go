@@ -30,7 +30,13 @@ func TestP3_SealedSecrets(t *testing.T) {
 		by Secrets
 		id string
 		in []byte
-	}{{theirs, "trg_1", sealed}, {mine, "trg_2", sealed}, {mine, "trg_1", sealed[:len(sealed)-1]}, {mine, "trg_1", sealed[:3]}, {mine, "trg_1", nil}} {
+	}{
+		{theirs, "trg_1", sealed},
+		{mine, "trg_2", sealed},
+		{mine, "trg_1", sealed[:len(sealed)-1]},
+		{mine, "trg_1", sealed[:3]},
+		{mine, "trg_1", nil},
+	} {
 		_, err := try.by.open(try.id, try.in)
 		require.Error(t, err)
 	}
@@ -39,7 +45,10 @@ func TestP3_SealedSecrets(t *testing.T) {
 // Triggers of before keys had ids are those of the key of the older file, whatever is active.
 func TestI20_TriggersWithoutAKeyID(t *testing.T) {
 	ring := keyfile.Of([]byte("the older key"))
-	old := &waitingv1.Trigger{TriggerId: "trg_1", SignatureScheme: waitingv1.SignatureScheme_SIGNATURE_SCHEME_HUB_SHA256}
+	old := &waitingv1.Trigger{
+		TriggerId:       "trg_1",
+		SignatureScheme: waitingv1.SignatureScheme_SIGNATURE_SCHEME_HUB_SHA256,
+	}
 	before, err := Of(ring, old)
 	require.NoError(t, err)
 	token, signing := before.Token(old), before.Signing(old)

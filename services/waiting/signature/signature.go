@@ -30,7 +30,9 @@ const (
 // Verify returns SIGNATURE_INVALID unless a delivery is signed as its trigger demands (SPEC
 // P3). It accepts everything for the unspecified scheme. Signatures are compared in constant
 // time.
-func Verify(scheme waitingv1.SignatureScheme, secret string, now time.Time, req *waitingv1.DeliverTriggerRequest) error {
+func Verify(scheme waitingv1.SignatureScheme, secret string, now time.Time,
+	req *waitingv1.DeliverTriggerRequest,
+) error {
 	switch scheme {
 	case waitingv1.SignatureScheme_SIGNATURE_SCHEME_HUB_SHA256:
 		return verifyHub(secret, req.GetHubSignature_256(), req.GetBody())
@@ -83,12 +85,14 @@ func verifyHub(secret, header string, body []byte) error {
 func verifyStandard(secret string, now time.Time, req *waitingv1.DeliverTriggerRequest) error {
 	name, stamp := req.GetWebhookId(), req.GetWebhookTimestamp()
 	if name == "" || stamp == "" || req.GetWebhookSignature() == "" {
-		return fault.SignatureInvalid.New("webhook-id, webhook-timestamp and webhook-signature are needed; this trigger takes signed deliveries only")
+		return fault.SignatureInvalid.New("webhook-id, webhook-timestamp and webhook-signature are needed; this " +
+			"trigger takes signed deliveries only")
 	}
 	seconds, err := strconv.ParseInt(stamp, 10, 64)
 	// Compared as seconds: a difference of times ends at 292 years.
 	if err != nil || seconds < now.Add(-StandardSkew).Unix() || seconds > now.Add(StandardSkew).Unix() {
-		return fault.SignatureInvalid.New("webhook-timestamp must be Unix seconds within 5 minutes of the server's clock")
+		return fault.SignatureInvalid.New(
+			"webhook-timestamp must be Unix seconds within 5 minutes of the server's clock")
 	}
 	key, err := StandardKey(secret)
 	if err != nil {
@@ -108,7 +112,8 @@ func verifyStandard(secret string, now time.Time, req *waitingv1.DeliverTriggerR
 			return nil
 		}
 	}
-	return fault.SignatureInvalid.New("webhook-signature has no v1 signature of this delivery; is the secret the right one?")
+	return fault.SignatureInvalid.New("webhook-signature has no v1 signature of this delivery; is the secret the " +
+		"right one?")
 }
 
 // StandardKey decodes a signing secret of the form of standardwebhooks.com.

@@ -6,11 +6,11 @@ import (
 	"strconv"
 	"time"
 
-	"quartet/pkg/fault"
-	"quartet/pkg/pbjson"
-
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/pbjson"
 )
 
 const (
@@ -29,7 +29,8 @@ func ValidSpan(field string, d *durationpb.Duration, least time.Duration) error 
 		return nil
 	}
 	if s, n := d.GetSeconds(), d.GetNanos(); n <= -1e9 || n >= 1e9 || s > 0 && n < 0 || s < 0 && n > 0 {
-		return fault.Invalid(field, d.String(), "must be a duration of "+least.String()+" to 100 years: seconds and nanoseconds of one sign, less than 1e9 of these")
+		return fault.Invalid(field, d.String(), "must be a duration of "+least.String()+
+			" to 100 years: seconds and nanoseconds of one sign, less than 1e9 of these")
 	}
 	if v := d.AsDuration(); v < least || v > horizon || d.GetSeconds() > int64(horizon/time.Second) {
 		text := v.String()
@@ -51,7 +52,8 @@ func ValidTime(after *durationpb.Duration, at *timestamppb.Timestamp, periodic b
 		return fault.InvalidArgument.New("after and at are both given; give one of them").
 			WithField("after", "only one of after and at").WithField("at", "only one of after and at")
 	case after == nil && at == nil && !periodic:
-		return fault.InvalidArgument.New("no time is given; give after (such as 300s) or at (such as 2026-01-31T17:00:00Z)").
+		return fault.InvalidArgument.New("no time is given; give after (such as 300s) or at (such as "+
+			"2026-01-31T17:00:00Z)").
 			WithField("after", "one of after and at is required").WithField("at", "one of after and at is required")
 	case at != nil && at.CheckValid() != nil:
 		return fault.Invalid("at", at.String(), "must be a time between the years 1 and 9999")
@@ -65,7 +67,8 @@ func Within(field string, now time.Time, at *timestamppb.Timestamp, past bool) e
 	switch t := at.AsTime(); {
 	case at == nil:
 	case past && t.Before(now.Add(-horizon)):
-		return fault.LimitExceeded.Newf("%s is %s; the first time of a repeating timer must be at most 100 years ago", field, t.Format(time.RFC3339)).
+		return fault.LimitExceeded.Newf("%s is %s; the first time of a repeating timer must be at most 100 years ago",
+			field, t.Format(time.RFC3339)).
 			With("field", field).With("value", t.Format(time.RFC3339)).WithField(field, "must be at most 100 years ago")
 	default:
 		return fault.Ahead(field, now, t)

@@ -24,8 +24,10 @@ func New(reg prometheus.Registerer) *Counts {
 	return &Counts{
 		created:   meter.Counter(reg, "quartet_work_items_created_total", "Work items created."),
 		completed: meter.Counter(reg, "quartet_work_items_completed_total", "Work items completed."),
-		changed:   meter.Counter(reg, "quartet_work_item_readiness_changes_total", "Changes of readiness, by the new readiness.", "to"),
-		took:      meter.Histogram(reg, "quartet_work_item_seconds", "Time from the creation of a work item to its completion.", meter.Work),
+		changed: meter.Counter(reg, "quartet_work_item_readiness_changes_total",
+			"Changes of readiness, by the new readiness.", "to"),
+		took: meter.Histogram(reg, "quartet_work_item_seconds", "Time from the creation of a work item to its "+
+			"completion.", meter.Work),
 	}
 }
 
@@ -43,7 +45,9 @@ func (m *Counts) Count(_ int, events []*journal.Event) {
 			m.created.WithLabelValues().Inc()
 		case *workv1.WorkItemCompleted:
 			m.completed.WithLabelValues().Inc()
-			m.took.WithLabelValues().Observe(max(p.GetWorkItem().GetCompletedAt().AsTime().Sub(p.GetWorkItem().GetCreatedAt().AsTime()), 0).Seconds())
+			m.took.WithLabelValues().
+				Observe(max(p.GetWorkItem().GetCompletedAt().AsTime().Sub(p.GetWorkItem().GetCreatedAt().AsTime()), 0).
+					Seconds())
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package derive has what follows from one record of a work item: whether it can be worked on, how it is shown, which of its reminders is next, and its
-// place in orders. It is pure.
+// Package derive has what follows from one record of a work item: whether it can be worked on, how it is shown, which
+// of its reminders is next, and its place in orders. It is pure.
 package derive
 
 import (
@@ -22,11 +22,26 @@ var waitPrecedence = []struct {
 	ready  workv1.Readiness
 	reason string
 }{
-	{waitingv1.WaitKind_WAIT_KIND_TASK, workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK, workv1.Readiness_READINESS_BLOCKED, "active_task_wait"},
-	{waitingv1.WaitKind_WAIT_KIND_OPERATOR, workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR, workv1.Readiness_READINESS_WAITING_FOR_OPERATOR, "active_operator_wait"},
-	{waitingv1.WaitKind_WAIT_KIND_TIMER, workv1.SchedulingState_SCHEDULING_STATE_WAITING_TIMER, workv1.Readiness_READINESS_BLOCKED, "active_timer_wait"},
-	{waitingv1.WaitKind_WAIT_KIND_EXTERNAL, workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, workv1.Readiness_READINESS_BLOCKED, "active_external_wait"},
-	{waitingv1.WaitKind_WAIT_KIND_SYSTEM, workv1.SchedulingState_SCHEDULING_STATE_WAITING_SYSTEM, workv1.Readiness_READINESS_BLOCKED, "active_system_wait"},
+	{
+		waitingv1.WaitKind_WAIT_KIND_TASK, workv1.SchedulingState_SCHEDULING_STATE_WAITING_TASK,
+		workv1.Readiness_READINESS_BLOCKED, "active_task_wait",
+	},
+	{
+		waitingv1.WaitKind_WAIT_KIND_OPERATOR, workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR,
+		workv1.Readiness_READINESS_WAITING_FOR_OPERATOR, "active_operator_wait",
+	},
+	{
+		waitingv1.WaitKind_WAIT_KIND_TIMER, workv1.SchedulingState_SCHEDULING_STATE_WAITING_TIMER,
+		workv1.Readiness_READINESS_BLOCKED, "active_timer_wait",
+	},
+	{
+		waitingv1.WaitKind_WAIT_KIND_EXTERNAL, workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL,
+		workv1.Readiness_READINESS_BLOCKED, "active_external_wait",
+	},
+	{
+		waitingv1.WaitKind_WAIT_KIND_SYSTEM, workv1.SchedulingState_SCHEDULING_STATE_WAITING_SYSTEM,
+		workv1.Readiness_READINESS_BLOCKED, "active_system_wait",
+	},
 }
 
 // ReadinessOf derives the readiness of an item (SPEC W8, X6); nothing else does. It checks
@@ -34,7 +49,10 @@ var waitPrecedence = []struct {
 // not block an item.
 func ReadinessOf(it *workv1.WorkItemRecord) Readiness {
 	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
-		return Readiness{workv1.SchedulingState_SCHEDULING_STATE_COMPLETED, workv1.Readiness_READINESS_COMPLETED, "completed"}
+		return Readiness{
+			workv1.SchedulingState_SCHEDULING_STATE_COMPLETED, workv1.Readiness_READINESS_COMPLETED,
+			"completed",
+		}
 	}
 	if len(it.GetWaits()) > 0 {
 		for _, p := range waitPrecedence {
@@ -46,10 +64,16 @@ func ReadinessOf(it *workv1.WorkItemRecord) Readiness {
 		}
 	}
 	if it.GetBlockedBy() != "" {
-		return Readiness{workv1.SchedulingState_SCHEDULING_STATE_BLOCKED, workv1.Readiness_READINESS_BLOCKED, "manual_blocker"}
+		return Readiness{
+			workv1.SchedulingState_SCHEDULING_STATE_BLOCKED, workv1.Readiness_READINESS_BLOCKED,
+			"manual_blocker",
+		}
 	}
 	if it.GetPlanStatus() == workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT {
-		return Readiness{workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR, workv1.Readiness_READINESS_WAITING_FOR_OPERATOR, "plan_needs_input"}
+		return Readiness{
+			workv1.SchedulingState_SCHEDULING_STATE_WAITING_OPERATOR,
+			workv1.Readiness_READINESS_WAITING_FOR_OPERATOR, "plan_needs_input",
+		}
 	}
 	return Readiness{workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE, workv1.Readiness_READINESS_RUNNABLE, "runnable"}
 }
@@ -107,8 +131,10 @@ func View(it *workv1.WorkItemRecord, current string) *workv1.WorkItem {
 		PlanStatus: it.PlanStatus, TodoList: it.TodoList, BlockedBy: it.BlockedBy, BlockedByWaitId: it.BlockedByWaitId,
 		ResultSummary: it.ResultSummary, ResultBriefId: it.ResultBriefId,
 		RecheckAt: it.RecheckAt, RecheckConsumedAt: it.RecheckConsumedAt, Waits: it.Waits, Revision: it.Revision,
-		CreatedAt: it.CreatedAt, UpdatedAt: it.UpdatedAt, CompletedAt: it.CompletedAt, CompletedInTurnId: it.CompletedInTurnId,
-		OwnRecheckAt: it.OwnRecheckAt, GivenRecheckAt: it.GivenRecheckAt, GivenRecheckConsumedAt: it.GivenRecheckConsumedAt, Resumed: it.Resumed,
+		CreatedAt: it.CreatedAt, UpdatedAt: it.UpdatedAt, CompletedAt: it.CompletedAt,
+		CompletedInTurnId: it.CompletedInTurnId,
+		OwnRecheckAt:      it.OwnRecheckAt, GivenRecheckAt: it.GivenRecheckAt,
+		GivenRecheckConsumedAt: it.GivenRecheckConsumedAt, Resumed: it.Resumed,
 	}
 	r := ReadinessOf(it)
 	v.SchedulingState, v.Readiness, v.ReasonCode = r.State, r.Ready, r.Reason
@@ -131,8 +157,10 @@ func Shallow(it *workv1.WorkItemRecord) *workv1.WorkItemRecord {
 		PlanStatus: it.PlanStatus, TodoList: it.TodoList, BlockedBy: it.BlockedBy, BlockedByWaitId: it.BlockedByWaitId,
 		ResultSummary: it.ResultSummary, ResultBriefId: it.ResultBriefId,
 		RecheckAt: it.RecheckAt, RecheckConsumedAt: it.RecheckConsumedAt, Waits: it.Waits, Revision: it.Revision,
-		CreatedAt: it.CreatedAt, UpdatedAt: it.UpdatedAt, CompletedAt: it.CompletedAt, CompletedInTurnId: it.CompletedInTurnId,
-		OwnRecheckAt: it.OwnRecheckAt, GivenRecheckAt: it.GivenRecheckAt, GivenRecheckConsumedAt: it.GivenRecheckConsumedAt, Resumed: it.Resumed,
+		CreatedAt: it.CreatedAt, UpdatedAt: it.UpdatedAt, CompletedAt: it.CompletedAt,
+		CompletedInTurnId: it.CompletedInTurnId,
+		OwnRecheckAt:      it.OwnRecheckAt, GivenRecheckAt: it.GivenRecheckAt,
+		GivenRecheckConsumedAt: it.GivenRecheckConsumedAt, Resumed: it.Resumed,
 	}
 }
 

@@ -32,9 +32,11 @@ func Edited(req *workv1.EditFileRequest, old []byte) (content []byte, count int3
 	n := bytes.Count(old, []byte(req.GetOldText()))
 	switch {
 	case n == 0:
-		return nil, 0, fault.TextNotFound.Newf("old_text does not occur in %q exactly as given; read the file again", req.GetPath()).With("path", req.GetPath())
+		return nil, 0, fault.TextNotFound.Newf("old_text does not occur in %q exactly as given; read the file again",
+			req.GetPath()).With("path", req.GetPath())
 	case n > 1 && !req.GetReplaceAll():
-		return nil, 0, fault.TextNotUnique.Newf("old_text occurs in %q %d times; give more of the text around it, or set replace_all", req.GetPath(), n).
+		return nil, 0, fault.TextNotUnique.Newf("old_text occurs in %q %d times; give more of the text around it, or "+
+			"set replace_all", req.GetPath(), n).
 			With("path", req.GetPath()).With("places", fmt.Sprint(n))
 	}
 	return bytes.ReplaceAll(old, []byte(req.GetOldText()), []byte(req.GetNewText())), int32(n), nil
@@ -45,7 +47,8 @@ func ValidHash(expected string) error {
 	if expected == "" || expected == Absent {
 		return nil
 	}
-	if raw, err := hex.DecodeString(expected); err != nil || len(raw) != sha256.Size || strings.ToLower(expected) != expected {
+	if raw, err := hex.DecodeString(expected); err != nil || len(raw) != sha256.Size ||
+		strings.ToLower(expected) != expected {
 		return fault.Invalid("expected_sha256", expected, `must be a SHA-256 in lower-case hex, "absent", or empty`)
 	}
 	return nil
@@ -74,7 +77,8 @@ func (h *Home) Change(p string, c Change, name string) (*workv1.HomeFileWritten,
 		return nil, err
 	}
 	if len(content) > MaxFileBytes {
-		return nil, fault.TooLarge.Newf("file %q would have %d bytes; at most %d are written through the API", p, len(content), MaxFileBytes).
+		return nil, fault.TooLarge.Newf("file %q would have %d bytes; at most %d are written through the API", p,
+			len(content), MaxFileBytes).
 			With("path", p).With("limit", fmt.Sprint(MaxFileBytes)).With("value", fmt.Sprint(len(content)))
 	}
 	sum := sha256.Sum256(content)
@@ -105,7 +109,9 @@ func precondition(p, expected, is string, missing bool) error {
 	case expected == "" || expected == Absent && missing || !missing && expected == is:
 		return nil
 	case missing:
-		return fault.HashMismatch.Newf("file %q does not exist, expected was %s", p, expected).With("path", p).With("sha256", Absent)
+		return fault.HashMismatch.Newf("file %q does not exist, expected was %s", p, expected).With("path", p).
+			With("sha256", Absent)
 	}
-	return fault.HashMismatch.Newf("file %q has sha256 %s, expected was %s; read it again", p, is, expected).With("path", p).With("sha256", is)
+	return fault.HashMismatch.Newf("file %q has sha256 %s, expected was %s; read it again", p, is, expected).
+		With("path", p).With("sha256", is)
 }

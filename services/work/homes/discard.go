@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// asideTerm is how long an empty plan file is kept aside before it is removed. A program that opened it before may still write to it.
+	// asideTerm is how long an empty plan file is kept aside before it is removed. A program that opened it before may
+	// still write to it.
 	asideTerm = time.Minute
 	// mostAside bounds how many are kept aside.
 	mostAside = 4096
@@ -32,7 +33,8 @@ func asideName(itemID string) string { return filepath.Join("work-items", staged
 func (p *Plans) Discard(namespace, agentID, itemID string) {
 	p.clear(time.Now().Add(-asideTerm))
 	name := planName(itemID)
-	if st, err := os.Lstat(filepath.Join(p.dir.path, namespace, agentID, name)); err != nil || !isEmptyFile(st) || !p.discards.Allow() {
+	if st, err := os.Lstat(filepath.Join(p.dir.path, namespace, agentID, name)); err != nil || !isEmptyFile(st) ||
+		!p.discards.Allow() {
 		return
 	}
 	h, err := p.dir.Open(namespace, agentID, false)
@@ -52,7 +54,8 @@ func (p *Plans) Discard(namespace, agentID, itemID string) {
 	p.aside = append(p.aside, aside{item{namespace, itemID}, agentID, time.Now()})
 }
 
-// clear removes the files that have been kept aside since a time or longer, and puts back those that are not empty any more.
+// clear removes the files that have been kept aside since a time or longer, and puts back those that are not empty any
+// more.
 func (p *Plans) clear(until time.Time) {
 	p.mu.Lock()
 	n := 0

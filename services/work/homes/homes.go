@@ -135,7 +135,8 @@ func (h *Home) ReadAll(p string) ([]byte, error) {
 	}
 	defer func() { _ = f.Close() }()
 	if st.Size() > MaxFileBytes {
-		return nil, fault.TooLarge.Newf("file %q has %d bytes; at most %d are edited through the API", p, st.Size(), MaxFileBytes).With("path", p)
+		return nil, fault.TooLarge.Newf("file %q has %d bytes; at most %d are edited through the API", p, st.Size(),
+			MaxFileBytes).With("path", p)
 	}
 	content, err := readAtMost(f, MaxFileBytes)
 	if err != nil {

@@ -91,7 +91,8 @@ func TestW2_WhatIsWrittenWhileAnEmptyPlanIsRemovedStays(t *testing.T) {
 	require.Empty(t, p.aside)
 }
 
-// A plan that was written while it was kept aside is there for who looks at its item, also after the process has ended, and when the process stops.
+// A plan that was written while it was kept aside is there for who looks at its item, also after the process has ended,
+// and when the process stops.
 func TestW2_APlanThatIsKeptAsideIsSeen(t *testing.T) {
 	d, h := open(t)
 	p := NewPlans(d)
@@ -117,7 +118,8 @@ func TestW2_APlanThatIsKeptAsideIsSeen(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// Somebody who opened the empty plan before it was removed may write to it afterwards: it comes back, unless there is another one by then.
+// Somebody who opened the empty plan before it was removed may write to it afterwards: it comes back, unless there is
+// another one by then.
 func TestW2_APlanThatWasOpenComesBack(t *testing.T) {
 	d, h := open(t)
 	p := NewPlans(d)
@@ -205,7 +207,8 @@ func TestA11_OnlyRegularFilesInsideTheHomeAreRead(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(h.path, "dir"), 0o700))
 	for p, want := range map[string]fault.Reason{
 		"relative": fault.PathOutsideHome, "absolute": fault.PathOutsideHome, "folder/secret": fault.PathOutsideHome,
-		"loop": fault.NotAFile, "pipe": fault.NotAFile, "dir": fault.NotAFile, "dir/none": fault.NotFound, "none": fault.NotFound,
+		"loop": fault.NotAFile, "pipe": fault.NotAFile, "dir": fault.NotAFile, "dir/none": fault.NotFound,
+		"none": fault.NotFound,
 	} {
 		_, _, err := h.File(p)
 		require.ErrorIs(t, err, want, p)
@@ -217,14 +220,20 @@ func TestA11_OnlyRegularFilesInsideTheHomeAreRead(t *testing.T) {
 }
 
 func TestA11_PathsAreValidated(t *testing.T) {
-	for p, want := range map[string]string{"a": "a", "./a//b/": "a/b", ".": ".", strings.Repeat("n", 255): strings.Repeat("n", 255), strings.Repeat("a/", 511) + "bc": strings.Repeat("a/", 511) + "bc"} {
+	for p, want := range map[string]string{
+		"a": "a", "./a//b/": "a/b", ".": ".",
+		strings.Repeat("n", 255): strings.Repeat("n", 255), strings.Repeat("a/", 511) + "bc": strings.Repeat("a/",
+			511) + "bc",
+	} {
 		got, err := Path("path", p)
 		require.NoError(t, err, p)
 		require.Equal(t, want, got)
 	}
 	for p, want := range map[string]fault.Reason{
-		"": fault.InvalidArgument, "/etc/passwd": fault.PathOutsideHome, "..": fault.PathOutsideHome, "a/../../b": fault.PathOutsideHome,
-		strings.Repeat("n", 256): fault.InvalidArgument, ".quartet-x": fault.InvalidArgument, "a/.quartet-x/b": fault.InvalidArgument,
+		"": fault.InvalidArgument, "/etc/passwd": fault.PathOutsideHome, "..": fault.PathOutsideHome,
+		"a/../../b":              fault.PathOutsideHome,
+		strings.Repeat("n", 256): fault.InvalidArgument, ".quartet-x": fault.InvalidArgument,
+		"a/.quartet-x/b":                fault.InvalidArgument,
 		strings.Repeat("a/", 512) + "b": fault.LimitExceeded, "a\x00b": fault.InvalidArgument,
 	} {
 		_, err := Path("path", p)
@@ -353,7 +362,10 @@ func TestW3_TextIsKnownAcrossReads(t *testing.T) {
 		if rapid.Bool().Draw(t, "text") {
 			body = []byte(rapid.StringOf(rapid.RuneFrom([]rune("aé世🙂\x00"))).Draw(t, "runes"))
 		} else {
-			body = rapid.SliceOf(rapid.SampledFrom([]byte{'a', 0xc3, 0xa9, 0xe4, 0xb8, 0x96, 0xf0, 0x9f, 0x99, 0x82, 0xff, 0})).Draw(t, "bytes")
+			body = rapid.SliceOf(rapid.SampledFrom([]byte{
+				'a', 0xc3, 0xa9, 0xe4, 0xb8, 0x96, 0xf0, 0x9f, 0x99, 0x82,
+				0xff, 0,
+			})).Draw(t, "bytes")
 		}
 		sum := textSum{sum: sha256.New()}
 		for rest := body; len(rest) > 0; {
@@ -396,7 +408,9 @@ func TestA11_ASearchThatOnlyVisitsSaysWhereItEnded(t *testing.T) {
 	_, h := open(t)
 	info, err := h.Write("a.log", []byte("needle\n"), 0o600, "1")
 	require.NoError(t, err)
-	s := &Search{Pattern: regexp.MustCompile("needle"), Glob: "*.md", Most: 10, Now: func() time.Time { return time.Unix(0, 0) }}
+	s := &Search{Pattern: regexp.MustCompile("needle"), Glob: "*.md", Most: 10, Now: func() time.Time {
+		return time.Unix(0, 0)
+	}}
 	for i := range searchFiles {
 		require.NoError(t, s.Visit(t.Context(), Entry{Path: fmt.Sprintf("%d.log", i), Info: info}))
 	}

@@ -30,7 +30,8 @@ func Path(field, p string) (string, error) {
 		case len(part) > maxPartBytes:
 			return "", fault.Invalid(field, p, "must have names of at most 255 bytes")
 		case strings.HasPrefix(part, stagedPrefix):
-			return "", fault.Invalid(field, p, "must not have a name that begins with "+stagedPrefix+", which are files being written")
+			return "", fault.Invalid(field, p, "must not have a name that begins with "+stagedPrefix+
+				", which are files being written")
 		}
 	}
 	return path.Clean(p), nil
@@ -38,6 +39,7 @@ func Path(field, p string) (string, error) {
 
 // outside returns PATH_OUTSIDE_HOME for a path p, which the request has in field.
 func outside(field, p string) error {
-	return fault.PathOutsideHome.Newf("%s %q leads out of the agent's home; give a path relative to it, without ..", field, p).
+	return fault.PathOutsideHome.Newf("%s %q leads out of the agent's home; give a path relative to it, without ..",
+		field, p).
 		With("path", p).WithField(field, "must stay in the agent's home")
 }

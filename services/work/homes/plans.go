@@ -49,7 +49,10 @@ type described struct {
 
 // NewPlans returns the plans below dir.
 func NewPlans(dir *Dir) *Plans {
-	return &Plans{dir: dir, cache: map[item]described{}, eager: rate.NewLimiter(eagerPerSecond, eagerBurst), discards: rate.NewLimiter(eagerPerSecond, eagerBurst)}
+	return &Plans{
+		dir: dir, cache: map[item]described{}, eager: rate.NewLimiter(eagerPerSecond, eagerBurst),
+		discards: rate.NewLimiter(eagerPerSecond, eagerBurst),
+	}
 }
 
 // describes reports whether reading st again would find the same content. A file that
@@ -57,7 +60,8 @@ func NewPlans(dir *Dir) *Plans {
 // time; one that was written in place and given its old time back, as some synchronisation
 // tools do, has another time of change.
 func (d described) describes(st fs.FileInfo) bool {
-	return d.file != nil && d.file.Size() == st.Size() && d.file.ModTime().Equal(st.ModTime()) && changedAt(d.file).Equal(changedAt(st)) && os.SameFile(d.file, st)
+	return d.file != nil && d.file.Size() == st.Size() && d.file.ModTime().Equal(st.ModTime()) &&
+		changedAt(d.file).Equal(changedAt(st)) && os.SameFile(d.file, st)
 }
 
 // unambiguous reports whether a file has not been written for longer than the clock's
@@ -153,7 +157,8 @@ func (p *Plans) Attach(namespace string, it *workv1.WorkItem, e Effort) {
 	}
 	const sep = string(filepath.Separator)
 	// Every part is a validated name or id; see planName.
-	path := p.dir.path + sep + namespace + sep + it.GetAgentId() + sep + "work-items" + sep + it.GetWorkItemId() + sep + "plan.md"
+	path := p.dir.path + sep + namespace + sep + it.GetAgentId() + sep + "work-items" + sep + it.GetWorkItemId() + sep +
+		"plan.md"
 	if e != EagerNew {
 		if a := p.unchanged(k, it, path, e); a != nil {
 			it.PlanArtifact = a
@@ -161,7 +166,8 @@ func (p *Plans) Attach(namespace string, it *workv1.WorkItem, e Effort) {
 		}
 	}
 	name := planName(it.GetWorkItemId())
-	create := it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN && (e == Ensured || e >= Eager && p.eager.Allow())
+	create := it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN &&
+		(e == Ensured || e >= Eager && p.eager.Allow())
 	if e == EagerNew && !create {
 		it.PlanArtifact = problem(path, 0, "missing")
 		return
@@ -191,7 +197,8 @@ func (p *Plans) unchanged(k item, it *workv1.WorkItem, path string, e Effort) *w
 	switch {
 	case ok && err == nil && d.describes(st):
 		return d.artifact
-	case errors.Is(err, fs.ErrNotExist) && it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED && p.restore(k.namespace, it.GetAgentId(), k.id):
+	case errors.Is(err, fs.ErrNotExist) && it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED &&
+		p.restore(k.namespace, it.GetAgentId(), k.id):
 		return nil
 	case errors.Is(err, fs.ErrNotExist) && e <= LastSeen:
 		a := problem(path, 0, "missing")

@@ -18,8 +18,8 @@ import (
 	"quartet/pkg/pbjson"
 )
 
-// chunk is how many events are read at once. A page may be full by its bytes before it has all its entries, and the others
-// need not be read.
+// chunk is how many events are read at once. A page may be full by its bytes before it has all its entries, and the
+// others need not be read.
 const chunk = 20
 
 // Past is the history of one item.
@@ -153,10 +153,13 @@ func recordIn(ev *journal.Event, itemID string) *workv1.WorkItemRecord {
 // mutation returns the entry of an event in the history of an item, and the item's record after
 // the event, which is before if the event moved the focus. before is the record before the event,
 // nil for the item's first.
-func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (entry *workv1.WorkItemMutation, after *workv1.WorkItemRecord, err error) {
+func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (entry *workv1.WorkItemMutation,
+	after *workv1.WorkItemRecord, err error,
+) {
 	m := &workv1.WorkItemMutation{
 		EventId: ev.ID, EventType: ev.Type, At: timestamppb.New(ev.CreatedAt),
-		Principal: ev.Principal, Role: ev.Role, ActorKeyId: ev.ActorKeyID, ActorAgentId: ev.ActorAgentID, RunId: ev.ActorRunID, TurnId: id.TurnOf(ev.ActorRunID),
+		Principal: ev.Principal, Role: ev.Role, ActorKeyId: ev.ActorKeyID, ActorAgentId: ev.ActorAgentID,
+		RunId: ev.ActorRunID, TurnId: id.TurnOf(ev.ActorRunID),
 	}
 	if ev.RequestHash != "" {
 		m.RequestId = ev.RequestID // without a hash, the journal made the request id, and no caller knows it
@@ -183,7 +186,10 @@ func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (
 
 // focusChange returns the change of is_current to focused.
 func focusChange(focused bool) []*workv1.FieldChange {
-	return []*workv1.FieldChange{{Field: "is_current", From: structpb.NewBoolValue(!focused), To: structpb.NewBoolValue(focused)}}
+	return []*workv1.FieldChange{{
+		Field: "is_current", From: structpb.NewBoolValue(!focused),
+		To: structpb.NewBoolValue(focused),
+	}}
 }
 
 // Uncompared are the fields that name the item, that change with every mutation, or, as resumed,

@@ -22,11 +22,13 @@ func Valid(todos []*workv1.TodoItem) error {
 			return err
 		}
 		switch t.GetState() {
-		case workv1.TodoState_TODO_STATE_PENDING, workv1.TodoState_TODO_STATE_IN_PROGRESS, workv1.TodoState_TODO_STATE_COMPLETED:
+		case workv1.TodoState_TODO_STATE_PENDING, workv1.TodoState_TODO_STATE_IN_PROGRESS,
+			workv1.TodoState_TODO_STATE_COMPLETED:
 		case workv1.TodoState_TODO_STATE_UNSPECIFIED:
 			fallthrough
 		default:
-			return fault.Invalid(fmt.Sprintf("todo_list[%d].state", i), t.GetState().String(), "must be pending, in_progress or completed")
+			return fault.Invalid(fmt.Sprintf("todo_list[%d].state", i), t.GetState().String(),
+				"must be pending, in_progress or completed")
 		}
 	}
 	return nil

@@ -26,7 +26,10 @@ type Journal struct {
 
 // NewJournal returns the journal in an empty log.
 func NewJournal(live archive.Live, store archive.Store, partition string) *Journal {
-	j := &Journal{Log: archive.NewLog(live, store, partition), Partition: partition, noise: rand.NewChaCha8([32]byte([]byte(fmt.Sprintf("%32s", partition))))}
+	j := &Journal{
+		Log: archive.NewLog(live, store, partition), Partition: partition,
+		noise: rand.NewChaCha8([32]byte([]byte(fmt.Sprintf("%32s", partition)))),
+	}
 	n := 0
 	j.writer = &framelog.Writer{
 		Log: live, Partition: partition, Timeout: 10 * time.Second, Logger: zap.NewNop(), Secret: [32]byte{9},
@@ -41,7 +44,11 @@ func (j *Journal) Write(t *testing.T, frames, bytes int) {
 	for range frames {
 		noise := make([]byte, bytes/2)
 		_, _ = j.noise.Read(noise) // it never fails
-		f := framelog.Frame{ID: j.writer.NewID(""), Generation: 3, Body: fmt.Appendf(nil, `{"wal_seq":%d,"event_type":"test","n":"%s"}`+"\n", j.End.WalSeq+1, hex.EncodeToString(noise))}
+		f := framelog.Frame{
+			ID: j.writer.NewID(""), Generation: 3,
+			Body: fmt.Appendf(nil, `{"wal_seq":%d,"event_type":"test","n":"%s"}`+"\n", j.End.WalSeq+1,
+				hex.EncodeToString(noise)),
+		}
 		c := framelog.NewContent(j.writer.Salt(f.ID))
 		c.Add(f.Body)
 		r := j.writer.Write(t.Context(), j.End, f, c)

@@ -29,7 +29,8 @@ const (
 // keptCatalogs is how many catalogs are kept. Only the newest one counts; the one before is for people.
 const keptCatalogs = 2
 
-// Store keeps the archive of one partition. One process at a time may write to a directory, and store one segment at a time.
+// Store keeps the archive of one partition. One process at a time may write to a directory, and store one segment at a
+// time.
 type Store struct{ dir string }
 
 var _ archive.Store = (*Store)(nil)

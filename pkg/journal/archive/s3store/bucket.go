@@ -1,5 +1,5 @@
-// Package s3store is archive.Store in a bucket of Amazon S3, or of a server that speaks its protocol: an object for each segment, and one for
-// each of the last catalogs.
+// Package s3store is archive.Store in a bucket of Amazon S3, or of a server that speaks its protocol: an object for
+// each segment, and one for each of the last catalogs.
 //
 // Owns: the names of the objects, their checksums, how long a request may take, and which installation has a prefix.
 // Never does: create a bucket, or remove anything that a catalog names.
@@ -75,10 +75,12 @@ func Open(cfg Config) (*Bucket, error) {
 		return nil, err
 	}
 	transport := &http.Transport{
-		Proxy:       http.ProxyFromEnvironment,
-		DialContext: (&net.Dialer{Timeout: dialTerm, KeepAlive: 30 * time.Second}).DialContext, TLSHandshakeTimeout: dialTerm, ResponseHeaderTimeout: answerTerm,
-		MaxIdleConns: 16, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, ExpectContinueTimeout: time.Second, DisableCompression: true,
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: dialTerm, KeepAlive: 30 * time.Second}).DialContext,
+		TLSHandshakeTimeout: dialTerm, ResponseHeaderTimeout: answerTerm,
+		MaxIdleConns: 16, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, ExpectContinueTimeout: time.Second,
+		DisableCompression: true,
+		TLSClientConfig:    &tls.Config{MinVersion: tls.VersionTLS12},
 	}
 	if cfg.CAFile != "" {
 		pem, err := os.ReadFile(cfg.CAFile)
@@ -91,7 +93,8 @@ func Open(cfg Config) (*Bucket, error) {
 		}
 	}
 	core, err := minio.NewCore(cfg.Location.host(), &minio.Options{
-		Creds: creds, Secure: !cfg.Location.Plain, Transport: transport, Region: cfg.Location.Region, MaxRetries: attempts,
+		Creds: creds, Secure: !cfg.Location.Plain, Transport: transport, Region: cfg.Location.Region,
+		MaxRetries: attempts,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("archive: %w", err)
@@ -141,7 +144,8 @@ func (b *Bucket) own(ctx context.Context) error {
 			shared := slices.ContainsFunc(ids, func(id string) bool { return slices.Contains(there, id) })
 			added := slices.ContainsFunc(ids, func(id string) bool { return !slices.Contains(there, id) })
 			if !shared {
-				return fmt.Errorf("bucket %s: %w: the object %s names none of the keys of this one; give each installation a prefix of its own", b.location, ErrForeign, key)
+				return fmt.Errorf("bucket %s: %w: the object %s names none of the keys of this one; give each "+
+					"installation a prefix of its own", b.location, ErrForeign, key)
 			}
 			if added { // keys were changed
 				err = b.put(ctx, key, []byte(strings.Join(ids, "\n")+"\n"), false)
@@ -196,7 +200,9 @@ func (b *Bucket) Check(ctx context.Context) error {
 	}()
 	switch err := b.put(ctx, key, []byte("other"), true); {
 	case err == nil:
-		return fmt.Errorf("bucket %s: the server wrote an object that was to be created only if there is none (If-None-Match); two processes could lose what each other archived, so choose a server that has conditional writes", b.location)
+		return fmt.Errorf("bucket %s: the server wrote an object that was to be created only if there is none "+
+			"(If-None-Match); two processes could lose what each other archived, so choose a server that has "+
+			"conditional writes", b.location)
 	case !exists(err):
 		return b.failed("write what exists already", err)
 	}
@@ -229,7 +235,8 @@ func (b *Bucket) put(ctx context.Context, key string, content []byte, once bool)
 	if once {
 		opts.SetMatchETagExcept("*")
 	}
-	_, err := b.client.PutObject(ctx, b.location.Bucket, key, bytes.NewReader(content), int64(len(content)), "", hex.EncodeToString(sum[:]), opts)
+	_, err := b.client.PutObject(ctx, b.location.Bucket, key, bytes.NewReader(content), int64(len(content)), "",
+		hex.EncodeToString(sum[:]), opts)
 	return err
 }
 
@@ -251,8 +258,8 @@ func (b *Bucket) whole(ctx context.Context, key string) ([]byte, error) {
 	return content, err
 }
 
-// part returns n bytes of an object from at on, n > 0, and the size of the object. If at < 0, these are the last n bytes. It returns fewer
-// bytes if there are no more.
+// part returns n bytes of an object from at on, n > 0, and the size of the object. If at < 0, these are the last n
+// bytes. It returns fewer bytes if there are no more.
 func (b *Bucket) part(ctx context.Context, key string, at, n int64) (content []byte, size int64, err error) {
 	var opts minio.GetObjectOptions
 	if at < 0 {
@@ -269,7 +276,8 @@ func (b *Bucket) part(ctx context.Context, key string, at, n int64) (content []b
 	}
 	var from, to int64
 	got := header.Get("Content-Range")
-	if _, err := fmt.Sscanf(got, "bytes %d-%d/%d", &from, &to, &size); err != nil || to-from+1 != int64(len(content)) || at >= 0 && from != at || at < 0 && to != size-1 {
+	if _, err := fmt.Sscanf(got, "bytes %d-%d/%d", &from, &to, &size); err != nil || to-from+1 != int64(len(content)) ||
+		at >= 0 && from != at || at < 0 && to != size-1 {
 		return nil, 0, fmt.Errorf("%w: of %d bytes at %d it returned %d, %q", errRange, n, at, len(content), got)
 	}
 	return content, size, nil
@@ -279,7 +287,9 @@ func (b *Bucket) part(ctx context.Context, key string, at, n int64) (content []b
 var errRange = errors.New("the server does not answer requests for a part of an object as it must")
 
 // get returns what the server answers to a request for an object or a part of one, of at most limit bytes.
-func (b *Bucket) get(ctx context.Context, key string, opts minio.GetObjectOptions, limit int64) ([]byte, http.Header, error) {
+func (b *Bucket) get(ctx context.Context, key string, opts minio.GetObjectOptions, limit int64) ([]byte, http.Header,
+	error,
+) {
 	body, _, header, err := b.client.GetObject(ctx, b.location.Bucket, key, opts)
 	if err != nil {
 		return nil, nil, err

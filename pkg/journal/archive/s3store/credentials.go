@@ -22,12 +22,13 @@ const maxCredentials = 16 << 10
 // metadataTerm bounds a request to the metadata service of a cloud, which on other machines does not answer.
 const metadataTerm = 5 * time.Second
 
-// open returns the credentials in a file, which is read again when it changes; without a file those of the environment (AWS_ACCESS_KEY_ID and
-// AWS_SECRET_ACCESS_KEY), of the file ~/.aws/credentials, or of the machine's or the pod's role.
+// open returns the credentials in a file, which is read again when it changes; without a file those of the environment
+// (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), of the file ~/.aws/credentials, or of the machine's or the pod's role.
 func open(file string) (*credentials.Credentials, error) {
 	if file == "" {
 		return credentials.NewChainCredentials([]credentials.Provider{
-			&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{Client: &http.Client{Timeout: metadataTerm}},
+			&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},
+			&credentials.IAM{Client: &http.Client{Timeout: metadataTerm}},
 		}), nil
 	}
 	p := &fileProvider{path: file}
@@ -103,7 +104,8 @@ func readCredentials(path string) (v credentials.Value, err error) {
 	}
 	// A volume of Kubernetes gives a file to the group of the process, which is for it alone.
 	if mode := info.Mode(); mode.IsRegular() && mode.Perm()&0o037 != 0 && runtime.GOOS != "windows" {
-		return v, fmt.Errorf("%s has mode %04o, so other users may read or change it; it must be 0600, or 0440 where a group of its own reads it: chmod 600 %[1]s", path, mode.Perm())
+		return v, fmt.Errorf("%s has mode %04o, so other users may read or change it; it must be 0600, or 0440 where "+
+			"a group of its own reads it: chmod 600 %[1]s", path, mode.Perm())
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, maxCredentials+1))
 	if err != nil {
@@ -120,7 +122,8 @@ func readCredentials(path string) (v credentials.Value, err error) {
 		}
 		if line[0] == '[' {
 			if sections++; sections > 1 {
-				return v, fmt.Errorf("%s has more than one section; it must have the credentials for the archive alone", path)
+				return v, fmt.Errorf("%s has more than one section; it must have the credentials for the archive alone",
+					path)
 			}
 			continue
 		}

@@ -15,15 +15,16 @@ import (
 	"quartet/pkg/journal/archive"
 )
 
-// partBytes is the size of all parts of an upload but the last one. Servers demand at least 5 MiB, and some that all have the same.
+// partBytes is the size of all parts of an upload but the last one. Servers demand at least 5 MiB, and some that all
+// have the same.
 const partBytes = 8 << 20
 
 // abandoned is the age at which an upload that was not completed is removed, since its process must have ended. No
 // listing of objects shows the room that it takes.
 const abandoned = 24 * time.Hour
 
-// draft is a segment that is being stored. A small one is kept until it is complete; of others the parts are uploaded, and become an
-// object when all are there.
+// draft is a segment that is being stored. A small one is kept until it is complete; of others the parts are uploaded,
+// and become an object when all are there.
 type draft struct {
 	store     *Store
 	name, key string
@@ -48,8 +49,8 @@ func (s *Store) Begin(ctx context.Context, segment uint64) (archive.Draft, error
 	return &draft{store: s, name: name, key: s.dir + "/" + name}, nil
 }
 
-// removeAbandoned removes uploads that are abandoned. They take room only, so it is no error if that fails: some servers keep uploads for a few
-// days at most, and have no list of them.
+// removeAbandoned removes uploads that are abandoned. They take room only, so it is no error if that fails: some
+// servers keep uploads for a few days at most, and have no list of them.
 func (s *Store) removeAbandoned(ctx context.Context) {
 	b := s.bucket
 	all, err := b.client.ListMultipartUploads(ctx, b.location.Bucket, s.dir+"/"+segmentPrefix, "", "", "", 1000)
@@ -83,7 +84,9 @@ func (d *draft) part(ctx context.Context, content []byte) error {
 	defer cancel()
 	b := d.store.bucket
 	if d.upload == "" {
-		id, err := b.client.NewMultipartUpload(ctx, b.location.Bucket, d.key, minio.PutObjectOptions{UserMetadata: map[string]string{checksumAlgorithm: "SHA256"}})
+		id, err := b.client.NewMultipartUpload(ctx, b.location.Bucket, d.key, minio.PutObjectOptions{
+			UserMetadata: map[string]string{checksumAlgorithm: "SHA256"},
+		})
 		if err != nil {
 			return b.failed("begin to write "+d.key, err)
 		}
@@ -92,11 +95,15 @@ func (d *draft) part(ctx context.Context, content []byte) error {
 	sum := sha256.Sum256(content)
 	header := http.Header{}
 	header.Set(checksumHeader, checksum(content))
-	p, err := b.client.PutObjectPart(ctx, b.location.Bucket, d.key, d.upload, len(d.parts)+1, bytes.NewReader(content), int64(len(content)), minio.PutObjectPartOptions{Sha256Hex: hex.EncodeToString(sum[:]), CustomHeader: header})
+	p, err := b.client.PutObjectPart(ctx, b.location.Bucket, d.key, d.upload, len(d.parts)+1, bytes.NewReader(content),
+		int64(len(content)), minio.PutObjectPartOptions{Sha256Hex: hex.EncodeToString(sum[:]), CustomHeader: header})
 	if err != nil {
 		return b.failed("write "+d.key, err)
 	}
-	d.parts = append(d.parts, minio.CompletePart{PartNumber: p.PartNumber, ETag: p.ETag, ChecksumSHA256: checksum(content)})
+	d.parts = append(d.parts, minio.CompletePart{
+		PartNumber: p.PartNumber, ETag: p.ETag,
+		ChecksumSHA256: checksum(content),
+	})
 	return nil
 }
 
@@ -115,7 +122,8 @@ func (d *draft) Commit(ctx context.Context) (string, error) {
 	if d.upload == "" {
 		err = b.put(ctx, d.key, d.buffer, false)
 	} else {
-		_, err = b.client.CompleteMultipartUpload(ctx, b.location.Bucket, d.key, d.upload, d.parts, minio.PutObjectOptions{})
+		_, err = b.client.CompleteMultipartUpload(ctx, b.location.Bucket, d.key, d.upload, d.parts,
+			minio.PutObjectOptions{})
 	}
 	if err != nil {
 		return "", b.failed("write "+d.key, err)
@@ -132,5 +140,6 @@ func (d *draft) Close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTerm)
 	defer cancel()
-	_ = d.store.bucket.client.AbortMultipartUpload(ctx, d.store.bucket.location.Bucket, d.key, d.upload) // see removeAbandoned
+	// see removeAbandoned
+	_ = d.store.bucket.client.AbortMultipartUpload(ctx, d.store.bucket.location.Bucket, d.key, d.upload)
 }

@@ -48,7 +48,8 @@ func (b *Bucket) remedy(err error) string {
 	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "XAdminUserNotFound", "ExpiredToken", "InvalidToken":
 		return "correct the access key and its secret " + b.credentials()
 	case minio.AccessDenied:
-		return "let the credentials " + b.credentials() + " list the bucket, and get, put and delete objects below the prefix"
+		return "let the credentials " + b.credentials() + " list the bucket, and get, put and delete objects below " +
+			"the prefix"
 	case "AuthorizationHeaderMalformed", "PermanentRedirect", "IncorrectEndpoint", minio.InvalidRegion:
 		return "correct the region and the endpoint in the setting archive"
 	case "RequestTimeTooSkewed":
@@ -57,15 +58,18 @@ func (b *Bucket) remedy(err error) string {
 		return "the server needs multipart uploads and conditional writes (If-None-Match)"
 	}
 	var network net.Error
-	switch unknown, invalid, host := (x509.UnknownAuthorityError{}), (x509.CertificateInvalidError{}), (x509.HostnameError{}); {
+	switch unknown, invalid, host := (x509.UnknownAuthorityError{}), (x509.CertificateInvalidError{}),
+		(x509.HostnameError{}); {
 	case errors.As(err, &unknown):
 		return "give the certificate of the server's authority in archive-ca-file"
 	case errors.As(err, &invalid), errors.As(err, &host):
 		return "give the server a certificate that is valid for the endpoint in the setting archive"
 	case errors.Is(err, errCredentials):
 		return "correct the file of archive-credentials-file"
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network), answer.StatusCode >= http.StatusInternalServerError:
-		return "see whether " + b.location.host() + " works and can be reached: what is not archived stays in the journal, and is tried again"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network),
+		answer.StatusCode >= http.StatusInternalServerError:
+		return "see whether " + b.location.host() + " works and can be reached: what is not archived stays in the " +
+			"journal, and is tried again"
 	}
 	return ""
 }
@@ -75,7 +79,8 @@ func (b *Bucket) credentials() string {
 	if b.cfg.CredentialsFile != "" {
 		return "in " + b.cfg.CredentialsFile + " (archive-credentials-file)"
 	}
-	return "in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or of the role of this machine, or name a file in archive-credentials-file"
+	return "in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or of the role of this machine, or name a file in " +
+		"archive-credentials-file"
 }
 
 // missing reports whether the server answered that there is no such object.
@@ -84,7 +89,8 @@ func missing(err error) bool {
 	return answer.Code == minio.NoSuchKey || answer.Code == "NoSuchVersion"
 }
 
-// exists reports whether a conditional write was refused because of what is there, or of another write at the same time.
+// exists reports whether a conditional write was refused because of what is there, or of another write at the same
+// time.
 func exists(err error) bool {
 	status := minio.ToErrorResponse(err).StatusCode
 	return status == http.StatusPreconditionFailed || status == http.StatusConflict

@@ -18,7 +18,10 @@ func transport(b *Bucket, wrap func(http.RoundTripper) http.RoundTripper) {
 		panic(err)
 	}
 	plain := http.DefaultTransport.(*http.Transport).Clone()
-	core, err := minio.NewCore(b.location.host(), &minio.Options{Creds: creds, Secure: !b.location.Plain, Region: b.location.Region, MaxRetries: attempts, Transport: wrap(plain)})
+	core, err := minio.NewCore(b.location.host(), &minio.Options{
+		Creds: creds, Secure: !b.location.Plain,
+		Region: b.location.Region, MaxRetries: attempts, Transport: wrap(plain),
+	})
 	if err != nil {
 		panic(err)
 	}
@@ -66,7 +69,8 @@ func (l *answerLost) install() {
 	transport(l.Bucket, func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(req)
-			if err == nil && req.Method == http.MethodPut && strings.HasSuffix(req.URL.Path, l.key) && l.n.CompareAndSwap(0, 1) {
+			if err == nil && req.Method == http.MethodPut && strings.HasSuffix(req.URL.Path, l.key) &&
+				l.n.CompareAndSwap(0, 1) {
 				_ = resp.Body.Close()
 				return nil, io.ErrUnexpectedEOF
 			}

@@ -29,25 +29,31 @@ type Location struct {
 // defaultRegion is what most servers that have no regions call theirs.
 const defaultRegion = "us-east-1"
 
-// Parse reads a URL such as Example. Without an endpoint it is a bucket of Amazon S3, whose region must be given. An endpoint without a
-// scheme is spoken to with TLS.
+// Parse reads a URL such as Example. Without an endpoint it is a bucket of Amazon S3, whose region must be given. An
+// endpoint without a scheme is spoken to with TLS.
 func Parse(text string) (l Location, err error) {
 	u, err := url.Parse(text)
 	if err != nil {
-		return l, fmt.Errorf("%w; it must be as %s", errors.Unwrap(err), Example) // without the text, which may have a secret where none belongs
+		// without the text, which may have a secret where none belongs
+		return l, fmt.Errorf("%w; it must be as %s", errors.Unwrap(err), Example)
 	}
 	if u.Scheme != "s3" || u.Host == "" || u.Opaque != "" {
 		return l, errors.New("it must be as " + Example)
 	}
 	if u.User != nil || u.Fragment != "" {
-		return l, errors.New("it must be as " + Example + "; credentials are in a file of their own, or in the environment")
+		return l, errors.New("it must be as " + Example + "; credentials are in a file of their own, or in the " +
+			"environment")
 	}
 	if l.Bucket = u.Host; s3utils.CheckValidBucketNameStrict(l.Bucket) != nil || strings.Contains(l.Bucket, ":") {
 		return l, fmt.Errorf("%q is no name of a bucket; it must be as %s", l.Bucket, Example)
 	}
 	l.Prefix = strings.Trim(u.Path, "/")
-	if slices.ContainsFunc(strings.Split(l.Prefix, "/"), func(part string) bool { return part == "." || part == ".." || part == "" }) && l.Prefix != "" || len(l.Prefix) > 512 {
-		return l, fmt.Errorf("the prefix %q has an empty part, or one that is . or .., or is longer than 512 bytes", l.Prefix)
+	if slices.ContainsFunc(strings.Split(l.Prefix, "/"), func(part string) bool {
+		return part == "." || part == ".." ||
+			part == ""
+	}) && l.Prefix != "" || len(l.Prefix) > 512 {
+		return l, fmt.Errorf("the prefix %q has an empty part, or one that is . or .., or is longer than 512 bytes",
+			l.Prefix)
 	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -70,7 +76,8 @@ func Parse(text string) (l Location, err error) {
 		}
 	}
 	if l.Endpoint == "" && l.Region == "" {
-		return l, errors.New("it has neither an endpoint nor the region of a bucket of Amazon S3; it must be as " + Example)
+		return l, errors.New("it has neither an endpoint nor the region of a bucket of Amazon S3; it must be as " +
+			Example)
 	}
 	if l.Region == "" {
 		l.Region = defaultRegion
@@ -84,8 +91,10 @@ func (l *Location) endpoint(text string) error {
 		text = "https://" + text
 	}
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return errors.New("endpoint must be the address of a server, such as https://s3.example.com or http://127.0.0.1:9000, without a path")
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" ||
+		strings.Trim(u.Path, "/") != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return errors.New("endpoint must be the address of a server, such as https://s3.example.com or " +
+			"http://127.0.0.1:9000, without a path")
 	}
 	l.Endpoint, l.Plain = u.Host, u.Scheme == "http"
 	return nil

@@ -10,12 +10,24 @@ import (
 
 func TestParse(t *testing.T) {
 	for text, want := range map[string]Location{
-		"s3://b-1?region=eu-central-1":                           {Bucket: "b-1", Region: "eu-central-1"},
-		"s3://b-1/?region=eu-central-1":                          {Bucket: "b-1", Region: "eu-central-1"},
-		"s3://b-1/a/b/?endpoint=https://s3.example.com":          {Bucket: "b-1", Prefix: "a/b", Endpoint: "s3.example.com", Region: "us-east-1"},
-		"s3://b-1/a?endpoint=s3.example.com:9000&region=x":       {Bucket: "b-1", Prefix: "a", Endpoint: "s3.example.com:9000", Region: "x"},
-		"s3://b-1/a?endpoint=http%3A%2F%2F127.0.0.1%3A9000%2F":   {Bucket: "b-1", Prefix: "a", Endpoint: "127.0.0.1:9000", Plain: true, Region: "us-east-1"},
-		"s3://b-1/a?endpoint=http://[::1]:9000&region=us-east-1": {Bucket: "b-1", Prefix: "a", Endpoint: "[::1]:9000", Plain: true, Region: "us-east-1"},
+		"s3://b-1?region=eu-central-1":  {Bucket: "b-1", Region: "eu-central-1"},
+		"s3://b-1/?region=eu-central-1": {Bucket: "b-1", Region: "eu-central-1"},
+		"s3://b-1/a/b/?endpoint=https://s3.example.com": {
+			Bucket: "b-1", Prefix: "a/b",
+			Endpoint: "s3.example.com", Region: "us-east-1",
+		},
+		"s3://b-1/a?endpoint=s3.example.com:9000&region=x": {
+			Bucket: "b-1", Prefix: "a",
+			Endpoint: "s3.example.com:9000", Region: "x",
+		},
+		"s3://b-1/a?endpoint=http%3A%2F%2F127.0.0.1%3A9000%2F": {
+			Bucket: "b-1", Prefix: "a",
+			Endpoint: "127.0.0.1:9000", Plain: true, Region: "us-east-1",
+		},
+		"s3://b-1/a?endpoint=http://[::1]:9000&region=us-east-1": {
+			Bucket: "b-1", Prefix: "a", Endpoint: "[::1]:9000",
+			Plain: true, Region: "us-east-1",
+		},
 	} {
 		got, err := Parse(text)
 		require.NoError(t, err, text)
@@ -85,7 +97,8 @@ func TestCredentials(t *testing.T) {
 	_, err := open(filepath.Join(t.TempDir(), "none"))
 	require.ErrorContains(t, err, "name a file that this user can read")
 
-	path := file(0o600, "# of the archive\n[default]\naws_access_key_id = k\n; here\naws_secret_access_key = s\naws_session_token = t\n")
+	path := file(0o600, "# of the archive\n[default]\naws_access_key_id = k\n; here\naws_secret_access_key = "+
+		"s\naws_session_token = t\n")
 	c, err := open(path)
 	require.NoError(t, err)
 	v, err := c.GetWithContext(nil)

@@ -29,7 +29,10 @@ func opened(t *testing.T, srv *bucket.Server, prefix string, change ...func(*Con
 	t.Helper()
 	location, err := Parse(srv.URL(prefix))
 	require.NoError(t, err)
-	cfg := Config{Location: location, CredentialsFile: bucket.Credentials(t, bucket.AccessKey, bucket.SecretKey), CAFile: srv.CA, Now: clock.System().Now}
+	cfg := Config{
+		Location: location, CredentialsFile: bucket.Credentials(t, bucket.AccessKey, bucket.SecretKey),
+		CAFile: srv.CA, Now: clock.System().Now,
+	}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -51,7 +54,8 @@ func TestStore(t *testing.T) {
 	for name, prefix := range map[string]string{"prefix": "a/b", "no prefix": ""} {
 		t.Run(name, func(t *testing.T) {
 			archivetest.RunStore(t, func(t *testing.T) archive.Store { return opened(t, srv, prefix).Store("work", 3) })
-			require.Len(t, objects(t, srv, filepath.Join(prefix, "work-3", "*")), 1+keptCatalogs, "one segment; nothing of a writer that gave up")
+			require.Len(t, objects(t, srv, filepath.Join(prefix, "work-3", "*")), 1+keptCatalogs,
+				"one segment; nothing of a writer that gave up")
 			b := opened(t, srv, prefix)
 			n, err := b.Partitions(t.Context(), "work")
 			require.NoError(t, err)
@@ -162,7 +166,9 @@ func TestStore_TwoWriters(t *testing.T) {
 		results := make([]error, len(stores))
 		var all sync.WaitGroup
 		for i, s := range stores {
-			all.Go(func() { results[i] = s.ReplaceCatalog(t.Context(), version, fmt.Appendf(nil, "%d of %d", version, i)) })
+			all.Go(func() {
+				results[i] = s.ReplaceCatalog(t.Context(), version, fmt.Appendf(nil, "%d of %d", version, i))
+			})
 		}
 		all.Wait()
 		won := -1
@@ -183,7 +189,8 @@ func TestStore_TwoWriters(t *testing.T) {
 	require.Len(t, objects(t, srv, "two/work-0/catalog-*"), keptCatalogs)
 }
 
-// TestStore_Late: a writer that was away while others replaced the catalog several times does not create one where an older one was.
+// TestStore_Late: a writer that was away while others replaced the catalog several times does not create one where an
+// older one was.
 func TestStore_Late(t *testing.T) {
 	srv := bucket.Start(t)
 	late, other := opened(t, srv, "late").Store("work", 0), opened(t, srv, "late").Store("work", 0)
@@ -203,7 +210,8 @@ func TestStore_Late(t *testing.T) {
 	require.Equal(t, []byte{4}, content)
 }
 
-// TestStore_AnswerLost: a catalog that is there already as it should be written was written before the server's answer was lost.
+// TestStore_AnswerLost: a catalog that is there already as it should be written was written before the server's answer
+// was lost.
 func TestStore_AnswerLost(t *testing.T) {
 	srv := bucket.Start(t)
 	s := opened(t, srv, "lost").Store("work", 0)
@@ -288,7 +296,8 @@ func TestStore_ReadsParts(t *testing.T) {
 	require.Less(t, counted.bytes.Load(), info.Size()*3/4, "with the catalog and the index")
 }
 
-// TestStore_ServerKilled: the server is killed in the middle of archiving, and what is not archived stays in the log until it is back.
+// TestStore_ServerKilled: the server is killed in the middle of archiving, and what is not archived stays in the log
+// until it is back.
 func TestStore_ServerKilled(t *testing.T) {
 	srv := bucket.Start(t)
 	b := opened(t, srv, "killed")
@@ -333,12 +342,27 @@ func TestBucket_Refusals(t *testing.T) {
 		change func(*Config)
 		want   []string
 	}{
-		"wrong secret":    {func(c *Config) { c.CredentialsFile = bucket.Credentials(t, bucket.AccessKey, "another secret") }, []string{"SignatureDoesNotMatch", "correct the access key and its secret in ", "archive-credentials-file"}},
-		"unknown key":     {func(c *Config) { c.CredentialsFile = bucket.Credentials(t, "somebody", bucket.SecretKey) }, []string{"access key", "correct the access key"}},
-		"no such bucket":  {func(c *Config) { c.Location.Bucket = "no-such-bucket" }, []string{"s3://no-such-bucket/refused", "NoSuchBucket", "create the bucket"}},
-		"another region":  {func(c *Config) { c.Location.Region = "eu-north-7" }, []string{"correct the region"}},
-		"TLS is expected": {func(c *Config) { c.Location.Plain = false }, []string{"s3://journals/refused", "HTTP response to HTTPS"}},
-		"nobody listens":  {func(c *Config) { c.Location.Endpoint = closedPort(t) }, []string{"connection refused", "can be reached", "stays in the journal"}},
+		"wrong secret": {
+			func(c *Config) { c.CredentialsFile = bucket.Credentials(t, bucket.AccessKey, "another secret") },
+			[]string{"SignatureDoesNotMatch", "correct the access key and its secret in ", "archive-credentials-file"},
+		},
+		"unknown key": {
+			func(c *Config) { c.CredentialsFile = bucket.Credentials(t, "somebody", bucket.SecretKey) },
+			[]string{"access key", "correct the access key"},
+		},
+		"no such bucket": {
+			func(c *Config) { c.Location.Bucket = "no-such-bucket" },
+			[]string{"s3://no-such-bucket/refused", "NoSuchBucket", "create the bucket"},
+		},
+		"another region": {func(c *Config) { c.Location.Region = "eu-north-7" }, []string{"correct the region"}},
+		"TLS is expected": {
+			func(c *Config) { c.Location.Plain = false },
+			[]string{"s3://journals/refused", "HTTP response to HTTPS"},
+		},
+		"nobody listens": {
+			func(c *Config) { c.Location.Endpoint = closedPort(t) },
+			[]string{"connection refused", "can be reached", "stays in the journal"},
+		},
 		"file that is gone": {func(c *Config) {
 			path := bucket.Credentials(t, bucket.AccessKey, bucket.SecretKey)
 			c.CredentialsFile = path
@@ -356,7 +380,10 @@ func TestBucket_Refusals(t *testing.T) {
 			_, namesErr := s.Names(t.Context())
 			_, getErr := s.Get(t.Context(), "segment-1-0.frames", 0, 1)
 			_, partitionsErr := b.Partitions(t.Context(), "work")
-			for _, err := range []error{catalogErr, namesErr, getErr, partitionsErr, s.ReplaceCatalog(t.Context(), 0, []byte("c")), b.Check(t.Context())} {
+			for _, err := range []error{
+				catalogErr, namesErr, getErr, partitionsErr,
+				s.ReplaceCatalog(t.Context(), 0, []byte("c")), b.Check(t.Context()),
+			} {
 				for _, want := range c.want {
 					require.ErrorContains(t, err, want)
 				}
@@ -396,7 +423,8 @@ func TestBucket_TLS(t *testing.T) {
 	require.NoError(t, err)
 	_, err = a.Issue("s3", []string{"127.0.0.1"})
 	require.NoError(t, err)
-	srv := bucket.StartTLS(t, filepath.Join(dir, "ca.pem"), filepath.Join(dir, "s3", "tls.pem"), filepath.Join(dir, "s3", "tls.key"))
+	srv := bucket.StartTLS(t, filepath.Join(dir, "ca.pem"), filepath.Join(dir, "s3", "tls.pem"),
+		filepath.Join(dir, "s3", "tls.key"))
 	require.NoError(t, opened(t, srv, "tls").Check(t.Context()))
 	s := opened(t, srv, "tls").Store("work", 0)
 	d, err := s.Begin(t.Context(), 1)

@@ -83,7 +83,8 @@ func (s *Store) Get(ctx context.Context, name string, at uint64, n int64) ([]byt
 		return nil, s.read(key, err)
 	}
 	if int64(len(b)) != n {
-		return nil, fmt.Errorf("%w: s3://%s/%s has %d bytes at %d, not %d", archive.ErrNoObject, s.bucket.location.Bucket, key, len(b), at, n)
+		return nil, fmt.Errorf("%w: s3://%s/%s has %d bytes at %d, not %d", archive.ErrNoObject,
+			s.bucket.location.Bucket, key, len(b), at, n)
 	}
 	return b, nil
 }
@@ -101,7 +102,8 @@ func (s *Store) Last(ctx context.Context, name string) ([]byte, uint64, error) {
 		return nil, 0, s.read(key, err)
 	}
 	if len(end) < 8 || binary.BigEndian.Uint64(end) > uint64(size-8) {
-		return nil, 0, fmt.Errorf("%w: s3://%s/%s has %d bytes", archive.ErrNoObject, s.bucket.location.Bucket, key, size)
+		return nil, 0, fmt.Errorf("%w: s3://%s/%s has %d bytes", archive.ErrNoObject, s.bucket.location.Bucket, key,
+			size)
 	}
 	n := int64(binary.BigEndian.Uint64(end))
 	b, err := s.Get(ctx, name, uint64(size-8-n), n)
@@ -116,7 +118,9 @@ func (s *Store) Names(ctx context.Context) (map[string]uint64, error) {
 		return nil, err
 	}
 	all := map[string]uint64{}
-	for o := range s.bucket.client.ListObjectsIter(ctx, s.bucket.location.Bucket, minio.ListObjectsOptions{Prefix: s.dir + "/" + segmentPrefix}) {
+	for o := range s.bucket.client.ListObjectsIter(ctx, s.bucket.location.Bucket, minio.ListObjectsOptions{
+		Prefix: s.dir + "/" + segmentPrefix,
+	}) {
 		if o.Err != nil {
 			return nil, s.bucket.failed("list "+s.dir, o.Err)
 		}
@@ -244,7 +248,9 @@ func (s *Store) ReplaceCatalog(ctx context.Context, version uint64, content []by
 func (s *Store) Empty(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, term)
 	defer cancel()
-	for o := range s.bucket.client.ListObjectsIter(ctx, s.bucket.location.Bucket, minio.ListObjectsOptions{Prefix: s.dir + "/", MaxKeys: 1}) {
+	for o := range s.bucket.client.ListObjectsIter(ctx, s.bucket.location.Bucket, minio.ListObjectsOptions{
+		Prefix: s.dir + "/", MaxKeys: 1,
+	}) {
 		return false, s.bucket.failed("list "+s.dir, o.Err)
 	}
 	return true, ctx.Err()

@@ -1,4 +1,5 @@
-// Package streamstore is archive.Store on NATS JetStream: a stream for each partition, in which each object is a message.
+// Package streamstore is archive.Store on NATS JetStream: a stream for each partition, in which each object is a
+// message.
 package streamstore
 
 import (
@@ -37,8 +38,9 @@ func Stream(plane string, partition int) string {
 	return prefix + plane + "-" + strconv.Itoa(partition)
 }
 
-// Store keeps the archive of one partition. The objects of a segment have the subject frames.<name>, and once they are complete there
-// is an empty message with the subject complete.<name>. The version of a catalog is the number of its message.
+// Store keeps the archive of one partition. The objects of a segment have the subject frames.<name>, and once they are
+// complete there is an empty message with the subject complete.<name>. The version of a catalog is the number of its
+// message.
 type Store struct {
 	js       jetstream.JetStream
 	name     string
@@ -57,7 +59,8 @@ func New(nc *nats.Conn, plane string, partition, replicas int) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("streamstore: %w", err)
 	}
-	return &Store{js: js, name: Stream(plane, partition), subject: subjects + plane + "." + strconv.Itoa(partition) + ".", replicas: max(replicas, 1)}, nil
+	return &Store{js: js, name: Stream(plane, partition), subject: subjects + plane + "." + strconv.Itoa(partition) +
+		".", replicas: max(replicas, 1)}, nil
 }
 
 // find returns the stream, or ErrNoObject if there is none.
@@ -67,7 +70,9 @@ func (s *Store) find(ctx context.Context) (jetstream.Stream, error) {
 	if s.stream != nil {
 		return s.stream, nil
 	}
-	stream, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return s.js.Stream(ctx, s.name) })
+	stream, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+		return s.js.Stream(ctx, s.name)
+	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, fmt.Errorf("%w: there is no stream %s", archive.ErrNoObject, s.name)
 	}
@@ -92,8 +97,9 @@ func (s *Store) create(ctx context.Context) error {
 	s.stream, err = jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
 		return s.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 			Name: s.name, Description: "Quartet: archive of a partition's journal", Subjects: []string{s.subject + ">"},
-			Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, Replicas: s.replicas,
-			MaxMsgs: -1, MaxBytes: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, MaxConsumers: -1,
+			Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage,
+			Replicas: s.replicas,
+			MaxMsgs:  -1, MaxBytes: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, MaxConsumers: -1,
 		})
 	})
 	if err != nil {
@@ -105,7 +111,8 @@ func (s *Store) create(ctx context.Context) error {
 
 // put stores a message and returns its number.
 func (s *Store) put(ctx context.Context, subject string, b []byte, opts ...jetstream.PublishOpt) (uint64, error) {
-	ack, err := s.js.PublishMsg(ctx, &nats.Msg{Subject: s.subject + subject, Data: b}, append(opts, jetstream.WithExpectStream(s.name))...)
+	ack, err := s.js.PublishMsg(ctx, &nats.Msg{Subject: s.subject + subject, Data: b},
+		append(opts, jetstream.WithExpectStream(s.name))...)
 	if errors.Is(err, jetstream.ErrNoStreamResponse) { // the stream was removed
 		s.mu.Lock()
 		s.stream = nil
@@ -193,12 +200,16 @@ func (d *draft) Close() {
 
 // message returns the message that get reads from the archive's stream, or an error that wraps ErrNoObject if message
 // or stream does not exist. It may call get several times; see jetlog.Patiently.
-func (s *Store) message(ctx context.Context, get func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg, error)) (*jetstream.RawStreamMsg, error) {
+func (s *Store) message(ctx context.Context, get func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg,
+	error),
+) (*jetstream.RawStreamMsg, error) {
 	stream, err := s.find(ctx)
 	if err != nil {
 		return nil, err
 	}
-	m, err := jetlog.Patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return get(ctx, stream) })
+	m, err := jetlog.Patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return get(ctx, stream)
+	})
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
 		return nil, fmt.Errorf("%w: stream %s: %w", archive.ErrNoObject, s.name, err)
@@ -217,7 +228,8 @@ func (s *Store) Get(ctx context.Context, name string, at uint64, n int64) ([]byt
 		return nil, err
 	}
 	if m.Subject != s.subject+"frames."+name || int64(len(m.Data)) != n {
-		return nil, fmt.Errorf("%w: stream %s: message %d is %s with %d bytes", archive.ErrNoObject, s.name, at, m.Subject, len(m.Data))
+		return nil, fmt.Errorf("%w: stream %s: message %d is %s with %d bytes", archive.ErrNoObject, s.name, at,
+			m.Subject, len(m.Data))
 	}
 	return m.Data, nil
 }
@@ -308,7 +320,8 @@ func (s *Store) ReplaceCatalog(ctx context.Context, version uint64, content []by
 		return err
 	}
 	_, err := s.put(ctx, "catalog", content, jetstream.WithExpectLastSequencePerSubject(version))
-	if api := new(jetstream.APIError); errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+	if api := new(jetstream.APIError); errors.As(err, &api) &&
+		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
 		return fmt.Errorf("%w: %w", archive.ErrReplaced, err)
 	}
 	if err != nil || version == 0 {

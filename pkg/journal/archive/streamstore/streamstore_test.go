@@ -30,7 +30,8 @@ func TestStore(t *testing.T) {
 	require.NoError(t, err)
 	stream, err := js.Stream(t.Context(), Stream("work", 3))
 	require.NoError(t, err)
-	require.EqualValues(t, 3, stream.CachedInfo().State.Msgs, "an object with its mark, and the catalog; nothing of a writer that gave up")
+	require.EqualValues(t, 3, stream.CachedInfo().State.Msgs, "an object with its mark, and the catalog; nothing of "+
+		"a writer that gave up")
 }
 
 // TestStore_StreamRemoved goes on after somebody removed the stream.
@@ -49,8 +50,8 @@ func TestStore_StreamRemoved(t *testing.T) {
 	require.NoError(t, s.ReplaceCatalog(t.Context(), 0, []byte("d")))
 }
 
-// TestStore_SweepsDrafts: what a killed process stored of a segment is removed after a while; what is complete, or is being
-// stored, stays.
+// TestStore_SweepsDrafts: what a killed process stored of a segment is removed after a while; what is complete, or is
+// being stored, stays.
 func TestStore_SweepsDrafts(t *testing.T) {
 	nc := natsdtest.Connect(t)
 	s, err := New(nc, "work", 0, 1)

@@ -36,9 +36,10 @@ type State[S journal.Paged] struct {
 	was   map[pages.Owner][]byte
 	seen  *Seen
 
-	applied    int
-	bytes      int                  // of all pages that were encoded
-	unobserved map[pages.Owner]bool // owners that were touched by an event that was not observed, and by none that was since
+	applied int
+	bytes   int // of all pages that were encoded
+	// owners that were touched by an event that was not observed, and by none that was since
+	unobserved map[pages.Owner]bool
 }
 
 // Once observedBytes of pages were encoded, only one of observedOf events is observed: a long history of large pages
@@ -54,7 +55,10 @@ const (
 // observed. seen, if not nil, collects which fields of pages had a value. What the state can evict is evicted after
 // two of three observed events, before each comparison, and while it is read from its pages.
 func Checked[S journal.Paged](fresh func() S, every int, seen *Seen) *State[S] {
-	c := &State[S]{Paged: fresh(), fresh: fresh, every: every, was: map[pages.Owner][]byte{}, seen: seen, unobserved: map[pages.Owner]bool{}}
+	c := &State[S]{
+		Paged: fresh(), fresh: fresh, every: every, was: map[pages.Owner][]byte{}, seen: seen,
+		unobserved: map[pages.Owner]bool{},
+	}
 	if of, can := any(c.Paged).(pages.Resident); can {
 		f, err := resident.Create("")
 		if err != nil {
@@ -82,7 +86,8 @@ func (c *State[S]) Apply(ev *journal.Event) error {
 			before.bytes = encode(before.page)
 		}
 		if !c.unobserved[o] && !bytes.Equal(before.bytes, c.was[o]) {
-			panic(fmt.Sprintf("before %s, wal_seq %d: the page of %v changed, and no event since touched it", ev.Type, ev.WalSeq, o))
+			panic(fmt.Sprintf("before %s, wal_seq %d: the page of %v changed, and no event since touched it", ev.Type,
+				ev.WalSeq, o))
 		}
 		touched[o] = before
 	})
@@ -148,12 +153,13 @@ func (c *State[S]) EraseDeleted() ([]pages.Owner, error) {
 	slices.SortFunc(all, pages.Owner.Compare)
 	for _, owner := range all {
 		touched := map[pages.Owner]bool{}
-		of.Erase(func(namespace, id string) bool { return owner == pages.Owner{Namespace: namespace, ID: id} }, func(o pages.Owner) {
-			touched[o] = true
-			if b := c.encoded(o); !c.unobserved[o] && !bytes.Equal(b, c.was[o]) {
-				panic(fmt.Sprintf("the page of %v changed before it was touched", o))
-			}
-		})
+		of.Erase(func(namespace, id string) bool { return owner == pages.Owner{Namespace: namespace, ID: id} },
+			func(o pages.Owner) {
+				touched[o] = true
+				if b := c.encoded(o); !c.unobserved[o] && !bytes.Equal(b, c.was[o]) {
+					panic(fmt.Sprintf("the page of %v changed before it was touched", o))
+				}
+			})
 		for o := range touched {
 			delete(c.unobserved, o)
 			if b := c.encoded(o); b != nil {
@@ -193,8 +199,8 @@ func encode(page proto.Message) []byte {
 	return append(b, 0)
 }
 
-// RoundTrip writes all pages of a state, reads them into a fresh one in a random order, and returns an error unless the two
-// are the same, field by field, and have the same pages.
+// RoundTrip writes all pages of a state, reads them into a fresh one in a random order, and returns an error unless the
+// two are the same, field by field, and have the same pages.
 func RoundTrip[S journal.Paged](s S, fresh func() S) error {
 	var owners []pages.Owner
 	s.AllOwners(func(o pages.Owner) { owners = append(owners, o) })
@@ -259,7 +265,10 @@ func (s *Seen) add(m protoreflect.Message) {
 		switch {
 		case f.IsMap():
 			if f.MapValue().Message() != nil {
-				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool { s.add(v.Message()); return true })
+				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+					s.add(v.Message())
+					return true
+				})
 			}
 		case f.Message() == nil:
 		case f.IsList():

@@ -13,17 +13,18 @@ import (
 	"quartet/pkg/journal/erasure"
 )
 
-// Same returns an error that names the first place in which two values of the same type differ. It reads all fields, also those that are
-// not exported. Messages are compared as messages, times by their instant, trees of github.com/google/btree by their elements; empty and
-// nil maps, slices and trees are the same; functions, channels, free lists and the owners that were erased, which no page has, are not compared.
-// Values that are Comparable are compared as such.
+// Same returns an error that names the first place in which two values of the same type differ. It reads all fields,
+// also those that are not exported. Messages are compared as messages, times by their instant, trees of
+// github.com/google/btree by their elements; empty and nil maps, slices and trees are the same; functions, channels,
+// free lists and the owners that were erased, which no page has, are not compared. Values that are Comparable are
+// compared as such.
 func Same(a, b any) error {
 	c := comparison{met: map[[2]unsafe.Pointer]bool{}}
 	return c.values("", addressable(a), addressable(b))
 }
 
-// Comparable is implemented by a type whose values may be the same though their fields differ, such as states that have evicted other parts. Comparable
-// returns what Same compares instead, of another type.
+// Comparable is implemented by a type whose values may be the same though their fields differ, such as states that have
+// evicted other parts. Comparable returns what Same compares instead, of another type.
 type Comparable interface{ Comparable() any }
 
 // comparison is one call of Same. met has the pairs of pointers that were compared, since states have cycles.
@@ -70,12 +71,15 @@ func (c *comparison) values(path string, a, b reflect.Value) error {
 		}
 		return nil
 	case t.Implements(messageType) && t.Kind() != reflect.Interface:
-		if a.IsNil() != b.IsNil() || !a.IsNil() && !proto.Equal(a.Interface().(proto.Message), b.Interface().(proto.Message)) {
+		if a.IsNil() != b.IsNil() || !a.IsNil() &&
+			!proto.Equal(a.Interface().(proto.Message), b.Interface().(proto.Message)) {
 			return fmt.Errorf("%s: %v and %v", path, a.Interface(), b.Interface())
 		}
 		return nil
-	case t.Implements(comparableType) && t.Kind() != reflect.Interface && (t.Kind() != reflect.Pointer || !a.IsNil() && !b.IsNil()):
-		return c.values(path, addressable(a.Interface().(Comparable).Comparable()), addressable(b.Interface().(Comparable).Comparable()))
+	case t.Implements(comparableType) && t.Kind() != reflect.Interface && (t.Kind() != reflect.Pointer || !a.IsNil() &&
+		!b.IsNil()):
+		return c.values(path, addressable(a.Interface().(Comparable).Comparable()),
+			addressable(b.Interface().(Comparable).Comparable()))
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -118,7 +122,8 @@ func (c *comparison) values(path string, a, b reflect.Value) error {
 
 // pointers compares what two pointers point to.
 func (c *comparison) pointers(path string, a, b reflect.Value) error {
-	if strings.HasPrefix(a.Type().Elem().Name(), "BTree") && a.MethodByName("Ascend").IsValid() && (a.IsNil() || b.IsNil()) {
+	if strings.HasPrefix(a.Type().Elem().Name(), "BTree") && a.MethodByName("Ascend").IsValid() &&
+		(a.IsNil() || b.IsNil()) {
 		return c.values(path, elements(a), elements(b))
 	}
 	if a.IsNil() || b.IsNil() {

@@ -1,5 +1,5 @@
-// Package jetstore is snapshot.Store on NATS JetStream: a stream for each partition, from which messages can be removed. Each object is
-// a message, and its number the message's sequence number.
+// Package jetstore is snapshot.Store on NATS JetStream: a stream for each partition, from which messages can be
+// removed. Each object is a message, and its number the message's sequence number.
 package jetstore
 
 import (
@@ -62,7 +62,10 @@ func New(nc *nats.Conn, plane string, partition, replicas int) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("jetstore: %w", err)
 	}
-	return &Store{js: js, name: Stream(plane, partition), subject: subjects + plane + "." + strconv.Itoa(partition), replicas: max(replicas, 1)}, nil
+	return &Store{
+		js: js, name: Stream(plane, partition), subject: subjects + plane + "." + strconv.Itoa(partition),
+		replicas: max(replicas, 1),
+	}, nil
 }
 
 // find returns the stream, or ErrStreamNotFound.
@@ -72,7 +75,9 @@ func (s *Store) find(ctx context.Context) (jetstream.Stream, error) {
 	if s.stream != nil {
 		return s.stream, nil
 	}
-	stream, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return s.js.Stream(ctx, s.name) })
+	stream, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+		return s.js.Stream(ctx, s.name)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("jetstore: stream %s: %w", s.name, err)
 	}
@@ -107,8 +112,9 @@ func (s *Store) create(ctx context.Context) error {
 func (s *Store) config() jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: s.name, Description: "Quartet: snapshots of a partition", Subjects: []string{s.subject, s.subject + ".*"},
-		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, Replicas: s.replicas,
-		MaxMsgs: -1, MaxBytes: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, MaxConsumers: -1, DenyPurge: true,
+		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage,
+		Replicas: s.replicas,
+		MaxMsgs:  -1, MaxBytes: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, MaxConsumers: -1, DenyPurge: true,
 	}
 }
 
@@ -126,7 +132,9 @@ func ParseStream(name string) (plane string, partition int, ok bool) {
 // Restore creates the stream of a partition for the objects of a backup, of which the first has the number first. It
 // returns the subject of the messages that are to take the place of objects which the backup does not have; they may
 // be empty, and the next snapshot removes them. It is an error if the stream exists and has messages.
-func Restore(ctx context.Context, nc *nats.Conn, plane string, partition, replicas int, first uint64) (subject string, err error) {
+func Restore(ctx context.Context, nc *nats.Conn, plane string, partition, replicas int, first uint64) (subject string,
+	err error,
+) {
 	s, err := New(nc, plane, partition, replicas)
 	if err != nil {
 		return "", err
@@ -197,7 +205,9 @@ func (s *Store) PutManifest(ctx context.Context, slot int, manifest []byte) (uin
 }
 
 // message returns a message, or ErrNoObject.
-func (s *Store) message(ctx context.Context, get func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg, error)) (*jetstream.RawStreamMsg, error) {
+func (s *Store) message(ctx context.Context, get func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg,
+	error),
+) (*jetstream.RawStreamMsg, error) {
 	stream, err := s.find(ctx)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, snapshot.ErrNoObject
@@ -205,7 +215,9 @@ func (s *Store) message(ctx context.Context, get func(context.Context, jetstream
 	if err != nil {
 		return nil, err
 	}
-	m, err := jetlog.Patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return get(ctx, stream) })
+	m, err := jetlog.Patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return get(ctx, stream)
+	})
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
 		return nil, snapshot.ErrNoObject
@@ -276,8 +288,12 @@ func (s *Store) Remove(ctx context.Context, numbers []uint64) error {
 		return err
 	}
 	for _, seq := range numbers {
-		_, err := jetlog.Patiently(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, stream.SecureDeleteMsg(ctx, seq) })
-		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) && !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
+		_, err := jetlog.Patiently(ctx, func(ctx context.Context) (struct{}, error) {
+			return struct{}{},
+				stream.SecureDeleteMsg(ctx, seq)
+		})
+		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) &&
+			!errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
 			return fmt.Errorf("jetstore: %s: remove %d: %w", s.name, seq, err)
 		}
 	}

@@ -1,8 +1,9 @@
-// Package shared keeps the witnesses of journals where every process of an installation can read them, in a key-value bucket of
-// its NATS servers: whoever opens a partition next may be on another machine than the one that wrote it last.
+// Package shared keeps the witnesses of journals where every process of an installation can read them, in a key-value
+// bucket of its NATS servers: whoever opens a partition next may be on another machine than the one that wrote it last.
 //
-// Owns: the bucket; that it is written once a second at most for each partition, and that an older record replaces no newer one.
-// Never does: delay a frame. A record that is not in the bucket yet is in the file of the process that made it.
+// Owns: the bucket; that it is written once a second at most for each partition, and that an older record replaces no
+// newer one. Never does: delay a frame. A record that is not in the bucket yet is in the file of the process that made
+// it.
 package shared
 
 import (
@@ -62,7 +63,8 @@ func newer(a, b framelog.End) bool {
 
 func key(plane string, partition int) string { return plane + "." + strconv.Itoa(partition) }
 
-// Open opens the bucket, which it creates if there is none, and returns once its contents were read. It tries until ctx ends.
+// Open opens the bucket, which it creates if there is none, and returns once its contents were read. It tries until ctx
+// ends.
 func Open(ctx context.Context, nc *nats.Conn, replicas int, logger *zap.Logger) (*Bucket, error) {
 	b := &Bucket{
 		nc: nc, replicas: replicas, logger: logger, stop: make(chan struct{}), ended: make(chan struct{}),
@@ -90,7 +92,8 @@ func (b *Bucket) begin(ctx context.Context) error {
 	one, cancel := context.WithTimeout(ctx, term)
 	defer cancel()
 	b.kv, err = js.CreateKeyValue(one, jetstream.KeyValueConfig{
-		Bucket: BucketName, Description: "Quartet: how far journals were written", Storage: jetstream.FileStorage, Replicas: max(b.replicas, 1), History: 1,
+		Bucket: BucketName, Description: "Quartet: how far journals were written", Storage: jetstream.FileStorage,
+		Replicas: max(b.replicas, 1), History: 1,
 	})
 	if errors.Is(err, jetstream.ErrBucketExists) {
 		b.kv, err = js.KeyValue(one, BucketName)
@@ -201,7 +204,8 @@ func (b *Bucket) write() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if failed != nil && !b.failing {
-		b.logger.Warn("witness: how far journals were written cannot be told to other machines; trying again", zap.Error(failed))
+		b.logger.Warn("witness: how far journals were written cannot be told to other machines; trying again",
+			zap.Error(failed))
 	}
 	b.failing = failed != nil
 	return !b.failing
@@ -351,7 +355,8 @@ func Remove(ctx context.Context, nc *nats.Conn) error {
 	if err != nil {
 		return err
 	}
-	if err := js.DeleteKeyValue(ctx, BucketName); err != nil && !errors.Is(err, jetstream.ErrBucketNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound) {
+	if err := js.DeleteKeyValue(ctx, BucketName); err != nil && !errors.Is(err, jetstream.ErrBucketNotFound) &&
+		!errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("witness: bucket %s: %w", BucketName, err)
 	}
 	return nil

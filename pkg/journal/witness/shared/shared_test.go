@@ -67,8 +67,8 @@ func open(t testing.TB, nc *nats.Conn, w framelog.Witness) (*journal.Partition[*
 	return journal.Open(t.Context(), cfg)
 }
 
-// TestR10_ASuccessorOnAnotherMachine: whoever opens a partition next knows how far another machine has written it, and that
-// its end is missing.
+// TestR10_ASuccessorOnAnotherMachine: whoever opens a partition next knows how far another machine has written it, and
+// that its end is missing.
 func TestR10_ASuccessorOnAnotherMachine(t *testing.T) {
 	nc := natsdtest.Connect(t)
 	none, err := shared.Read(t.Context(), nc)
@@ -89,7 +89,8 @@ func TestR10_ASuccessorOnAnotherMachine(t *testing.T) {
 	require.Equal(t, 1, shared.Partitions(all, plane))
 
 	w := of(t, second)
-	require.Eventually(t, func() bool { last, err := w.Last(); return err == nil && last == all[plane+"/0"] }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { last, err := w.Last(); return err == nil && last == all[plane+"/0"] },
+		time.Minute, time.Millisecond)
 	p, err = open(t, nc, w)
 	require.NoError(t, err)
 	require.NoError(t, p.Close(t.Context()))

@@ -44,7 +44,8 @@ type Journal struct {
 	writer *framelog.Writer
 }
 
-// New returns an empty journal, whose archive is in its data directory unless store returns another one. It ends with the test.
+// New returns an empty journal, whose archive is in its data directory unless store returns another one. It ends with
+// the test.
 func New(t *testing.T, store func(*nats.Conn) archive.Store) *Journal {
 	t.Helper()
 	j := &Journal{DataDir: t.TempDir()}
@@ -70,10 +71,13 @@ func New(t *testing.T, store func(*nats.Conn) archive.Store) *Journal {
 		j.Store = store(j.Conn)
 	}
 	n := 0
-	j.writer = &framelog.Writer{Log: j.Log, Partition: Partition, Timeout: 5 * time.Second, Logger: zap.NewNop(), NewID: func(string) string {
-		n++
-		return fmt.Sprintf("f%d", n)
-	}}
+	j.writer = &framelog.Writer{
+		Log: j.Log, Partition: Partition, Timeout: 5 * time.Second, Logger: zap.NewNop(),
+		NewID: func(string) string {
+			n++
+			return fmt.Sprintf("f%d", n)
+		},
+	}
 	return j
 }
 
@@ -91,7 +95,11 @@ func (j *Journal) Stop() { j.stop() }
 func (j *Journal) Write(t *testing.T, frames, bytes int) {
 	t.Helper()
 	for range frames {
-		f := framelog.Frame{ID: j.writer.NewID(""), Generation: 1, Body: fmt.Appendf(nil, "{\"wal_seq\":%d,\"event_type\":\"written\",\"payload\":\"%0*d\"}\n", j.End.WalSeq+1, bytes, 0)}
+		f := framelog.Frame{
+			ID: j.writer.NewID(""), Generation: 1,
+			Body: fmt.Appendf(nil, "{\"wal_seq\":%d,\"event_type\":\"written\",\"payload\":\"%0*d\"}\n", j.End.WalSeq+1,
+				bytes, 0),
+		}
 		c := framelog.NewContent(j.writer.Salt(f.ID))
 		c.Add(f.Body)
 		j.stored(t, j.writer.Write(t.Context(), j.End, f, c))
@@ -189,8 +197,8 @@ type Damage struct {
 	Named string
 }
 
-// Archived writes three segments of which all frames are archived, two of which the log does not have any more, and frames behind them. It
-// returns what may happen to the archive once the log does not have the third either.
+// Archived writes three segments of which all frames are archived, two of which the log does not have any more, and
+// frames behind them. It returns what may happen to the archive once the log does not have the third either.
 func (j *Journal) Archived(t *testing.T) []Damage {
 	t.Helper()
 	j.Segments(t, 3, 4, 200_000)
@@ -216,30 +224,40 @@ func (j *Journal) Archived(t *testing.T) []Damage {
 	return []Damage{
 		{Name: "nothing", Do: func(*testing.T) func() { return func() {} }},
 		{Name: "files that the catalog does not name", Do: func(t *testing.T) func() {
-			for _, name := range []string{"segment-1-other.frames", "segment-9-other.frames", "segment-2-other.frames.tmp", "catalog-9-other.tmp", "notes"} {
+			for _, name := range []string{
+				"segment-1-other.frames", "segment-9-other.frames",
+				"segment-2-other.frames.tmp", "catalog-9-other.tmp", "notes",
+			} {
 				require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(newest), name), []byte("other"), 0o600))
 			}
 			return func() {}
 		}},
 		{
 			Name: "a bit of the first object", Do: flip(file(1), 20),
-			Named: fmt.Sprintf(`frames behind %d up to \d+ \(wal_seq %d to %d\) are not as they were archived, in segment 1, %s: `, end(0).Seq, end(0).WalSeq+1, end(0).WalSeq+2, regexp.QuoteMeta(file(1))),
+			Named: fmt.Sprintf(
+				`frames behind %d up to \d+ \(wal_seq %d to %d\) are not as they were archived, in segment 1, %s: `,
+				end(0).Seq, end(0).WalSeq+1, end(0).WalSeq+2, regexp.QuoteMeta(file(1))),
 		},
 		{
 			Name: "a bit of the last object", Do: flip(file(1), int(x.GetObjects()[len(x.GetObjects())-1].GetAt())),
-			Named: fmt.Sprintf(`frames behind \d+ up to %d \(wal_seq \d+ to %d\) are not as they were archived, in segment 1, %s: `, end(1).Seq, end(1).WalSeq, regexp.QuoteMeta(file(1))),
+			Named: fmt.Sprintf(
+				`frames behind \d+ up to %d \(wal_seq \d+ to %d\) are not as they were archived, in segment 1, %s: `,
+				end(1).Seq, end(1).WalSeq, regexp.QuoteMeta(file(1))),
 		},
 		{
 			Name: "a bit of the index", Do: flip(file(1), int(c.Segments[1].GetIndex().GetAt())+3),
-			Named: fmt.Sprintf(`frames behind %d up to %d \(wal_seq %d to %d\) are not as they were archived, in segment 1, %s: its index: `, end(0).Seq, end(1).Seq, end(0).WalSeq+1, end(1).WalSeq, regexp.QuoteMeta(file(1))),
+			Named: fmt.Sprintf(
+				`frames behind %d up to %d \(wal_seq %d to %d\) are not as they were archived, in segment 1, %s: its index: `, end(0).Seq, end(1).Seq, end(0).WalSeq+1, end(1).WalSeq, regexp.QuoteMeta(file(1))),
 		},
 		{
 			Name: "the file of a segment", Do: func(t *testing.T) func() { return Remove(t, file(0)) },
-			Named: fmt.Sprintf(`frames behind 0 up to %d \(wal_seq 1 to %d\) are not as they were archived, in segment 0, %s: its index: archive: .*missing or changed`, end(0).Seq, end(0).WalSeq, regexp.QuoteMeta(file(0))),
+			Named: fmt.Sprintf(
+				`frames behind 0 up to %d \(wal_seq 1 to %d\) are not as they were archived, in segment 0, %s: its index: archive: .*missing or changed`, end(0).Seq, end(0).WalSeq, regexp.QuoteMeta(file(0))),
 		},
 		{
 			Name: "a bit of the catalog", Do: flip(newest, 50),
-			Named: fmt.Sprintf("the catalog of its archive %s cannot be read: archive: the catalog is damaged: .*`quartet repair` makes it anew", regexp.QuoteMeta(filepath.Dir(newest))),
+			Named: fmt.Sprintf("the catalog of its archive %s cannot be read: archive: the catalog is damaged: "+
+				".*`quartet repair` makes it anew", regexp.QuoteMeta(filepath.Dir(newest))),
 		},
 		{
 			Name: "the catalog is cut", Do: func(t *testing.T) func() {
@@ -251,7 +269,8 @@ func (j *Journal) Archived(t *testing.T) []Damage {
 		},
 		{
 			Name: "the newest catalog", Do: func(t *testing.T) func() { return Remove(t, newest) },
-			Named: fmt.Sprintf("segment 2 is neither in the log nor in the catalog of its archive, with wal_seq %d to %d; `quartet repair`", end(1).WalSeq+1, end(2).WalSeq),
+			Named: fmt.Sprintf("segment 2 is neither in the log nor in the catalog of its archive, with wal_seq %d "+
+				"to %d; `quartet repair`", end(1).WalSeq+1, end(2).WalSeq),
 		},
 		{
 			Name: "all catalogs", Do: func(t *testing.T) func() {
@@ -265,7 +284,8 @@ func (j *Journal) Archived(t *testing.T) []Damage {
 					}
 				}
 			},
-			Named: fmt.Sprintf("segments 0 to 2 are neither in the log nor in the catalog of its archive, with wal_seq 1 to %d; `quartet repair`", end(2).WalSeq),
+			Named: fmt.Sprintf("segments 0 to 2 are neither in the log nor in the catalog of its archive, with "+
+				"wal_seq 1 to %d; `quartet repair`", end(2).WalSeq),
 		},
 		{
 			Name: "the archive", Do: func(t *testing.T) func() {
