@@ -2,7 +2,11 @@
 
 SHELL := /bin/bash
 GO    ?= go
-TOOLS := bin/tools
+
+# Tools are built once for all clones of one user: their directory has the hash of what they are built from.
+TOOL_SOURCES := tools/go.mod tools/go.sum $(wildcard tools/*/*.go)
+TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/quartet/tools-$(shell cat $(TOOL_SOURCES) | cksum | tr ' ' -)
+
 ARGS  ?=
 FUZZTIME ?= 20s
 
@@ -12,10 +16,10 @@ FUZZTIME ?= 20s
 TAGS  ?= grpcnotrace
 STRIP ?= -s -w
 
-BUF    := $(TOOLS)/buf
+BUF    := tools/buf/node_modules/.bin/buf
 LINTER := $(TOOLS)/golangci-lint
-GEN    := $(TOOLS)/protogen $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc \
-          $(TOOLS)/protoc-gen-grpc-gateway $(TOOLS)/protoc-gen-openapiv2 $(TOOLS)/openapi3 $(TOOLS)/toolfields
+GEN    := $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/protoc-gen-grpc-gateway \
+          $(TOOLS)/protoc-gen-openapiv2 $(TOOLS)/openapi3 $(TOOLS)/toolfields
 
 .PHONY: help
 help: ## Show the targets
@@ -27,8 +31,12 @@ REVISION ?=
 DATE     ?=
 STAMP    := $(if $(REVISION),-X quartet/pkg/version.revision=$(REVISION)) $(if $(DATE),-X quartet/pkg/version.date=$(DATE))
 
-# What only reads or runs the code is built like the binary, so that nothing is compiled twice.
+# What only reads the code is built like the binary, so that nothing is compiled twice.
 STATIC := CGO_ENABLED=0 GOFLAGS='-trimpath -tags=$(TAGS)'
+
+# What tests run is built in one way as well. The providers' SDKs, which only quartet run needs and which take as long
+# to compile as everything else, stay away; make models tests what uses them.
+TESTED := CGO_ENABLED=0 GOFLAGS='-trimpath -tags=$(TAGS),nomodels'
 
 .PHONY: build
 build: ## Build bin/quartet, static
@@ -65,37 +73,41 @@ platforms: ## Build bin/quartet-OS-ARCH for every supported platform, and vet wh
 # libraries, and a library of theirs that is raised does not build the other tools again.
 .PHONY: release
 release: ## Write dist/: archives, deb, rpm, SBOM, image definitions and checksums of this version; ARGS for the program, as ARGS='-platforms linux/amd64'
-	$(STATIC) $(GO) build -C tools/release -o $(CURDIR)/$(TOOLS)/release .
-	$(TOOLS)/release -go $(GO) $(ARGS)
+	$(STATIC) $(GO) build -C tools/release -o $(CURDIR)/bin/release .
+	bin/release -go $(GO) $(ARGS)
 
 .PHONY: release-check
-release-check: ## Make a release of this platform twice, install and run it; lint the Helm chart and start what it configures
+release-check: ## Make a release of this platform twice, install and run it
 	cd tools/release && $(STATIC) $(GO) test -count=1 -timeout 20m ./...
+
+.PHONY: helm
+helm: ## Lint the Helm chart and start what it configures
 	cd tests/helm && $(QUICK) $(GO) test -count=1 -timeout 20m ./...
 
 .PHONY: generate
-generate: $(GEN) ## Write pkg/pb, deploy/openapi and the generated documents
-	rm -rf bin/.gen
-	$(call generate-into,bin/.gen)
+generate: $(GEN) $(BUF) ## Write pkg/pb, deploy/openapi and the generated documents
+	$(generate-into)
 	mkdir -p pkg/pb deploy/openapi
 	rm -rf pkg/pb/quartet && cp -r bin/.gen/pkg/pb/quartet pkg/pb/
 	cp bin/.gen/deploy/openapi/* deploy/openapi/
 	cp bin/.gen/tool_fields.json services/agent/tools/
-	REWRITE=1 $(STATIC) $(GO) test -count=1 ./tests/generated ./tests/arch -run "TestGeneratedDocumentsAreFresh|TestMetricsAreDocumented"
+	REWRITE=1 $(TESTED) $(GO) test -count=1 ./tests/generated ./tests/arch -run "TestGeneratedDocumentsAreFresh|TestMetricsAreDocumented"
 
 .PHONY: generate-check
-generate-check: $(GEN) ## Regenerate beside the tree and want no difference
-	rm -rf bin/.gen
-	$(call generate-into,bin/.gen)
+generate-check: $(GEN) $(BUF) ## Regenerate beside the tree and want no difference
+	$(generate-into)
 	diff -r bin/.gen/pkg/pb/quartet pkg/pb/quartet
 	for f in bin/.gen/deploy/openapi/*; do diff $$f deploy/openapi/$$(basename $$f) || exit 1; done
 	diff bin/.gen/tool_fields.json services/agent/tools/tool_fields.json
-	$(STATIC) $(GO) test -count=1 ./tests/generated
+	$(TESTED) $(GO) test ./tests/generated
 
+# buf.gen.yaml says what is generated; the rest is made of that, or of the compiled protos with their comments.
 define generate-into
-	$(TOOLS)/protogen -tools $(TOOLS) -out $(1) -image $(1)/image.binpb proto
-	$(TOOLS)/openapi3 $(1)/deploy/openapi/quartet.swagger.json $(1)/deploy/openapi/quartet.openapi.json
-	$(TOOLS)/toolfields $(1)/image.binpb $(1)/tool_fields.json
+	rm -rf bin/.gen
+	PATH="$(TOOLS):$$PATH" $(BUF) generate -o bin/.gen
+	$(BUF) build --as-file-descriptor-set -o bin/.gen/image.binpb
+	$(TOOLS)/openapi3 bin/.gen/deploy/openapi/quartet.swagger.json bin/.gen/deploy/openapi/quartet.openapi.json
+	$(TOOLS)/toolfields bin/.gen/image.binpb bin/.gen/tool_fields.json
 endef
 
 # The pages of the console are TypeScript, which Node only checks: the bundler is a Go module. The bundle is
@@ -129,43 +141,78 @@ lint: $(BUF) $(LINTER) ## Lint proto and Go
 	@test -f $(API_IMAGE) || { echo "$(API_IMAGE) is missing: a new minor version needs one (make api-image)"; exit 1; }
 	$(BUF) breaking --against $(API_IMAGE)
 	$(STATIC) $(LINTER) run ./...
-	cd bench/rivals && $(STATIC) $(CURDIR)/$(LINTER) run ./...
+	cd bench/rivals && $(STATIC) $(LINTER) run ./...
 
 .PHONY: fmt
-fmt: $(BUF) ## Format Go and proto in place
-	gofmt -w $$(git ls-files '*.go')
+fmt: $(BUF) $(LINTER) ## Format Go and proto in place
+	$(LINTER) fmt ./...
 	$(BUF) format -w
 
-# The tests that start processes take longest and mostly wait for these, so they run beside the others, without the race
-# detector, which does not see into them. So do those that only read the sources, and those of packages that start no goroutine. Of
-# packages whose tests move much data or run for long, all tests run without the detector, and those that -short leaves run with it
-# too. The detector does not start in the sandboxes of an ordinary user, so ./pkg/confine is one of them.
-PROCESSES := ./tests/console ./tests/guides
-READING   := ./tests/arch ./tests/generated ./tests/spec
-PURE      := ./services/agent/lane ./services/agent/prompt ./services/agent/state ./services/board/model ./services/task/model \
-	./services/task/rules ./services/waiting/records
-LARGE     := ./tests ./tests/continuity ./tests/model ./pkg/confine ./pkg/journal ./services/agent ./services/app ./services/app/datadir \
-	./services/backup ./services/runner ./services/waiting ./services/work
-CLUSTER   := ./tests/cluster ./tests/sim
+.PHONY: fmt-check
+fmt-check: $(LINTER) ## Want all Go files formatted, with imports in three groups
+	@files=$$($(LINTER) fmt --diff ./...) && [ -z "$$files" ] || { echo "$$files"; echo "run make fmt"; exit 1; }
 
-# Lint vets everything once; go test would vet each package again, in each way that it is built.
-GO_TEST := $(GO) test -vet=off -timeout 60m
+# Tests have three tiers. make test is what everybody runs: every package, in one static configuration, against the real
+# binary. make race repeats with the race detector the packages that start goroutines. make verify is everything else, a
+# stage at a time: .ci/stages says which files each stage depends on, and .ci/run runs those whose files changed.
 
-.PHONY: test test-race test-processes
-test: $(TOOLS)/s3server tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules $(CONSOLE)/node_modules ## Test everything, with the race detector but for large tests, processes, the cluster and 1 000 seeds of the simulation (half an hour on two cores)
+# Packages whose tests need another program than Go: Node, Chromium, network namespaces.
+OTHERS := ./tests/cluster ./tests/console ./tests/guides ./tests/mcp ./tests/node ./examples/typescript-runner
+
+# tools/test.sh runs go test; the first argument names the run. What tests need of the environment is set here.
+RUN_TESTS      := TOOLS=$(TOOLS) GO=$(GO) $(TESTED) tools/test.sh
+RUN_TESTS_RACE := TOOLS=$(TOOLS) GO=$(GO) tools/test.sh
+
+.PHONY: test
+test: $(TOOLS)/gotestsum ## Test every package; COUNT=1 repeats no cached result (ten minutes on two cores, and as much to compile all)
+	$(RUN_TESTS) test ./tests $$($(GO) list ./... | grep -vxF -e quartet/tests -e "$$($(GO) list $(OTHERS))") -- -p 4
+
+# The packages that start a goroutine, and planes, whose parts do.
+.PHONY: race
+race: $(TOOLS)/gotestsum ## Test the packages that start goroutines with the race detector, at the size of go test -short
+	$(RUN_TESTS_RACE) race $$(git grep -lE '^[[:space:]]*go (func|[a-zA-Z_.]+)\(|\.Go\(' -- pkg services ':!*_test.go' ':!services/cli' \
+	  | xargs -n1 dirname | sed 's|^|./|' | sort -u) ./services/agent ./services/work -- -race -short -trimpath -tags=$(TAGS),nomodels -p 2
+
+.PHONY: race-all
+race-all: $(TOOLS)/gotestsum
+	$(RUN_TESTS_RACE) race-all $$($(GO) list ./... | grep -vxF "$$($(GO) list $(OTHERS))") -- -race -trimpath -tags=$(TAGS),nomodels -p 2
+	$(RUN_TESTS_RACE) race-clock ./pkg/clock -- -race -trimpath -tags=$(TAGS),nomodels,clockstep
+
+# What repeats something, such as a kill of the server or a seed of the simulation, repeats it more often.
+.PHONY: thorough
+thorough: $(TOOLS)/gotestsum
+	QUARTET_THOROUGH=1 $(RUN_TESTS) thorough ./tests ./tests/model ./pkg/journal/... -- -p 2
+
+.PHONY: seeds
+seeds: $(TOOLS)/gotestsum
+	QUARTET_THOROUGH=1 $(RUN_TESTS) seeds ./tests/sim --
+
+.PHONY: models
+models: $(TOOLS)/gotestsum
+	TOOLS=$(TOOLS) GO=$(GO) $(STATIC) tools/test.sh models ./services/runner/... ./cmd/... --
+
+.PHONY: clients
+clients: $(TOOLS)/gotestsum tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules
+	$(RUN_TESTS) clients ./tests/mcp ./tests/node ./examples/typescript-runner --
+
+.PHONY: guides
+guides: $(TOOLS)/gotestsum
 	@command -v ip >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; }
+	TOOLS=$(TOOLS) GO=$(GO) $(STATIC) tools/test.sh guides ./tests/guides --
+
+.PHONY: browser
+browser: $(TOOLS)/gotestsum $(CONSOLE)/node_modules
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
-	@$(MAKE) --no-print-directory -j2 test-race test-processes
-	$(STATIC) $(GO_TEST) $(CLUSTER)
+	$(RUN_TESTS) browser ./tests/console --
 
-test-race:
-	$(GO_TEST) -race -p 2 $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PROCESSES) $(READING) $(PURE) $(LARGE) $(CLUSTER))")
-	$(GO_TEST) -race -p 2 -short $(LARGE) ./tests/sim
-	$(GO_TEST) -race -tags=clockstep ./pkg/clock
+.PHONY: cluster
+cluster: $(TOOLS)/gotestsum
+	@command -v ip >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; }
+	$(RUN_TESTS) cluster ./tests/cluster --
 
-# One package at a time: each starts as many processes as there are processors.
-test-processes:
-	$(STATIC) $(GO_TEST) -p 1 $(LARGE) $(PROCESSES) $(READING) $(PURE)
+.PHONY: verify
+verify: ## Everything that make test leaves out, a stage at a time; what passed is not run again (two hours)
+	MAKE=$(MAKE) tools/verify.sh
 
 # Three NATS servers and two instances, in network namespaces. Faults last for seconds, so they come after what is above.
 # The long form has each service as a process of its own, and clocks that are moved.
@@ -241,7 +288,7 @@ vet: ## Vet everything, and what only some builds have; as the demo builds it
 # garbage below a GiB. That is a third of the work. The commands that the agent runs
 # have the same flags, so that nothing is compiled twice; go run keeps what it
 # linked for the tests that need the same binary, as go build does not.
-QUICK_FLAGS := '-gcflags=all=-N -l' -ldflags=-w -tags=grpcnotrace,nomodels
+QUICK_FLAGS := -trimpath '-gcflags=all=-N -l' -ldflags=-w -tags=grpcnotrace,nomodels
 QUICK       := CGO_ENABLED=0 GOGC=off GOMEMLIMIT=1GiB GOFLAGS="$(QUICK_FLAGS)"
 
 .PHONY: bench
@@ -253,39 +300,27 @@ clean: ## Remove bin/ and caches of tests
 	rm -rf bin
 	$(GO) clean -testcache
 
-# Tools are pinned in a module of their own, so that the product's go.mod stays
-# small. They are rebuilt when that pin changes.
-TOOL_PINS := tools/go.mod tools/go.sum
-
-$(TOOLS)/buf: $(TOOL_PINS)
-	$(call build-tool,github.com/bufbuild/buf/cmd/buf)
-$(TOOLS)/protoc-gen-go: $(TOOL_PINS)
+# Tools are pinned in a module of their own, so that the product's go.mod stays small.
+$(TOOLS)/gotestsum:
+	$(call build-tool,gotest.tools/gotestsum)
+$(TOOLS)/protoc-gen-go:
 	$(call build-tool,google.golang.org/protobuf/cmd/protoc-gen-go)
-$(TOOLS)/protoc-gen-go-grpc: $(TOOL_PINS)
+$(TOOLS)/protoc-gen-go-grpc:
 	$(call build-tool,google.golang.org/grpc/cmd/protoc-gen-go-grpc)
-$(TOOLS)/protoc-gen-grpc-gateway: $(TOOL_PINS)
+$(TOOLS)/protoc-gen-grpc-gateway:
 	$(call build-tool,github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-grpc-gateway)
-$(TOOLS)/protoc-gen-openapiv2: $(TOOL_PINS)
+$(TOOLS)/protoc-gen-openapiv2:
 	$(call build-tool,github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-openapiv2)
-$(TOOLS)/openapi3: $(TOOL_PINS) $(wildcard tools/openapi3/*.go)
+$(TOOLS)/openapi3:
 	$(call build-tool,quartet/tools/openapi3)
-$(TOOLS)/protogen: $(TOOL_PINS) $(wildcard tools/protogen/*.go)
-	$(call build-tool,quartet/tools/protogen)
-$(TOOLS)/console: $(TOOL_PINS) $(wildcard tools/console/*.go)
+$(TOOLS)/console:
 	$(call build-tool,quartet/tools/console)
-$(TOOLS)/toolfields: $(TOOL_PINS) $(wildcard tools/toolfields/*.go)
+$(TOOLS)/toolfields:
 	$(call build-tool,quartet/tools/toolfields)
-$(LINTER): $(TOOL_PINS)
+$(LINTER):
 	$(call build-tool,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
 
-# The S3 server of tests, which these build themselves if it is not there.
-$(TOOLS)/s3server: $(wildcard tests/s3server/*)
-	$(STATIC) $(GO) build -C tests/s3server -ldflags=-w -o $(CURDIR)/$@ .
-	@touch $@
-
-# touch: go leaves an up-to-date binary alone, and make would ask again. Built like the demo:
-# compiling the linter optimised takes three minutes longer, and one run of it gains less than one.
+# Built like the demo: compiling the linter optimised takes three minutes longer, and one run of it gains less than one.
 define build-tool
-	$(QUICK) $(GO) build -C tools -o $(CURDIR)/$@ $(1)
-	@touch $@
+	$(QUICK) $(GO) build -C tools -o $@ $(1)
 endef

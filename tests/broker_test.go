@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"cmp"
 	"context"
 	"path/filepath"
 	"testing"
@@ -28,7 +29,8 @@ func TestR5_BrokerFailures(t *testing.T) {
 	require.NoError(t, err)
 	nats, url, err := proc.NewNATS(natsBin, filepath.Join(dir, "nats"))
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), *brokerTime+10*time.Minute)
+	span := cmp.Or(*brokerTime, proc.Scale(12*time.Second, time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), span+10*time.Minute)
 	defer cancel()
 	require.NoError(t, nats.Start(ctx))
 	t.Cleanup(func() { _ = nats.Thaw(); _ = nats.Kill() })
@@ -39,7 +41,6 @@ func TestR5_BrokerFailures(t *testing.T) {
 
 	rng := random(t)
 	w := newWorkload(t, ctx, srv.GRPC, rng, func(i int) bool { return i%2 == 0 })
-	span := *brokerTime
 	began := time.Now()
 	freezes, killed := 0, 0
 	stop := w.start()

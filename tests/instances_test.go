@@ -59,7 +59,7 @@ func TestR6_InstancesComeAndGo(t *testing.T) {
 	in := startInstances(t, ctx, 3)
 	rng := random(t)
 	w := newWorkload(t, ctx, in.all[0].GRPC, rng, func(i int) bool { return i%2 == 0 })
-	const rounds = 4
+	rounds := proc.Scale(2, 4) // the load comes in at a killed instance in every second one
 	for round := range rounds {
 		one, other := in.all[1+round%2], in.all[2-round%2]
 

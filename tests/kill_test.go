@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"math/rand/v2"
@@ -16,9 +17,10 @@ import (
 )
 
 var (
-	kills      = flag.Int("kills", 50, "how often the kill test kills the server")
-	brokerTime = flag.Duration("broker-time", 60*time.Second, "how long the broker test freezes and kills NATS")
-	seed       = flag.Uint64("seed", 0, "of the random moments; 0: a new one each time")
+	kills      = flag.Int("kills", 0, "how often the kill test kills the server; 0: a number for this form of the test")
+	brokerTime = flag.Duration("broker-time", 0, "how long the broker test freezes and kills NATS; 0: a time for this "+
+		"form of the test")
+	seed = flag.Uint64("seed", 0, "of the random moments; 0: a new one each time")
 )
 
 const drivers = 8
@@ -38,7 +40,7 @@ func TestX1_NothingAnsweredIsLostOverKills(t *testing.T) {
 
 	rng := random(t)
 	w := newWorkload(t, ctx, srv.GRPC, rng, func(int) bool { return true })
-	n := *kills
+	n := cmp.Or(*kills, proc.Scale(10, 50))
 	for k := range n {
 		stop := w.start()
 		<-time.After(time.Duration(20+rng.IntN(400)) * time.Millisecond)

@@ -30,6 +30,7 @@ import (
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/journal/snapshot/memstore"
+	"quartet/tests/proc"
 )
 
 // people is a state of which owners can be erased: what each agent said.
@@ -331,9 +332,9 @@ func TestErase(t *testing.T) {
 // the effect of that call. Whoever opens the partition then can erase what is left, and others lose nothing, also if
 // all snapshots are lost: of whoever was erased the log has a part of the events then, and the state nothing.
 func TestEraseEndsAnywhere(t *testing.T) {
-	stride := 1
+	stride := proc.Scale(5, 1)
 	if testing.Short() {
-		stride = 12 // go test -short tries some; make test tries all
+		stride = 12
 	}
 	for _, c := range []struct{ effect, lost bool }{{false, false}, {true, false}, {true, true}} {
 		effect := c.effect

@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/snapshot/memstore"
+	"quartet/tests/proc"
 )
 
 // allOld says that everything is older than history is kept.
@@ -183,9 +184,9 @@ func TestExpireNeedsASnapshot(t *testing.T) {
 // TestExpireEndsAnywhere ends the process at each call of the log, of the snapshots and of the archive, every second
 // time with the effect of that call. Whoever opens the partition then has all, and can remove what is left.
 func TestExpireEndsAnywhere(t *testing.T) {
-	stride := 2 // each call once, which takes half the time
+	stride := proc.Scale(8, 2) // with 2 each call once: every second one with the effect
 	if testing.Short() {
-		stride = 24 // go test -short tries some; make test tries all
+		stride = 24
 	}
 	for first, effect := range []bool{false, true} {
 		calls := first

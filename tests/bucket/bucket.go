@@ -122,40 +122,16 @@ func Credentials(t testing.TB, access, secret string) string {
 	return path
 }
 
-// Build returns the binary of the server, which it builds unless it is there, as `make test` makes it.
+// Build returns the binary of the server, which is a module of its own. The go command keeps what it linked before.
 var Build = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", err
 	}
-	root := filepath.Dir(strings.TrimSpace(string(out)))
-	tools, source := filepath.Join(root, "bin", "tools"), filepath.Join(root, "tests", "s3server")
-	made := filepath.Join(tools, "s3server")
-	if upToDate(made, source) {
-		return made, nil
-	}
-	if err := os.MkdirAll(tools, 0o755); err != nil {
-		return "", err
-	}
-	// the tests of other packages may do the same
-	built, err := proc.Build(tools, ".", fmt.Sprintf("s3server.%d", os.Getpid()), "-C", source)
+	source := filepath.Join(filepath.Dir(strings.TrimSpace(string(out))), "tests", "s3server")
+	dir, err := os.MkdirTemp("", "quartet-s3server-")
 	if err != nil {
 		return "", err
 	}
-	return made, os.Rename(built, made)
+	return proc.Build(dir, ".", "s3server", "-C", source)
 })
-
-// upToDate reports whether a binary is newer than its sources.
-func upToDate(binary, source string) bool {
-	made, err := os.Stat(binary)
-	if err != nil {
-		return false
-	}
-	for _, name := range []string{"main.go", "go.mod", "go.sum"} {
-		info, err := os.Stat(filepath.Join(source, name))
-		if err != nil || info.ModTime().After(made.ModTime()) {
-			return false
-		}
-	}
-	return true
-}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"maps"
@@ -14,10 +15,12 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"quartet/tests/proc"
 )
 
 var (
-	stepsFlag = flag.Int("steps", steps, "how many steps to take in all")
+	stepsFlag = flag.Int("steps", 0, "how many steps to take in all; 0: a number for this form of the test")
 	seedFlag  = flag.Uint64("seed", 1, "the seed of the first history; the next ones count on")
 )
 
@@ -38,7 +41,7 @@ func TestModel_RandomHistories(t *testing.T) {
 		names, total = append(names, name), total+o.weight
 	}
 	slices.Sort(names)
-	most := *stepsFlag
+	most := cmp.Or(*stepsFlag, proc.Scale(min(15_000, steps), steps))
 	if testing.Short() {
 		most = min(most, 300)
 	}

@@ -21,6 +21,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Thorough reports whether tests are as large as make verify runs them. Otherwise those that repeat something, such as
+// a kill of the server, repeat it a few times, so that make test takes minutes.
+func Thorough() bool { return os.Getenv("QUARTET_THOROUGH") != "" }
+
+// Scale returns thorough if tests are Thorough, and few otherwise.
+func Scale[T any](few, thorough T) T {
+	if Thorough() {
+		return thorough
+	}
+	return few
+}
+
 // Long skips a test in go test -short: one that starts processes, needs another program than
 // the go command, or waits for a long time. make test runs it.
 func Long(t testing.TB) {
@@ -53,11 +65,10 @@ func Build(dir, pkg, name string, flags ...string) (string, error) {
 	return bin, nil
 }
 
-// Without GOFLAGS, the go commands of tests use the flags of make build, so that what that has
-// compiled is not compiled again.
+// Without GOFLAGS, the go commands of tests use those of make test, so that nothing is compiled twice.
 func init() {
 	if os.Getenv("GOFLAGS") == "" {
-		_ = os.Setenv("GOFLAGS", "-trimpath -tags=grpcnotrace")
+		_ = os.Setenv("GOFLAGS", "-trimpath -tags=grpcnotrace,nomodels")
 		_ = os.Setenv("CGO_ENABLED", "0")
 	}
 }

@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"crypto/rand"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,7 +37,7 @@ func TestAResultIsNotRepeatedAfterAChange(t *testing.T) {
 		":= DependOnSources(); err != nil {\n\t\tt.Fatal(err)\n\t}\n}\n")
 	repeated := func() bool {
 		cmd := exec.CommandContext(t.Context(), "go", "test", "./tests/proc")
-		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath")
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath", "QUARTET_BINARIES=")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, string(out))
 		require.Contains(t, string(out), "ok")
@@ -53,4 +54,37 @@ func TestAResultIsNotRepeatedAfterAChange(t *testing.T) {
 	require.False(t, repeated(), "a new file")
 	write("services/b/node_modules/e.js", "changed")
 	require.True(t, repeated(), "a package of Node")
+}
+
+// With the digest of the binaries in the environment, a result is repeated until that changes, in whatever directory.
+func TestAResultDependsOnTheDigestOfBinaries(t *testing.T) {
+	dir := t.TempDir()
+	sources, err := os.ReadFile("sources.go")
+	require.NoError(t, err)
+	for name, text := range map[string]string{
+		"go.mod":                "module example.test/m\n\ngo 1.24\n",
+		"cmd/d/main.go":         "package main\n\nfunc main() {}\n",
+		"tests/proc/sources.go": string(sources),
+		"tests/proc/with_test.go": "package proc\n\nimport \"testing\"\n\nfunc TestWith(t *testing.T) {\n" +
+			"\tif err := DependOnSources(); err != nil {\n\t\tt.Fatal(err)\n\t}\n}\n",
+	} {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	}
+	repeated := func(digest string) bool {
+		cmd := exec.CommandContext(t.Context(), "go", "test", "./tests/proc")
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath", "QUARTET_BINARIES="+digest)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+		return strings.Contains(string(out), "(cached)")
+	}
+	first, second := rand.Text(), rand.Text()
+	require.False(t, repeated(first))
+	require.True(t, repeated(first))
+	moved := filepath.Join(t.TempDir(), "elsewhere")
+	require.NoError(t, os.Rename(dir, moved))
+	dir = moved
+	require.True(t, repeated(first), "another directory")
+	require.False(t, repeated(second), "other binaries")
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/tests/proc"
 )
 
 var (
@@ -54,8 +56,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// seedsOf returns how many seeds this form of the test runs: without the race detector at most four minutes of two
-// processors.
+// seedsOf returns how many seeds this form of the test runs. 1 000 take four minutes of two processors.
 func seedsOf() int {
 	switch {
 	case testing.Short():
@@ -63,7 +64,7 @@ func seedsOf() int {
 	case race:
 		return 40
 	}
-	return 1000
+	return proc.Scale(60, 1000)
 }
 
 // TestSim runs seeds until an oracle objects to one. A process simulates one world at a time, since random numbers are
@@ -158,7 +159,7 @@ func TestSim_InstancesRemoveHistory(t *testing.T) {
 // the same steps and store the same bytes. Those of instances are compared on one processor, since on two a run of some
 // dozens still parts from the others (docs/reliability.md).
 func TestSim_OneSeedOneRun(t *testing.T) {
-	n := max(*seedsFlag, 24)
+	n := max(*seedsFlag, proc.Scale(8, 24))
 	if testing.Short() || race {
 		n = 5
 	}
