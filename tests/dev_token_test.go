@@ -330,7 +330,8 @@ func TestT10_CommandsOnLoopbackHaveNoToken(t *testing.T) {
 			"; printf 'GET /v1/agents HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n' >&3; cat <&3", "UNAUTHENTICATED"},
 		{
 			"exec 3<>/dev/tcp/" + strings.ReplaceAll(s.srv.HTTP, ":", "/") +
-				"; printf 'POST /mcp/keeper HTTP/1.0\\r\\nHost: localhost\\r\\nContent-Length: 0\\r\\n\\r\\n' >&3; cat <&3",
+				"; printf 'POST /mcp/keeper HTTP/1.0\\r\\nHost: localhost\\r\\nContent-Length: 0\\r\\n\\r\\n' " +
+					">&3; cat <&3",
 			"UNAUTHENTICATED",
 		},
 	} {

@@ -39,6 +39,9 @@ func (v *village) remember(t *testing.T, p *journal.Partition[*people]) (ada, bo
 		require.Less(t, i, 1000)
 		require.NoError(t, say(t, p, "bob", fmt.Sprintf("what bob said then %d %s", i, strings.Repeat("c", 300)), ""))
 		require.NoError(t, p.SettleSnapshot(t.Context()))
+		if i%20 == 19 {
+			require.NoError(t, p.SettleArchive(t.Context()))
+		}
 	}
 	require.NoError(t, p.SettleArchive(t.Context()))
 	return saidOf(t, p, "ada"), saidOf(t, p, "bob")

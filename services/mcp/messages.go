@@ -34,6 +34,7 @@ func (a *agentServer) messages(ctx context.Context, tool string) any {
 	}
 	return map[string]any{
 		"not_taken_by_a_turn": said.Total, "newest": newest,
-		"note": "They stay here until a turn takes them; what they ask for may be done already, as your work items say.",
+		"note": "They stay here until a turn takes them; what they ask for may be done already, as your work " +
+			"items say.",
 	}
 }

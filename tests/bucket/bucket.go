@@ -3,7 +3,6 @@ package bucket
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"

@@ -50,7 +50,7 @@ func TestG15_EverybodyCanUseIt(t *testing.T) {
 	r := newRig(t)
 	path := filepath.Join("..", "..", "services", "console", "ui", "node_modules", "axe-core", "axe.min.js")
 	axe, err := os.ReadFile(path)
-	require.NoError(t, err, "make test installs it")
+	require.NoError(t, err, "make browser installs it")
 	for _, id := range []string{"keeper", "sleeper"} {
 		r.spawn(id)
 	}

@@ -54,7 +54,7 @@ func chromium() (string, error) {
 			return path, nil
 		}
 	}
-	return "", errors.New("this test needs Chromium, which is not installed here; make test installs it")
+	return "", errors.New("this test needs Chromium, which is not installed here; make browser installs it")
 }
 
 // start builds the binary and starts the browser.

@@ -74,14 +74,14 @@ func init() {
 }
 
 // NodePackages installs the packages of package-lock.json in dir, if they are missing, for
-// clients that are not written in Go. make test installs them, and Node, beforehand.
+// clients that are not written in Go. make clients installs them, and Node, beforehand.
 func NodePackages(ctx context.Context, dir string) error {
 	// npm writes this file last.
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", ".package-lock.json")); err == nil {
 		return nil
 	}
 	if _, err := exec.LookPath("npm"); err != nil {
-		return errors.New("this test needs Node and npm, which are not installed here; make test installs them")
+		return errors.New("this test needs Node and npm, which are not installed here; make clients installs them")
 	}
 	cmd := exec.CommandContext(ctx, "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts")
 	cmd.Dir = dir

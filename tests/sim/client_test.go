@@ -164,9 +164,11 @@ func (c *client) until(ctx context.Context, what string, call func(ctx context.C
 
 // mutate makes a mutation. id returns the record that an answer names; what is stored in a journal under the request
 // must be there when the answer is.
+//
+//nolint:revive // the client is the receiver
 func mutate[R proto.Message](c *client, ctx context.Context, plane, what string, id func(R) string,
 	call func(ctx context.Context, requestID string) (R, error),
-) (R, error) { //nolint:revive // the client is the receiver
+) (R, error) {
 	request := c.request()
 	var resp R
 	ask := func() error {

@@ -150,7 +150,8 @@ var mutants = []mutant{
 	},
 	{
 		"the wait of a cleared blocker goes on", "services/waiting/consume.go",
-		"		return a.cancel(env, k, p.GetEndedWaitId(), waitingv1.WaitEndReason_WAIT_END_REASON_BLOCKER_CLEARED)\n", "		_ = p\n		return nil\n",
+		"		return a.cancel(env, k, p.GetEndedWaitId(), " +
+			"waitingv1.WaitEndReason_WAIT_END_REASON_BLOCKER_CLEARED)\n", "		_ = p\n		return nil\n",
 	},
 	{
 		"a wait that was refused by its item goes on", "services/waiting/consume.go",
@@ -219,7 +220,9 @@ var later = []mutant{
 	},
 	{
 		"a segment counts as archived although its catalog was not stored", "pkg/journal/archive/write.go",
-		"	if err := c.replace(ctx, store, segments); err != nil {\n		return nil, err\n	}\n	return Read(ctx, store, " +
+		"	if err := c.replace(ctx, store, segments); err != nil {\n		return nil, err\n	}\n	return Read(ctx, " +
+			"" +
+			"store, " +
 			"c.Partition)\n",
 		"	_ = c.replace(ctx, store, segments)\n	return &Catalog{Partition: c.Partition, Segments: segments, version: " +
 			"c.version}, nil\n",
@@ -258,7 +261,8 @@ var later = []mutant{
 	},
 	{
 		"workers are not told of steps that become ready", "services/board/workers/workers.go",
-		"		case *boardv1.TaskStepReady, *boardv1.StandingDispatchOpened, *boardv1.TaskReopened:\n			claimable = true\n", "		case *boardv1.StandingDispatchOpened:\n			claimable = true\n",
+		"		case *boardv1.TaskStepReady, *boardv1.StandingDispatchOpened, *boardv1.TaskReopened:\n			claimable = " +
+			"true\n", "		case *boardv1.StandingDispatchOpened:\n			claimable = true\n",
 	},
 	{
 		"a board that is being ended is forgotten by a start", "services/board/service.go",
@@ -276,7 +280,8 @@ func TestMutants_AreCurrent(t *testing.T) {
 		names[m.name] = true
 		text, err := os.ReadFile(filepath.Join(root, m.file))
 		require.NoError(t, err)
-		require.Len(t, m.pattern().FindAllIndex(text, 2), 1, "%q: %s must have this text once: %s", m.name, m.file, m.old)
+		require.Len(t, m.pattern().FindAllIndex(text, 2), 1, "%q: %s must have this text once: " +
+			"%s", m.name, m.file, m.old)
 		require.NotEqual(t, m.old, m.new)
 	}
 }

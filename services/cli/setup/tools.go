@@ -113,7 +113,8 @@ var tools = []tool{
 			}
 			return codexFiles(dir, filepath.Join(dir, "AGENTS.md"))
 		},
-		note: "Codex reads the files of a project that it trusts, and runs a new hook once you have trusted it: /hooks.",
+		note: "Codex reads the files of a project that it trusts, and runs a new hook once you have trusted it: " +
+			"/hooks.",
 	},
 	{
 		name: "cursor", title: "Cursor",

@@ -118,20 +118,20 @@ func TestB11_Handler(t *testing.T) {
 func TestB15_AStatusThatIsNone(t *testing.T) {
 	host := newHost(t)
 	for result, reason := range map[string]string{
-		`{"status":"banana"}`:                                          `the handler set the status "banana", which is none of completed, blocked, failed and cancelled`,
-		`{"status":"banana","summary":"all good"}`:                     `"banana"`,
-		`{"Status":"banana"}`:                                          `"banana"`,
-		`{"status":""}`:                                                `the handler set the status ""`,
-		`{"status":"running"}`:                                         `"running"`,
-		`{"status":"claimed"}`:                                         `"claimed"`,
-		`{"status":"ready"}`:                                           `"ready"`,
-		`{"status":"pending"}`:                                         `"pending"`,
-		`{"status":"unspecified"}`:                                     `"unspecified"`,
-		`{"status":7}`:                                                 `cannot be used`,
-		`{"status":{"a":1}}`:                                           `cannot be used`,
-		`{"status":"blocked","artifacts":"one"}`:                       `cannot be used`,
-		`{"status":"blocked","why":"no key"}`:                          `cannot be used: json: unknown field "why"`,
-		`{"status":"` + strings.Repeat("x", 1000) + `"}`:               `xxx…", which is none of`,
+		`{"status":"banana"}`:                            `the handler set the status "banana", which is none of completed, blocked, failed and cancelled`,
+		`{"status":"banana","summary":"all good"}`:       `"banana"`,
+		`{"Status":"banana"}`:                            `"banana"`,
+		`{"status":""}`:                                  `the handler set the status ""`,
+		`{"status":"running"}`:                           `"running"`,
+		`{"status":"claimed"}`:                           `"claimed"`,
+		`{"status":"ready"}`:                             `"ready"`,
+		`{"status":"pending"}`:                           `"pending"`,
+		`{"status":"unspecified"}`:                       `"unspecified"`,
+		`{"status":7}`:                                   `cannot be used`,
+		`{"status":{"a":1}}`:                             `cannot be used`,
+		`{"status":"blocked","artifacts":"one"}`:         `cannot be used`,
+		`{"status":"blocked","why":"no key"}`:            `cannot be used: json: unknown field "why"`,
+		`{"status":"` + strings.Repeat("x", 1000) + `"}`: `xxx…", which is none of`,
 		`{"status":"failed","summary":"` + strings.Repeat("x", 20_000): "", // not an object
 	} {
 		_, err := unconfined(host, "printf '%s\n' '"+result+"'").run(t.Context(), newAssignment())
