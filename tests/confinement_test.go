@@ -123,10 +123,10 @@ func TestT10_OrdinaryWorkIsPossible(t *testing.T) {
 		{"git init -q r && cd r && echo hello > f && git add f && git -c user.name=a -c user.email=a@b commit -qm " +
 			"first && git log --format=%s", "first"},
 		{"mkdir -p g && cd g && printf 'module m\\n' > go.mod && printf 'package main\\nfunc main() { println(40+2) " +
-			"}\\n' > m.go && go run . 2>&1", "42"},
+			"}\\n' > m.go && CGO_ENABLED=0 go run . 2>&1", "42"},
 		{"cd g && printf 'package main\\nimport (\"testing\"; \"net\")\\nfunc TestX(t *testing.T) { l, err := " +
 			"net.Listen(\"tcp\", \"127.0.0.1:0\"); if err != nil { t.Fatal(err) }; if _, err := net.Dial(\"tcp\", " +
-			"l.Addr().String()); err != nil { t.Fatal(err) } }\\n' > m_test.go && go test . 2>&1 | cut -c1-2", "ok"},
+			"l.Addr().String()); err != nil { t.Fatal(err) } }\\n' > m_test.go && CGO_ENABLED=0 go test -vet=off . 2>&1 | cut -c1-2", "ok"},
 		{"echo kept > ~/kept; echo tmp > $TMPDIR/f; cat ~/kept $TMPDIR/f", "kept\ntmp"},
 		{"cat ~/kept", "kept"},
 		{"sh -c 'sleep 0.1; echo late' & wait; echo done", "late\ndone"},
@@ -239,6 +239,7 @@ func TestT10_HandlersAreConfined(t *testing.T) {
 
 // TestT10_AgentsApart has an agent look for what another one of its worker has, where the worker isolates agents.
 func TestT10_AgentsApart(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	s := newWorkshop(t)
 	s.worker("apart", "--isolate", "agent")
 	_, err := s.agents.SpawnAgent(s.ctx, &agentv1.SpawnAgentRequest{

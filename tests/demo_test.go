@@ -18,6 +18,7 @@ import (
 // so that a build which runs it fails too.
 func TestTheDemoFailsWithAPackage(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	dir := t.TempDir()
 	quartet, err := proc.Build(dir, "quartet/cmd/quartet", "quartet")
 	require.NoError(t, err)

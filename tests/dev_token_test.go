@@ -331,7 +331,7 @@ func TestT10_CommandsOnLoopbackHaveNoToken(t *testing.T) {
 		{
 			"exec 3<>/dev/tcp/" + strings.ReplaceAll(s.srv.HTTP, ":", "/") +
 				"; printf 'POST /mcp/keeper HTTP/1.0\\r\\nHost: localhost\\r\\nContent-Length: 0\\r\\n\\r\\n' " +
-					">&3; cat <&3",
+				">&3; cat <&3",
 			"UNAUTHENTICATED",
 		},
 	} {

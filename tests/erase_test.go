@@ -157,6 +157,7 @@ func filesWith(t *testing.T, dir string, texts ...string) (found []string) {
 // TestA8_ErasedAgent deletes one of two agents. After erase-after nothing of it is in any file of the data directory or
 // of a backup, the other one is whole, and everything that is left is intact.
 func TestA8_ErasedAgent(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	bin, dir := binary(t), t.TempDir()
 	data := filepath.Join(dir, "data")
 	srv, err := proc.NewQuartet(bin, data, "", "--erase-after", "2s")
@@ -255,6 +256,7 @@ func TestA8_ErasedAgent(t *testing.T) {
 // erase-after nothing that they had is in any file; the other namespace has everything.
 func TestA8_ErasedNamespace(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	h := newHouse(t, func(cfg *app.Config) {
 		cfg.EraseAfter, cfg.SegmentSize, cfg.SnapshotSize = 2*time.Second, 64,
 			16

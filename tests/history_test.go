@@ -54,6 +54,7 @@ func newestSnapshot(t *testing.T, verified string) uint64 {
 // a backup of them restores.
 func TestX10_HistoryOfSomeDays(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	dir := t.TempDir()
 	data, bin := filepath.Join(dir, "data"), binary(t)
 	cfg, err := dev.Config(data)

@@ -121,6 +121,7 @@ func addressed(md protoreflect.MethodDescriptor, agentID string) proto.Message {
 // refused for want of a role, and everything else is, with the same words.
 func TestX15_EveryMethodForEveryRole(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	h := newHouse(t, nil)
 	const nobody = "nobody" // so that what is allowed changes nothing
 	var wrong []string

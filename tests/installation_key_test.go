@@ -46,6 +46,7 @@ func signed(t *testing.T, url, secret, body string) answer {
 // is activated only when both know it, and retired only when none signs with it; credentials,
 // triggers, sealed secrets and repeated requests survive the rotation.
 func TestI20_RotationOverCopies(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	bin := binary(t)
 	secret := strings.Repeat("0123456789abcdef", 4)
 	planes, door := twoDoorsWith(t, func(cfg *app.Config) {
@@ -179,6 +180,7 @@ func TestI20_RotationOverCopies(t *testing.T) {
 // TestI20_RotateTheRealBinary: one command rotates where all processes have one file; it changes
 // nothing while the servers cannot be asked, and a server that is killed continues with the keys.
 func TestI20_RotateTheRealBinary(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	bin, data := binary(t), filepath.Join(t.TempDir(), "data")
 	srv, err := proc.NewQuartet(bin, data, "")
 	require.NoError(t, err)

@@ -129,6 +129,7 @@ func (in *instances) sleeper(t *testing.T, ctx context.Context, w *workload, q *
 // its lease to end, whatever the others hold is answered as ever.
 func TestR6_AKilledInstanceCostsItsOwnOnly(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	in := startInstances(t, ctx, 3)

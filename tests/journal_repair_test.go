@@ -26,6 +26,7 @@ import (
 // them, above every number that others recorded, and others go on with it.
 func TestR10_ALossIsAccepted(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	d := newDamageable(t)
 	cursor := d.lastCursor()
 	for i := range 20 {

@@ -40,6 +40,7 @@ func TestX15_AProcessWaitsForNATS(t *testing.T) {
 // TestR5_AServerWithSmallMessagesIsRefused: a stock NATS server allows 1 MB, and a journal has larger frames.
 func TestR5_AServerWithSmallMessagesIsRefused(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	nats, url := natsProcess(t)
 	conf := nats.Args[1]
 	text, err := os.ReadFile(conf)

@@ -116,6 +116,7 @@ func newNATSCluster(t *testing.T) *natsCluster {
 // else, keeps every journal three times and syncs every write (SPEC X1, X15).
 func TestX15_TheDeploymentsNATS(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	c := newNATSCluster(t)
 	cfg, err := dev.Config(t.TempDir())
 	require.NoError(t, err)

@@ -80,6 +80,7 @@ func (d *damageable) revisions(item string) (n int) {
 // followed, verified, backed up and restored as one of a single segment; damage in a segment that is closed is named,
 // and repaired from a backup.
 func TestR6_SegmentsOfARunningServer(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	d := newDamageable(t, "--segment-mib", "1")
 	items := d.items()[:4]
 	const rounds, each = 4, 60
@@ -192,6 +193,7 @@ func TestR6_SegmentsOfARunningServer(t *testing.T) {
 // newest segment only, once that is accepted.
 func TestR10_ALostSegment(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	d := newDamageable(t, "--segment-mib", "1")
 	items := d.items()[:4]
 	d.updates(items, 200)

@@ -52,6 +52,7 @@ func run(ctx context.Context, t *testing.T, args ...string) ran {
 // killed, and was never started again, the other says so: at /readyz?all, in `quartet status` and in `quartet doctor`.
 func TestX17_EveryPlaneOfAnInstallation(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	dir := t.TempDir()

@@ -24,6 +24,7 @@ import (
 // doctor. EVENTS is then copied again.
 func TestR10_DamageToEventsAndOutput(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	d := newDamageable(t)
 	for range 20 {
 		_, err := d.tasks.ExecCommand(d.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{

@@ -215,6 +215,7 @@ func rounds(t *testing.T) (n int, seed uint64) {
 // never was.
 func TestX4_NoTenantSeesAnothersByte(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	h := newHouse(t, nil)
 	// One of them is the tenant that is taken where none is named: what forgets
 	// the tenant finds this one's.

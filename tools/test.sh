@@ -26,7 +26,7 @@ rm -f "$flaky"
 "$TOOLS/gotestsum" --format pkgname --format-hide-empty-pkg --format-icons text --hide-summary skipped \
   --jsonfile "bin/tests/$name.json" --packages "${packages[*]}" \
   --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-report "$flaky" \
-  -- -vet=off -timeout 60m ${COUNT:+-count="$COUNT"} "$@"
+  -- -vet=off -timeout 60m -parallel 6 ${COUNT:+-count="$COUNT"} "$@"
 if [ -s "$flaky" ]; then
   printf 'FLAKY: failed, and passed when run again alone. The run fails.\n%s\n' "$(cat "$flaky")"
   exit 1

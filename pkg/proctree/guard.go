@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -56,8 +57,8 @@ func (g *guard) start() (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := append(g.argv[1:len(g.argv):len(g.argv)], strconv.FormatUint(uint64(g.first), 10))
-	cmd := exec.Command(g.argv[0], args...) //nolint:noctx // the program is our own and outlives this process
+	argv := slices.Concat(g.argv, []string{strconv.FormatUint(uint64(g.first), 10)})
+	cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // the program is our own and outlives this process
 	cmd.Stdin, cmd.Stderr, cmd.Env, cmd.Dir = r, os.Stderr, []string{}, "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // so that ^C on the terminal does not reach it
 	err = StartUnmarked(cmd)

@@ -221,7 +221,8 @@ func (c *Config) storeRemedy() string {
 	if c.NATSURL == "" {
 		return "Make room on the disk of " + c.DataDir + ", or raise max-store-mib if it is set"
 	}
-	return "Give the NATS servers more disk, and raise max_file_store in their configuration and max_file of the account"
+	return "Give the NATS servers more disk, and raise max_file_store in their configuration and max_file of the " +
+		"account"
 }
 
 // witness returns the witness of a partition. It is valid after Start.

@@ -133,8 +133,8 @@ func (c *conversation) round(ctx context.Context) (more bool, err error) {
 			if taken += len(jsonOf(r.GetResult())); taken > localMax {
 				taken -= len(jsonOf(r.GetResult()))
 				r = failedLocal(call, &localError{"limit_exceeded", fmt.Sprintf("the local results of this reply "+
-					"take more than %d bytes, so this one is left out; what was written is written; read less " +
-						"in one reply", localMax)})
+					"take more than %d bytes, so this one is left out; what was written is written; read less "+
+					"in one reply", localMax)})
 			}
 			local[call.ID] = r
 			reply.Local = append(reply.Local, r)

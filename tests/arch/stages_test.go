@@ -149,7 +149,7 @@ func TestStagesWithoutABaseAreAllDueAndWhatIsOwedIsNamed(t *testing.T) {
 		ran, out, ok := v.run("--due")
 		require.True(t, ok, out)
 		require.Equal(t, []string{"one", "two", "three"}, ran, "what was spent counts, not what was expected")
-		require.Contains(t, out, "OWED, because 2000 s would be exceeded: make four\n")
+		require.Contains(t, out, "OWED, because it could not be done or 2000 s would be exceeded: make four\n")
 	})
 }
 
@@ -167,6 +167,14 @@ func TestStagesThatPassedAreNotRunAgain(t *testing.T) {
 	require.Equal(t, []string{"two"}, ran)
 	require.Contains(t, out, "passed before")
 
+	v.write("Makefile", ".PHONY: one two three\none two three:\n\t@echo ran $@; echo no network >$$NOT_DONE; false\n")
+	ran, out, ok = v.run()
+	require.True(t, ok, "what cannot be done here is owed: "+out)
+	require.Equal(t, []string{"one", "two", "three"}, ran)
+	require.Regexp(t, `one +\d+ s  NOT DONE: no network`, out)
+	require.Contains(t, out, ": make one two three\n")
+
+	v.write("Makefile", ".PHONY: one two three\none two three:\n\t@echo ran $@\n")
 	v.write("a/untracked", "new")
 	ran, out, _ = v.run()
 	require.Equal(t, []string{"one", "two", "three"}, ran, "other sources: "+out)

@@ -280,7 +280,7 @@ func TestMutants_AreCurrent(t *testing.T) {
 		names[m.name] = true
 		text, err := os.ReadFile(filepath.Join(root, m.file))
 		require.NoError(t, err)
-		require.Len(t, m.pattern().FindAllIndex(text, 2), 1, "%q: %s must have this text once: " +
+		require.Len(t, m.pattern().FindAllIndex(text, 2), 1, "%q: %s must have this text once: "+
 			"%s", m.name, m.file, m.old)
 		require.NotEqual(t, m.old, m.new)
 	}

@@ -127,7 +127,7 @@ func runSeeds(t *testing.T) {
 			faults += n
 		}
 		if *showFlag {
-			t.Logf("seed %d: %d steps, %d frames, %d calls, %d turns, %d crashes, faults %s; digest %.8s, " +
+			t.Logf("seed %d: %d steps, %d frames, %d calls, %d turns, %d crashes, faults %s; digest %.8s, "+
 				"journals %.8s", seed, rep.steps, rep.frames, rep.calls, rep.turns, rep.crashes, faultNames(rep), rep.digest, rep.journals)
 			for _, line := range rep.trace {
 				t.Log(line)

@@ -50,7 +50,8 @@ type Tried struct {
 	Asked bool
 }
 
-const attemptsTitle = "What was tried: earlier turns ended before they were done; none of these calls is repeated by itself"
+const attemptsTitle = "What was tried: earlier turns ended before they were done; none of these calls is " +
+	"repeated by itself"
 
 // short returns the line of a call that each context contains.
 func (c Tried) short(of Attempt) string {

@@ -74,7 +74,7 @@ var boardTable = []Tool{
 		Name: "board_complete", former: "agent_task_complete", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
 		Description: "Close a board whose required steps are completed and of which none is held. It never " +
 			"changes again.",
-		Plane:       "board", Method: boardv1.BoardService_CompleteBoard_FullMethodName,
+		Plane: "board", Method: boardv1.BoardService_CompleteBoard_FullMethodName,
 		NewRequest: newMessage[boardv1.CompleteBoardRequest], NewResponse: newMessage[boardv1.CompleteBoardResponse],
 		Mutates: true, Required: []string{"board_id"}, adapt: adaptBoard, shape: shapeBoard,
 	},
@@ -141,7 +141,7 @@ var boardTable = []Tool{
 		Name: "board_list_workers", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
 		Description: "List the workers that are connected now, of one pool or all: their pools, capacity, " +
 			"labels and runs.",
-		Plane:       "board", Method: boardv1.BoardService_ListWorkers_FullMethodName,
+		Plane: "board", Method: boardv1.BoardService_ListWorkers_FullMethodName,
 		NewRequest: newMessage[boardv1.ListWorkersRequest], NewResponse: newMessage[boardv1.ListWorkersResponse],
 	},
 }

@@ -119,7 +119,7 @@ var coreTable = []Tool{
 		Description: "Wait for an operator (a child: for its supervisor), a task's result, an outside event or a " +
 			"time, and end this turn. It attaches to the work item of this turn, else to you. You are woken when it " +
 			"happens; the blocker of an outside event is yours to clear with UpdateWorkItem when you have " +
-				"looked at it.",
+			"looked at it.",
 		Plane: "waiting", Method: waitingv1.WaitingService_WaitFor_FullMethodName,
 		NewRequest: newMessage[waitingv1.WaitForRequest], NewResponse: newMessage[waitingv1.WaitForResponse],
 		Mutates: true, bound: true, focused: true, Required: []string{"reason", "wake"},

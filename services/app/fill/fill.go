@@ -108,8 +108,8 @@ func New(r *room.Room, source Source, logger *zap.Logger, metrics prometheus.Reg
 		limit: meter.Gauge(metrics, "quartet_store_limit_bytes", "How much the store of the journals can hold; 0 if "+
 			"the NATS servers do not tell. Near it new records are refused with STORAGE_FULL.").WithLabelValues(),
 		full: meter.Gauge(metrics, "quartet_store_full_seconds", "When the store of the journals will be full at "+
-			"the rate of the last hours, six at most; 0 if it is full, +Inf if it does not grow, or if that is " +
-				"not known.").WithLabelValues(),
+			"the rate of the last hours, six at most; 0 if it is full, +Inf if it does not grow, or if that is "+
+			"not known.").WithLabelValues(),
 	}
 	g.Periodic = &life.Periodic{Label: "fill", Period: period, Do: g.Measure}
 	return g

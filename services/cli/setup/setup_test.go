@@ -169,7 +169,7 @@ func TestOthersSettingsStay(t *testing.T) {
 	codex := map[string]string{
 		".codex/config.toml": "# my settings\nmodel = \"m\" # the model\n\n[mcp_servers.other]\ncommand = " +
 			"\"x\"\nargs = [\n  \"[mcp_servers.quartet]\",\n  '''\n[a]\n''',\n]\n\n# the end\n[features]\nhooks " +
-				"= true\n",
+			"= true\n",
 		".codex/hooks.json": "{\n\t\"hooks\": {\n\t\t\"Stop\": [\n\t\t\t{\n\t\t\t\t\"hooks\": " +
 			"[\n\t\t\t\t\t{\n\t\t\t\t\t\t\"type\": \"command\",\n\t\t\t\t\t\t\"command\": " +
 			"\"date\"\n\t\t\t\t\t}\n\t\t\t\t]\n\t\t\t}\n\t\t]\n\t}\n}\n",
