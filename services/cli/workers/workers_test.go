@@ -132,7 +132,9 @@ func TestB15_AStatusThatIsNone(t *testing.T) {
 		`{"status":"blocked","artifacts":"one"}`:         `cannot be used`,
 		`{"status":"blocked","why":"no key"}`:            `cannot be used: json: unknown field "why"`,
 		`{"status":"` + strings.Repeat("x", 1000) + `"}`: `xxx…", which is none of`,
-		`{"status":"failed","summary":"` + strings.Repeat("x", 20_000): "", // not an object
+
+		// not an object
+		`{"status":"failed","summary":"` + strings.Repeat("x", 20_000): "",
 	} {
 		_, err := unconfined(host, "printf '%s\n' '"+result+"'").run(t.Context(), newAssignment())
 		if reason == "" {
