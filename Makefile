@@ -251,6 +251,8 @@ mutants: ## Plant each known mutant and say which seed of the simulation finds i
 	$(STATIC) $(GO) test -count=1 -timeout 0 -v ./tests/sim -run 'TestMutants$$' -args -mutants '$(or $(MUTANTS),.*)' $(ARGS)
 
 # Clients that are not Go take part in the tests; they need Node and their packages.
+$(BUF): tools/buf/node_modules ;
+
 %/node_modules: %/package-lock.json
 	@command -v npm >/dev/null || { apt-get update -qq && apt-get install -y -qq nodejs npm; }
 	cd $* && npm ci --no-audit --no-fund --ignore-scripts

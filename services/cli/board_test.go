@@ -51,8 +51,9 @@ func TestBoardWalSync(t *testing.T) {
 	}
 	// What is not a copy of the server's log is named, with what to do, and is not changed.
 	for content, wrong := range map[string]string{
-		"what? nobody knows\n":                                  "line 2 was changed",
-		three + walLine + "\n":                                  "it has 4 lines, and the server's log ends at line 3",
+		"what? nobody knows\n": "line 2 was changed",
+		three + walLine + "\n": "it has 4 lines, and the server's log ends at line 3",
+
 		walLine + "\n" + walLine + "\n" + walLine[:20] + "9}\n": "line 3 is not the one of the server's log",
 
 		strings.Repeat("!", 30) + "\n": "the server's lines from 2 on do not continue it: " +
