@@ -30,7 +30,6 @@ import (
 	"quartet/services/cli/session"
 	"quartet/services/cli/setup"
 	"quartet/services/cli/tasks"
-	"quartet/services/cli/top"
 	"quartet/services/cli/waits"
 	"quartet/services/cli/workers"
 	"quartet/services/cli/workitems"
@@ -169,7 +168,7 @@ func Command(s Servers) *cobra.Command {
 	grouped("use", agents.Command(ss), workitems.Command(ss), waits.Command(ss), waits.TriggerCommand(ss),
 		waits.TimerCommand(ss), tasks.Command(ss), boards.Command(ss, s.Replay), admin.KeyCommand(ss),
 		admin.InstallationKeyCommand(ss), contextCommand(ss))
-	grouped("see", console.Command(ss), top.Command(ss), agents.ExplainCommand(ss), workitems.PrimeCommand(ss),
+	grouped("see", console.Command(ss), agents.ExplainCommand(ss), workitems.PrimeCommand(ss),
 		events.Command(ss), readyCommand(ss), admin.StatusCommand(ss), admin.AuditCommand(ss), admin.UsageCommand(ss),
 		admin.WhoAmICommand(ss))
 	root.AddCommand(workers.GuardProcessesCommand(), workers.RunConfinedCommand(), versionCommand(ss, s.Version))

@@ -58,7 +58,6 @@ var wallClock = map[string]string{
 	"services/cli/input":         "a duration that a person enters is counted from now",
 	"services/cli/local":         "a server that was started becomes ready in real time",
 	"services/cli/session":       "a person waits",
-	"services/cli/top":           "a person watches",
 	"services/cli/workers":       "a person waits",
 	"services/doctor":            "round trips and the expiry of certificates",
 	"services/gateway":           "deadlines of connections and durations for metrics",
