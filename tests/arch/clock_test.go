@@ -44,7 +44,6 @@ var wallClock = map[string]string{
 	"pkg/journal/damages":        "what readers reported is believed for a while",
 	"pkg/journal/witness":        "files are synced once a second",
 	"pkg/journal/witness/shared": "a bucket is written once a second",
-	"pkg/sim":                    "it moves the clock of a bubble of synctest",
 	"pkg/sandboxes":              "processes of the operating system are kept for a while",
 	"pkg/tracing":                "a failing collector is logged once in a while",
 	"pkg/usernet":                "flows of packets end in real time",

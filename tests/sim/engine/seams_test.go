@@ -1,4 +1,4 @@
-package sim_test
+package engine_test
 
 import (
 	"context"
@@ -11,18 +11,18 @@ import (
 
 	"quartet/pkg/bus"
 	"quartet/pkg/lease"
-	"quartet/pkg/sim"
+	"quartet/tests/sim/engine"
 )
 
 // Nothing that a frozen process sends passes before its time, and what others send does.
 func TestQueue_AFrozenProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, began := sim.New(sim.Config{Wait: synctest.Wait}), time.Now()
-		frozen, other := sim.NewProcess("frozen"), sim.NewProcess("other")
+		q, began := engine.New(engine.Config{Wait: synctest.Wait}), time.Now()
+		frozen, other := engine.NewProcess("frozen"), engine.NewProcess("other")
 		var passed []string
-		for _, p := range []*sim.Process{frozen, other} {
+		for _, p := range []*engine.Process{frozen, other} {
 			go func() {
-				_, _ = q.Park(t.Context(), sim.Crossing{Edge: p.Name, Of: p})
+				_, _ = q.Park(t.Context(), engine.Crossing{Edge: p.Name, Of: p})
 				passed = append(passed, p.Name+" "+time.Since(began).Round(time.Second).String())
 			}()
 		}
@@ -38,13 +38,13 @@ func TestQueue_AStalledEdge(t *testing.T) {
 	refused := 0
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
-			q := sim.New(sim.Config{Seed: seed, Wait: synctest.Wait, StallRate: 0.2})
+			q := engine.New(engine.Config{Seed: seed, Wait: synctest.Wait, StallRate: 0.2})
 			var order []string
 			write := func() {
 				o, _ := q.Park(t.Context(),
-					sim.Crossing{Edge: "log a append", Faults: []sim.Outcome{sim.Lost, sim.Refused}})
+					engine.Crossing{Edge: "log a append", Faults: []engine.Outcome{engine.Lost, engine.Refused}})
 				order = append(order, "write")
-				if o == sim.Refused {
+				if o == engine.Refused {
 					refused++
 					require.Greater(t, len(order), 1, "others passed before it")
 				}
@@ -52,7 +52,7 @@ func TestQueue_AStalledEdge(t *testing.T) {
 			go write()
 			for range 30 {
 				go func() {
-					_, _ = q.Park(t.Context(), sim.Crossing{Edge: "call b c"})
+					_, _ = q.Park(t.Context(), engine.Crossing{Edge: "call b c"})
 					order = append(order, "call")
 				}()
 			}
@@ -65,7 +65,7 @@ func TestQueue_AStalledEdge(t *testing.T) {
 }
 
 // drive lets crossings pass in the background, so that the goroutine of the test can make them, until stop is called.
-func drive(q *sim.Queue) (stop func()) {
+func drive(q *engine.Queue) (stop func()) {
 	ended, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -87,8 +87,8 @@ func drive(q *sim.Queue) (stop func()) {
 // A bucket keeps revisions, and sends its contents and then each change.
 func TestBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := sim.New(sim.Config{Wait: synctest.Wait})
-		b := &sim.Bucket{Queue: q, Of: sim.NewProcess("p"), Leases: sim.NewLeases()}
+		q := engine.New(engine.Config{Wait: synctest.Wait})
+		b := &engine.Bucket{Queue: q, Of: engine.NewProcess("p"), Leases: engine.NewLeases()}
 		ctx, stop := context.WithCancel(t.Context())
 		var seen []string
 		defer drive(q)()
@@ -130,8 +130,8 @@ func TestEvents_Faults(t *testing.T) {
 	stored := map[int]bool{}
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
-			q, events := sim.New(sim.Config{Seed: seed, Wait: synctest.Wait, FaultRate: 1}), sim.NewEvents(nil)
-			target := &sim.EventsTarget{Queue: q, Of: sim.NewProcess("p"), Name: "p", Events: events}
+			q, events := engine.New(engine.Config{Seed: seed, Wait: synctest.Wait, FaultRate: 1}), engine.NewEvents(nil)
+			target := &engine.EventsTarget{Queue: q, Of: engine.NewProcess("p"), Name: "p", Events: events}
 			publish := func(s bus.Session) (err error) {
 				for n := range 4 {
 					if err = s.Publish(t.Context(), &nats.Msg{Subject: "x"}, n == 3); err != nil {
@@ -150,7 +150,7 @@ func TestEvents_Faults(t *testing.T) {
 			}
 			require.Error(t, <-done)
 			stop := drive(q)
-			require.ErrorIs(t, publish(first), sim.ErrBroken)
+			require.ErrorIs(t, publish(first), engine.ErrBroken)
 			stop()
 			stored[len(events.Messages())] = true
 
@@ -163,7 +163,7 @@ func TestEvents_Faults(t *testing.T) {
 			events.Lose(0)
 			require.True(t, lost)
 			require.True(t, q.Step(0))
-			require.ErrorIs(t, <-done, sim.ErrBroken)
+			require.ErrorIs(t, <-done, engine.ErrBroken)
 			require.Empty(t, events.Messages())
 		})
 	}

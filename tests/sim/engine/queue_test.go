@@ -1,4 +1,4 @@
-package sim_test
+package engine_test
 
 import (
 	"context"
@@ -13,17 +13,17 @@ import (
 
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/memlog"
-	"quartet/pkg/sim"
+	"quartet/tests/sim/engine"
 )
 
 // order returns in which order a seed lets ten crossings pass that are parked at once.
 func order(t *testing.T, seed uint64) (names []string, digest string) {
 	synctest.Test(t, func(t *testing.T) {
-		q := sim.New(sim.Config{Seed: seed, Wait: synctest.Wait})
+		q := engine.New(engine.Config{Seed: seed, Wait: synctest.Wait})
 		var mu sync.Mutex
 		for i := range 10 {
 			go func() {
-				o, err := q.Park(t.Context(), sim.Crossing{Edge: fmt.Sprint("edge ", i)})
+				o, err := q.Park(t.Context(), engine.Crossing{Edge: fmt.Sprint("edge ", i)})
 				mu.Lock()
 				defer mu.Unlock()
 				names = append(names, fmt.Sprint(i, " ", o, " ", err))
@@ -54,10 +54,10 @@ func TestQueue_TheSeedChooses(t *testing.T) {
 
 func TestQueue_TimePassesUntilSomethingArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, began := sim.New(sim.Config{Wait: synctest.Wait}), time.Now()
+		q, began := engine.New(engine.Config{Wait: synctest.Wait}), time.Now()
 		go func() {
 			<-time.After(3 * time.Second)
-			_, _ = q.Park(t.Context(), sim.Crossing{Edge: "late"})
+			_, _ = q.Park(t.Context(), engine.Crossing{Edge: "late"})
 		}()
 		require.True(t, q.Step(time.Minute))
 		require.Equal(t, 3*time.Second, time.Since(began).Round(time.Millisecond))
@@ -69,10 +69,10 @@ func TestQueue_TimePassesUntilSomethingArrives(t *testing.T) {
 
 func TestQueue_WhatIsGivenUpIsNotParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := sim.New(sim.Config{Wait: synctest.Wait})
+		q := engine.New(engine.Config{Wait: synctest.Wait})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := q.Park(ctx, sim.Crossing{Edge: "never"})
+		_, err := q.Park(ctx, engine.Crossing{Edge: "never"})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Empty(t, q.Parked())
 	})
@@ -80,8 +80,8 @@ func TestQueue_WhatIsGivenUpIsNotParked(t *testing.T) {
 
 // A name says for what something is done, so that two handlers that do the same are told apart.
 func TestQueue_Names(t *testing.T) {
-	q := sim.New(sim.Config{})
-	a, b := sim.Because(t.Context(), "a"), sim.Because(t.Context(), "b")
+	q := engine.New(engine.Config{})
+	a, b := engine.Because(t.Context(), "a"), engine.Because(t.Context(), "b")
 	require.NotEqual(t, q.Name(a, "edge"), q.Name(b, "edge"))
 	require.Equal(t, "edge#1", q.Name(t.Context(), "edge"))
 	require.Equal(t, "edge#2", q.Name(t.Context(), "edge"))
@@ -92,20 +92,20 @@ func TestProcess_DeathInFlight(t *testing.T) {
 	stored := map[bool]int{}
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
-			q, p, inner := sim.New(sim.Config{Seed: seed, Wait: synctest.Wait}), sim.NewProcess("p"), memlog.New()
-			log := &sim.Log{Queue: q, Of: p, Name: "log", Inner: inner, Disk: &sim.Disk{}}
+			q, p, inner := engine.New(engine.Config{Seed: seed, Wait: synctest.Wait}), engine.NewProcess("p"), memlog.New()
+			log := &engine.Log{Queue: q, Of: p, Name: "log", Inner: inner, Disk: &engine.Disk{}}
 			done := make(chan error, 1)
 			go func() {
 				_, err := log.Append(t.Context(), 0, framelog.Frame{ID: "f"})
 				done <- err
 			}()
 			q.Kill(p)
-			require.ErrorIs(t, <-done, sim.ErrDead)
+			require.ErrorIs(t, <-done, engine.ErrDead)
 			_, seq, err := inner.Tail(t.Context())
 			require.NoError(t, err)
 			stored[seq > 0]++
 			_, err = log.Append(t.Context(), seq, framelog.Frame{ID: "g"})
-			require.ErrorIs(t, err, sim.ErrDead)
+			require.ErrorIs(t, err, engine.ErrDead)
 			_, after, err := inner.Tail(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, seq, after)
@@ -119,8 +119,8 @@ func TestLog_Faults(t *testing.T) {
 	happened := map[string]bool{}
 	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {
-			q, inner := sim.New(sim.Config{Seed: seed, Wait: synctest.Wait, FaultRate: 1}), memlog.New()
-			log := &sim.Log{Queue: q, Of: sim.NewProcess("p"), Name: "log", Inner: inner, Disk: &sim.Disk{}}
+			q, inner := engine.New(engine.Config{Seed: seed, Wait: synctest.Wait, FaultRate: 1}), memlog.New()
+			log := &engine.Log{Queue: q, Of: engine.NewProcess("p"), Name: "log", Inner: inner, Disk: &engine.Disk{}}
 			var err error
 			done := make(chan struct{})
 			go func() {
@@ -153,7 +153,7 @@ func TestLog_Faults(t *testing.T) {
 
 func cause(err error) string {
 	for name, known := range map[string]error{
-		"no answer": sim.ErrNoAnswer, "wrong sequence": framelog.ErrWrongSequence, "refused": framelog.ErrRefused,
+		"no answer": engine.ErrNoAnswer, "wrong sequence": framelog.ErrWrongSequence, "refused": framelog.ErrRefused,
 		"busy": framelog.ErrBusy,
 	} {
 		if errors.Is(err, known) {

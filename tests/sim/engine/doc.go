@@ -1,4 +1,4 @@
-// Package sim runs real components under a seeded scheduler, so that a run is a function of its seed.
+// Package engine runs real components under a seeded scheduler, so that a run is a function of its seed.
 //
 // All goroutines of a run are in one bubble of testing/synctest. Whatever crosses a seam between them (a
 // frame on its way to a log, a call and its answer, a frame on its way to a follower, a command on its way to
@@ -7,4 +7,4 @@
 // the order in which they arrived, which the Go scheduler chooses.
 //
 // A Process is what dies at once: its parked crossings fail, and nothing it does afterwards passes a seam.
-package sim
+package engine
