@@ -129,6 +129,7 @@ lint: $(BUF) $(LINTER) ## Lint proto and Go
 	@test -f $(API_IMAGE) || { echo "$(API_IMAGE) is missing: a new minor version needs one (make api-image)"; exit 1; }
 	$(BUF) breaking --against $(API_IMAGE)
 	$(STATIC) $(LINTER) run ./...
+	cd bench && $(QUICK) $(CURDIR)/$(LINTER) run ./...
 	cd bench/rivals && $(STATIC) $(CURDIR)/$(LINTER) run ./...
 
 .PHONY: fmt
@@ -232,6 +233,7 @@ demo: ## Run the release-keeper example with a dozen packages; PACKAGES=./pkg/..
 .PHONY: vet
 vet: ## Vet everything, and what only some builds have; as the demo builds it
 	$(QUICK) $(GO) vet ./...
+	cd bench && $(QUICK) $(GO) vet ./...
 	$(STATIC) $(GO) vet ./services/runner
 	$(STATIC) $(GO) vet -tags '$(TAGS),deployed' ./tests
 
@@ -245,8 +247,14 @@ QUICK_FLAGS := '-gcflags=all=-N -l' -ldflags=-w -tags=grpcnotrace,nomodels
 QUICK       := CGO_ENABLED=0 GOGC=off GOMEMLIMIT=1GiB GOFLAGS="$(QUICK_FLAGS)"
 
 .PHONY: bench
-bench: ## Measure the targets side by side on this machine
-	$(GO) run ./bench $(ARGS)
+bench: ## Measure the targets side by side on this machine; ARGS such as '--for 5s --write docs/benchmarks.md'
+	$(GO) build -C bench -o $(CURDIR)/bin/bench .
+	bin/bench $(ARGS)
+
+# bench is a module of its own. It is built as the demo is, so that no package of Quartet is compiled for it alone.
+.PHONY: bench-check
+bench-check: ## Test bench
+	cd bench && $(QUICK) $(GO) test ./...
 
 .PHONY: clean
 clean: ## Remove bin/ and caches of tests

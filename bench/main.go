@@ -2,7 +2,9 @@
 // echo with the same messages, a raw fsync, and one JetStream message per mutation. Figures of
 // different runs or machines are not comparable; the documents quote the ratios within a run.
 //
-//	go run ./bench --for 5s --write docs/benchmarks.md
+// It is a module of its own, because nobody who runs Quartet needs it, and runs in the directory of the repository:
+//
+//	make bench ARGS='--for 5s --write docs/benchmarks.md'
 package main
 
 import (
