@@ -19,7 +19,7 @@ import (
 	"strings"
 	"time"
 
-	"quartet/services/app/memory"
+	"quartet/services/app"
 	"quartet/tests/attack"
 )
 
@@ -96,7 +96,7 @@ func (o *options) parse(only, callers string) error {
 func (o *options) wants(name string) bool { return o.only.MatchString(name) }
 
 func run(ctx context.Context, o options) error {
-	go memory.AdjustGC(ctx, 0) // as the server does
+	go app.AdjustGC(ctx, 0) // as the server does
 	if o.dir == "" {
 		dir, err := os.MkdirTemp("", "quartet-bench-")
 		if err != nil {

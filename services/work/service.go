@@ -18,7 +18,6 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-	"quartet/services/work/counts"
 	"quartet/services/work/homes"
 )
 
@@ -99,7 +98,7 @@ func (s *Service) Start(ctx context.Context) error {
 		return fmt.Errorf("work: home %s: %w", s.cfg.Home, err)
 	}
 	s.plans = homes.NewPlans(s.homes)
-	count := counts.New(s.deps.Metrics)
+	count := newTransitionCounts(s.deps.Metrics)
 	s.engine, err = plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, Share: s.cfg.Share, New: NewState,
 		Events: workv1.File_quartet_work_v1_work_event_proto, Dependent: dependent, Erasing: s.eraseHome,
