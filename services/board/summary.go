@@ -7,6 +7,7 @@ import (
 
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/utf8cut"
 	"quartet/services/board/model"
 )
 
@@ -72,23 +73,14 @@ func addLine(to *[]summaryLine, b *model.Board, s *model.Step) {
 	}
 	rec := s.Record
 	text := fmt.Sprintf("- %s/%s [%s] %s", b.ID, rec.GetStepId(), model.StepStatusName(rec.GetStatus()),
-		oneLine(rec.GetTitle(), 120))
+		utf8cut.Line(rec.GetTitle(), 120))
 	if rec.GetClaimedByAgentId() != "" {
 		text += " (" + rec.GetClaimedByAgentId() + ")"
 	}
 	if rec.GetReason() != "" {
-		text += ": " + oneLine(rec.GetReason(), 160)
+		text += ": " + utf8cut.Line(rec.GetReason(), 160)
 	}
 	*to = append(*to, summaryLine{b.ID, text})
-}
-
-// oneLine returns text on one line, of at most n characters.
-func oneLine(s string, n int) string {
-	s = strings.Join(strings.Fields(s), " ")
-	if r := []rune(s); len(r) > n {
-		return string(r[:n-1]) + "…"
-	}
-	return s
 }
 
 // Render returns the summary in at most budget bytes (S2-473). It writes the sections in the
@@ -112,7 +104,7 @@ func (m *summaryMaterial) Render(budget int) (text string, truncated bool) {
 		}
 		boards = append(boards, summaryLine{b.GetBoardId(), fmt.Sprintf("- %s [%s%s] %s: %d ready, %d held, %d "+
 			"blocked, %d failed, %d pending, %d completed",
-			b.GetBoardId(), model.BoardStatusName(b.GetStatus()), note, oneLine(b.GetTitle(), 120), c.GetReady(),
+			b.GetBoardId(), model.BoardStatusName(b.GetStatus()), note, utf8cut.Line(b.GetTitle(), 120), c.GetReady(),
 			c.GetClaimed()+c.GetRunning(),
 			c.GetBlocked(), c.GetFailed(), c.GetPending(), c.GetCompleted())})
 	}
