@@ -1,4 +1,4 @@
-package names
+package session
 
 import (
 	"context"
@@ -55,7 +55,7 @@ var (
 				PageSize:       pageSize, PageToken: *cursor,
 			})
 		page := records(resp.GetAgents(), (*agentv1.Agent).GetAgentId, func(a *agentv1.Agent) string {
-			return text(a.GetPosture(), a.GetPostureReason())
+			return stateText(a.GetPosture(), a.GetPostureReason())
 		})
 		*cursor = resp.GetNextPageToken()
 		// The list is in order of id.
@@ -72,7 +72,7 @@ var (
 		})
 		*cursor = resp.GetNextPageToken()
 		return records(resp.GetWorkItems(), (*workv1.WorkItem).GetWorkItemId, func(it *workv1.WorkItem) string {
-			return text(it.GetSchedulingState(), it.GetObjective())
+			return stateText(it.GetSchedulingState(), it.GetObjective())
 		}), err
 	}}
 	taskKind = &kind{what: "tasks", prefix: "tsk_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
@@ -85,7 +85,7 @@ var (
 			})
 		*cursor = resp.GetNextPageToken()
 		return records(resp.GetTasks(), (*taskv1.Task).GetTaskId, func(t *taskv1.Task) string {
-			return text(t.GetState(), t.GetLabel())
+			return stateText(t.GetState(), t.GetLabel())
 		}), err
 	}}
 	waitKind = &kind{what: "waits", prefix: "wt_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
@@ -98,7 +98,7 @@ var (
 			})
 		*cursor = resp.GetNextPageToken()
 		return records(resp.GetWaits(), (*waitingv1.Wait).GetWaitId, func(w *waitingv1.Wait) string {
-			return text(w.GetStatus(), w.GetReason()+w.GetCondition())
+			return stateText(w.GetStatus(), w.GetReason()+w.GetCondition())
 		}), err
 	}}
 	triggerKind = &kind{what: "triggers", prefix: "trg_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
@@ -111,7 +111,7 @@ var (
 			})
 		*cursor = resp.GetNextPageToken()
 		return records(resp.GetTriggers(), (*waitingv1.Trigger).GetTriggerId, func(t *waitingv1.Trigger) string {
-			return text(t.GetStatus(), t.GetDescription())
+			return stateText(t.GetStatus(), t.GetDescription())
 		}), err
 	}}
 	timerKind = &kind{what: "timers", prefix: "tmr_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
@@ -122,7 +122,7 @@ var (
 		})
 		*cursor = resp.GetNextPageToken()
 		return records(resp.GetTimers(), (*waitingv1.Timer).GetTimerId, func(t *waitingv1.Timer) string {
-			return text(t.GetStatus(), t.GetDescription())
+			return stateText(t.GetStatus(), t.GetDescription())
 		}), err
 	}}
 	turnKind = &kind{what: "turns", prefix: "trn_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
@@ -132,7 +132,7 @@ var (
 			ListTurns(ctx, &agentv1.ListTurnsRequest{AgentId: of.agent, PageSize: pageSize, PageToken: *cursor})
 		*cursor = resp.GetNextPageToken()
 		return records(resp.GetTurns(), (*agentv1.Turn).GetTurnId, func(t *agentv1.Turn) string {
-			return text(t.GetState(), t.GetBoundWorkItemId())
+			return stateText(t.GetState(), t.GetBoundWorkItemId())
 		}), err
 	}}
 	boardKind = &kind{what: "boards", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string,
@@ -144,7 +144,7 @@ var (
 		})
 		*cursor = next(*cursor, len(resp.GetBoards()), resp.GetTruncated())
 		return records(resp.GetBoards(), (*boardv1.Board).GetBoardId, func(b *boardv1.Board) string {
-			return text(b.GetStatus(), b.GetTitle())
+			return stateText(b.GetStatus(), b.GetTitle())
 		}), err
 	}}
 	runKind = &kind{what: "runs", prefix: "run_", list: func(ctx context.Context, conn grpc.ClientConnInterface,
@@ -155,7 +155,7 @@ var (
 		})
 		*cursor = ""
 		return records(resp.GetRuns(), (*boardv1.WorkerRun).GetRunId, func(r *boardv1.WorkerRun) string {
-			return text(r.GetStatus(), r.GetClaimedStepId())
+			return stateText(r.GetStatus(), r.GetClaimedStepId())
 		}), err
 	}}
 	dispatchKind = &kind{
@@ -178,7 +178,7 @@ var (
 			GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: of.agent, BoardId: of.board})
 		*cursor = ""
 		return records(resp.GetBoard().GetSteps(), (*boardv1.Step).GetStepId, func(s *boardv1.Step) string {
-			return text(s.GetStatus(), s.GetTitle())
+			return stateText(s.GetStatus(), s.GetTitle())
 		}), err
 	}}
 	walKind = &kind{what: "logs", list: func(ctx context.Context, conn grpc.ClientConnInterface, of owner, _ string,
@@ -188,7 +188,7 @@ var (
 			ListWals(ctx, &boardv1.ListWalsRequest{SessionId: of.agent, PageSize: pageSize, PageToken: *cursor})
 		*cursor = resp.GetNextPageToken()
 		return records(resp.GetWals(), (*boardv1.Wal).GetWalName, func(w *boardv1.Wal) string {
-			return text(w.GetStatus(), w.GetBoardId())
+			return stateText(w.GetStatus(), w.GetBoardId())
 		}), err
 	}}
 	poolKind = &kind{what: "pools", list: func(ctx context.Context, conn grpc.ClientConnInterface, _ owner, _ string,
@@ -222,7 +222,7 @@ var (
 			ListKeys(ctx, &identityv1.ListKeysRequest{PageSize: pageSize, PageToken: *cursor})
 		*cursor = resp.GetNextPageToken()
 		return records(resp.GetKeys(), (*identityv1.Key).GetKeyId, func(k *identityv1.Key) string {
-			return text(k.GetRole(), k.GetName())
+			return stateText(k.GetRole(), k.GetName())
 		}), err
 	}}
 )
@@ -239,8 +239,8 @@ func records[M proto.Message](all []M, id, about func(M) string) []record {
 	return out
 }
 
-// text joins a state and what explains it.
-func text(state protoreflect.Enum, more string) string {
+// stateText joins a state and what explains it.
+func stateText(state protoreflect.Enum, more string) string {
 	return strings.TrimSuffix(pbjson.EnumText(state)+": "+more, ": ")
 }
 

@@ -1,4 +1,4 @@
-package service
+package local
 
 import (
 	"encoding/xml"

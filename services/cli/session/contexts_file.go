@@ -1,11 +1,4 @@
-// Package contexts keeps the servers of a person under names: their addresses, how to trust them, and which file
-// has the credential.
-//
-// Owns: the file of contexts, which only its user may change.
-// Never does: store a credential, or connect.
-// Reads: contexts.yaml in $XDG_CONFIG_HOME/quartet, or else in ~/.config/quartet.
-// Emits: that file.
-package contexts
+package session
 
 import (
 	"bytes"
@@ -25,10 +18,10 @@ import (
 )
 
 const (
-	// Local is the name of the server of this user on this machine, which every file has.
-	Local = "local"
-	// Variable is the environment variable that names a context for one command.
-	Variable = "QUARTET_CONTEXT"
+	// LocalContext is the name of the server of this user on this machine, which every file has.
+	LocalContext = "local"
+	// ContextVariable is the environment variable that names a context for one command.
+	ContextVariable = "QUARTET_CONTEXT"
 
 	maxContexts = 200
 	maxFile     = 256 << 10 // bytes
@@ -59,7 +52,7 @@ func (c Context) Token() (string, error) {
 		return "", fmt.Errorf("credential: %w", err)
 	}
 	defer f.Close()
-	if err := private(f); err != nil {
+	if err := checkPrivate(f); err != nil {
 		return "", err
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, maxToken+1))
@@ -73,8 +66,8 @@ func (c Context) Token() (string, error) {
 	return token, nil
 }
 
-// File has the contexts of a user.
-type File struct {
+// ContextFile has the contexts of a user.
+type ContextFile struct {
 	// Current is the name of the context that is used. Local: no context.
 	Current string `yaml:"current,omitempty"`
 	// Contexts are the others, by name.
@@ -82,12 +75,12 @@ type File struct {
 }
 
 // Names returns the names of all contexts, Local first.
-func (f File) Names() []string {
-	return append([]string{Local}, slices.Sorted(maps.Keys(f.Contexts))...)
+func (f ContextFile) Names() []string {
+	return append([]string{LocalContext}, slices.Sorted(maps.Keys(f.Contexts))...)
 }
 
-// Path returns where the file is. It need not exist.
-func Path() (string, error) {
+// ContextsPath returns where the file is. It need not exist.
+func ContextsPath() (string, error) {
 	if dir := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "quartet", "contexts.yaml"), nil
 	}
@@ -98,11 +91,11 @@ func Path() (string, error) {
 	return filepath.Join(home, ".config", "quartet", "contexts.yaml"), nil
 }
 
-// Read returns the contexts of the user. Without a file, or without a home directory, there are none. A file that
-// other users can read is an error.
-func Read() (File, error) {
-	none := File{Current: Local, Contexts: map[string]Context{}}
-	path, err := Path()
+// ReadContexts returns the contexts of the user. Without a file, or without a home directory, there are none. A file
+// that other users can read is an error.
+func ReadContexts() (ContextFile, error) {
+	none := ContextFile{Current: LocalContext, Contexts: map[string]Context{}}
+	path, err := ContextsPath()
 	if err != nil {
 		return none, nil // a service without a home directory has no contexts
 	}
@@ -114,7 +107,7 @@ func Read() (File, error) {
 		return none, fmt.Errorf("contexts: %w", err)
 	}
 	defer f.Close()
-	if err := private(f); err != nil {
+	if err := checkPrivate(f); err != nil {
 		return none, err
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
@@ -124,14 +117,14 @@ func Read() (File, error) {
 	if len(raw) > maxFile {
 		return none, fmt.Errorf("contexts: %s is larger than %d bytes", path, maxFile)
 	}
-	out := File{}
+	out := ContextFile{}
 	dec := yaml.NewDecoder(bytes.NewReader(raw))
 	dec.KnownFields(true)
 	if err := dec.Decode(&out); err != nil && !errors.Is(err, io.EOF) {
 		return none, fmt.Errorf("contexts: %s: %w", path, err)
 	}
 	if out.Current == "" {
-		out.Current = Local
+		out.Current = LocalContext
 	}
 	if out.Contexts == nil {
 		out.Contexts = map[string]Context{}
@@ -139,39 +132,39 @@ func Read() (File, error) {
 	return out, nil
 }
 
-// Chosen returns the context that applies: the one with this name, or if it is empty the current one. It is nil for
-// Local.
-func Chosen(name string) (*Context, error) {
-	f, err := Read()
+// chosenContext returns the context that applies: the one with this name, or if it is empty the current one. It is nil
+// for LocalContext.
+func chosenContext(name string) (*Context, error) {
+	f, err := ReadContexts()
 	if err != nil {
 		return nil, err
 	}
-	from := "$" + Variable
+	from := "$" + ContextVariable
 	if name == "" {
 		name, from = f.Current, "the current context"
 	}
-	if name == Local {
+	if name == LocalContext {
 		return nil, nil //nolint:nilnil // there is none to apply
 	}
 	c, ok := f.Contexts[name]
 	if !ok {
-		return nil, fmt.Errorf("%s: %w", from, Unknown(name, f))
+		return nil, fmt.Errorf("%s: %w", from, UnknownContext(name, f))
 	}
 	return &c, nil
 }
 
-// Unknown returns the error of a name that no context has.
-func Unknown(name string, f File) error {
+// UnknownContext returns the error of a name that no context has.
+func UnknownContext(name string, f ContextFile) error {
 	return fmt.Errorf("there is no context %q; there are %s", name, strings.Join(f.Names(), ", "))
 }
 
 // validName is how contexts may be called.
 var validName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
 
-// CheckName refuses a name that no context may have.
-func CheckName(name string) error {
-	if name == Local {
-		return fmt.Errorf("%q is the server of this user on this machine; choose another name", Local)
+// CheckContextName refuses a name that no context may have.
+func CheckContextName(name string) error {
+	if name == LocalContext {
+		return fmt.Errorf("%q is the server of this user on this machine; choose another name", LocalContext)
 	}
 	if !validName.MatchString(name) {
 		return fmt.Errorf("%q cannot be the name of a context; use 1 to 63 letters, digits, dots, dashes and "+
@@ -180,11 +173,11 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Change reads the file, calls change with its content, and writes the changed content with the mode 0600. If change
-// returns an error, nothing is written. Where files can be locked, two changes at the same time are made one after
-// the other.
-func Change(change func(*File) error) error {
-	path, err := Path()
+// ChangeContexts reads the file, calls change with its content, and writes the changed content with the mode 0600. If
+// change returns an error, nothing is written. Where files can be locked, two changes at the same time are made one
+// after the other.
+func ChangeContexts(change func(*ContextFile) error) error {
+	path, err := ContextsPath()
 	if err != nil {
 		return err
 	}
@@ -192,12 +185,12 @@ func Change(change func(*File) error) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("contexts: %w", err)
 	}
-	unlock, err := lock(filepath.Join(dir, ".contexts.lock"))
+	unlock, err := lockContexts(filepath.Join(dir, ".contexts.lock"))
 	if err != nil {
 		return fmt.Errorf("contexts: %w", err)
 	}
 	defer unlock()
-	f, err := Read()
+	f, err := ReadContexts()
 	if err != nil {
 		return err
 	}
@@ -207,18 +200,18 @@ func Change(change func(*File) error) error {
 	if len(f.Contexts) > maxContexts {
 		return fmt.Errorf("there are %d contexts already, the most there may be; remove one", maxContexts)
 	}
-	if f.Current == Local {
+	if f.Current == LocalContext {
 		f.Current = ""
 	}
 	raw, err := yaml.Marshal(f)
 	if err != nil {
 		return err
 	}
-	return replace(path, raw)
+	return replaceContexts(path, raw)
 }
 
-// replace writes a file that only this user can read, so that readers see the old content or the new one.
-func replace(path string, raw []byte) error {
+// replaceContexts writes a file that only this user can read, so that readers see the old content or the new one.
+func replaceContexts(path string, raw []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".contexts-*") // mode 0600
 	if err != nil {
 		return fmt.Errorf("contexts: %w", err)
@@ -233,9 +226,9 @@ func replace(path string, raw []byte) error {
 	return nil
 }
 
-// private refuses a file that other users can read or change. Windows has no such modes; there the directory protects
-// it.
-func private(f *os.File) error {
+// checkPrivate refuses a file that other users can read or change. Windows has no such modes; there the directory
+// protects it.
+func checkPrivate(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err

@@ -1,5 +1,4 @@
-// Package console has the command that opens the web console.
-package console
+package cli
 
 import (
 	"bytes"
@@ -27,8 +26,8 @@ import (
 // maxAnswer bounds what is read of an answer, in bytes.
 const maxAnswer = 64 << 10
 
-// Command returns `quartet console`.
-func Command(s *session.Session) *cobra.Command {
+// consoleCommand returns `quartet console`.
+func consoleCommand(s *session.Session) *cobra.Command {
 	var at string
 	var show bool
 	cmd := &cobra.Command{
@@ -56,7 +55,7 @@ address is printed.`,
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]string{"url": address, "expiresAt": ends})
 		}
 		if opener := browser(); !show && opener != "" && terminal.IsTerminal(cmd.OutOrStdout()) {
-			if err := open(cmd.Context(), opener, address); err == nil {
+			if err := openBrowser(cmd.Context(), opener, address); err == nil {
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), "The console is opened in your browser. If it is not: "+
 					"quartet console --print")
 				return err
@@ -74,12 +73,12 @@ func signedIn(ctx context.Context, web *session.Web) (address, ends string, err 
 	var failed error
 	for _, base := range web.Bases {
 		if web.Token == "" {
-			if failed = served(ctx, web, base); failed == nil {
+			if failed = consoleServed(ctx, web, base); failed == nil {
 				return base + "ui/", "", nil
 			}
 			continue
 		}
-		code, ends, err := makeCode(ctx, web, base)
+		code, ends, err := makeSignInCode(ctx, web, base)
 		if err == nil {
 			return base + "ui/#code=" + code, ends, nil
 		}
@@ -95,8 +94,8 @@ func signedIn(ctx context.Context, web *session.Web) (address, ends string, err 
 var errNoConsole = fault.NotReady.New("no server with a console answers there; give its address with --url, which is " +
 	"the server's http-addr or that of the proxy in front of it")
 
-// request makes a request, and returns status and body of its answer.
-func request(ctx context.Context, web *session.Web, method, url string) (status int, body []byte, err error) {
+// webRequest makes a request, and returns status and body of its answer.
+func webRequest(ctx context.Context, web *session.Web, method, url string) (status int, body []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, http.NoBody)
 	if err != nil {
 		return 0, nil, err
@@ -112,9 +111,9 @@ func request(ctx context.Context, web *session.Web, method, url string) (status 
 	return resp.StatusCode, body, errors.Join(err, resp.Body.Close())
 }
 
-// served returns nil if there is a console at base.
-func served(ctx context.Context, web *session.Web, base string) error {
-	status, body, err := request(ctx, web, http.MethodGet, base+"ui/")
+// consoleServed returns nil if there is a console at base.
+func consoleServed(ctx context.Context, web *session.Web, base string) error {
+	status, body, err := webRequest(ctx, web, http.MethodGet, base+"ui/")
 	if err != nil {
 		return err
 	}
@@ -124,9 +123,9 @@ func served(ctx context.Context, web *session.Web, base string) error {
 	return nil
 }
 
-// makeCode asks the server at base for a one-time code.
-func makeCode(ctx context.Context, web *session.Web, base string) (code, ends string, err error) {
-	status, body, err := request(ctx, web, http.MethodPost, base+"ui/code")
+// makeSignInCode asks the server at base for a one-time code.
+func makeSignInCode(ctx context.Context, web *session.Web, base string) (code, ends string, err error) {
+	status, body, err := webRequest(ctx, web, http.MethodPost, base+"ui/code")
 	if err != nil {
 		return "", "", err
 	}
@@ -166,9 +165,9 @@ func browser() string {
 	return path
 }
 
-// open opens an address in the browser. Other users of the machine can see the arguments of programs, so the
+// openBrowser opens an address in the browser. Other users of the machine can see the arguments of programs, so the
 // browser is given a file of this user that leads to the address.
-func open(ctx context.Context, opener, address string) error {
+func openBrowser(ctx context.Context, opener, address string) error {
 	dir, err := localtoken.Prepare()
 	if err != nil {
 		return err

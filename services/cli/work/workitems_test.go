@@ -1,4 +1,4 @@
-package workitems
+package work
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package tasks
+package work
 
 import (
 	"io"
@@ -19,18 +19,19 @@ import (
 	"quartet/services/cli/session"
 )
 
-// Command returns `quartet task`.
-func Command(s *session.Session) *cobra.Command {
+// TaskCommand returns `quartet task`.
+func TaskCommand(s *session.Session) *cobra.Command {
 	c := input.Group(&cobra.Command{
 		Use: "task", Short: "Tasks: commands that workers execute",
 		Aliases: []string{"tasks"},
 	})
-	c.AddCommand(execCommand(s), listCommand(s), getCommand(s), outputCommand(s), inputCommand(s), stopCommand(s))
+	c.AddCommand(taskExecCommand(s), taskListCommand(s), taskGetCommand(s), taskOutputCommand(s), taskInputCommand(s),
+		taskStopCommand(s))
 	return c
 }
 
-// execCommand returns `quartet task exec`.
-func execCommand(s *session.Session) *cobra.Command {
+// taskExecCommand returns `quartet task exec`.
+func taskExecCommand(s *session.Session) *cobra.Command {
 	req := &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{}}
 	var shell, yield, timeout string
 	var reuse, restart bool
@@ -141,8 +142,8 @@ func reportEnd(cmd *cobra.Command, t *taskv1.Task) {
 	cmd.PrintErrf("%s%s\n", text, output.Detail(terminal.Printable(t.GetEndMessage())))
 }
 
-// listCommand returns `quartet task list`.
-func listCommand(s *session.Session) *cobra.Command {
+// taskListCommand returns `quartet task list`.
+func taskListCommand(s *session.Session) *cobra.Command {
 	req := &taskv1.ListTasksRequest{}
 	cmd := &cobra.Command{
 		Use: "list AGENT", Short: "List an agent's tasks, newest first", Args: input.Exactly("AGENT"),
@@ -166,8 +167,8 @@ func listCommand(s *session.Session) *cobra.Command {
 		}, session.Hidden(&req.IncludeTerminal))
 }
 
-// getCommand returns `quartet task get`.
-func getCommand(s *session.Session) *cobra.Command {
+// taskGetCommand returns `quartet task get`.
+func taskGetCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get AGENT TASK", Short: "Show a task", Args: input.Exactly("AGENT", "TASK"),
 		Example: "  quartet task get keeper tsk_01h455vb4pex5vsknk084sn02q",
@@ -218,8 +219,8 @@ func exitCode(t *taskv1.Task) string {
 	return strconv.Itoa(int(t.GetExitCode()))
 }
 
-// outputCommand returns `quartet task output`.
-func outputCommand(s *session.Session) *cobra.Command {
+// taskOutputCommand returns `quartet task output`.
+func taskOutputCommand(s *session.Session) *cobra.Command {
 	var follow bool
 	var offset int64
 	cmd := &cobra.Command{
@@ -298,8 +299,8 @@ func followOutput(s *session.Session, cmd *cobra.Command, client taskv1.TaskServ
 	})
 }
 
-// inputCommand returns `quartet task input`.
-func inputCommand(s *session.Session) *cobra.Command {
+// taskInputCommand returns `quartet task input`.
+func taskInputCommand(s *session.Session) *cobra.Command {
 	var eof bool
 	var waitID string
 	cmd := &cobra.Command{
@@ -338,8 +339,8 @@ func inputCommand(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
-// stopCommand returns `quartet task stop`.
-func stopCommand(s *session.Session) *cobra.Command {
+// taskStopCommand returns `quartet task stop`.
+func taskStopCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stop AGENT TASK", Short: "Stop a task; a second time kills it", Args: input.Exactly("AGENT", "TASK"),
 		Example: "  quartet task stop keeper tsk_01h455vb4pex5vsknk084sn02q",

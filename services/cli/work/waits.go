@@ -1,4 +1,4 @@
-package waits
+package work
 
 import (
 	"strings"
@@ -15,8 +15,8 @@ import (
 	"quartet/services/cli/session"
 )
 
-// Command returns `quartet wait`.
-func Command(s *session.Session) *cobra.Command {
+// WaitCommand returns `quartet wait`.
+func WaitCommand(s *session.Session) *cobra.Command {
 	c := input.Group(&cobra.Command{
 		Use: "wait", Short: "Waits: why work is stopped, and what resumes it",
 		Aliases: []string{"waits"},

@@ -1,4 +1,4 @@
-package contexts
+package session
 
 import (
 	"fmt"
@@ -19,11 +19,11 @@ func home(t *testing.T) string {
 
 func TestContextsAreKept(t *testing.T) {
 	path := home(t)
-	f, err := Read()
+	f, err := ReadContexts()
 	require.NoError(t, err)
-	require.Equal(t, []string{Local}, f.Names())
+	require.Equal(t, []string{LocalContext}, f.Names())
 	prod := Context{Address: "host:7481", TokenFile: "/k", TLS: true, CAFile: "/ca"}
-	require.NoError(t, Change(func(f *File) error {
+	require.NoError(t, ChangeContexts(func(f *ContextFile) error {
 		f.Contexts["prod"] = prod
 		f.Current = "prod"
 		return nil
@@ -31,23 +31,23 @@ func TestContextsAreKept(t *testing.T) {
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	f, err = Read()
+	f, err = ReadContexts()
 	require.NoError(t, err)
-	require.Equal(t, File{Current: "prod", Contexts: map[string]Context{"prod": prod}}, f)
-	c, err := Chosen("")
+	require.Equal(t, ContextFile{Current: "prod", Contexts: map[string]Context{"prod": prod}}, f)
+	c, err := chosenContext("")
 	require.NoError(t, err)
 	require.Equal(t, &prod, c)
-	c, err = Chosen(Local)
+	c, err = chosenContext(LocalContext)
 	require.NoError(t, err)
 	require.Nil(t, c)
-	_, err = Chosen("prd")
+	_, err = chosenContext("prd")
 	require.ErrorContains(t, err, `there is no context "prd"; there are local, prod`)
 
-	require.ErrorIs(t, Change(func(f *File) error {
-		f.Current = Local
+	require.ErrorIs(t, ChangeContexts(func(f *ContextFile) error {
+		f.Current = LocalContext
 		return os.ErrInvalid
 	}), os.ErrInvalid)
-	f, err = Read()
+	f, err = ReadContexts()
 	require.NoError(t, err)
 	require.Equal(t, "prod", f.Current, "a change that fails changes nothing")
 }
@@ -59,7 +59,7 @@ func TestChangesAtTheSameTime(t *testing.T) {
 	errs := make([]error, n)
 	for i := range n {
 		wg.Go(func() {
-			errs[i] = Change(func(f *File) error {
+			errs[i] = ChangeContexts(func(f *ContextFile) error {
 				f.Contexts[fmt.Sprint("c", i)] = Context{Address: "h:1"}
 				return nil
 			})
@@ -69,7 +69,7 @@ func TestChangesAtTheSameTime(t *testing.T) {
 	for _, err := range errs {
 		require.NoError(t, err)
 	}
-	f, err := Read()
+	f, err := ReadContexts()
 	require.NoError(t, err)
 	require.Len(t, f.Contexts, n)
 }
@@ -82,11 +82,11 @@ func TestWhatIsRefused(t *testing.T) {
 		"contexts: [":             "contexts",
 	} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		_, err := Read()
+		_, err := ReadContexts()
 		require.ErrorContains(t, err, want)
 	}
 	require.NoError(t, os.Chmod(path, 0o644))
-	_, err := Read()
+	_, err := ReadContexts()
 	require.ErrorContains(t, err, "chmod 600")
 	require.NoError(t, os.Remove(path))
 
@@ -105,8 +105,8 @@ func TestWhatIsRefused(t *testing.T) {
 	require.NoError(t, os.WriteFile(key, []byte("two words"), 0o600))
 	_, err = c.Token()
 	require.ErrorContains(t, err, "one credential")
-	for _, name := range []string{"", "-a", "a b", Local, "ä"} {
-		require.Error(t, CheckName(name), name)
+	for _, name := range []string{"", "-a", "a b", LocalContext, "ä"} {
+		require.Error(t, CheckContextName(name), name)
 	}
-	require.NoError(t, CheckName("prod.eu-1_x"))
+	require.NoError(t, CheckContextName("prod.eu-1_x"))
 }

@@ -1,4 +1,4 @@
-package workitems
+package work
 
 import (
 	"context"
@@ -76,7 +76,8 @@ A coding agent's hook runs it at the start of a session and after a compaction. 
 changes nothing. If the server cannot be reached the exit code is 5, and 3 if there
 is no such agent; then nothing is written to stdout. With --hook the exit code is 0 then
 too, because a hook that fails disturbs a session that can do without it.`,
-		Example: "  quartet prime my-project\n  quartet prime my-project -o json\n  quartet prime my-project --hook claude",
+		Example: "  quartet prime my-project\n  quartet prime my-project -o json\n" +
+			"  quartet prime my-project --hook claude",
 	}
 	cmd.Flags().DurationVar(&limit, "timeout", 5*time.Second, "How long to wait for the server")
 	cmd.Flags().StringVar(&hook, "hook", "", "Write what the hook of a coding agent takes: "+strings.Join(Hooks, ", "))

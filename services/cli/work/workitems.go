@@ -1,4 +1,4 @@
-package workitems
+package work
 
 import (
 	"github.com/spf13/cobra"
@@ -12,8 +12,8 @@ import (
 	"quartet/services/cli/session"
 )
 
-// Command returns `quartet work`.
-func Command(s *session.Session) *cobra.Command {
+// ItemCommand returns `quartet work`.
+func ItemCommand(s *session.Session) *cobra.Command {
 	c := input.Group(&cobra.Command{Use: "work", Short: "Work items: the objectives of agents"})
 	c.AddCommand(createCommand(s), listCommand(s), getCommand(s), pickCommand(s), updateCommand(s), completeCommand(s),
 		queueCommand(s), boardCommand(s), historyCommand(s))

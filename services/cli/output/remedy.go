@@ -1,13 +1,4 @@
-// Package remedy says with which commands a person does what a message of the server says.
-//
-// The messages name methods of the API, such as "SpawnAgent makes one": callers over gRPC know them, REST adds their
-// paths, and results of tools have the tools' names instead. The command line adds the commands (SPEC X5.1).
-//
-// Owns: which command stands for a method that messages name as a remedy.
-// Never does: change a message.
-// Reads: messages, and the arguments of the command that failed.
-// Emits: nothing.
-package remedy
+package output
 
 import (
 	"regexp"
@@ -19,9 +10,9 @@ import (
 // ended is what messages add to the name of a method that lists ended records only if it is told to.
 const ended = " with include_terminal"
 
-// commands are the commands by method, with their arguments as in their usage. A test demands an entry for each method
-// that a message names, and that the command exists with these arguments.
-var commands = map[string]string{
+// remedyCommands are the commands by method, with their arguments as in their usage. A test demands an entry for each
+// method that a message names, and that the command exists with these arguments.
+var remedyCommands = map[string]string{
 	"CreateExternalTrigger": "trigger create AGENT DESCRIPTION",
 	"GetBoard":              "board show SESSION/BOARD",
 	"GetTask":               "task get AGENT TASK",
@@ -51,12 +42,12 @@ var (
 	plain = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:/@-]*$`)
 )
 
-// Values are the arguments that are known, by their names in usages, such as AGENT.
-type Values map[string]string
+// RemedyValues are the arguments that are known, by their names in usages, such as AGENT.
+type RemedyValues map[string]string
 
-// Given returns the arguments of a command that was run, and what the metadata of a refusal adds to them.
-func Given(cmd *cobra.Command, metadata map[string]string) Values {
-	v := Values{}
+// RemedyValuesOf returns the arguments of a command that was run, and what the metadata of a refusal adds to them.
+func RemedyValuesOf(cmd *cobra.Command, metadata map[string]string) RemedyValues {
+	v := RemedyValues{}
 	args := cmd.Flags().Args()
 	for i, name := range strings.Fields(cmd.Use)[min(1, len(strings.Fields(cmd.Use))):] {
 		if i >= len(args) || strings.ContainsAny(name, ".|(-") {
@@ -70,7 +61,7 @@ func Given(cmd *cobra.Command, metadata map[string]string) Values {
 
 // set adds a value, and those that follow from it: a session has the id of its agent, and a board is named with its
 // session. It leaves out a value that is not plain.
-func (v Values) set(name, value string) {
+func (v RemedyValues) set(name, value string) {
 	if !plain.MatchString(value) {
 		return
 	}
@@ -87,10 +78,10 @@ func (v Values) set(name, value string) {
 	}
 }
 
-// Commands returns the command lines for the methods that a message names, in its order, each once, and not more than
-// the constant most. An argument that is not known stays a name in capitals. What is between double quotes in the
+// RemedyCommands returns the command lines for the methods that a message names, in its order, each once, and not more
+// than the constant most. An argument that is not known stays a name in capitals. What is between double quotes in the
 // message is the caller's own text and names nothing.
-func Commands(message string, known Values) []string {
+func RemedyCommands(message string, known RemedyValues) []string {
 	var lines []string
 	seen := map[string]bool{}
 	for i, part := range strings.Split(message, `"`) {
@@ -99,7 +90,7 @@ func Commands(message string, known Values) []string {
 		}
 		for _, found := range method.FindAllString(part, -1) {
 			name, all := strings.CutSuffix(found, ended)
-			usage, ok := commands[name]
+			usage, ok := remedyCommands[name]
 			if !ok || seen[usage] || len(lines) == most {
 				continue
 			}
@@ -120,6 +111,6 @@ func Commands(message string, known Values) []string {
 	return lines
 }
 
-// Usages returns the command for each method, with its arguments: "agent spawn AGENT" for SpawnAgent. The map must not
-// be changed.
-func Usages() map[string]string { return commands }
+// RemedyUsages returns the command for each method, with its arguments: "agent spawn AGENT" for SpawnAgent. The map
+// must not be changed.
+func RemedyUsages() map[string]string { return remedyCommands }

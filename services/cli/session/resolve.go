@@ -1,4 +1,4 @@
-package names
+package session
 
 import (
 	"bytes"
@@ -20,11 +20,11 @@ import (
 // maxCandidates is how many ids an error names.
 const maxCandidates = 5
 
-// Run completes ids of which only the beginning was typed, in args and in the values of cmd's flags, and calls do
-// with the resulting args. An id is completed if no other one has this beginning. Generated ids are completed before
+// runWithIDs completes ids of which only the beginning was typed, in args and in the values of cmd's flags, and calls
+// do with the resulting args. An id is completed if no other one has this beginning. Generated ids are completed before
 // do is called. Names that people choose are used as they were typed; only if do returns NOT_FOUND, Run completes
 // them and calls do a second time. A complete id costs no call. Run reports on stderr which id was meant.
-func Run(cmd *cobra.Command, conn grpc.ClientConnInterface, args []string, do func(args []string) error) error {
+func runWithIDs(cmd *cobra.Command, conn grpc.ClientConnInterface, args []string, do func(args []string) error) error {
 	all, board := words(cmd, args)
 	if len(all) == 0 && board < 0 {
 		return do(args)

@@ -1,6 +1,6 @@
 //go:build unix
 
-package contexts
+package session
 
 import (
 	"os"
@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock waits until no other process holds the lock of a file, and takes it. The end of the process releases it too.
-func lock(path string) (unlock func(), err error) {
+// lockContexts waits until no other process holds the lock of a file, and takes it. The end of the process releases it
+// too.
+func lockContexts(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err

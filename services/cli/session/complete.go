@@ -1,4 +1,4 @@
-package names
+package session
 
 import (
 	"context"
@@ -23,14 +23,14 @@ const (
 	aboutColumns = 60
 )
 
-// Complete lets a shell complete those arguments and flags that name records, in root and in all commands below it.
+// completeIDs lets a shell complete those arguments and flags that name records, in root and in all commands below it.
 // connect is called when the shell completes, and returns a connection to the server. If the server cannot be
 // reached, nothing is completed and no error is shown. Complete replaces no completion that a command or flag
 // already has.
-func Complete(root *cobra.Command, connect func() (*grpc.ClientConn, error)) {
+func completeIDs(root *cobra.Command, connect func() (*grpc.ClientConn, error)) {
 	c := completer{connect}
 	for _, cmd := range root.Commands() {
-		Complete(cmd, connect)
+		completeIDs(cmd, connect)
 	}
 	at := positions(root)
 	kinds := make([]*kind, len(at))

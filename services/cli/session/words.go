@@ -1,4 +1,4 @@
-package names
+package session
 
 import (
 	"strings"
@@ -84,7 +84,7 @@ func positions(cmd *cobra.Command) []string {
 	return fields[1:]
 }
 
-// text returns what was typed.
+// stateText returns what was typed.
 func (w word) text(args []string) string {
 	if w.flag != nil {
 		return w.flag.Value.String()

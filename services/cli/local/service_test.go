@@ -1,4 +1,4 @@
-package service
+package local
 
 import (
 	"bytes"
@@ -59,7 +59,7 @@ func (m *machine) run(args ...string) (out string, code int) {
 	servers.StringSlice("worker-roots", nil, "")
 	servers.String("embedded-worker", "auto", "")
 	root := &cobra.Command{Use: "quartet", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(Command(session.New(root.PersistentFlags(), nil), servers))
+	root.AddCommand(ServiceCommand(session.New(root.PersistentFlags(), nil), servers))
 	var o bytes.Buffer
 	root.SetOut(&o)
 	root.SetErr(&o)
@@ -80,7 +80,7 @@ func (m *machine) asked() string {
 
 func TestInstallStatusRemove(t *testing.T) {
 	m := newMachine(t)
-	at, err := here()
+	at, err := servicePlace()
 	require.NoError(t, err)
 	out, code := m.run("status")
 	require.Equal(t, exit.NotFound, code)

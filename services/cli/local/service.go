@@ -1,4 +1,4 @@
-package service
+package local
 
 import (
 	"bytes"
@@ -23,7 +23,6 @@ import (
 	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
-	"quartet/services/cli/local"
 	"quartet/services/cli/session"
 )
 
@@ -37,8 +36,8 @@ const (
 // secrets are the settings that a definition may not have: every user of the machine can read a command line.
 var secrets = []string{"bootstrap-token"}
 
-// Command returns `quartet service`. servers has the settings of servers.
-func Command(s *session.Session, servers *pflag.FlagSet) *cobra.Command {
+// ServiceCommand returns `quartet service`. servers has the settings of servers.
+func ServiceCommand(s *session.Session, servers *pflag.FlagSet) *cobra.Command {
 	c := input.Group(&cobra.Command{
 		Use: "service", Short: "The server of this user as a service: install, remove, show it",
 	})
@@ -48,8 +47,8 @@ It starts when you log in, and again after it has failed.`
 	return c
 }
 
-// current returns the service manager of this system.
-func current() (manager, error) {
+// currentManager returns the service manager of this system.
+func currentManager() (manager, error) {
 	switch runtime.GOOS {
 	case "linux":
 		return systemd(), nil
@@ -60,23 +59,23 @@ func current() (manager, error) {
 		"programs there", runtime.GOOS)
 }
 
-// place is a manager, and where the definition of the service is.
-type place struct {
+// installedPlace is a manager, and where the definition of the service is.
+type installedPlace struct {
 	manager
 	file string
 }
 
-// here returns the manager of this system and the path of the definition.
-func here() (place, error) {
-	m, err := current()
+// servicePlace returns the manager of this system and the path of the definition.
+func servicePlace() (installedPlace, error) {
+	m, err := currentManager()
 	if err != nil {
-		return place{}, err
+		return installedPlace{}, err
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return place{}, err
+		return installedPlace{}, err
 	}
-	return place{m, m.path(home)}, nil
+	return installedPlace{m, m.path(home)}, nil
 }
 
 // installCommand returns `quartet service install`.
@@ -96,11 +95,11 @@ variables do not reach it.`,
 		if err != nil {
 			return err
 		}
-		at, err := here()
+		at, err := servicePlace()
 		if err != nil {
 			return err
 		}
-		program, err := local.Program()
+		program, err := Program()
 		if err != nil {
 			return err
 		}
@@ -122,9 +121,9 @@ variables do not reach it.`,
 		}
 		if len(old) > 0 {
 			// The service need not run, so an error means nothing.
-			_ = call(cmd.Context(), at.unload)
+			_ = callManager(cmd.Context(), at.unload)
 		}
-		if err := errors.Join(call(cmd.Context(), at.refresh), call(cmd.Context(), at.load)); err != nil {
+		if err := errors.Join(callManager(cmd.Context(), at.refresh), callManager(cmd.Context(), at.load)); err != nil {
 			return fmt.Errorf("%s did not start the service: %w", at.name, err)
 		}
 		cmd.PrintErrf("started; see: quartet service status\n")
@@ -169,7 +168,7 @@ func removeCommand() *cobra.Command {
 		Aliases: []string{"uninstall"},
 		Example: "  quartet service remove",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			at, err := here()
+			at, err := servicePlace()
 			if err != nil {
 				return err
 			}
@@ -177,7 +176,7 @@ func removeCommand() *cobra.Command {
 				cmd.PrintErrf("no service is installed\n")
 				return nil
 			}
-			unloaded := call(cmd.Context(), at.unload)
+			unloaded := callManager(cmd.Context(), at.unload)
 			if err := os.Remove(at.file); err != nil {
 				return err
 			}
@@ -185,13 +184,13 @@ func removeCommand() *cobra.Command {
 			if unloaded != nil {
 				return fmt.Errorf("the definition is removed, but %s did not stop the service: %w", at.name, unloaded)
 			}
-			return call(cmd.Context(), at.refresh)
+			return callManager(cmd.Context(), at.refresh)
 		},
 	}
 }
 
-// state is what `quartet service status` shows.
-type state struct {
+// serviceState is what `quartet service status` shows.
+type serviceState struct {
 	Manager   string `json:"manager"`
 	File      string `json:"file"`
 	Installed bool   `json:"installed"`
@@ -211,17 +210,17 @@ func statusCommand(s *session.Session, servers *pflag.FlagSet) *cobra.Command {
 			"installed, and 5 if it does not run.",
 		Example: "  quartet service status",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			at, err := here()
+			at, err := servicePlace()
 			if err != nil {
 				return err
 			}
-			st := state{Manager: at.name, File: at.file, Address: session.DefaultAddress}
+			st := serviceState{Manager: at.name, File: at.file, Address: session.DefaultAddress}
 			text, err := os.ReadFile(at.file)
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return err
 			}
 			if st.Installed = err == nil; st.Installed {
-				link, err := local.Program()
+				link, err := Program()
 				if err != nil {
 					return err
 				}
@@ -233,9 +232,9 @@ func statusCommand(s *session.Session, servers *pflag.FlagSet) *cobra.Command {
 					st.Current = st.Current || bytes.Contains(text, []byte(quoteUnit(path))) ||
 						bytes.Contains(text, []byte("<string>"+escape(path)+"</string>"))
 				}
-				st.Running = call(cmd.Context(), at.active) == nil
+				st.Running = callManager(cmd.Context(), at.active) == nil
 				st.Address = addressIn(string(text), servers)
-				st.Answers = local.Listens(cmd.Context(), st.Address)
+				st.Answers = Listens(cmd.Context(), st.Address)
 			}
 			if err := showState(s, cmd, st); err != nil {
 				return err
@@ -274,7 +273,7 @@ func addressIn(text string, servers *pflag.FlagSet) string {
 }
 
 // showState prints the state.
-func showState(s *session.Session, cmd *cobra.Command, st state) error {
+func showState(s *session.Session, cmd *cobra.Command, st serviceState) error {
 	if s.JSON() {
 		raw, err := json.MarshalIndent(st, "", "  ")
 		if err == nil {
@@ -321,8 +320,8 @@ func replace(path string, content []byte) error {
 	return nil
 }
 
-// call runs a command of the service manager. It does nothing and returns nil if command is empty.
-func call(ctx context.Context, command []string) error {
+// callManager runs a command of the service manager. It does nothing and returns nil if command is empty.
+func callManager(ctx context.Context, command []string) error {
 	if len(command) == 0 {
 		return nil
 	}
