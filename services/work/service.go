@@ -12,7 +12,6 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/partitions"
-	"quartet/pkg/keylock"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -60,7 +59,7 @@ type Service struct {
 	homes  *homes.Dir
 	plans  *homes.Plans
 	engine *plane.Engine[*State]
-	files  keylock.Locks[fileKey] // held while a file is written
+	files  plane.KeyLocks[fileKey] // held while a file is written
 
 	knownMu sync.RWMutex
 	known   map[plane.Key]struct{} // agents that exist, without those that this plane knows as deleted

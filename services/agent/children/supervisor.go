@@ -8,7 +8,6 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/journal"
-	"quartet/pkg/keylock"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/services/agent/state"
@@ -44,7 +43,7 @@ type Supervisor struct {
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 	slots    chan struct{}
-	perAgent keylock.Locks[plane.Key]
+	perAgent plane.KeyLocks[plane.Key]
 
 	mu         sync.Mutex
 	passes     int                         // how many passes were started

@@ -11,7 +11,6 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/id"
-	"quartet/pkg/keylock"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/tracing"
@@ -90,7 +89,7 @@ type Service struct {
 	// roundLocks lets one call at a time work on the rounds of a turn, by turn id: a
 	// runner that repeats a call while the first still runs waits for it and gets
 	// its response.
-	roundLocks keylock.Locks[string]
+	roundLocks plane.KeyLocks[string]
 }
 
 // New returns a Service over the partitions of engine.

@@ -1,4 +1,4 @@
-package llmstxt
+package gateway
 
 import (
 	"encoding/json"
@@ -16,30 +16,30 @@ import (
 
 // The summary is that of the repository's llms.txt.
 func TestTheHeadIsTheRepositorys(t *testing.T) {
-	raw, err := os.ReadFile("../../../llms.txt")
+	raw, err := os.ReadFile("../../llms.txt")
 	require.NoError(t, err)
 	own, _, ok := strings.Cut(string(raw), "\n## ")
 	require.True(t, ok)
-	require.Equal(t, strings.TrimSpace(own), strings.TrimSpace(head), "copy what is above the first section of "+
-		"llms.txt to services/gateway/llmstxt/head.md")
+	require.Equal(t, strings.TrimSpace(own), strings.TrimSpace(llmsHead), "copy what is above the first section of "+
+		"llms.txt to services/gateway/llms_head.md")
 }
 
 // A part that the process lacks is not named, and the page is small enough for any context.
 func TestThePageNamesThePartsThereAre(t *testing.T) {
-	all := Text(Parts{MCP: true, Console: true})
+	all := llmsText(llmsParts{MCP: true, Console: true})
 	require.Less(t, len(all), 8<<10)
 	require.True(t, strings.HasPrefix(all, "# Quartet\n"))
 	for _, path := range []string{"/openapi.json", "/v1/agents", "/mcp/AGENT", "(/ui)", "/version"} {
 		require.Contains(t, all, path)
 	}
-	require.NotContains(t, Text(Parts{}), "/mcp/")
-	require.NotContains(t, Text(Parts{MCP: true}), "/ui")
+	require.NotContains(t, llmsText(llmsParts{}), "/mcp/")
+	require.NotContains(t, llmsText(llmsParts{MCP: true}), "/ui")
 	require.NotContains(t, all, "](docs/", "a link to a file that a server does not have")
 }
 
 // A client that has the page gets 304 without it; HEAD has no body.
 func TestThePageIsAskedForByItsETag(t *testing.T) {
-	h := Handler(Parts{})
+	h := llmsHandler(llmsParts{})
 	ask := func(method, tag string) *httptest.ResponseRecorder {
 		r := httptest.NewRequestWithContext(t.Context(), method, "/llms.txt", nil)
 		if tag != "" {
@@ -51,7 +51,7 @@ func TestThePageIsAskedForByItsETag(t *testing.T) {
 	}
 	first := ask(http.MethodGet, "")
 	require.Equal(t, http.StatusOK, first.Code)
-	require.Equal(t, Text(Parts{}), first.Body.String())
+	require.Equal(t, llmsText(llmsParts{}), first.Body.String())
 	require.Equal(t, "text/plain; charset=utf-8", first.Header().Get("Content-Type"))
 	tag := first.Header().Get("ETag")
 	require.Regexp(t, `^"[0-9a-f]{32}"$`, tag)
@@ -61,14 +61,15 @@ func TestThePageIsAskedForByItsETag(t *testing.T) {
 	require.Equal(t, http.StatusOK, ask(http.MethodGet, `"other"`).Code)
 	require.Empty(t, ask(http.MethodHead, "").Body.String())
 	w := httptest.NewRecorder()
-	Handler(Parts{MCP: true}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/llms.txt",
+	llmsHandler(llmsParts{MCP: true}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet,
+		"/llms.txt",
 		nil))
 	require.NotEqual(t, tag, w.Header().Get("ETag"), "another text has another tag")
 }
 
 // What the page says of a runner's paths and fields is in the OpenAPI document.
 func TestTheRunnersCallsAreThoseOfTheAPI(t *testing.T) {
-	_, section, ok := strings.Cut(Text(Parts{}), "## A runner of your own\n")
+	_, section, ok := strings.Cut(llmsText(llmsParts{}), "## A runner of your own\n")
 	require.True(t, ok)
 	section, _, _ = strings.Cut(section, "\n## ")
 	var api struct {

@@ -1,4 +1,4 @@
-package keylock
+package plane
 
 import (
 	"sync"
@@ -8,7 +8,7 @@ import (
 )
 
 func TestOneAtATimeForEachName(t *testing.T) {
-	var locks Locks[string]
+	var locks KeyLocks[string]
 	counts := map[string]*int{"a": new(int), "b": new(int)}
 	var all sync.WaitGroup
 	for range 50 {

@@ -1,6 +1,4 @@
-// Package programs runs programs as process trees (see package proctree), in a sandbox or with the
-// rights of this process. All processes of a tree are killed when its program or this process ends.
-package programs
+package sandboxes
 
 import (
 	"context"

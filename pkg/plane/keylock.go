@@ -1,11 +1,10 @@
-// Package keylock provides a mutex for each key of a set. Goroutines that lock the same key
-// exclude each other. A key that is not locked takes no memory.
-package keylock
+package plane
 
 import "sync"
 
-// Locks is a set of mutexes by key. Its zero value is ready for use.
-type Locks[K comparable] struct {
+// KeyLocks is a set of mutexes by key: goroutines that lock the same key exclude each other, and a key that is not
+// locked takes no memory. Its zero value is ready for use.
+type KeyLocks[K comparable] struct {
 	mu    sync.Mutex
 	locks map[K]*lock
 }
@@ -14,11 +13,11 @@ type Locks[K comparable] struct {
 // waits for it as blocked.
 type lock struct {
 	held  chan struct{} // capacity 1; has an element while the key is locked
-	users int           // goroutines that hold the lock or wait for it; guarded by Locks.mu
+	users int           // goroutines that hold the lock or wait for it; guarded by KeyLocks.mu
 }
 
 // Lock locks k, and blocks while another goroutine has it locked. The caller must call unlock exactly once.
-func (l *Locks[K]) Lock(k K) (unlock func()) {
+func (l *KeyLocks[K]) Lock(k K) (unlock func()) {
 	l.mu.Lock()
 	if l.locks == nil {
 		l.locks = map[K]*lock{}

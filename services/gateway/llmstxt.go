@@ -1,11 +1,4 @@
-// Package llmstxt is GET /llms.txt: what this server is and where its parts are, for a language model that has
-// nothing but its address.
-//
-// Owns: the text.
-// Never does: tell anything of the installation but which of its parts this process serves.
-// Reads: the head of the repository's llms.txt, of which it has a copy.
-// Emits: nothing.
-package llmstxt
+package gateway
 
 import (
 	"bytes"
@@ -17,13 +10,13 @@ import (
 	"time"
 )
 
-// head is the title and the summary of the repository's llms.txt; a test holds them together.
+// llmsHead is the title and the summary of the repository's llms.txt; a test holds them together.
 //
-//go:embed head.md
-var head string
+//go:embed llms_head.md
+var llmsHead string
 
-// Parts are the parts of a server that it may lack.
-type Parts struct {
+// llmsParts are the parts of a server that it may lack.
+type llmsParts struct {
 	MCP     bool
 	Console bool
 }
@@ -73,10 +66,10 @@ that the message names.
 `
 )
 
-// Text returns the page of a server with these parts.
-func Text(p Parts) string {
+// llmsText returns the page of a server with these parts.
+func llmsText(p llmsParts) string {
 	var b strings.Builder
-	b.WriteString(head + "\n" + rest)
+	b.WriteString(llmsHead + "\n" + rest)
 	if p.MCP {
 		b.WriteString(mcp)
 	}
@@ -87,9 +80,9 @@ func Text(p Parts) string {
 	return b.String()
 }
 
-// Handler serves the page, with an ETag by which a client asks whether it changed.
-func Handler(p Parts) http.Handler {
-	text := []byte(Text(p))
+// llmsHandler serves the page, with an ETag by which a client asks whether it changed.
+func llmsHandler(p llmsParts) http.Handler {
+	text := []byte(llmsText(p))
 	sum := sha256.Sum256(text)
 	tag := `"` + hex.EncodeToString(sum[:16]) + `"`
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -1,4 +1,4 @@
-package programs_test
+package sandboxes_test
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 
 	"quartet/pkg/confine"
 	"quartet/pkg/proctree"
-	"quartet/pkg/programs"
+	"quartet/pkg/sandboxes"
 )
 
 func host(t *testing.T) *proctree.Host {
@@ -26,7 +26,7 @@ func run(ctx context.Context, h *proctree.Host, command, input string, grace tim
 	err error,
 ) {
 	var out, errs bytes.Buffer
-	err = programs.Run(ctx, h, nil, programs.Program{
+	err = sandboxes.Run(ctx, h, nil, sandboxes.Program{
 		Spec:  confine.Spec{Argv: []string{"/bin/sh", "-c", command}, Dir: "/", Env: []string{"PATH=/usr/bin:/bin"}},
 		Stdin: strings.NewReader(input), Stdout: &out, Stderr: &errs, Grace: grace,
 	})
@@ -40,7 +40,7 @@ func TestRun(t *testing.T) {
 	require.Equal(t, "hello", out)
 	require.Equal(t, "problem\n", errs)
 	_, _, err = run(t.Context(), h, "exit 3", strings.Repeat("input that nobody reads", 100_000), 0)
-	var exit *programs.ExitError
+	var exit *sandboxes.ExitError
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, 3, exit.Status.ExitStatus())
 	require.EqualError(t, err, "exit status 3")
@@ -58,7 +58,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 		started := new(notified)
 		started.f = cancel
 		var out bytes.Buffer
-		err := programs.Run(ctx, h, nil, programs.Program{
+		err := sandboxes.Run(ctx, h, nil, sandboxes.Program{
 			Spec: confine.Spec{Argv: []string{"/bin/sh", "-c", "trap 'echo asked; exit 1' TERM; echo up >&2; while " +
 				":; do sleep 0.01; done"}, Dir: "/"},
 			Stdout: &out, Stderr: started, Grace: grace,
