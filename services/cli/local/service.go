@@ -112,7 +112,7 @@ variables do not reach it.`,
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		if err := replace(at.file, []byte(text)); err != nil {
+		if err := session.ReplaceFile(at.file, []byte(text), 0o644); err != nil {
 			return err
 		}
 		cmd.PrintErrf("wrote %s\n", at.file)
@@ -299,25 +299,6 @@ func showState(s *session.Session, cmd *cobra.Command, st serviceState) error {
 	p.Fields("manager", st.Manager, "definition", terminal.Printable(st.File), "running", running, "answers", answers,
 		"program", program)
 	return p.Err()
-}
-
-// replace writes a file so that readers see its old content or the new one.
-func replace(path string, content []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".quartet-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
 }
 
 // callManager runs a command of the service manager. It does nothing and returns nil if command is empty.

@@ -207,21 +207,8 @@ func ChangeContexts(change func(*ContextFile) error) error {
 	if err != nil {
 		return err
 	}
-	return replaceContexts(path, raw)
-}
-
-// replaceContexts writes a file that only this user can read, so that readers see the old content or the new one.
-func replaceContexts(path string, raw []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".contexts-*") // mode 0600
-	if err != nil {
+	if err := ReplaceFile(path, raw, 0o600); err != nil {
 		return fmt.Errorf("contexts: %w", err)
-	}
-	_, err = f.Write(raw)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("contexts: %w", err), os.Remove(f.Name()))
 	}
 	return nil
 }

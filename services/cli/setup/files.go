@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"quartet/services/cli/session"
 )
 
 const (
@@ -66,7 +68,7 @@ func writeFile(path string, old, next []byte, keep bool) error {
 	}
 	switch {
 	case keep && saved == nil:
-		if err := replaceFile(path+backupSuffix, old, mode); err != nil {
+		if err := session.ReplaceFile(path+backupSuffix, old, mode); err != nil {
 			return err
 		}
 	case next == nil:
@@ -74,30 +76,11 @@ func writeFile(path string, old, next []byte, keep bool) error {
 	case !keep && sameJSON(saved, next):
 		next = saved // in the form in which the user wrote it
 	}
-	if err := replaceFile(path, next, mode); err != nil {
+	if err := session.ReplaceFile(path, next, mode); err != nil {
 		return err
 	}
 	if saved != nil && bytes.Equal(saved, next) {
 		return os.Remove(path + backupSuffix)
-	}
-	return nil
-}
-
-// replaceFile writes a file so that readers see its old content or the new one.
-func replaceFile(path string, content []byte, mode fs.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".quartet-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return nil
 }
