@@ -141,6 +141,7 @@ lint: $(BUF) $(LINTER) ## Lint proto and Go
 	@test -f $(API_IMAGE) || { echo "$(API_IMAGE) is missing: a new minor version needs one (make api-image)"; exit 1; }
 	$(BUF) breaking --against $(API_IMAGE)
 	$(STATIC) $(LINTER) run ./...
+	cd bench && $(QUICK) $(LINTER) run ./...
 	cd bench/rivals && $(STATIC) $(LINTER) run ./...
 
 .PHONY: fmt
@@ -268,7 +269,7 @@ fuzz: ## Fuzz every target for FUZZTIME (20s each)
 	done
 
 # A dozen packages that need few others, so that what the demo takes does not grow with the repository.
-PACKAGES ?= ./pkg/clock ./pkg/conf ./pkg/id ./pkg/journal/adaptive ./pkg/journal/frame... ./pkg/jsontext ./pkg/keylock ./pkg/packed ./pkg/retry ./pkg/sealed ./pkg/watch
+PACKAGES ?= ./pkg/clock ./pkg/conf ./pkg/id ./pkg/journal/adaptive ./pkg/journal/frame... ./pkg/jsontext ./pkg/packed ./pkg/page ./pkg/retry ./pkg/utf8cut ./pkg/watch
 
 .PHONY: demo
 demo: ## Run the release-keeper example with a dozen packages; PACKAGES=./pkg/... checks others, ARGS=--exit ends by itself
@@ -281,6 +282,7 @@ demo: ## Run the release-keeper example with a dozen packages; PACKAGES=./pkg/..
 .PHONY: vet
 vet: ## Vet everything, and what only some builds have; as the demo builds it
 	$(QUICK) $(GO) vet ./...
+	cd bench && $(QUICK) $(GO) vet ./...
 	$(STATIC) $(GO) vet ./services/runner
 	$(STATIC) $(GO) vet -tags '$(TAGS),deployed' ./tests
 
@@ -294,8 +296,14 @@ QUICK_FLAGS := -trimpath '-gcflags=all=-N -l' -ldflags=-w -tags=grpcnotrace,nomo
 QUICK       := CGO_ENABLED=0 GOGC=off GOMEMLIMIT=1GiB GOFLAGS="$(QUICK_FLAGS)"
 
 .PHONY: bench
-bench: ## Measure the targets side by side on this machine
-	$(GO) run ./bench $(ARGS)
+bench: ## Measure the targets side by side on this machine; ARGS such as '--for 5s --write docs/benchmarks.md'
+	$(GO) build -C bench -o $(CURDIR)/bin/bench .
+	bin/bench $(ARGS)
+
+# bench is a module of its own. It is built as the demo is, so that no package of Quartet is compiled for it alone.
+.PHONY: bench-check
+bench-check: ## Test bench
+	cd bench && $(QUICK) $(GO) test ./...
 
 .PHONY: clean
 clean: ## Remove bin/ and caches of tests

@@ -2,7 +2,9 @@
 // echo with the same messages, a raw fsync, and one JetStream message per mutation. Figures of
 // different runs or machines are not comparable; the documents quote the ratios within a run.
 //
-//	go run ./bench --for 5s --write docs/benchmarks.md
+// It is a module of its own, because nobody who runs Quartet needs it, and runs in the directory of the repository:
+//
+//	make bench ARGS='--for 5s --write docs/benchmarks.md'
 package main
 
 import (
@@ -17,7 +19,7 @@ import (
 	"strings"
 	"time"
 
-	"quartet/services/app/memory"
+	"quartet/services/app"
 	"quartet/tests/attack"
 )
 
@@ -94,7 +96,7 @@ func (o *options) parse(only, callers string) error {
 func (o *options) wants(name string) bool { return o.only.MatchString(name) }
 
 func run(ctx context.Context, o options) error {
-	go memory.AdjustGC(ctx, 0) // as the server does
+	go app.AdjustGC(ctx, 0) // as the server does
 	if o.dir == "" {
 		dir, err := os.MkdirTemp("", "quartet-bench-")
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"os"
 	"sort"
-	"strconv"
 	"strings"
 	"time"
 
@@ -319,12 +318,4 @@ func Markdown(rows []Row) string {
 			strings.ReplaceAll(r.Env, " or ", "` or `"), strings.ReplaceAll(r.Help, "|", `\|`))
 	}
 	return b.String()
-}
-
-// Positive returns an error for a setting that is not above zero.
-func Positive(name string, v int) error {
-	if v <= 0 {
-		return errors.New("setting " + name + " is " + strconv.Itoa(v) + ", it must be above 0")
-	}
-	return nil
 }

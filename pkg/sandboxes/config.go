@@ -1,6 +1,7 @@
-// Package sandboxes keeps the sandboxes of a worker: one for each owner, which it opens when a program of
-// the owner starts and closes when none has run for a while. It also determines which files the programs of a
-// worker may read in addition to those that package confine always permits.
+// Package sandboxes runs the programs of a worker as process trees (see package proctree), in a sandbox or with the
+// rights of this process. There is one sandbox for each owner, which is opened when a program of the owner starts and
+// closed when none has run for a while. The package also determines which files the programs may read in addition to
+// those that package confine always permits. All processes of a tree are killed when its program or this process ends.
 package sandboxes
 
 import (

@@ -28,9 +28,6 @@ type Buffer struct {
 	drop   bool                  // Discard was called
 }
 
-// New returns an empty Buffer.
-func New() *Buffer { return NewAt(0) }
-
 // NewAt returns an empty Buffer whose first byte has the given offset, which is where the
 // output of an earlier lease ended.
 func NewAt(offset int64) *Buffer {

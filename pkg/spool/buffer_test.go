@@ -20,7 +20,7 @@ const (
 // gets every byte at its offset, and characters whole.
 func TestT6_BufferLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		b := New()
+		b := NewAt(0)
 		var want, got []byte
 		acked := int64(0)
 		take := func() {
@@ -61,7 +61,7 @@ func TestT6_BufferLosesNothing(t *testing.T) {
 }
 
 func TestT6_BufferMakesWritersWait(t *testing.T) {
-	b := New()
+	b := NewAt(0)
 	require.True(t, b.Add(stdout, bytes.Repeat([]byte("x"), Window)))
 	require.True(t, b.Full())
 	added := make(chan struct{})
@@ -87,7 +87,7 @@ func TestT6_BufferMakesWritersWait(t *testing.T) {
 // Small writes share a chunk until it is sent, so that a line each costs no
 // message each; what came from the other stream keeps its place between them.
 func TestT6_SmallWritesShareAChunk(t *testing.T) {
-	b := New()
+	b := NewAt(0)
 	for range 100 {
 		b.Add(stdout, []byte("a line\n"))
 	}

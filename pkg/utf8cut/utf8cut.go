@@ -1,7 +1,10 @@
 // Package utf8cut shortens UTF-8 text without splitting a character.
 package utf8cut
 
-import "unicode/utf8"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // Bytes returns the longest prefix of s that has at most n bytes and does not end within
 // a character. A negative n counts as 0. If s is not valid UTF-8, the prefix may be shorter.
@@ -42,4 +45,22 @@ func Partial(b []byte) int {
 		return n
 	}
 	return 0
+}
+
+// Shorten returns a text of at most n bytes unchanged. It cuts a longer one after at most n
+// bytes, between characters, and appends "…", which n does not include.
+func Shorten(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return Bytes(text, n) + "…"
+}
+
+// Line folds a text into one line of at most n characters, of which the last is "…" if it was longer.
+func Line(s string, n int) string {
+	r := []rune(strings.Join(strings.Fields(s), " "))
+	if len(r) <= n {
+		return string(r)
+	}
+	return string(r[:n-1]) + "…"
 }

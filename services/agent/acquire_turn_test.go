@@ -14,11 +14,11 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/leases"
-	"quartet/services/agent/ref"
+	"quartet/services/agent/runners"
 	"quartet/services/agent/state"
 	"quartet/services/agent/turns"
 )
@@ -171,7 +171,7 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 		got <- resp
 	}()
 	r.eventually(func() bool {
-		return r.service.waiters.Count(ref.Agent{Namespace: "acme", ID: "keeper"}, nil) == 1
+		return r.service.waiters.Count(plane.Key{Namespace: "acme", ID: "keeper"}, nil) == 1
 	})
 	r.send("keeper", "x", normal)
 	select {
@@ -234,7 +234,7 @@ func TestX2_TwoAcquiresUnderWayAreOneTurn(t *testing.T) {
 		}()
 	}
 	r.eventually(func() bool {
-		return r.service.waiters.Count(ref.Agent{Namespace: "acme", ID: "keeper"}, nil) == 2
+		return r.service.waiters.Count(plane.Key{Namespace: "acme", ID: "keeper"}, nil) == 2
 	})
 	r.send("keeper", "x", normal)
 	r.send("other", "y", normal)
@@ -377,7 +377,7 @@ func TestX12_TheTurnIsLeasedHoweverItsAnswerWasLost(t *testing.T) {
 	_, _, err := journal.Do(context.Background(), p, journal.Op[*state.State, struct{}]{
 		Method: "AcquireTurn", Actor: journal.Actor{Namespace: "acme"}, AgentID: "keeper",
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
-			head := st.Lookup(ref.Agent{Namespace: "acme", ID: "keeper"}).Lane.Head()
+			head := st.Lookup(plane.Key{Namespace: "acme", ID: "keeper"}).Lane.Head()
 			d, err := turns.DecideAcquire(st, env, &agentv1.Turn{
 				TurnId: "trn_1", RunId: "run_1", AgentId: "keeper",
 				MessageId: head.GetMessageId(),
@@ -387,7 +387,7 @@ func TestX12_TheTurnIsLeasedHoweverItsAnswerWasLost(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, "run_1", r.facts("keeper").GetAgent().GetCurrentRunId())
-	r.clk.Advance(leases.Term)
+	r.clk.Advance(runners.Term)
 	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
 }

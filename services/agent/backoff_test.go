@@ -13,7 +13,7 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 	"quartet/services/agent/runners"
 )
 
@@ -62,7 +62,7 @@ func TestD5_FailingAgentsDelayNoOther(t *testing.T) {
 	}
 	require.Len(t, p.began, 1, "it held the runner up once")
 	require.True(t, r.poll().GetPending())
-	require.True(t, r.service.backoff.Contains(ref.Agent{Namespace: "acme", ID: p.fails}))
+	require.True(t, r.service.backoff.Contains(plane.Key{Namespace: "acme", ID: p.fails}))
 	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
 		AgentIds: []string{p.fails},
 		Wait:     durationpb.New(0),
@@ -77,11 +77,11 @@ func TestD5_FailingAgentsDelayNoOther(t *testing.T) {
 		})
 		got <- resp
 	}()
-	r.eventually(func() bool { return r.service.waiters.Count(ref.Agent{Namespace: "acme", ID: p.fails}, nil) == 1 })
+	r.eventually(func() bool { return r.service.waiters.Count(plane.Key{Namespace: "acme", ID: p.fails}, nil) == 1 })
 	p.fails, p.hangs = "", ""
 	r.clk.Advance(runners.MinBackoff)
 	require.NotNil(t, (<-got).GetTurn())
-	r.eventually(func() bool { return !r.service.backoff.Contains(ref.Agent{Namespace: "acme", ID: "a-hangs"}) })
+	r.eventually(func() bool { return !r.service.backoff.Contains(plane.Key{Namespace: "acme", ID: "a-hangs"}) })
 	r.take()
 	require.True(t, r.poll().GetPending())
 	require.Zero(t, r.service.reservations.Len())
@@ -91,7 +91,7 @@ func TestD5_FailingAgentsDelayNoOther(t *testing.T) {
 // An attempt that took long is not repeated soon.
 func TestD5_ThePauseGrowsWithTheCost(t *testing.T) {
 	r := newRig(t)
-	k := ref.Agent{Namespace: "acme", ID: "keeper"}
+	k := plane.Key{Namespace: "acme", ID: "keeper"}
 	r.service.backoff.Failed(k, 5*time.Second)
 	at, ok := r.service.backoff.RetryAt(k)
 	require.True(t, ok)

@@ -16,9 +16,9 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/services/agent/children"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/tools"
 )
 
@@ -79,7 +79,7 @@ func TestC4_SchemasSayWhatCallsTake(t *testing.T) {
 			}
 			args, err := structpb.NewStruct(with)
 			require.NoError(t, err)
-			_, err = tl.Request(tools.Scope{Agent: ref.Agent{Namespace: "acme", ID: "keeper"}, Remaining: time.Minute},
+			_, err = tl.Request(tools.Scope{Agent: plane.Key{Namespace: "acme", ID: "keeper"}, Remaining: time.Minute},
 				args)
 			require.NoError(t, err, "%s.%s", spec.GetName(), name)
 			for _, r := range slices.Concat(tl.Required, tl.OneOf) {
@@ -88,7 +88,7 @@ func TestC4_SchemasSayWhatCallsTake(t *testing.T) {
 			args, err = structpb.NewStruct(with)
 			require.NoError(t, err)
 			if _, err = tl.Request(tools.Scope{
-				Agent:     ref.Agent{Namespace: "acme", ID: "keeper"},
+				Agent:     plane.Key{Namespace: "acme", ID: "keeper"},
 				Remaining: time.Minute,
 			}, args); len(tl.Required)+len(tl.OneOf) > 0 {
 				require.ErrorIs(t, err, fault.InvalidArgument, "%s without what it requires", spec.GetName())

@@ -23,12 +23,12 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
 	"quartet/services/agent/children"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
@@ -174,7 +174,7 @@ func TestA1_ChildSpawnRefusals(t *testing.T) {
 		InitialMessage: "x", ParentAgentId: "keeper",
 	})
 	require.ErrorIs(t, err, fault.PermissionDenied)
-	stale := rpc.WithActor(t.Context(), access.RunActor(ref.Agent{Namespace: "acme", ID: "keeper"},
+	stale := rpc.WithActor(t.Context(), access.RunActor(plane.Key{Namespace: "acme", ID: "keeper"},
 		"run_00000000000000000000000zzz"))
 	_, err = r.service.SpawnAgent(stale, &agentv1.SpawnAgentRequest{InitialMessage: "x"})
 	require.ErrorIs(t, err, fault.RunStale)

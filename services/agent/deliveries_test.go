@@ -13,8 +13,8 @@ import (
 	"quartet/pkg/journal/faultlog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/services/agent/leases"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
+	"quartet/services/agent/runners"
 	"quartet/services/agent/turns"
 )
 
@@ -59,7 +59,7 @@ func TestA6_ATurnThatLandedLateCountsNoAttempt(t *testing.T) {
 			turn := r.message("keeper", messageID).GetTurnId()
 			soon := r.clk.Now().Add(turns.RetryTerm)
 			r.eventually(func() bool {
-				until, armed := r.service.leases.Expiry(ref.Agent{Namespace: "acme", ID: "keeper"}, id.RunOf(turn))
+				until, armed := r.service.leases.Expiry(plane.Key{Namespace: "acme", ID: "keeper"}, id.RunOf(turn))
 				return armed && until.Equal(soon)
 			})
 			r.clk.Advance(turns.RetryTerm)
@@ -69,7 +69,7 @@ func TestA6_ATurnThatLandedLateCountsNoAttempt(t *testing.T) {
 			require.Zero(t, r.message("keeper", messageID).GetAttempts())
 			// What was delivered and lost counts.
 			r.take("keeper")
-			r.clk.Advance(leases.Term)
+			r.clk.Advance(runners.Term)
 			r.eventually(func() bool {
 				return r.message("keeper", messageID).GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED
 			})

@@ -12,11 +12,11 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/leases"
-	"quartet/services/agent/text"
+	"quartet/services/agent/runners"
 	"quartet/services/agent/turns"
 )
 
@@ -57,7 +57,7 @@ func TestA6_Outcomes(t *testing.T) {
 			r, a := turn(t)
 			ended := r.finish(a, c.outcome)
 			require.Equal(t, c.state, ended.GetState())
-			require.Equal(t, c.reason, text.EnumName(ended.GetEndReason()))
+			require.Equal(t, c.reason, pbjson.EnumText(ended.GetEndReason()))
 			require.NotNil(t, ended.GetEndedAt())
 			m := r.message("keeper", a.GetMessage().GetMessageId())
 			require.Equal(t, c.message, m.GetState())
@@ -71,8 +71,8 @@ func TestA6_Outcomes(t *testing.T) {
 
 			// Once more, and with another outcome: nothing changes.
 			before := len(r.events())
-			require.Equal(t, c.reason, text.EnumName(r.finish(a, c.outcome).GetEndReason()))
-			require.Equal(t, c.reason, text.EnumName(r.finish(a, fatal).GetEndReason()))
+			require.Equal(t, c.reason, pbjson.EnumText(r.finish(a, c.outcome).GetEndReason()))
+			require.Equal(t, c.reason, pbjson.EnumText(r.finish(a, fatal).GetEndReason()))
 			require.Len(t, r.events(), before)
 			_, err := r.trySubmit(a, 0, "late")
 			require.ErrorIs(t, err, fault.TurnEnded)
@@ -131,7 +131,7 @@ func TestA5_ProgressCountsNoAttempt(t *testing.T) {
 		if i%2 == 0 {
 			r.finish(a, retryable)
 		} else {
-			r.clk.Advance(leases.Term)
+			r.clk.Advance(runners.Term)
 			r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 		}
 		a = r.take("keeper")
@@ -242,7 +242,7 @@ func TestA5_PoisonNeverStopsTheLane(t *testing.T) {
 
 func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 	r, a := turn(t)
-	r.clk.Advance(leases.Term - time.Millisecond)
+	r.clk.Advance(runners.Term - time.Millisecond)
 	require.Equal(t, a.GetTurn().GetRunId(), r.facts("keeper").GetAgent().GetCurrentRunId())
 
 	// A sign of life begins the term anew, and writes no line.
@@ -250,9 +250,9 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 	resp, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
 		GetTurnId(), RunId: a.GetTurn().GetRunId()})
 	require.NoError(t, err)
-	require.Equal(t, r.clk.Now().Add(leases.Term), resp.GetLeaseExpiresAt().AsTime())
+	require.Equal(t, r.clk.Now().Add(runners.Term), resp.GetLeaseExpiresAt().AsTime())
 	require.Len(t, r.events(), before)
-	r.clk.Advance(leases.Term - time.Millisecond)
+	r.clk.Advance(runners.Term - time.Millisecond)
 	require.Equal(t, a.GetTurn().GetRunId(), r.facts("keeper").GetAgent().GetCurrentRunId())
 
 	r.clk.Advance(time.Millisecond)
@@ -277,7 +277,7 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 	// A second loss and a third, then quarantine.
 	for range lane.MaxAttempts - 1 {
 		r.take("keeper")
-		r.clk.Advance(leases.Term)
+		r.clk.Advance(runners.Term)
 		r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 	}
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, r.message("keeper", a.GetMessage().GetMessageId()).
@@ -287,13 +287,13 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 // After a restart every open turn has one full term (SPEC X12), and its runner goes on.
 func TestX14_ARestartGivesOneFullTerm(t *testing.T) {
 	r, a := turn(t)
-	r.clk.Advance(leases.Term - time.Second)
+	r.clk.Advance(runners.Term - time.Second)
 	r.restart()
-	r.clk.Advance(leases.Term - time.Second)
+	r.clk.Advance(runners.Term - time.Second)
 	r.submit(a, 0, "here I am") // a full term from now
-	r.clk.Advance(leases.Term - time.Second)
+	r.clk.Advance(runners.Term - time.Second)
 	r.restart()
-	r.clk.Advance(leases.Term)
+	r.clk.Advance(runners.Term)
 	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 }
 
@@ -310,7 +310,7 @@ func TestD5_OneAgentsErrorsDelayNoOther(t *testing.T) {
 	r.completeThenHang(hang, proceed)
 	_, err := r.trySubmit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1"))
 	require.ErrorIs(t, err, fault.NotReady)
-	r.clk.Advance(leases.Term)
+	r.clk.Advance(runners.Term)
 	<-hang // alpha's end waits for the work plane
 	r.eventually(func() bool { return r.facts("beta").GetAgent().GetCurrentRunId() == "" })
 	require.NotEmpty(t, r.facts("alpha").GetAgent().GetCurrentRunId())

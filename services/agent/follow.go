@@ -9,14 +9,13 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/services/agent/children"
-	"quartet/services/agent/ref"
 )
 
 // follows returns the events of other planes that this plane consumes, such as the ends of tasks,
 // deliveries, timers and reports. Completions of items and begins and ends of waits call enqueueChild,
 // because a child may then have nothing left to do, or ask its parent something; of these only the
 // resolution of a wait is also consumed.
-func follows(enqueueChild func(ref.Agent)) []plane.Followed {
+func follows(enqueueChild func(plane.Key)) []plane.Followed {
 	return []plane.Followed{
 		{
 			Plane: "task", Types: []string{
@@ -37,7 +36,7 @@ func follows(enqueueChild func(ref.Agent)) []plane.Followed {
 				case *workv1.ReportPromoted:
 					return true
 				case *workv1.WorkItemCompleted:
-					enqueueChild(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
+					enqueueChild(plane.Key{Namespace: ev.Namespace, ID: ev.AgentID})
 					return false
 				}
 				return strings.HasPrefix(ev.AgentID, children.ChildPrefix)
@@ -52,10 +51,10 @@ func follows(enqueueChild func(ref.Agent)) []plane.Followed {
 			Matters: func(ev *journal.Event) bool {
 				switch ev.Payload.(type) {
 				case *waitingv1.WaitRegistered, *waitingv1.WaitCancelled:
-					enqueueChild(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
+					enqueueChild(plane.Key{Namespace: ev.Namespace, ID: ev.AgentID})
 					return false
 				case *waitingv1.WaitResolved:
-					enqueueChild(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
+					enqueueChild(plane.Key{Namespace: ev.Namespace, ID: ev.AgentID})
 				}
 				p, ok := ev.Payload.(*waitingv1.WaitTriggered)
 				return !ok || p.GetWakeAgent() // the work plane shows triggers of items

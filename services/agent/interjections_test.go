@@ -9,7 +9,7 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/leases"
+	"quartet/services/agent/runners"
 	"quartet/services/agent/state"
 )
 
@@ -37,7 +37,7 @@ func TestA9_ManyInterjectionsAreNotLost(t *testing.T) {
 		r.restart()
 		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_INTERJECTED,
 			r.message("keeper", a.GetInterjections()[0].GetMessageId()).GetState())
-		r.clk.Advance(leases.Term)
+		r.clk.Advance(runners.Term)
 		r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 		require.EqualValues(t, 300, r.facts("keeper").GetQueued())
 	}

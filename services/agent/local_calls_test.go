@@ -9,7 +9,7 @@ import (
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	"quartet/services/agent/leases"
+	"quartet/services/agent/runners"
 	"quartet/services/agent/turns"
 )
 
@@ -59,7 +59,7 @@ func TestA6_LocalCallsOfALostRunnerAreUnknown(t *testing.T) {
 	require.NoError(t, r.startCalls(a, 1, local("w2", "WorkspaceEdit", "path", "list.txt"),
 		local("w3", "WorkspaceWrite", "path", "b.txt")))
 	require.NoError(t, r.startCalls(a, 1, local("w4", "WorkspaceWrite", "path", "c.txt")))
-	r.clk.Advance(leases.Term)
+	r.clk.Advance(runners.Term)
 	require.NoError(t, r.service.Quiesce(t.Context()))
 	for range 2 {
 		b := r.take("keeper")

@@ -11,9 +11,9 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/meter"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	"quartet/services/agent/ref"
+	"quartet/pkg/pbjson"
+	"quartet/pkg/plane"
 	"quartet/services/agent/state"
-	"quartet/services/agent/text"
 	"quartet/services/agent/tools"
 )
 
@@ -61,7 +61,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 func (m *metrics) count(ev *journal.Event) {
 	switch p := ev.Payload.(type) {
 	case *agentv1.MessageQueued:
-		m.queued.WithLabelValues(text.EnumName(p.GetMessage().GetKind())).Inc()
+		m.queued.WithLabelValues(pbjson.EnumText(p.GetMessage().GetKind())).Inc()
 	case *agentv1.MessageDequeued:
 		m.waited.WithLabelValues().Observe(between(p.GetMessage().GetCreatedAt(), p.GetMessage().GetUpdatedAt()))
 	case *agentv1.MessageQuarantined:
@@ -73,11 +73,12 @@ func (m *metrics) count(ev *journal.Event) {
 		m.tokens.WithLabelValues("input").Add(float64(max(p.GetRound().GetUsage().GetInputTokens(), 0)))
 		m.tokens.WithLabelValues("output").Add(float64(max(p.GetRound().GetUsage().GetOutputTokens(), 0)))
 	case *agentv1.ToolResultRecorded:
-		m.tools.WithLabelValues(knownTool(p.GetResult().GetToolName()), text.EnumName(p.GetResult().GetStatus())).Inc()
+		m.tools.WithLabelValues(knownTool(p.GetResult().GetToolName()),
+				pbjson.EnumText(p.GetResult().GetStatus())).Inc()
 	default:
 		if t := state.EndedTurn([]*journal.Event{ev}); t != nil {
-			outcome := text.EnumName(t.GetState())
-			m.ended.WithLabelValues(outcome, text.EnumName(t.GetEndReason())).Inc()
+			outcome := pbjson.EnumText(t.GetState())
+			m.ended.WithLabelValues(outcome, pbjson.EnumText(t.GetEndReason())).Inc()
 			m.took.WithLabelValues(outcome).Observe(between(t.GetStartedAt(), t.GetEndedAt()))
 			if t.GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_LEASE_LOST {
 				m.expired.WithLabelValues().Inc()
@@ -109,7 +110,7 @@ type laneSample struct {
 	queued  int
 	running int
 	oldest  time.Time
-	next    ref.Agent // where the next part begins, if there is more
+	next    plane.Key // where the next part begins, if there is more
 	more    bool
 }
 
@@ -151,11 +152,11 @@ func (s *Service) Sample(ctx context.Context) {
 
 func sample(ctx context.Context, p *journal.Partition[*state.State]) (*laneSample, error) {
 	found := &laneSample{agents: map[string]int{}}
-	for from := (ref.Agent{}); ; {
+	for from := (plane.Key{}); ; {
 		part, _, err := journal.View(ctx, p, func(st *state.State) (*laneSample, error) {
 			part := &laneSample{agents: map[string]int{}}
 			n := 0
-			st.IDs.AscendGreaterOrEqual(from, func(k ref.Agent) bool {
+			st.IDs.AscendGreaterOrEqual(from, func(k plane.Key) bool {
 				if n++; n > sampleSize {
 					part.next, part.more = k, true
 					return false
@@ -185,7 +186,7 @@ func (l *laneSample) add(a state.Load) {
 	if !a.Active {
 		return
 	}
-	l.agents[text.EnumName(a.Control)]++
+	l.agents[pbjson.EnumText(a.Control)]++
 	if a.Running {
 		l.running++
 	}

@@ -10,7 +10,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/leases"
+	"quartet/services/agent/runners"
 )
 
 // stillRuns returns a task plane in which a command does not end.
@@ -50,7 +50,7 @@ func TestA5_EveryOutcome(t *testing.T) {
 			id := r.send("keeper", "x", normal)
 			r.take("keeper")
 			r.clk.AwaitTimers(1)
-			r.clk.Advance(leases.Term)
+			r.clk.Advance(runners.Term)
 			r.eventually(func() bool {
 				return r.message("keeper", id).GetState() ==
 					agentv1.MessageState_MESSAGE_STATE_QUEUED

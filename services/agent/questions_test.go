@@ -16,10 +16,10 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
@@ -52,7 +52,7 @@ func (r *rig) waiting(waits ...*waitingv1.Wait) {
 // supervise has the supervision look at a child, as the event of a wait does.
 func (r *rig) supervise(childID string) {
 	r.t.Helper()
-	r.service.supervisor.EnqueueChild(ref.Agent{Namespace: "acme", ID: childID})
+	r.service.supervisor.EnqueueChild(plane.Key{Namespace: "acme", ID: childID})
 	require.NoError(r.t, r.service.Quiesce(r.t.Context()))
 }
 
@@ -119,7 +119,7 @@ func TestA14_AQuestionReachesTheParentOnce(t *testing.T) {
 // by itself.
 func TestA14_WaitsThatBeginOrEndAreLookedAt(t *testing.T) {
 	var looked []string
-	for _, f := range follows(func(k ref.Agent) { looked = append(looked, k.ID) }) {
+	for _, f := range follows(func(k plane.Key) { looked = append(looked, k.ID) }) {
 		if f.Plane != "waiting" {
 			continue
 		}
@@ -179,7 +179,7 @@ func TestA14_AQuestionIsAskedOnceOverEveryFault(t *testing.T) {
 			require.NoError(t, r.service.Quiesce(t.Context()))
 			r.waiting(question(child, "wt_1", "Which colour?"))
 			log.Inject(kind)
-			r.service.supervisor.EnqueueChild(ref.Agent{Namespace: "acme", ID: child})
+			r.service.supervisor.EnqueueChild(plane.Key{Namespace: "acme", ID: child})
 			r.until(func() bool { return len(r.asked()) > 0 })
 			log.Heal()
 			r.restart()
@@ -361,7 +361,7 @@ func TestA14_AFollowUpHasNoMoreAuthorityThanItsTurn(t *testing.T) {
 	// crash.
 	spawned,
 		err := r.service.SpawnAgent(
-		rpc.WithActor(t.Context(), access.RunActor(ref.Agent{Namespace: "acme", ID: "keeper"}, run)),
+		rpc.WithActor(t.Context(), access.RunActor(plane.Key{Namespace: "acme", ID: "keeper"}, run)),
 		&agentv1.SpawnAgentRequest{InitialMessage: "do it"})
 	require.NoError(t, err)
 	require.Equal(t, evidence, r.take(spawned.GetAgentId()).GetMessage().GetAuthority())

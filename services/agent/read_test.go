@@ -14,9 +14,9 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-	"quartet/services/agent/leases"
-	"quartet/services/agent/ref"
+	"quartet/services/agent/runners"
 	"quartet/services/agent/turns"
 )
 
@@ -276,7 +276,7 @@ func TestP7_AWakeBetweenLookAndDropIsKept(t *testing.T) {
 	r.triggered("wt_1")
 	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(),
 		wakeTick()).GetResult())
-	k := ref.Agent{Namespace: "acme", ID: "keeper"}
+	k := plane.Key{Namespace: "acme", ID: "keeper"}
 	o, free, err := r.service.NextCandidate(r.runner(), rpc.ActorFrom(r.runner()), &agentv1.AcquireTurnRequest{})
 	require.NoError(t, err)
 	require.Equal(t, k, o.Agent)
@@ -305,7 +305,7 @@ func TestA6_AStaleRunGetsTheReason(t *testing.T) {
 	f := fault.From(err)
 	require.Equal(t, "another_run", f.Metadata()["stale_reason"])
 	require.NotContains(t, f.Message(), "()")
-	r.clk.Advance(leases.Term)
+	r.clk.Advance(runners.Term)
 	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 	for _, run := range []string{other, a.GetTurn().GetRunId()} {
 		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().

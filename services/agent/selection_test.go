@@ -10,9 +10,9 @@ import (
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
-	"quartet/services/agent/ref"
 )
 
 const (
@@ -124,7 +124,7 @@ func TestX13_ARunnerWithAFilterIsWoken(t *testing.T) {
 	}
 	waiting := func(n int) {
 		r.eventually(func() bool {
-			return r.service.waiters.Count(ref.Agent{Namespace: "acme", ID: "keeper"},
+			return r.service.waiters.Count(plane.Key{Namespace: "acme", ID: "keeper"},
 				&agentv1.Agent{Preset: privateChild}) == n
 		})
 	}

@@ -21,10 +21,8 @@ import (
 	"quartet/services/agent/control"
 	"quartet/services/agent/directory"
 	"quartet/services/agent/facts"
-	"quartet/services/agent/leases"
 	"quartet/services/agent/messages"
 	"quartet/services/agent/projection"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/runners"
 	"quartet/services/agent/state"
 	"quartet/services/agent/toolcalls"
@@ -118,13 +116,13 @@ type Service struct {
 	deps   Deps
 	engine *state.Engine
 
-	leases       *leases.Set
+	leases       *runners.Leases
 	waiters      runners.Waiters
-	changes      watch.Hub[ref.Agent] // of turns, for WatchTurn
+	changes      watch.Hub[plane.Key] // of turns, for WatchTurn
 	shares       *runners.Shares
 	backoff      *runners.Backoff
 	deliveries   runners.Deliveries
-	granted      watch.Hub[ref.Request] // turns, by the request of AcquireTurn that got one
+	granted      watch.Hub[state.TurnRequest] // turns, by the request of AcquireTurn that got one
 	reservations runners.Reservations
 	supervisor   *children.Supervisor
 
@@ -172,14 +170,14 @@ func (s *Service) Start(ctx context.Context) error {
 	if err := s.deps.Complete(); err != nil {
 		return err
 	}
-	s.leases = leases.NewSet(s.deps.Clock, func(ctx context.Context, k ref.Agent, runID string) {
+	s.leases = runners.NewLeases(s.deps.Clock, func(ctx context.Context, k plane.Key, runID string) {
 		s.Expire(ctx, k, runID)
 	})
-	s.backoff = runners.NewBackoff(s.deps.Clock, func(k ref.Agent) {
+	s.backoff = runners.NewBackoff(s.deps.Clock, func(k plane.Key) {
 		s.shares.MarkReady(k.Namespace)
 		s.waiters.Wake(k)
 	})
-	s.supervisor = children.NewSupervisor(s.deps.Clock, func(ctx context.Context, k ref.Agent) (bool, error) {
+	s.supervisor = children.NewSupervisor(s.deps.Clock, func(ctx context.Context, k plane.Key) (bool, error) {
 		return s.Reconcile(ctx, k)
 	}, s.reportSupervisionError)
 	engine, err := plane.Open(ctx, plane.Config[*state.State]{
@@ -194,7 +192,7 @@ func (s *Service) Start(ctx context.Context) error {
 	s.engine = engine
 	s.assemble()
 	s.supervisor.Start()
-	s.leases.Start(func(k ref.Agent) (time.Duration, bool) { return engine.Stall(k.Namespace, k.ID) })
+	s.leases.Start(func(k plane.Key) (time.Duration, bool) { return engine.Stall(k.Namespace, k.ID) })
 	s.backoff.Start()
 	if err := engine.Follow(ctx); err != nil {
 		return errors.Join(err, s.Stop(ctx))
@@ -264,13 +262,13 @@ func (s *Service) loaded(st *state.State) {
 		s.shares.MarkReady(namespace)
 	}
 	s.supervisor.Load(st)
-	var open []ref.Agent
+	var open []plane.Key
 	for k, a := range st.Resident() {
 		if a.OpenTurn != nil {
 			open = append(open, k)
 		}
 	}
-	slices.SortFunc(open, ref.Agent.Compare) // leases that end at one time end in this order
+	slices.SortFunc(open, plane.Key.Compare) // leases that end at one time end in this order
 	for _, k := range open {
 		s.leases.Arm(k, st.Lookup(k).OpenTurn.Record.GetRunId())
 	}
@@ -287,9 +285,9 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 		if s.metrics != nil {
 			s.metrics.count(ev)
 		}
-		k := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
+		k := plane.Key{Namespace: ev.Namespace, ID: ev.AgentID}
 		if p, ok := ev.Payload.(*agentv1.TurnStarted); ok {
-			term := leases.Term
+			term := runners.Term
 			if s.deliveries.IsUndelivered(p.GetTurn().GetRunId()) {
 				term = turns.RetryTerm // the frame was stored after its caller had been refused
 			}
@@ -313,9 +311,9 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 // written: a frame takes a quarter of the time from a trigger to its turn. It returns
 // how many commands are expected to follow, see journal.Config.OnApply.
 func (s *Service) applied(st *state.State, events []*journal.Event) (expected int) {
-	var following []ref.Agent // agents for which a turn or a tick is expected
+	var following []plane.Key // agents for which a turn or a tick is expected
 	for _, ev := range events {
-		k := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
+		k := plane.Key{Namespace: ev.Namespace, ID: ev.AgentID}
 		switch ev.Payload.(type) {
 		case *agentv1.MessageQueued, *agentv1.MessageRequeued, *agentv1.MessageDropped, *agentv1.AgentSpawned,
 			*agentv1.AgentResumed, *agentv1.AgentStarted,
@@ -336,7 +334,7 @@ func (s *Service) applied(st *state.State, events []*journal.Event) (expected in
 	return len(following)
 }
 
-func (s *Service) reportSupervisionError(k ref.Agent, err error) {
+func (s *Service) reportSupervisionError(k plane.Key, err error) {
 	s.deps.Logger.Warn("an agent could not be supervised; trying again", zap.String("namespace", k.Namespace),
 		zap.String("agent_id", k.ID), zap.Error(err))
 }

@@ -16,9 +16,9 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
-	"quartet/services/agent/leases"
-	"quartet/services/agent/text"
+	"quartet/services/agent/runners"
 )
 
 // turn returns a rig with an open turn of keeper.
@@ -36,7 +36,7 @@ func (r *rig) on(method string, answer func(context.Context, proto.Message) (pro
 func statuses(resp *agentv1.SubmitRoundResponse) []string {
 	var out []string
 	for _, res := range resp.GetToolResults() {
-		s := text.EnumName(res.GetStatus())
+		s := pbjson.EnumText(res.GetStatus())
 		if res.GetError() != nil {
 			s += "/" + res.GetError().GetKind()
 		}
@@ -436,7 +436,7 @@ func TestW7_APromotionIsNotLost(t *testing.T) {
 		},
 		"the turn is finished": func(_ *testing.T, r *rig, a *agentv1.AcquireTurnResponse) { r.finish(a, done) },
 		"the runner is lost": func(_ *testing.T, r *rig, _ *agentv1.AcquireTurnResponse) {
-			r.clk.Advance(leases.Term)
+			r.clk.Advance(runners.Term)
 			r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 		},
 	} {
@@ -517,7 +517,7 @@ func TestW7_ACompletionThatLandedUnrecordedKeepsItsReport(t *testing.T) {
 			r.others.set(
 				func() { r.others.history = c.history(fmt.Sprintf("%s/0/%d", a.GetTurn().GetRunId(), len(calls)-1)) })
 			if lost {
-				r.clk.Advance(leases.Term)
+				r.clk.Advance(runners.Term)
 				r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 			} else {
 				r.finish(a, done)
@@ -574,7 +574,7 @@ func TestA9_AnInterjectionSurvivesALostRun(t *testing.T) {
 	r, a := turn(t)
 	first, second := r.send("keeper", "one", interject), r.send("keeper", "two", interject)
 	require.Len(t, r.submit(a, 0, "x").GetInterjections(), 2)
-	r.clk.Advance(leases.Term)
+	r.clk.Advance(runners.Term)
 	r.eventually(func() bool { return r.facts("keeper").GetAgent().GetCurrentRunId() == "" })
 	b := r.take("keeper")
 	require.Equal(t, first, b.GetMessage().GetMessageId())
@@ -637,7 +637,7 @@ func TestX12_ALongCallKeepsItsLease(t *testing.T) {
 	}()
 	<-started
 	for range 3 {
-		r.clk.Advance(leases.Term)
+		r.clk.Advance(runners.Term)
 		r.clk.AwaitTimers(1)
 	}
 	close(proceed)

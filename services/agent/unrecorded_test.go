@@ -13,7 +13,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
-	"quartet/services/agent/leases"
+	"quartet/services/agent/runners"
 )
 
 // cutOffAt submits a round of three calls whose runner is lost during the second.
@@ -67,7 +67,7 @@ func TestA6_TheNextContextShowsUnrecordedOutcomes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for end, lose := range map[string]func(r *rig, a *agentv1.AcquireTurnResponse){
 				"lease lost": func(r *rig, _ *agentv1.AcquireTurnResponse) {
-					r.clk.Advance(leases.Term)
+					r.clk.Advance(runners.Term)
 					require.NoError(t, r.service.Quiesce(t.Context()))
 				},
 				"aborted": func(r *rig, _ *agentv1.AcquireTurnResponse) {

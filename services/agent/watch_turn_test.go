@@ -10,10 +10,10 @@ import (
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/turns"
 )
 
@@ -143,7 +143,7 @@ func TestA7_WhoMayWatch(t *testing.T) {
 	require.ErrorIs(t, r.watch(planetest.AsAgent(t.Context(), "other"), a, a.GetTurn().GetRunId()).end(),
 		fault.PermissionDenied)
 	ctx, cancel := context.WithCancel(t.Context())
-	own := rpc.WithActor(ctx, access.RunActor(ref.Agent{Namespace: "acme", ID: "keeper"}, a.GetTurn().GetRunId()))
+	own := rpc.WithActor(ctx, access.RunActor(plane.Key{Namespace: "acme", ID: "keeper"}, a.GetTurn().GetRunId()))
 	w := r.watch(own, a, a.GetTurn().GetRunId())
 	require.Nil(t, w.next().GetEnded())
 	require.True(t, r.service.changes.Active())

@@ -14,7 +14,6 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/agent"
 	"quartet/services/app/calls"
-	"quartet/services/app/namespaces"
 	"quartet/services/audit"
 	"quartet/services/board"
 	"quartet/services/identity"
@@ -53,7 +52,7 @@ func (w *wiring) planes() []planeRow {
 				work.Deps{Deps: d, Tasks: w.calls, Agents: w.calls})
 		}, []string{"nats"}, []string{workv1.WorkService_FindWorkItem_FullMethodName}, w.calls.ForeignItem},
 		{"waiting", func(d plane.Deps, share partitions.Share) (planeService, error) {
-			rechecks, err := namespaces.Rechecks(w.cfg.NamespaceRechecks)
+			rechecks, err := rechecksOf(w.cfg.NamespaceRechecks)
 			if err != nil {
 				return nil, err
 			}

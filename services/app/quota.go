@@ -11,7 +11,6 @@ import (
 
 	"quartet/pkg/life"
 	"quartet/pkg/rpc"
-	"quartet/services/app/memory"
 	"quartet/services/audit"
 	"quartet/services/identity"
 	"quartet/services/quota"
@@ -84,7 +83,7 @@ func (c *Config) memory() uint64 {
 	if c.MaxMemory > 0 {
 		return uint64(c.MaxMemory) << 20
 	}
-	return uint64(float64(memory.OfMachine()) * memoryPart)
+	return uint64(float64(memoryOfMachine()) * memoryPart)
 }
 
 // observePeriod is how often the live heap is reported to the gate.

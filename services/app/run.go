@@ -14,7 +14,6 @@ import (
 
 	"quartet/pkg/confine"
 	"quartet/pkg/version"
-	"quartet/services/app/memory"
 )
 
 const (
@@ -27,7 +26,7 @@ const (
 // Run starts a process with these settings and serves until ctx ends, then stops it, within
 // StopTerm. It returns the error of the start or of the stop.
 func Run(ctx context.Context, cfg Config) error {
-	go memory.AdjustGC(ctx, cfg.memory())
+	go AdjustGC(ctx, cfg.memory())
 	if err := confine.Protect(); err != nil {
 		return fmt.Errorf("protect the memory of this process: %w", err)
 	}

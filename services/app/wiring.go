@@ -28,8 +28,6 @@ import (
 	"quartet/services/app/datadir"
 	"quartet/services/app/fill"
 	"quartet/services/app/history"
-	"quartet/services/app/memory"
-	"quartet/services/app/namespaces"
 	"quartet/services/audit"
 	"quartet/services/identity"
 	"quartet/services/quota"
@@ -71,7 +69,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		metrics: newRegistry(version),
 	}
 	var err error
-	if w.weights, err = namespaces.Weights(a.cfg.NamespaceWeights); err != nil {
+	if w.weights, err = weightsOf(a.cfg.NamespaceWeights); err != nil {
 		return nil, err
 	}
 	if w.keys, err = keyfile.Open(a.cfg.KeyFile, time.Now()); err != nil {
@@ -128,7 +126,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		EraseEvents: w.broker.eraseEvents,
 		History:     kept, ReadThrough: w.readThrough, Positions: &plane.Positions{}, Removals: &plane.Removals{},
 		Eviction: &eviction.Policy{Dir: datadir.Unused(w.cfg.DataDir)}, EvictEvery: time.Minute,
-		Pressed: memory.Above(w.cfg.memory() / 3),
+		Pressed: above(w.cfg.memory() / 3),
 	}
 	if a.cfg.clustered() && slices.ContainsFunc(planes, a.cfg.serves) {
 		w.keeper = lease.NewKeeper(lease.Config{

@@ -56,9 +56,6 @@ var acrossNamespaces = map[string]bool{
 	backupv1.BackupService_ExportBackup_FullMethodName:  true,
 }
 
-// Recorded reports whether calls of a method, given as "/service/Method", are recorded.
-func Recorded(method string) bool { return recorded[method] }
-
 // records reports whether a call is recorded: one of a method in recorded, by an admin, operator,
 // runner or integration. Calls of agents, workers and services are not, because the events of the
 // planes show them. Of a list only the request for the first page is recorded.

@@ -25,11 +25,9 @@
 // The packages below this one import each other downwards only:
 //
 //	board            the RPC handlers and the wiring
-//	  workers        the streams of workers
-//	    leases       the leases of runs, in memory
-//	      rules      commands to events, pure
+//	  workers        the streams of workers, and the leases of runs, in memory
+//	    rules        commands to events, pure
 //	  patch          the operations of UpdateBoard, pure
 //	  wal            the format of a WAL, and its replay
-//	  summary        boards as text for a prompt
 //	    model        the state and its fold, pure
 package board

@@ -10,7 +10,6 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/board/model"
 	"quartet/services/board/patch"
-	"quartet/services/board/summary"
 )
 
 // Bounds of a summary's budget, in tokens.
@@ -43,8 +42,8 @@ func (s *Service) GetSummary(ctx context.Context, req *boardv1.GetSummaryRequest
 		return nil, err
 	}
 	var recent []uint64
-	m, err := viewSession(ctx, s, k, func(st *model.State) (summary.Material, error) {
-		m := summary.Material{Worker: req.GetWorkerId(), Pool: req.GetWorkerPoolId()}
+	m, err := viewSession(ctx, s, k, func(st *model.State) (summaryMaterial, error) {
+		m := summaryMaterial{Worker: req.GetWorkerId(), Pool: req.GetWorkerPoolId()}
 		recent = nil
 		var only *model.Board
 		if runID != "" {
@@ -76,9 +75,9 @@ func (s *Service) GetSummary(ctx context.Context, req *boardv1.GetSummaryRequest
 		return nil, err
 	}
 	m.Recent = slices.DeleteFunc(m.Recent, func(ev *journal.Event) bool { return ev.Removed() || m.Hidden[ev.StepID] })
-	text, truncated := m.Render(budget * summary.TokenBytes)
+	text, truncated := m.Render(budget * tokenBytes)
 	return &boardv1.GetSummaryResponse{
-		Text: text, Tokens: int32(((len(text) + summary.TokenBytes - 1) / summary.TokenBytes) & (1<<31 - 1)),
+		Text: text, Tokens: int32(((len(text) + tokenBytes - 1) / tokenBytes) & (1<<31 - 1)),
 		Truncated: truncated,
 	}, nil
 }

@@ -15,7 +15,6 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/watch"
-	"quartet/services/board/leases"
 	"quartet/services/board/model"
 	"quartet/services/board/rules"
 	"quartet/services/board/wal"
@@ -67,7 +66,7 @@ type Service struct {
 	cfg     Config
 	deps    Deps
 	engine  *plane.Engine[*model.State]
-	leases  *leases.Leases
+	leases  *workers.Leases
 	workers *workers.Hub
 	// endings has the boards that are being failed or cancelled, due when they end
 	// whether their workers have stopped or not.
@@ -114,7 +113,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s := &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.endings = clock.NewDue(deps.Clock, s.endDue)
-	s.leases = leases.New(deps.Clock, cfg.LeaseTerm, deps.Logger)
+	s.leases = workers.NewLeases(deps.Clock, cfg.LeaseTerm, deps.Logger)
 	s.workers = workers.New(workers.Config{
 		Clock: deps.Clock, Leases: s.leases, MintToken: deps.MintRun,
 		Stopping: s.ctx.Done(),

@@ -22,18 +22,14 @@ import (
 	"quartet/services/cli/admin"
 	"quartet/services/cli/agents"
 	"quartet/services/cli/boards"
-	"quartet/services/cli/console"
 	"quartet/services/cli/events"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
-	"quartet/services/cli/service"
+	"quartet/services/cli/local"
 	"quartet/services/cli/session"
 	"quartet/services/cli/setup"
-	"quartet/services/cli/tasks"
-	"quartet/services/cli/top"
-	"quartet/services/cli/waits"
+	"quartet/services/cli/work"
 	"quartet/services/cli/workers"
-	"quartet/services/cli/workitems"
 )
 
 // Servers is what the binary provides to the command line, which imports no
@@ -164,12 +160,12 @@ func Command(s Servers) *cobra.Command {
 	}
 	grouped("run", s.serverCommands(ss, shared)...)
 	grouped("run", absent(workers.Command(ss, s.Worker, s.Guard, s.Confine), s.ClientsOnly),
-		mcpCommand(ss, s.MCP, listens(shared)), setup.Command(ss, listens(shared)), service.Command(ss, shared),
+		mcpCommand(ss, s.MCP, listens(shared)), setup.Command(ss, listens(shared)), local.ServiceCommand(ss, shared),
 		runCommand(ss, s.Run), admin.CertsCommand(ss))
-	grouped("use", agents.Command(ss), workitems.Command(ss), waits.Command(ss), waits.TriggerCommand(ss),
-		waits.TimerCommand(ss), tasks.Command(ss), boards.Command(ss, s.Replay), admin.KeyCommand(ss),
+	grouped("use", agents.Command(ss), work.ItemCommand(ss), work.WaitCommand(ss), work.TriggerCommand(ss),
+		work.TimerCommand(ss), work.TaskCommand(ss), boards.Command(ss, s.Replay), admin.KeyCommand(ss),
 		admin.InstallationKeyCommand(ss), contextCommand(ss))
-	grouped("see", console.Command(ss), top.Command(ss), agents.ExplainCommand(ss), workitems.PrimeCommand(ss),
+	grouped("see", consoleCommand(ss), agents.ExplainCommand(ss), work.PrimeCommand(ss),
 		events.Command(ss), readyCommand(ss), admin.StatusCommand(ss), admin.AuditCommand(ss), admin.UsageCommand(ss),
 		admin.WhoAmICommand(ss))
 	root.AddCommand(workers.GuardProcessesCommand(), workers.RunConfinedCommand(), versionCommand(ss, s.Version))

@@ -30,7 +30,7 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/cli/agents"
 	"quartet/services/cli/output"
-	"quartet/services/cli/workitems"
+	"quartet/services/cli/work"
 )
 
 // TestTables compares the output of every command for people with testdata.
@@ -508,7 +508,7 @@ func TestColours(t *testing.T) {
 	out.WriteString("\n")
 	q, err := r.planes.GetWorkQueue(t.Context(), nil)
 	require.NoError(t, err)
-	workitems.DrawQueue(p, "keeper", q, at.AsTime().Add(time.Hour))
+	work.DrawQueue(p, "keeper", q, at.AsTime().Add(time.Hour))
 	require.NoError(t, p.Err())
 	golden(t, "colours", strings.ReplaceAll(out.String(), "\x1b", "^"))
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"quartet/pkg/terminal"
-	"quartet/services/cli/contexts"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/session"
@@ -47,7 +46,7 @@ variables that they stand for. Nothing is connected.`,
 	cmd.Flags().BoolVar(&replace, "replace", false, "Replace a context of this name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		name := args[0]
-		if err := contexts.CheckName(name); err != nil {
+		if err := session.CheckContextName(name); err != nil {
 			return exit.UsageError(err.Error())
 		}
 		added, err := s.Typed(tokenFile)
@@ -57,7 +56,7 @@ variables that they stand for. Nothing is connected.`,
 		if _, err := added.Token(); err != nil {
 			return exit.UsageError(err.Error())
 		}
-		err = contexts.Change(func(f *contexts.File) error {
+		err = session.ChangeContexts(func(f *session.ContextFile) error {
 			if _, exists := f.Contexts[name]; exists && !replace {
 				return exit.UsageError(fmt.Sprintf("there is a context %q already; replace it with --replace", name))
 			}
@@ -78,7 +77,7 @@ variables that they stand for. Nothing is connected.`,
 
 // completeContexts offers the names of contexts to a shell.
 func completeContexts(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	f, err := contexts.Read()
+	f, err := session.ReadContexts()
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -92,9 +91,9 @@ func useContext() *cobra.Command {
 		Example:           "  quartet context use prod\n  quartet context use local",
 		ValidArgsFunction: completeContexts,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return contexts.Change(func(f *contexts.File) error {
-				if _, ok := f.Contexts[args[0]]; !ok && args[0] != contexts.Local {
-					return exit.UsageError(contexts.Unknown(args[0], *f).Error())
+			return session.ChangeContexts(func(f *session.ContextFile) error {
+				if _, ok := f.Contexts[args[0]]; !ok && args[0] != session.LocalContext {
+					return exit.UsageError(session.UnknownContext(args[0], *f).Error())
 				}
 				f.Current = args[0]
 				return nil
@@ -112,13 +111,13 @@ func removeContext() *cobra.Command {
 		Example:           "  quartet context remove prod",
 		ValidArgsFunction: completeContexts,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return contexts.Change(func(f *contexts.File) error {
+			return session.ChangeContexts(func(f *session.ContextFile) error {
 				if _, ok := f.Contexts[args[0]]; !ok {
-					return exit.UsageError(contexts.Unknown(args[0], *f).Error())
+					return exit.UsageError(session.UnknownContext(args[0], *f).Error())
 				}
 				delete(f.Contexts, args[0])
 				if f.Current == args[0] {
-					f.Current = contexts.Local
+					f.Current = session.LocalContext
 				}
 				return nil
 			})
@@ -130,7 +129,7 @@ func removeContext() *cobra.Command {
 type listedContext struct {
 	Name    string `json:"name"`
 	Current bool   `json:"current"`
-	contexts.Context
+	session.Context
 }
 
 // listContexts returns `quartet context list`.
@@ -140,7 +139,7 @@ func listContexts(s *session.Session) *cobra.Command {
 		Long:    `List the contexts. A "*" marks the current one.`,
 		Example: "  quartet context list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			f, err := contexts.Read()
+			f, err := session.ReadContexts()
 			if err != nil {
 				return err
 			}
@@ -148,7 +147,7 @@ func listContexts(s *session.Session) *cobra.Command {
 			var rows [][]string
 			for _, name := range f.Names() {
 				c := f.Contexts[name]
-				if name == contexts.Local {
+				if name == session.LocalContext {
 					c.Address = session.DefaultAddress
 				}
 				all = append(all, listedContext{name, name == f.Current, c})

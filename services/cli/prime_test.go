@@ -10,7 +10,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/services/cli/workitems"
+	"quartet/services/cli/work"
 	"quartet/tests/dev"
 	"quartet/tests/proc"
 )
@@ -49,7 +49,7 @@ func TestC5_PrimeOfAServer(t *testing.T) {
 	require.NoError(t, err)
 	code, out, errs = quartet(t, s, "prime", "keeper")
 	require.Zero(t, code, errs)
-	require.LessOrEqual(t, len(out), 4*workitems.PrimeTokens)
+	require.LessOrEqual(t, len(out), 4*work.PrimeTokens)
 	require.Contains(t, out, "In focus: "+first)
 	require.Contains(t, out, "plan.md (7 bytes")
 	require.Contains(t, out, "Todos (0 of 1 done):\n- ttt")
@@ -58,10 +58,10 @@ func TestC5_PrimeOfAServer(t *testing.T) {
 
 	code, out, errs = quartet(t, s, "prime", "keeper", "-o", "json")
 	require.Zero(t, code, errs)
-	var primer workitems.Primer
+	var primer work.Primer
 	require.NoError(t, json.Unmarshal([]byte(out), &primer))
 	require.Equal(t, 500, primer.OpenItems)
-	require.LessOrEqual(t, primer.Tokens, workitems.PrimeTokens)
+	require.LessOrEqual(t, primer.Tokens, work.PrimeTokens)
 
 	code, out, errs = quartet(t, s, "prime", "nobody")
 	require.Equal(t, 3, code)

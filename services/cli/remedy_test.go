@@ -19,7 +19,6 @@ import (
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	"quartet/services/cli/agents"
 	"quartet/services/cli/output"
-	"quartet/services/cli/remedy"
 )
 
 // notRemedies are methods that messages name without sending a person to a command.
@@ -81,7 +80,7 @@ func TestX5_MessagesGetCommands(t *testing.T) {
 		"QuerySteps shows what it has, GetBoard too":                   {"quartet board show SESSION/BOARD"},
 		"CreateWait is no remedy, nor is " + `"StopTask" or JetStream`: nil,
 	} {
-		require.Equal(t, want, remedy.Commands(message, remedy.Values{"AGENT": "k"}), message)
+		require.Equal(t, want, output.RemedyCommands(message, output.RemedyValues{"AGENT": "k"}), message)
 	}
 }
 
@@ -102,7 +101,7 @@ func TestX5_WarningsAndExplanationsGetCommands(t *testing.T) {
 // Every command that is named exists, with the arguments that are named.
 func TestX5_RemediesAreCommands(t *testing.T) {
 	root := Command(Servers{})
-	for method, usage := range remedy.Usages() {
+	for method, usage := range output.RemedyUsages() {
 		cmd, rest, err := root.Find(strings.Fields(usage))
 		require.NoError(t, err, method)
 		own := strings.Fields(cmd.Use)
@@ -144,8 +143,8 @@ func TestX5_EveryMethodInAMessageHasACommand(t *testing.T) {
 					}
 					named++
 					delete(unused, word)
-					if remedy.Usages()[word] == "" {
-						require.Contains(t, notRemedies, word, "%s says %q: add its command to services/cli/remedy",
+					if output.RemedyUsages()[word] == "" {
+						require.Contains(t, notRemedies, word, "%s says %q: add its command to services/cli/output/remedy.go",
 							path, text)
 					}
 				}

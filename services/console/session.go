@@ -8,7 +8,6 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/services/console/signin"
-	"quartet/services/console/ticket"
 )
 
 const (
@@ -29,7 +28,7 @@ const (
 )
 
 // held is the content of a ticket, which is the encrypted text that a browser has in place of a credential (see
-// package ticket). It says which credential that is, and until when the ticket is valid.
+// signin.SealTicket). It says which credential that is, and until when the ticket is valid.
 type held struct {
 	Credential string `json:"c"`
 	Ends       int64  `json:"e"` // seconds since 1970
@@ -47,7 +46,7 @@ func fromConsole(r *http.Request) error {
 
 // seal encrypts a session or code for a purpose under the installation's active key.
 func (c *Console) seal(purpose string, t held) (string, error) {
-	text, err := ticket.Seal(c.deps.Keys(), purpose, t)
+	text, err := signin.SealTicket(c.deps.Keys(), purpose, t)
 	if err != nil {
 		return "", fault.Internal(err)
 	}
@@ -57,11 +56,11 @@ func (c *Console) seal(purpose string, t held) (string, error) {
 // open returns what seal sealed for a purpose, or ticket.ErrInvalid if text is not such a ticket or has ended.
 func (c *Console) open(purpose, text string) (held, error) {
 	var t held
-	if err := ticket.Open(c.deps.Keys(), purpose, text, &t); err != nil {
+	if err := signin.OpenTicket(c.deps.Keys(), purpose, text, &t); err != nil {
 		return held{}, err
 	}
 	if !c.deps.Clock.Now().Before(time.Unix(t.Ends, 0)) {
-		return held{}, ticket.ErrInvalid
+		return held{}, signin.ErrInvalidTicket
 	}
 	return t, nil
 }

@@ -11,7 +11,6 @@ import (
 
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
-	"quartet/services/gateway/parameters"
 )
 
 // walSuffix ends the file name of a log.
@@ -82,7 +81,7 @@ func walQuery(r *http.Request) (after int64, follow bool, err error) {
 				return 0, false, fault.Invalid(name, value, "must be true or false")
 			}
 		default:
-			return 0, false, parameters.Unknown(name)
+			return 0, false, unknownParameter(name)
 		}
 	}
 	return after, follow, nil

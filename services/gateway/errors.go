@@ -13,7 +13,6 @@ import (
 	rpccode "google.golang.org/genproto/googleapis/rpc/code"
 
 	"quartet/pkg/fault"
-	"quartet/services/gateway/restmap"
 )
 
 // errorBody is the body of every refusal of the REST API (SPEC X5).
@@ -49,7 +48,7 @@ func errorOf(err error, httpStatus int, requestID string) errorBody {
 		Code: httpStatus, Status: rpccode.Code(e.Code()).String(), Reason: string(e.Reason()),
 		Message: strings.ToValidUTF8(e.Message(), "\uFFFD"), Metadata: e.Metadata(), RequestID: requestID,
 	}
-	info.Methods = restmap.Named(info.Message)
+	info.Methods = pathsNamed(info.Message)
 	for _, v := range e.Violations() {
 		info.Fields = append(info.Fields, errorField(v))
 	}

@@ -13,8 +13,6 @@ import (
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
-	"quartet/services/gateway/eventjson"
-	"quartet/services/gateway/parameters"
 )
 
 // writeTime is how long a client may read nothing before it is disconnected. It can
@@ -88,7 +86,7 @@ func watchRequest(r *http.Request) (*eventv1.WatchEventsRequest, error) {
 			query[list] = strings.Split(strings.Join(values, ","), ",")
 		}
 	}
-	in, err := parameters.JSON(query, req.ProtoReflect().Descriptor())
+	in, err := parametersJSON(query, req.ProtoReflect().Descriptor())
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +182,7 @@ func (ndjson) line(b []byte, m *eventv1.WatchEventsResponse, payload []byte) ([]
 		text, err := codec{}.Marshal(map[string]any{"result": m})
 		return append(append(b, text...), '\n'), err
 	}
-	b, err := eventjson.Append(append(b, `{"result":{"event":`...), m.GetEvent(), payload)
+	b, err := appendEvent(append(b, `{"result":{"event":`...), m.GetEvent(), payload)
 	return append(b, "}}\n"...), err
 }
 
@@ -204,7 +202,7 @@ func (sse) line(b []byte, m *eventv1.WatchEventsResponse, payload []byte) ([]byt
 	}
 	b = append(append(b, "id: "...), ev.GetCursor()...)
 	b = append(append(b, "\nevent: "...), ev.GetEventType()...)
-	b, err := eventjson.Append(append(b, "\ndata: "...), ev, payload)
+	b, err := appendEvent(append(b, "\ndata: "...), ev, payload)
 	return append(b, '\n', '\n'), err
 }
 

@@ -17,7 +17,6 @@ import (
 
 	"quartet/pkg/admission"
 	"quartet/pkg/connlimit"
-	"quartet/pkg/connlimit/https"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/life"
@@ -219,7 +218,7 @@ func (g *Service) Start(ctx context.Context) error {
 		ErrorLog: zap.NewStdLog(g.deps.Logger.Named("http")),
 	}
 	if g.deps.TLS != nil {
-		lis = https.Listen(lis, g.deps.TLS, g.server)
+		lis = connlimit.ListenHTTPS(lis, g.deps.TLS, g.server)
 	}
 	g.served = make(chan struct{})
 	go func(srv *http.Server, served chan struct{}) {

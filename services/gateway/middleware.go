@@ -16,7 +16,6 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
-	"quartet/services/gateway/parameters"
 )
 
 // decoded is the middleware of the mux that turns an HTTP request into the message of its
@@ -76,7 +75,7 @@ func (g *Service) request(w http.ResponseWriter, r *http.Request, rt *route, in 
 	}
 	for name := range query {
 		if rt.body {
-			return nil, parameters.Unknown(name).With("hint", "send it in the body")
+			return nil, unknownParameter(name).With("hint", "send it in the body")
 		}
 	}
 	text, err := readBody(w, r, g.cfg.MaxBody)
@@ -117,7 +116,7 @@ type queryParser struct{}
 
 // Parse implements runtime.QueryParameterParser.
 func (queryParser) Parse(m proto.Message, values url.Values, _ *utilities.DoubleArray) error {
-	text, err := parameters.JSON(values, m.ProtoReflect().Descriptor())
+	text, err := parametersJSON(values, m.ProtoReflect().Descriptor())
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,6 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/pbjson"
-	"quartet/services/gateway/parameters"
 )
 
 // input is a request of the REST API after decoding. The middleware makes it and puts it in
@@ -69,7 +68,7 @@ func (in *input) decode(rt *route, text []byte, query url.Values, path map[strin
 	in.msg = m
 	if query != nil {
 		var err error
-		if text, err = parameters.JSON(query, m.ProtoReflect().Descriptor()); err != nil {
+		if text, err = parametersJSON(query, m.ProtoReflect().Descriptor()); err != nil {
 			return err
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	"quartet/services/gateway/restmap"
 )
 
 // route is one line of the REST map: an HTTP method and a path that call an RPC.
@@ -34,7 +33,7 @@ func routeKey(httpMethod, pattern string) string { return httpMethod + " " + pat
 
 // newRouteTable reads the REST map that is part of the binary. waits is Deps.Waits.
 func newRouteTable(waits func(method string) bool) (routeTable, error) {
-	rules, err := restmap.Rules()
+	rules, err := restRules()
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}

@@ -13,7 +13,6 @@ import (
 
 	"quartet/pkg/connlimit"
 	"quartet/pkg/tracing"
-	"quartet/services/gateway/llmstxt"
 )
 
 // handler returns the handler of all paths. loopback says that the gateway listens on a loopback
@@ -36,7 +35,7 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 	known.Handle("/openapi.json", only(http.MethodGet, scarce(rates, http.HandlerFunc(g.openAPI))))
 	known.Handle("/llms.txt",
 		only(http.MethodGet,
-			scarce(rates, llmstxt.Handler(llmstxt.Parts{MCP: g.deps.MCP != nil, Console: g.deps.Console != nil}))))
+			scarce(rates, llmsHandler(llmsParts{MCP: g.deps.MCP != nil, Console: g.deps.Console != nil}))))
 	known.Handle("/version", only(http.MethodGet, http.HandlerFunc(g.version)))
 	known.Handle("/metrics", only(http.MethodGet, scarce(rates, g.metrics())))
 	known.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { unrouted(w, r, http.StatusNotFound) })

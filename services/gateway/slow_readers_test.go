@@ -18,7 +18,6 @@ import (
 	"quartet/pkg/journal/memlog"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/rpc"
-	"quartet/services/gateway/pending"
 )
 
 // reader is a sink whose Send blocks, if it is stuck, until it is aborted.
@@ -90,11 +89,11 @@ func TestG10_SlowReadersKeepNobodyWaiting(t *testing.T) {
 		slow := len(ended)
 		require.Greater(t, slow, 20, "those that could hold something hold it no more")
 		for range slow {
-			require.ErrorIs(t, <-ended, pending.ErrSlow)
+			require.ErrorIs(t, <-ended, errSlow)
 		}
 		stop()
 		for _, r := range readers[2:] {
-			r.aborted <- pending.ErrSlow
+			r.aborted <- errSlow
 		}
 		for range len(readers) - slow {
 			<-ended

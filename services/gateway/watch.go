@@ -19,7 +19,6 @@ import (
 	"quartet/pkg/journal/framelog"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/rpc"
-	"quartet/services/gateway/pending"
 )
 
 // watched are the planes whose events are streamed, in the order of planeNumbers.
@@ -40,7 +39,7 @@ type events struct {
 	life      context.Context                              //nolint:containedctx // ends when the gateway stops
 	log       *zap.Logger
 	step      func(ctx context.Context, namespace string) *admission.Turn // Deps.Step
-	pending   pending.Bytes
+	pending   pendingBytes
 	// behind counts the streams that read journals from before they were opened.
 	behind *admission.Held
 }
@@ -100,7 +99,7 @@ type watch struct {
 	caller string                  // whose stream it is: namespace, principal and key
 	at     vector                  // everything before it was sent or did not pass the filter
 	feeds  []*feed                 // of the partitions that the filter accepts
-	share  *pending.Share          // of its namespace
+	share  *pendingShare           // of its namespace
 	cancel context.CancelCauseFunc // ends the stream; set with share by run
 	stop   bool                    // end after the events that existed when the stream was opened
 	json   bool                    // payloads are sent as JSON; set by run

@@ -14,7 +14,6 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
-	"quartet/services/waiting/times"
 )
 
 // CreateTimer creates a timer that fires once or repeatedly (SPEC P4).
@@ -25,8 +24,8 @@ func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerReq
 		admitWrite(ctx, req),
 		validItemID(req.GetWorkItemId()),
 		fault.TextBytes("description", req.GetDescription(), fault.MaxFreeTextBytes, false),
-		times.ValidTime(req.GetAfter(), req.GetAt(), req.GetEvery() != nil),
-		times.ValidSpan("every", req.GetEvery(), times.Shortest),
+		validTime(req.GetAfter(), req.GetAt(), req.GetEvery() != nil),
+		validSpan("every", req.GetEvery(), Shortest),
 		validCount(req),
 	); err != nil {
 		return nil, err
@@ -65,7 +64,7 @@ func decideCreateTimer(env journal.Env, req *waitingv1.CreateTimerRequest, targe
 	journal.Decision[*waitingv1.CreateTimerResponse], error,
 ) {
 	var d journal.Decision[*waitingv1.CreateTimerResponse]
-	if err := times.Within("at", env.Now, req.GetAt(), req.GetEvery() != nil); err != nil {
+	if err := within("at", env.Now, req.GetAt(), req.GetEvery() != nil); err != nil {
 		return d, err
 	}
 	t := &waitingv1.Timer{
@@ -82,7 +81,7 @@ func decideCreateTimer(env journal.Env, req *waitingv1.CreateTimerRequest, targe
 			after = t.GetEvery()
 		}
 	}
-	t.NextFireAt = times.DueAt(env.Now, after, req.GetAt())
+	t.NextFireAt = dueAt(env.Now, after, req.GetAt())
 	if t.GetEvery() != nil {
 		t.StartAt = t.GetNextFireAt()
 	}

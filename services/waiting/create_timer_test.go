@@ -12,7 +12,6 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
-	"quartet/services/waiting/times"
 )
 
 func (r *rig) timer(req *waitingv1.CreateTimerRequest) *waitingv1.Timer {
@@ -77,10 +76,10 @@ func TestP4_TheHorizonIsOne(t *testing.T) {
 			"",
 		},
 		"every, below": {
-			&waitingv1.CreateTimerRequest{Every: durationpb.New(times.Shortest - 1)},
+			&waitingv1.CreateTimerRequest{Every: durationpb.New(Shortest - 1)},
 			fault.LimitExceeded, "999.999999ms",
 		},
-		"every, at":      {&waitingv1.CreateTimerRequest{Every: durationpb.New(times.Shortest)}, "", ""},
+		"every, at":      {&waitingv1.CreateTimerRequest{Every: durationpb.New(Shortest)}, "", ""},
 		"every, longest": {&waitingv1.CreateTimerRequest{Every: durationpb.New(fault.Horizon)}, "", ""},
 		"every, above": {
 			&waitingv1.CreateTimerRequest{Every: durationpb.New(fault.Horizon + 1)},
@@ -324,8 +323,8 @@ func FuzzTimes(f *testing.F) {
 		if which&4 != 0 {
 			req.Every = &durationpb.Duration{Seconds: everyS, Nanos: everyN}
 		}
-		err := fault.First(times.ValidTime(req.GetAfter(), req.GetAt(), req.GetEvery() != nil),
-			times.ValidSpan("every", req.GetEvery(), times.Shortest), validCount(req))
+		err := fault.First(validTime(req.GetAfter(), req.GetAt(), req.GetEvery() != nil),
+			validSpan("every", req.GetEvery(), Shortest), validCount(req))
 		if err != nil {
 			require.NotEqual(t, fault.InternalError, fault.From(err).Reason())
 			return

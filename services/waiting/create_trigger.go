@@ -16,7 +16,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/waiting/secrets"
-	"quartet/services/waiting/times"
 )
 
 // CreateExternalTrigger creates a trigger, whose secret address accepts deliveries of an
@@ -108,7 +107,7 @@ func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRe
 	if at := req.GetExpiresAt(); at != nil && !at.AsTime().After(env.Now) {
 		return d, fault.Invalid("expires_at", at.AsTime().Format(time.RFC3339), "must lie in the future")
 	}
-	if err := times.Within("expires_at", env.Now, req.GetExpiresAt(), false); err != nil {
+	if err := within("expires_at", env.Now, req.GetExpiresAt(), false); err != nil {
 		return d, err
 	}
 	t := &waitingv1.Trigger{

@@ -15,7 +15,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/waiting/secrets"
-	"quartet/services/waiting/signature"
 )
 
 const (
@@ -59,7 +58,7 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 		if err != nil {
 			return nil, err
 		}
-		if err := signature.Verify(t.GetSignatureScheme(), secret, s.deps.Clock.Now(), req); err != nil {
+		if err := secrets.VerifySignature(t.GetSignatureScheme(), secret, s.deps.Clock.Now(), req); err != nil {
 			return nil, err
 		}
 	}
@@ -69,7 +68,7 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 		RequestId: req.GetRequestId(), ContentType: req.GetContentType(),
 		Body: req.GetBody(),
 	}
-	if signed := signature.SignedID(t.GetSignatureScheme(), req); signed != "" {
+	if signed := secrets.SignedID(t.GetSignatureScheme(), req); signed != "" {
 		// the content type is not signed
 		same = &waitingv1.DeliverTriggerRequest{RequestId: signed, Body: req.GetBody()}
 	}

@@ -17,7 +17,6 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
-	"quartet/services/waiting/held"
 )
 
 // Plane is the name of this plane in journals, subjects and cursors.
@@ -93,7 +92,7 @@ type Service struct {
 	engine  *plane.Engine[*State]
 	due     *clock.Due
 	batcher batcher
-	held    held.Timers
+	held    heldTimers
 
 	metrics *metrics // nil: nothing is counted
 }

@@ -16,7 +16,7 @@ import (
 
 	"quartet/pkg/fault"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
-	"quartet/services/waiting/signature"
+	"quartet/services/waiting/secrets"
 )
 
 const (
@@ -41,7 +41,7 @@ func TestP3_HubSignature(t *testing.T) {
 	const secret, body = "It's a Secret to Everybody", "Hello, World!"
 	const right = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
 	verifyHub := func(header, body string) error {
-		return signature.Verify(hub, secret, epoch, &waitingv1.DeliverTriggerRequest{
+		return secrets.VerifySignature(hub, secret, epoch, &waitingv1.DeliverTriggerRequest{
 			HubSignature_256: header,
 			Body:             []byte(body),
 		})
@@ -56,8 +56,8 @@ func TestP3_HubSignature(t *testing.T) {
 	} {
 		require.ErrorIs(t, verifyHub(c.header, c.body), fault.SignatureInvalid, name)
 	}
-	require.ErrorIs(t, signature.Verify(99, secret, epoch, &waitingv1.DeliverTriggerRequest{}), fault.SignatureInvalid,
-		"an unknown scheme is closed")
+	require.ErrorIs(t, secrets.VerifySignature(99, secret, epoch, &waitingv1.DeliverTriggerRequest{}),
+		fault.SignatureInvalid, "an unknown scheme is closed")
 }
 
 // The example of standardwebhooks.com.
@@ -72,12 +72,12 @@ func TestP3_StandardWebhooksSignature(t *testing.T) {
 			Body: []byte(body),
 		}
 	}
-	require.NoError(t, signature.Verify(standard, secret, at, req()))
-	require.NoError(t, signature.Verify(standard, secret, at.Add(signature.StandardSkew), req()))
-	require.NoError(t, signature.Verify(standard, secret, at.Add(-signature.StandardSkew), req()))
+	require.NoError(t, secrets.VerifySignature(standard, secret, at, req()))
+	require.NoError(t, secrets.VerifySignature(standard, secret, at.Add(secrets.StandardSkew), req()))
+	require.NoError(t, secrets.VerifySignature(standard, secret, at.Add(-secrets.StandardSkew), req()))
 	several := req()
 	several.WebhookSignature = "v1a,AAAA v1,AAAA " + right
-	require.NoError(t, signature.Verify(standard, secret, at, several), "two secrets while one is changed")
+	require.NoError(t, secrets.VerifySignature(standard, secret, at, several), "two secrets while one is changed")
 	for name, change := range map[string]func(*waitingv1.DeliverTriggerRequest){
 		"no id":           func(r *waitingv1.DeliverTriggerRequest) { r.WebhookId = "" },
 		"no time":         func(r *waitingv1.DeliverTriggerRequest) { r.WebhookTimestamp = "" },
@@ -97,10 +97,10 @@ func TestP3_StandardWebhooksSignature(t *testing.T) {
 	} {
 		bad := req()
 		change(bad)
-		require.ErrorIs(t, signature.Verify(standard, secret, at, bad), fault.SignatureInvalid, name)
+		require.ErrorIs(t, secrets.VerifySignature(standard, secret, at, bad), fault.SignatureInvalid, name)
 	}
-	for _, late := range []time.Duration{signature.StandardSkew + time.Second, -signature.StandardSkew - time.Second} {
-		require.ErrorIs(t, signature.Verify(standard, secret, at.Add(late), req()), fault.SignatureInvalid,
+	for _, late := range []time.Duration{secrets.StandardSkew + time.Second, -secrets.StandardSkew - time.Second} {
+		require.ErrorIs(t, secrets.VerifySignature(standard, secret, at.Add(late), req()), fault.SignatureInvalid,
 			"somebody plays it again")
 	}
 }
@@ -112,7 +112,7 @@ func TestP3_SignedDeliveries(t *testing.T) {
 		AgentId: "keeper", SignatureScheme: standard, DeliveryMode: contentful,
 	})
 	require.NoError(t, err)
-	key, err := signature.StandardKey(made.GetSigningSecret())
+	key, err := secrets.StandardKey(made.GetSigningSecret())
 	require.NoError(t, err)
 	send := func(at time.Time, key []byte) (*waitingv1.DeliverTriggerResponse, error) {
 		return r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{
@@ -145,7 +145,7 @@ func TestP3_SignedDeliveries(t *testing.T) {
 // secret, and none breaks anything.
 func FuzzSignature(f *testing.F) {
 	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-	key, err := signature.StandardKey(secret)
+	key, err := secrets.StandardKey(secret)
 	require.NoError(f, err)
 	f.Add("sha256=00", "msg_1", "1614265330", "v1,AAAA", []byte("x"))
 	f.Add(signHub(secret, []byte("x")), "msg_1", strconv.FormatInt(epoch.Unix(), 10),
@@ -156,20 +156,20 @@ func FuzzSignature(f *testing.F) {
 			HubSignature_256: hubHeader, WebhookId: id, WebhookTimestamp: stamp,
 			WebhookSignature: header, Body: body,
 		}
-		if signature.Verify(hub, secret, epoch, req) == nil {
+		if secrets.VerifySignature(hub, secret, epoch, req) == nil {
 			given, err := hex.DecodeString(hubHeader[len("sha256="):])
 			require.NoError(t, err)
 			want, err := hex.DecodeString(signHub(secret, body)[len("sha256="):])
 			require.NoError(t, err)
 			require.Equal(t, want, given)
 		}
-		if signature.Verify(standard, secret, epoch, req) == nil {
+		if secrets.VerifySignature(standard, secret, epoch, req) == nil {
 			seconds, err := strconv.ParseInt(stamp, 10, 64)
 			require.NoError(t, err)
 			mac := hmac.New(sha256.New, key)
 			mac.Write([]byte(id + "." + stamp + "." + string(body)))
 			require.Contains(t, header, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
-			require.LessOrEqual(t, time.Unix(seconds, 0).Sub(epoch).Abs(), signature.StandardSkew+time.Second)
+			require.LessOrEqual(t, time.Unix(seconds, 0).Sub(epoch).Abs(), secrets.StandardSkew+time.Second)
 		}
 	})
 }
@@ -193,7 +193,7 @@ func TestP3_AReplayIsNoNewDelivery(t *testing.T) {
 					req.HubSignature_256 = signHub(made.GetSigningSecret(), req.GetBody())
 					return req
 				}
-				key, err := signature.StandardKey(made.GetSigningSecret())
+				key, err := secrets.StandardKey(made.GetSigningSecret())
 				require.NoError(t, err)
 				req.WebhookId, req.WebhookTimestamp = id, strconv.FormatInt(r.clk.Now().Unix(), 10)
 				req.WebhookSignature = signStandard(key, id, r.clk.Now(), req.GetBody())

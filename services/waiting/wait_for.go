@@ -17,7 +17,6 @@ import (
 	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-	"quartet/services/waiting/times"
 )
 
 // WaitFor registers a wait that blocks the named item, otherwise the item in focus, otherwise
@@ -93,7 +92,7 @@ func admitWaitFor(ctx context.Context, req *waitingv1.WaitForRequest) error {
 		fault.NotBlank("reason", req.GetReason()),
 		validItemID(req.GetWorkItemId()),
 		knownDelivery(req.GetDeliveryMode()),
-		times.ValidSpan("recheck_after", req.GetRecheckAfter(), 0),
+		validSpan("recheck_after", req.GetRecheckAfter(), 0),
 	); err != nil {
 		return err
 	}
@@ -135,7 +134,7 @@ func validArguments(req *waitingv1.WaitForRequest) error {
 			"must be left out with wake "+wake+": it says what a trigger brings")
 	}
 	if req.GetWake() == waitingv1.Wake_WAKE_TIMER {
-		return times.ValidTime(req.GetAfter(), req.GetAt(), false)
+		return validTime(req.GetAfter(), req.GetAt(), false)
 	}
 	switch {
 	case req.GetAfter() != nil:
@@ -169,7 +168,7 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 		}
 		described = t.GetDescription()
 	}
-	if err := times.Within("at", env.Now, req.GetAt(), false); err != nil {
+	if err := within("at", env.Now, req.GetAt(), false); err != nil {
 		return d, err
 	}
 	w := &waitingv1.Wait{
@@ -181,7 +180,7 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 		Revision: 1, CreatedAt: timestamppb.New(env.Now),
 	}
 	if req.GetWake() == waitingv1.Wake_WAKE_TIMER {
-		w.DueAt = times.DueAt(env.Now, req.GetAfter(), req.GetAt())
+		w.DueAt = dueAt(env.Now, req.GetAfter(), req.GetAt())
 	}
 	if recheck != nil {
 		w.RecheckAt = pbjson.Timestamp(env.Now.Add(recheck.AsDuration()))

@@ -13,7 +13,6 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/work/derive"
 	"quartet/services/work/homes"
-	"quartet/services/work/todos"
 )
 
 // CreateWorkItem creates an open item (SPEC W2). The text of its plan, if the request has one,
@@ -79,7 +78,7 @@ func validateCreate(req *workv1.CreateWorkItemRequest) error {
 	); err != nil {
 		return err
 	}
-	return todos.Valid(req.GetTodoList())
+	return validTodos(req.GetTodoList())
 }
 
 // decideCreate is the rule of CreateWorkItem. refused is why the agent plane has no such agent, or nil.
@@ -121,6 +120,6 @@ func decideCreate(s *State, env journal.Env, itemID string, req *workv1.CreateWo
 var answerCreate = journal.AnswerOf(func(p *workv1.WorkItemCreated) *workv1.CreateWorkItemResponse {
 	return &workv1.CreateWorkItemResponse{
 		WorkItem: derive.View(p.GetWorkItem(), p.GetCurrentWorkItemId()),
-		Warnings: todos.Warnings(p.GetWorkItem().GetTodoList()),
+		Warnings: todoWarnings(p.GetWorkItem().GetTodoList()),
 	}
 })

@@ -12,13 +12,11 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/partitions"
-	"quartet/pkg/keylock"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-	"quartet/services/work/counts"
 	"quartet/services/work/homes"
 )
 
@@ -61,7 +59,7 @@ type Service struct {
 	homes  *homes.Dir
 	plans  *homes.Plans
 	engine *plane.Engine[*State]
-	files  keylock.Locks[fileKey] // held while a file is written
+	files  plane.KeyLocks[fileKey] // held while a file is written
 
 	knownMu sync.RWMutex
 	known   map[plane.Key]struct{} // agents that exist, without those that this plane knows as deleted
@@ -99,7 +97,7 @@ func (s *Service) Start(ctx context.Context) error {
 		return fmt.Errorf("work: home %s: %w", s.cfg.Home, err)
 	}
 	s.plans = homes.NewPlans(s.homes)
-	count := counts.New(s.deps.Metrics)
+	count := newTransitionCounts(s.deps.Metrics)
 	s.engine, err = plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, Share: s.cfg.Share, New: NewState,
 		Events: workv1.File_quartet_work_v1_work_event_proto, Dependent: dependent, Erasing: s.eraseHome,

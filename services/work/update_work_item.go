@@ -16,7 +16,6 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/work/derive"
 	"quartet/services/work/homes"
-	"quartet/services/work/todos"
 )
 
 // UpdateWorkItem writes fields of an open item, or of the item in focus if the request names none (SPEC W5). The
@@ -50,7 +49,7 @@ func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
 		fault.RequestID(req.GetRequestId()),
 		optionalID("work_item_id", req.GetWorkItemId(), "wi_"),
 		knownPlanStatus(req.GetPlanStatus()),
-		todos.Valid(req.GetTodoList().GetItems()),
+		validTodos(req.GetTodoList().GetItems()),
 	); err != nil {
 		return err
 	}
@@ -136,7 +135,7 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 	var warnings []*workv1.Warning
 	if req.GetTodoList() != nil {
 		it.TodoList = req.GetTodoList().GetItems()
-		warnings = todos.Warnings(it.GetTodoList())
+		warnings = todoWarnings(it.GetTodoList())
 	}
 	ended := ""
 	switch {

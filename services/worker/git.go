@@ -10,7 +10,7 @@ import (
 
 	"quartet/pkg/confine"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
-	"quartet/pkg/programs"
+	"quartet/pkg/sandboxes"
 )
 
 // gitTimeout bounds one git command; a checkout of a large repository takes
@@ -41,7 +41,7 @@ func (w repositories) git(ctx context.Context, dir string, args ...string) (stri
 	}
 	defer leave()
 	var out, stderr bytes.Buffer
-	err = programs.Run(ctx, w.host, sandbox, programs.Program{
+	err = sandboxes.Run(ctx, w.host, sandbox, sandboxes.Program{
 		Spec: confine.Spec{
 			Argv: append(append([]string{"git", "-C", dir}, gitSettings...), args...),
 			Env: append(w.environ(w.space, &taskv1.Task{}, sandbox), "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0",
@@ -84,7 +84,7 @@ func refused(err error) bool { return exitCode(err) > 0 }
 // was ended by a signal, and 0 for any other error and for nil.
 func exitCode(err error) int {
 	var e *gitError
-	var exit *programs.ExitError
+	var exit *sandboxes.ExitError
 	if !errors.As(err, &e) || !errors.As(e.err, &exit) {
 		return 0
 	}

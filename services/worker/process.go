@@ -14,7 +14,7 @@ import (
 	"quartet/pkg/confine"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/proctree"
-	"quartet/pkg/programs"
+	"quartet/pkg/sandboxes"
 )
 
 const (
@@ -29,7 +29,7 @@ const (
 // process is the process of a command, which leads its own process group, with the
 // worker's ends of its pipes or terminal.
 type process struct {
-	programs.Leader
+	sandboxes.Leader
 	pid     int
 	mark    proctree.Mark // of all processes that it starts
 	began   time.Time
@@ -61,7 +61,7 @@ func (w *Worker) start(s *confine.Sandbox, spec *taskv1.CommandSpec, dir string,
 	p := &process{tty: spec.GetTty(), exited: make(chan struct{}), began: time.Now()}
 	theirs, err := p.openFiles(spec.GetAcceptsInput())
 	if err == nil {
-		p.Leader, p.pid, p.mark, err = programs.Launch(w.host, s, confine.Spec{
+		p.Leader, p.pid, p.mark, err = sandboxes.Launch(w.host, s, confine.Spec{
 			Argv: argv, Env: env, Dir: dir,
 			Files: theirs, Terminal: p.tty,
 		})

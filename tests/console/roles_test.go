@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"quartet/services/cli/remedy"
+	"quartet/services/cli/output"
 )
 
 // letters are the columns of docs/roles.md in the table of the console; installation_admin may do what admin may.
@@ -61,5 +61,5 @@ func TestG15_EveryRemedyHasAPlace(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^  ([A-Z]\w+): \{ title: "`).FindAllStringSubmatch(string(text), -1) {
 		methods = append(methods, m[1])
 	}
-	require.Equal(t, slices.Sorted(maps.Keys(remedy.Usages())), methods)
+	require.Equal(t, slices.Sorted(maps.Keys(output.RemedyUsages())), methods)
 }

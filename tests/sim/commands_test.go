@@ -21,8 +21,8 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
-	"quartet/pkg/sim"
 	taskoutput "quartet/services/task/output"
+	"quartet/tests/sim/engine"
 )
 
 // executions are what the workers of a run did: what each execution of a command wrote, by task and generation of its
@@ -455,7 +455,7 @@ func (w *commandWorker) acknowledged(a *taskv1.ReportAck) {
 // outputs is the store of output as one process sees it: each call is a crossing.
 type outputs struct {
 	taskoutput.Store
-	seam sim.Store
+	seam engine.Store
 }
 
 // Append implements output.Store.

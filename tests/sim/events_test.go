@@ -13,7 +13,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/sim"
+	"quartet/tests/sim/engine"
 )
 
 // published compares the stream EVENTS with the journals: who reads the stream in order and leaves out what it has read
@@ -136,11 +136,11 @@ func (p *published) check() error {
 // publish begins to copy the journal of a plane to EVENTS, as a process does for what it serves.
 func (w *world) publish(l *life) (*bus.Publisher, error) {
 	name := l.tag + "/events"
-	log := archive.NewLog(&sim.Log{Queue: w.q, Of: l.proc, Name: name, Inner: w.logs[l.name], Disk: &w.disk},
+	log := archive.NewLog(&engine.Log{Queue: w.q, Of: l.proc, Name: name, Inner: w.logs[l.name], Disk: &w.disk},
 		w.archives[l.name], framelog.PartitionName(l.name, 0))
 	return bus.Start(l.ctx, bus.Config{
-		Target: &sim.EventsTarget{Queue: w.q, Of: l.proc, Name: name, Events: w.events},
-		Source: &sim.Source{
+		Target: &engine.EventsTarget{Queue: w.q, Of: l.proc, Name: name, Events: w.events},
+		Source: &engine.Source{
 			Source: l.feeds.Source(journal.NewSource(l.name, 0, log)), Queue: w.q, Of: l.proc,
 			Edge: l.name + ">" + name,
 		},

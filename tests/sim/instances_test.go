@@ -14,8 +14,8 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/lease"
 	"quartet/pkg/rpc"
-	"quartet/pkg/sim"
 	"quartet/tests/planes"
+	"quartet/tests/sim/engine"
 )
 
 // instanceNames are the instances of a run in which each process serves all planes, of those partitions for which it
@@ -62,7 +62,7 @@ func (w *world) newInstance(l *life) (planes.Module, error) {
 	i.keeper = lease.NewKeeper(lease.Config{
 		ID: l.proc.Name, Term: leaseTerm, Peer: lease.Peer{Addr: l.proc.Name},
 		Open: func(context.Context) (lease.Bucket, error) {
-			return &sim.Bucket{Queue: w.q, Of: l.proc, Leases: w.leases}, nil
+			return &engine.Bucket{Queue: w.q, Of: l.proc, Leases: w.leases}, nil
 		},
 		Elapsed: func() time.Duration { return time.Duration(float64(time.Since(epoch)) * rate) },
 	})
@@ -213,10 +213,10 @@ func (i *instance) end(u *unit) {
 }
 
 // peer returns a connection of a process to another instance.
-func (w *world) peer(of *sim.Process, addr string) grpc.ClientConnInterface {
-	return &sim.Conn{Queue: w.q, Of: of, Edge: of.Name + ">" + addr, Plain: true, Repeated: func(args any) {
+func (w *world) peer(of *engine.Process, addr string) grpc.ClientConnInterface {
+	return &engine.Conn{Queue: w.q, Of: of, Edge: of.Name + ">" + addr, Plain: true, Repeated: func(args any) {
 		w.books.repeated(args, w.planes...)
-	}, Serving: func() (*sim.Process, grpc.ClientConnInterface) {
+	}, Serving: func() (*engine.Process, grpc.ClientConnInterface) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, name := range instanceNames {

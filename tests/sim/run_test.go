@@ -21,9 +21,9 @@ import (
 	"quartet/pkg/journal/framelog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/retry"
-	"quartet/pkg/sim"
 	"quartet/services/work/homes"
 	"quartet/tests/planes"
+	"quartet/tests/sim/engine"
 )
 
 // Bounds of one run. They decide only when a run is given up.
@@ -50,7 +50,7 @@ type report struct {
 	calls     int
 	turns     int
 	crashes   int
-	faults    map[sim.Outcome]int
+	faults    map[engine.Outcome]int
 	types     map[string]int
 	refusals  map[string]int
 	results   map[string]int
@@ -74,7 +74,7 @@ func (v violated) Error() string { return v.oracle + ": " + v.cause.Error() }
 // run is one run.
 type run struct {
 	rep     *report
-	q       *sim.Queue
+	q       *engine.Queue
 	w       *world
 	k       *known
 	rnd     *rand.Rand // of what the driver does itself
@@ -103,7 +103,7 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 	k := newKnown()
 	synctest.Test(t, func(*testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		cfg := sim.Config{Seed: seed, Wait: synctest.Wait, Choices: keep < 0, Trace: func(line string) {
+		cfg := engine.Config{Seed: seed, Wait: synctest.Wait, Choices: keep < 0, Trace: func(line string) {
 			if rep.trace = append(rep.trace, line); keep > 0 && len(rep.trace) > 2*keep {
 				rep.trace = append(rep.trace[:0], rep.trace[len(rep.trace)-keep:]...)
 			}
@@ -116,7 +116,7 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 			cfg.PauseRate = []float64{0, 0.002, 0.01}[rnd.IntN(3)]
 			r.crashes = []float64{0, 0.002, 0.01}[rnd.IntN(3)]
 		}
-		r.q = sim.New(cfg)
+		r.q = engine.New(cfg)
 		r.k = k
 		more := rand.New(rand.NewPCG(seed, 4))
 		commands, boards := more.IntN(3) == 0, more.IntN(3) == 0

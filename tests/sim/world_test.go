@@ -26,12 +26,12 @@ import (
 	"quartet/pkg/journal/snapshot/memstore"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-	"quartet/pkg/sim"
 	"quartet/services/app/calls"
 	boardplane "quartet/services/board"
 	taskplane "quartet/services/task"
 	taskoutput "quartet/services/task/output"
 	"quartet/tests/planes"
+	"quartet/tests/sim/engine"
 )
 
 // journals are the planes that have one.
@@ -44,7 +44,7 @@ const stepLease = 20 * time.Second
 type life struct {
 	name    string
 	tag     string // the name of this life, or of this part of it
-	proc    *sim.Process
+	proc    *engine.Process
 	feeds   *journal.Feeds
 	held    journal.Lease   // of its partitions
 	ctx     context.Context //nolint:containedctx // of the life
@@ -68,14 +68,14 @@ func (l *life) Valid() bool { return !l.over.Load() }
 type world struct {
 	segment  int64 // size of segments; 0: there is one
 	snapshot int64 // bytes of frames after which a snapshot is written; 0: none is
-	q        *sim.Queue
-	disk     sim.Disk
+	q        *engine.Queue
+	disk     engine.Disk
 	home     string
 	names    []string // of what lives: services, or instances of all of them
 	planes   []string // of those that have a journal, which the world has
 	together bool     // all services are one process, with feeds and hints between them
-	leases   *sim.Leases
-	events   *sim.Events
+	leases   *engine.Leases
+	events   *engine.Events
 	called   int // calls of clients to instances
 	shift    *steps
 	books    *books
@@ -106,11 +106,11 @@ type world struct {
 	err      error          // a service that could not be started for a reason that is no fault
 }
 
-func newWorld(q *sim.Queue, home string, together bool, names []string) *world {
+func newWorld(q *engine.Queue, home string, together bool, names []string) *world {
 	keys := rpc.NewKeyring(nil, false)
 	w := &world{
 		q: q, home: home, together: together, names: names, planes: journals[:4],
-		did: &executions{all: map[string]map[int64]*execution{}, once: map[string]string{}}, leases: sim.NewLeases(),
+		did: &executions{all: map[string]map[int64]*execution{}, once: map[string]string{}}, leases: engine.NewLeases(),
 		shift: &steps{}, books: newBooks(), keys: keys,
 		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Renewed: func() string {
 			return keys.MintService("test")
@@ -119,7 +119,7 @@ func newWorld(q *sim.Queue, home string, together bool, names []string) *world {
 		stores: map[string]*memstore.Store{}, archives: map[string]archive.Store{}, lives: map[string]*life{},
 		ends: map[string]*witness{}, feeds: journal.NewFeeds(),
 	}
-	w.events = sim.NewEvents(w.books.copied.message)
+	w.events = engine.NewEvents(w.books.copied.message)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for _, p := range journals {
 		w.logs[p], w.stores[p] = memlog.New(), memstore.New()
@@ -173,12 +173,12 @@ func (s *steps) Now() time.Time { return time.Now().Add(s.offset()) }
 func (s *steps) TimerAt(t time.Time) clock.Timer { return clock.System().TimerAt(t.Add(-s.offset())) }
 
 // conn returns a connection of a process to a service, whichever life that has.
-func (w *world) conn(of *sim.Process, from, to string) grpc.ClientConnInterface {
-	return &sim.Conn{
+func (w *world) conn(of *engine.Process, from, to string) grpc.ClientConnInterface {
+	return &engine.Conn{
 		Queue: w.q, Of: of, Edge: from + ">" + to, Identify: w.split(),
 		Around:   func(args any) func(any, error) { return w.books.around(to, args) },
 		Repeated: func(args any) { w.books.repeated(args, to) },
-		Serving: func() (*sim.Process, grpc.ClientConnInterface) {
+		Serving: func() (*engine.Process, grpc.ClientConnInterface) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			l := w.lives[to]
@@ -201,7 +201,7 @@ func (w *world) conn(of *sim.Process, from, to string) grpc.ClientConnInterface 
 func (w *world) split() bool { return &w.names[0] == &instanceNames[0] }
 
 // lifeOf returns the life of a process, nil if it was replaced. w.mu must be held.
-func (w *world) lifeOf(p *sim.Process) *life {
+func (w *world) lifeOf(p *engine.Process) *life {
 	for _, name := range w.names {
 		if l := w.lives[name]; l != nil && l.proc == p {
 			return l
@@ -214,7 +214,7 @@ func (w *world) lifeOf(p *sim.Process) *life {
 func (w *world) parts(l *life) planes.Parts {
 	dial := func(to string) grpc.ClientConnInterface { return w.conn(l.proc, l.tag, to) }
 	log := func(of string) framelog.Log {
-		log := &sim.Log{
+		log := &engine.Log{
 			Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.logs[of], Disk: &w.disk,
 			Stored: func(seq uint64, f framelog.Frame) {
 				w.books.stored(of, seq, f)
@@ -223,13 +223,13 @@ func (w *world) parts(l *life) planes.Parts {
 		if !w.archived {
 			return log
 		}
-		return archive.NewLog(log, &sim.Archive{
+		return archive.NewLog(log, &engine.Archive{
 			Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.archives[of],
 			Disk: &w.disk,
 		}, framelog.PartitionName(of, 0))
 	}
 	return planes.Parts{
-		Home: w.home, Output: &outputs{w.output, sim.Store{
+		Home: w.home, Output: &outputs{w.output, engine.Store{
 			Queue: w.q, Of: l.proc, Name: "output " + l.tag,
 			Disk: &w.disk,
 		}}, StepLease: stepLease, Keys: w.keys, Calls: calls.Planes{Network: w.network, Via: dial},
@@ -240,20 +240,20 @@ func (w *world) parts(l *life) planes.Parts {
 			Witness: func(of string, _ int) framelog.Witness { return w.ends[of] },
 			Sources: func(of string) ([]journal.Source, error) {
 				src := l.feeds.Source(journal.NewSource(of, 0, log(of)))
-				return []journal.Source{&sim.Source{Source: src, Queue: w.q, Of: l.proc, Edge: of + ">" + l.tag}}, nil
+				return []journal.Source{&engine.Source{Source: src, Queue: w.q, Of: l.proc, Edge: of + ">" + l.tag}}, nil
 			},
 			Snapshots: func(of string, _ int) (snapshot.Store, error) {
 				if w.snapshot == 0 {
 					return nil, nil
 				}
-				return &sim.Snapshots{
+				return &engine.Snapshots{
 					Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.stores[of],
 					Disk: &w.disk,
 				}, nil
 			},
 			SnapshotBytes: w.snapshot, Eviction: w.eviction(), CheckRestored: w.checked(), EraseAfter: w.eraseAfter(),
 			EraseEvents: func(ctx context.Context, of, namespace, agentID string) error {
-				store := sim.Store{Queue: w.q, Of: l.proc, Name: "events " + l.tag}
+				store := engine.Store{Queue: w.q, Of: l.proc, Name: "events " + l.tag}
 				return store.Change(ctx, "erase "+of+" "+agentID, func() error {
 					w.events.Erase(bus.EventPrefix + namespace + "." + of + "." + agentID + ".")
 					return nil
@@ -266,7 +266,7 @@ func (w *world) parts(l *life) planes.Parts {
 					return // it looks again and again for deleted agents
 				}
 				agentID = cmp.Or(agentID, plane.ReadOf(ctx))
-				_, _ = w.q.Park(ctx, sim.Crossing{Edge: "command " + l.tag + " " + method + " " + agentID + " " +
+				_, _ = w.q.Park(ctx, engine.Crossing{Edge: "command " + l.tag + " " + method + " " + agentID + " " +
 					requestID, Of: l.proc})
 			},
 		},
@@ -330,7 +330,7 @@ func (w *world) start(name string) {
 	w.born++
 	ctx, cancel := context.WithCancel(w.ctx)
 	l := &life{name: name, tag: fmt.Sprintf("%s.%d", name, w.born), feeds: w.feeds, ctx: ctx, cancel: cancel}
-	if l.proc, l.held = sim.NewProcess(l.tag), l; !w.together {
+	if l.proc, l.held = engine.NewProcess(l.tag), l; !w.together {
 		l.feeds = journal.NewFeeds()
 	}
 	w.lives[name] = l
@@ -343,8 +343,8 @@ type ownKey struct{}
 // live starts a service, again and again if a fault keeps it from that.
 func (w *world) live(ctx context.Context, l *life) {
 	for n := 0; ; n++ {
-		o, err := w.q.Park(ctx, sim.Crossing{Edge: "start " + l.proc.Name, Of: l.proc})
-		if err != nil || o != sim.Pass {
+		o, err := w.q.Park(ctx, engine.Crossing{Edge: "start " + l.proc.Name, Of: l.proc})
+		if err != nil || o != engine.Pass {
 			return
 		}
 		var m planes.Module
@@ -436,7 +436,7 @@ func (w *world) crash(names ...string) {
 
 // kill kills services at once.
 func (w *world) kill(names []string) {
-	var procs []*sim.Process
+	var procs []*engine.Process
 	w.mu.Lock()
 	for _, name := range names {
 		procs = append(procs, w.lives[name].proc)
@@ -469,7 +469,7 @@ func (w *world) sweepReplaced() {
 	gone := w.replaced
 	w.replaced = nil
 	w.mu.Unlock()
-	var procs []*sim.Process
+	var procs []*engine.Process
 	for _, l := range gone {
 		procs = append(procs, l.proc)
 	}

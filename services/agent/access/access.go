@@ -1,5 +1,5 @@
 // Package access checks which caller may do what with an agent, and makes the actors
-// under which this plane calls other planes.
+// under which this plane calls other planes; it also reads lists of other planes whole.
 package access
 
 import (
@@ -8,7 +8,6 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-	"quartet/services/agent/ref"
 )
 
 // CheckRun validates the ids that identify a runner's call, and checks that the caller's role
@@ -49,18 +48,18 @@ func AsPlane(ctx context.Context, namespace string) context.Context {
 }
 
 // AsRun returns a context under which calls act as the agent in its run (SPEC X4).
-func AsRun(ctx context.Context, k ref.Agent, runID string) context.Context {
+func AsRun(ctx context.Context, k plane.Key, runID string) context.Context {
 	return rpc.WithActor(ctx, RunActor(k, runID))
 }
 
 // RunActor returns the actor of an agent in one of its runs. Its principal is the agent.
-func RunActor(k ref.Agent, runID string) rpc.Actor {
+func RunActor(k plane.Key, runID string) rpc.Actor {
 	return rpc.Actor{Namespace: k.Namespace, Principal: Principal(k), Role: rpc.RoleAgent, AgentID: k.ID, RunID: runID}
 }
 
 // AgentActor returns the actor that reads on behalf of an agent outside of a run.
-func AgentActor(k ref.Agent) rpc.Actor { return RunActor(k, "") }
+func AgentActor(k plane.Key) rpc.Actor { return RunActor(k, "") }
 
 // Principal returns the principal under which an agent's calls are made. Request ids are
 // unique in it.
-func Principal(k ref.Agent) string { return "agent/" + k.ID }
+func Principal(k plane.Key) string { return "agent/" + k.ID }

@@ -8,8 +8,8 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/plane"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/tools"
 )
 
@@ -59,7 +59,7 @@ func ReportOf(round *agentv1.Round) Report {
 // Promote makes a round's text the report of the one item that the round completed (SPEC
 // W7). It returns that item, or "" and the notices that say why the text is no report; a round
 // that completed nothing has neither. It may be repeated after a crash: an item has one report.
-func (s *Service) Promote(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round) (itemID string,
+func (s *Service) Promote(ctx context.Context, k plane.Key, runID string, round *agentv1.Round) (itemID string,
 	notices []string, err error,
 ) {
 	of := ReportOf(round)
@@ -74,7 +74,7 @@ func (s *Service) Promote(ctx context.Context, k ref.Agent, runID string, round 
 // Deliver sends a report to the work plane. If the item already has a report, it keeps that one and
 // ignores round's text. Deliver returns the item's id if the item has a report now, from this call or
 // an earlier one, and "" if it has none because it is not completed.
-func (s *Service) Deliver(ctx context.Context, k ref.Agent, of Report, round *agentv1.Round, requestID string) (string,
+func (s *Service) Deliver(ctx context.Context, k plane.Key, of Report, round *agentv1.Round, requestID string) (string,
 	error,
 ) {
 	done, err := s.deps.Work.PromoteReport(ctx, &workv1.PromoteReportRequest{

@@ -12,7 +12,6 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 	"quartet/services/agent/tools"
 )
@@ -26,7 +25,7 @@ const recentMutations = 10
 // completion is recorded gets its report. Calls without a result are not executed again
 // (SPEC A6). It returns the open turn of the run, nil if the run has ended, and whether
 // the round's text is a report now.
-func (s *Service) Recover(ctx context.Context, k ref.Agent, runID string) (open *agentv1.Turn, reported bool,
+func (s *Service) Recover(ctx context.Context, k plane.Key, runID string) (open *agentv1.Turn, reported bool,
 	err error,
 ) {
 	type found struct {
@@ -59,7 +58,7 @@ func (s *Service) Recover(ctx context.Context, k ref.Agent, runID string) (open 
 // the work plane executed, it returns a copy of the round with a result for that call, and otherwise
 // the round itself. It looks for the request id of the call in the item's history; repeating the request
 // would execute a call that had not arrived. A call that names no item is about the item of the turn.
-func (s *Service) withLandedCompletion(ctx context.Context, k ref.Agent, turn *agentv1.Turn, round *agentv1.Round) (
+func (s *Service) withLandedCompletion(ctx context.Context, k plane.Key, turn *agentv1.Turn, round *agentv1.Round) (
 	*agentv1.Round, error,
 ) {
 	at := len(round.GetToolResults())

@@ -13,13 +13,13 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
+	"quartet/services/agent/access"
 	"quartet/services/agent/state"
-	"quartet/services/agent/waits"
 )
 
 // childStatus reads an agent. Record is nil if the agent does not exist.
-func (s *Service) childStatus(ctx context.Context, k ref.Agent) (state.ChildStatus, error) {
+func (s *Service) childStatus(ctx context.Context, k plane.Key) (state.ChildStatus, error) {
 	c, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *state.State) (state.ChildStatus, error) {
 		a := st.Lookup(k)
 		if a == nil {
@@ -34,7 +34,7 @@ func (s *Service) childStatus(ctx context.Context, k ref.Agent) (state.ChildStat
 // the child any more: it was cancelled, or it ended so long ago that the waiting plane has
 // dropped it. For a wait that was resolved recently it returns false, since the message that wakes the child may not
 // be queued yet.
-func (s *Service) waitCancelled(ctx context.Context, k ref.Agent, waitID string) (bool, error) {
+func (s *Service) waitCancelled(ctx context.Context, k plane.Key, waitID string) (bool, error) {
 	conn, err := s.deps.Conn("waiting")
 	if err != nil {
 		return false, err
@@ -59,7 +59,7 @@ type completion struct {
 // (SPEC W8), and a forgotten one would hold back the parent's result permanently. That the
 // child's last turn has ended does not suffice. The facts come from four planes, of which one
 // may lag behind another; where that would change the outcome, retry is set.
-func (s *Service) completionOf(ctx context.Context, k ref.Agent, c state.ChildStatus) (completion, error) {
+func (s *Service) completionOf(ctx context.Context, k plane.Key, c state.ChildStatus) (completion, error) {
 	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID, OmitPlans: true})
 	if err != nil || q.GetCounts().GetOpen() > 0 {
 		return completion{}, err
@@ -67,7 +67,7 @@ func (s *Service) completionOf(ctx context.Context, k ref.Agent, c state.ChildSt
 	if q.GetCounts().GetCompleted() > 0 && c.FirstItem == "" {
 		return completion{retry: true}, nil // this plane has not consumed work_item_created yet
 	}
-	standing, err := waits.All(ctx, s.deps.Waiting, &waitingv1.ListWaitsRequest{AgentId: k.ID})
+	standing, err := access.AllWaits(ctx, s.deps.Waiting, &waitingv1.ListWaitsRequest{AgentId: k.ID})
 	if err != nil {
 		return completion{}, err
 	}
@@ -93,7 +93,7 @@ func (s *Service) completionOf(ctx context.Context, k ref.Agent, c state.ChildSt
 // tasksCompleted returns done if no task of an agent runs and the agent has the result of every
 // task that ended since its last turn began. If only a result is missing it returns retry: the
 // message with it is not queued yet.
-func (s *Service) tasksCompleted(ctx context.Context, k ref.Agent, last *agentv1.Turn) (completion, error) {
+func (s *Service) tasksCompleted(ctx context.Context, k plane.Key, last *agentv1.Turn) (completion, error) {
 	tasks, err := s.tasks()
 	if err != nil {
 		return completion{}, err
@@ -122,7 +122,7 @@ func (s *Service) tasksCompleted(ctx context.Context, k ref.Agent, last *agentv1
 
 // resultOf returns a child's result: the report of its first item, else the report of the item
 // that was completed last and has one, else the child's last text (SPEC A12).
-func (s *Service) resultOf(ctx context.Context, k ref.Agent, c state.ChildStatus, q *workv1.GetWorkQueueResponse) (
+func (s *Service) resultOf(ctx context.Context, k plane.Key, c state.ChildStatus, q *workv1.GetWorkQueueResponse) (
 	string, error,
 ) {
 	if c.FirstItem != "" {
@@ -154,8 +154,8 @@ func (s *Service) tasks() (taskv1.TaskServiceClient, error) {
 // reconcileDeletion makes an agent that is being deleted a deleted one when nothing of it is left in
 // any plane; until then again is true. The other planes react to the deletion's event on their own.
 // What their reactions leave, such as items beyond one frame, reconcileDeletion ends itself.
-func (s *Service) reconcileDeletion(ctx context.Context, k ref.Agent, c state.ChildStatus) (again bool, err error) {
-	for _, left := range []func(context.Context, ref.Agent, state.ChildStatus) (bool, error){
+func (s *Service) reconcileDeletion(ctx context.Context, k plane.Key, c state.ChildStatus) (again bool, err error) {
+	for _, left := range []func(context.Context, plane.Key, state.ChildStatus) (bool, error){
 		s.messagesRemain, s.childrenRemain, s.tasksRemain, s.waitsRemain, s.itemsRemain,
 	} {
 		if some, err := left(ctx, k, c); some || err != nil {
@@ -172,7 +172,7 @@ func (s *Service) reconcileDeletion(ctx context.Context, k ref.Agent, c state.Ch
 
 // messagesRemain drops the messages that are queued still, which are those beyond one command. It reports false: no
 // message is left.
-func (s *Service) messagesRemain(ctx context.Context, k ref.Agent, _ state.ChildStatus) (bool, error) {
+func (s *Service) messagesRemain(ctx context.Context, k plane.Key, _ state.ChildStatus) (bool, error) {
 	for more := true; more; {
 		err := s.commit(ctx, k, "DropMessages", func(a *state.Agent, env journal.Env) []*journal.Event {
 			events := a.DropQueued(env)
@@ -188,9 +188,9 @@ func (s *Service) messagesRemain(ctx context.Context, k ref.Agent, _ state.Child
 
 // childrenRemain reports whether private children of the agent remain. It enqueues each of them, so
 // that they end before their parent.
-func (s *Service) childrenRemain(ctx context.Context, k ref.Agent, c state.ChildStatus) (some bool, err error) {
+func (s *Service) childrenRemain(ctx context.Context, k plane.Key, c state.ChildStatus) (some bool, err error) {
 	for _, d := range c.Children {
-		ck := ref.Agent{Namespace: k.Namespace, ID: d.GetChildAgentId()}
+		ck := plane.Key{Namespace: k.Namespace, ID: d.GetChildAgentId()}
 		child, err := s.childStatus(ctx, ck)
 		if err != nil {
 			return false, err
@@ -206,7 +206,7 @@ func (s *Service) childrenRemain(ctx context.Context, k ref.Agent, c state.Child
 
 // tasksRemain reports whether the agent has running tasks or, for a private child, whether the task by
 // which its parent follows it has not ended: a child is deleted only after its result was delivered.
-func (s *Service) tasksRemain(ctx context.Context, k ref.Agent, c state.ChildStatus) (bool, error) {
+func (s *Service) tasksRemain(ctx context.Context, k plane.Key, c state.ChildStatus) (bool, error) {
 	tasks, err := s.tasks()
 	if err != nil {
 		return false, err
@@ -215,7 +215,7 @@ func (s *Service) tasksRemain(ctx context.Context, k ref.Agent, c state.ChildSta
 	if err != nil || r.GetTotalActive() > 0 || c.Record.GetSupervisorAgentId() == "" {
 		return r.GetTotalActive() > 0, err
 	}
-	d, _, err := s.delegationOf(ctx, ref.Agent{Namespace: k.Namespace, ID: c.Record.GetSupervisorAgentId()},
+	d, _, err := s.delegationOf(ctx, plane.Key{Namespace: k.Namespace, ID: c.Record.GetSupervisorAgentId()},
 		c.Record.GetDelegationId())
 	if err != nil || d == nil {
 		return false, err
@@ -232,7 +232,7 @@ func (s *Service) tasksRemain(ctx context.Context, k ref.Agent, c state.ChildSta
 
 // waitsRemain reports whether the agent has waits, triggers or timers that have not ended. The waiting
 // plane goes on by itself until all have.
-func (s *Service) waitsRemain(ctx context.Context, k ref.Agent, _ state.ChildStatus) (bool, error) {
+func (s *Service) waitsRemain(ctx context.Context, k plane.Key, _ state.ChildStatus) (bool, error) {
 	conn, err := s.deps.Conn("waiting")
 	if err != nil {
 		return false, err
@@ -258,7 +258,7 @@ const ownerDeleted = "owner_deleted"
 // itemsRemain sets the blocker ownerDeleted on open items that do not have it, and reports whether
 // there were any. The work plane itself has blocked as many items as fit one frame; these are the
 // others.
-func (s *Service) itemsRemain(ctx context.Context, k ref.Agent, _ state.ChildStatus) (some bool, err error) {
+func (s *Service) itemsRemain(ctx context.Context, k plane.Key, _ state.ChildStatus) (some bool, err error) {
 	conn, err := s.deps.Conn("work")
 	if err != nil {
 		return false, err

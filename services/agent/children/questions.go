@@ -6,17 +6,17 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
+	"quartet/services/agent/access"
 	"quartet/services/agent/state"
-	"quartet/services/agent/waits"
 )
 
 // noteQuestions lets the parent know what its child asks: the waits of the child for an
 // operator, which only the parent can answer (SPEC A14). What the parent's delegation records
 // is compared with the waits as they are, so that a question whose event was missed is asked,
 // and one that is over is withdrawn.
-func (s *Service) noteQuestions(ctx context.Context, k, parent ref.Agent, d *agentv1.Delegation) error {
-	r, err := waits.All(ctx, s.deps.Waiting, &waitingv1.ListWaitsRequest{AgentId: k.ID})
+func (s *Service) noteQuestions(ctx context.Context, k, parent plane.Key, d *agentv1.Delegation) error {
+	r, err := access.AllWaits(ctx, s.deps.Waiting, &waitingv1.ListWaitsRequest{AgentId: k.ID})
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,6 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
@@ -58,18 +57,18 @@ func (s *Service) spawnChild(ctx context.Context, req *agentv1.SpawnAgentRequest
 	*agentv1.SpawnAgentResponse, error,
 ) {
 	actor := rpc.ActorFrom(ctx)
-	focus, err := s.focusOf(ctx, ref.Agent{Namespace: actor.Namespace, ID: parentID})
+	focus, err := s.focusOf(ctx, plane.Key{Namespace: actor.Namespace, ID: parentID})
 	if err != nil {
 		return nil, err
 	}
 	var at *worktreeSite
 	var refused error
 	if req.GetWorkspaceMode() == agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE {
-		at, refused = s.planWorktree(ctx, ref.Agent{Namespace: actor.Namespace, ID: parentID})
+		at, refused = s.planWorktree(ctx, plane.Key{Namespace: actor.Namespace, ID: parentID})
 	}
 	inherited := ""
 	if req.GetContext() == agentv1.Context_CONTEXT_FORK && refused == nil {
-		inherited, refused = s.projections.InheritedContext(ctx, ref.Agent{Namespace: actor.Namespace, ID: parentID},
+		inherited, refused = s.projections.InheritedContext(ctx, plane.Key{Namespace: actor.Namespace, ID: parentID},
 			focus, req.GetInitialMessage())
 	}
 	opened, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.DelegationOpened]{
@@ -90,7 +89,7 @@ func (s *Service) spawnChild(ctx context.Context, req *agentv1.SpawnAgentRequest
 	}
 	d := opened.GetDelegation()
 	if d.GetWorktree() != nil {
-		s.awaitWorktree(ctx, ref.Agent{Namespace: actor.Namespace, ID: parentID}, d.GetDelegationId())
+		s.awaitWorktree(ctx, plane.Key{Namespace: actor.Namespace, ID: parentID}, d.GetDelegationId())
 	} else if err := s.createChild(ctx, actor.Namespace, opened); err != nil {
 		return nil, err
 	}
@@ -141,7 +140,7 @@ func validateSpawnChild(req *agentv1.SpawnAgentRequest) error {
 
 // focusOf returns the work item in focus, for a delegation that is made outside of a turn. For a
 // caller that acts in a run it returns "": decideDelegate takes the item of the turn.
-func (s *Service) focusOf(ctx context.Context, k ref.Agent) (string, error) {
+func (s *Service) focusOf(ctx context.Context, k plane.Key) (string, error) {
 	if rpc.ActorFrom(ctx).RunID != "" {
 		return "", nil // the turn knows its item
 	}
@@ -245,7 +244,7 @@ func (s *Service) createChild(ctx context.Context, namespace string, opened *age
 		Method: "RaiseChild", AgentID: child.GetAgentId(), Actor: plane.System(namespace),
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
 			var d journal.Decision[struct{}]
-			if st.Lookup(ref.Agent{Namespace: namespace, ID: child.GetAgentId()}) != nil ||
+			if st.Lookup(plane.Key{Namespace: namespace, ID: child.GetAgentId()}) != nil ||
 				st.WasErased(namespace, child.GetAgentId()) {
 				return d, nil
 			}

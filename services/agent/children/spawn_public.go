@@ -13,7 +13,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
@@ -99,7 +98,7 @@ func decideSpawn(s *state.State, env journal.Env, req *agentv1.SpawnAgentRequest
 	journal.Decision[*agentv1.SpawnAgentResponse], error,
 ) {
 	var none journal.Decision[*agentv1.SpawnAgentResponse]
-	if s.Lookup(ref.Agent{Namespace: env.Actor.Namespace, ID: req.GetAgentId()}) != nil ||
+	if s.Lookup(plane.Key{Namespace: env.Actor.Namespace, ID: req.GetAgentId()}) != nil ||
 		s.WasErased(env.Actor.Namespace, req.GetAgentId()) {
 		return none, fault.AlreadyExists.Newf("agent %q exists already; ids are never used again", req.GetAgentId()).
 			With("agent_id", req.GetAgentId())

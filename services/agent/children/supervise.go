@@ -6,16 +6,15 @@ import (
 
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
-	"quartet/services/agent/text"
 )
 
 // Reconcile takes the next step for one agent, if there is one. It returns true if the
 // agent must be reconciled again and no event will enqueue it.
-func (s *Service) Reconcile(ctx context.Context, k ref.Agent) (again bool, err error) {
+func (s *Service) Reconcile(ctx context.Context, k plane.Key) (again bool, err error) {
 	ctx = access.AsPlane(ctx, k.Namespace)
 	c, err := s.childStatus(ctx, k)
 	if err != nil {
@@ -47,12 +46,12 @@ func (s *Service) Reconcile(ctx context.Context, k ref.Agent) (again bool, err e
 
 // reconcileMissing makes the child of an open delegation, after its worktree, or
 // completes the delegation of a child that cannot be made.
-func (s *Service) reconcileMissing(ctx context.Context, k ref.Agent) (again bool, err error) {
+func (s *Service) reconcileMissing(ctx context.Context, k plane.Key) (again bool, err error) {
 	of, ok := s.supervisor.delegationOf(k)
 	if !ok {
 		return false, nil
 	}
-	parent := ref.Agent{Namespace: k.Namespace, ID: of.parentID}
+	parent := plane.Key{Namespace: k.Namespace, ID: of.parentID}
 	d, alive, err := s.delegationOf(ctx, parent, of.delegationID)
 	never := func(outcome agentv1.DelegationOutcome, why string) (bool, error) {
 		return s.endDelegation(ctx, k, of.parentID, of.delegationID, &agentv1.AgentDeleting{
@@ -85,8 +84,8 @@ func (s *Service) reconcileMissing(ctx context.Context, k ref.Agent) (again bool
 
 // reconcileChild lets the parent know what its child asks, and begins the end of a child that
 // has completed its work or must be ended.
-func (s *Service) reconcileChild(ctx context.Context, k ref.Agent, c state.ChildStatus) (again bool, err error) {
-	parent := ref.Agent{Namespace: k.Namespace, ID: c.Record.GetSupervisorAgentId()}
+func (s *Service) reconcileChild(ctx context.Context, k plane.Key, c state.ChildStatus) (again bool, err error) {
+	parent := plane.Key{Namespace: k.Namespace, ID: c.Record.GetSupervisorAgentId()}
 	d, alive, err := s.delegationOf(ctx, parent, c.Record.GetDelegationId())
 	switch {
 	case err != nil:
@@ -137,7 +136,7 @@ func (s *Service) reconcileChild(ctx context.Context, k ref.Agent, c state.Child
 
 // delegationOf returns a delegation of a parent, nil if it is not in memory or there is no such parent, and whether the
 // parent is active.
-func (s *Service) delegationOf(ctx context.Context, parent ref.Agent, delegationID string) (*state.Delegation, bool,
+func (s *Service) delegationOf(ctx context.Context, parent plane.Key, delegationID string) (*state.Delegation, bool,
 	error,
 ) {
 	type found struct {
@@ -153,12 +152,12 @@ func (s *Service) delegationOf(ctx context.Context, parent ref.Agent, delegation
 
 // endChild begins the deletion of a child. If facts is not 0, the deletion begins only if
 // the child's facts have not changed since.
-func (s *Service) endChild(ctx context.Context, k ref.Agent, facts int64, end *agentv1.AgentDeleting) error {
+func (s *Service) endChild(ctx context.Context, k plane.Key, facts int64, end *agentv1.AgentDeleting) error {
 	return s.commit(ctx, k, "EndChild", func(a *state.Agent, env journal.Env) []*journal.Event {
 		if !a.IsActive() || facts != 0 && a.FactsRevision != facts {
 			return nil
 		}
-		return a.BeginDeletion(env, "delegation_"+text.EnumName(end.GetOutcome()), end)
+		return a.BeginDeletion(env, "delegation_"+pbjson.EnumText(end.GetOutcome()), end)
 	})
 }
 
@@ -166,10 +165,10 @@ func (s *Service) endChild(ctx context.Context, k ref.Agent, facts int64, end *a
 // completes the parent's delegation with the outcome of the child and the state of the worktree.
 // since is when the end of the child began. again is true while the worktree cannot be cleared
 // yet. Repeating it after the delegation has completed changes nothing.
-func (s *Service) endDelegation(ctx context.Context, k ref.Agent, parentID, delegationID string,
+func (s *Service) endDelegation(ctx context.Context, k plane.Key, parentID, delegationID string,
 	end *agentv1.AgentDeleting, since time.Time,
 ) (again bool, err error) {
-	parent := ref.Agent{Namespace: k.Namespace, ID: parentID}
+	parent := plane.Key{Namespace: k.Namespace, ID: parentID}
 	d, _, err := s.delegationOf(ctx, parent, delegationID)
 	if err != nil {
 		return false, err
@@ -183,7 +182,7 @@ func (s *Service) endDelegation(ctx context.Context, k ref.Agent, parentID, dele
 	})
 }
 
-func (s *Service) noteChildItem(ctx context.Context, parent ref.Agent, delegationID, itemID string) error {
+func (s *Service) noteChildItem(ctx context.Context, parent plane.Key, delegationID, itemID string) error {
 	return s.commit(ctx, parent, "NoteChildItem", func(a *state.Agent, _ journal.Env) []*journal.Event {
 		return a.NoteChildItem(delegationID, itemID)
 	})
@@ -192,7 +191,7 @@ func (s *Service) noteChildItem(ctx context.Context, parent ref.Agent, delegatio
 // commit writes the events of a rule for one agent; their actor is the plane itself. If the rule returns no
 // events, such as when it finds that the agent has changed since the caller read it, commit writes nothing and
 // returns nil. So it does for an agent that does not exist, without a call of the rule.
-func (s *Service) commit(ctx context.Context, k ref.Agent, method string,
+func (s *Service) commit(ctx context.Context, k plane.Key, method string,
 	rule func(a *state.Agent, env journal.Env) []*journal.Event,
 ) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, struct{}]{

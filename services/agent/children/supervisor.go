@@ -8,9 +8,8 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/journal"
-	"quartet/pkg/keylock"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 	"quartet/services/agent/state"
 )
 
@@ -37,21 +36,21 @@ const (
 type Supervisor struct {
 	due       *clock.Due
 	clk       clock.Clock
-	reconcile func(ctx context.Context, k ref.Agent) (again bool, err error)
-	onError   func(k ref.Agent, err error)
+	reconcile func(ctx context.Context, k plane.Key) (again bool, err error)
+	onError   func(k plane.Key, err error)
 
 	ctx      context.Context //nolint:containedctx // ends the passes that run when the service stops
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 	slots    chan struct{}
-	perAgent keylock.Locks[ref.Agent]
+	perAgent plane.KeyLocks[plane.Key]
 
 	mu         sync.Mutex
 	passes     int                         // how many passes were started
 	active     int                         // how many of them have not ended
 	ended      *sync.Cond                  // on mu; broadcast when a pass has ended
-	attempts   map[ref.Agent]int           // passes in a row that have to be repeated
-	expectedBy map[ref.Agent]expectedChild // children that may not exist yet
+	attempts   map[plane.Key]int           // passes in a row that have to be repeated
+	expectedBy map[plane.Key]expectedChild // children that may not exist yet
 }
 
 // expectedChild is the delegation that a child belongs to.
@@ -60,12 +59,12 @@ type expectedChild struct{ parentID, delegationID string }
 // NewSupervisor returns a Supervisor that has not started. tend takes the next step for one
 // agent and reports whether it must be called again; fail is called with the error of a step
 // that will be repeated.
-func NewSupervisor(clk clock.Clock, tend func(context.Context, ref.Agent) (bool, error),
-	fail func(ref.Agent, error),
+func NewSupervisor(clk clock.Clock, tend func(context.Context, plane.Key) (bool, error),
+	fail func(plane.Key, error),
 ) *Supervisor {
 	v := &Supervisor{
 		clk: clk, reconcile: tend, onError: fail, slots: make(chan struct{}, maxConcurrent),
-		attempts: map[ref.Agent]int{}, expectedBy: map[ref.Agent]expectedChild{},
+		attempts: map[plane.Key]int{}, expectedBy: map[plane.Key]expectedChild{},
 	}
 	v.ended = sync.NewCond(&v.mu)
 	v.ctx, v.cancel = context.WithCancel(context.Background())
@@ -102,7 +101,7 @@ func (v *Supervisor) Wait() {
 
 // Enqueue makes the reconciliation of an agent due now, also if it waits to be repeated, and makes the pause
 // before a repetition minRetry again. It never blocks.
-func (v *Supervisor) Enqueue(k ref.Agent) {
+func (v *Supervisor) Enqueue(k plane.Key) {
 	v.mu.Lock()
 	delete(v.attempts, k)
 	v.mu.Unlock()
@@ -112,21 +111,21 @@ func (v *Supervisor) Enqueue(k ref.Agent) {
 // Expect enqueues the child of a delegation. If the child does not exist, its pass finds the
 // delegation by what Expect recorded.
 func (v *Supervisor) Expect(namespace string, d *agentv1.Delegation) {
-	k := ref.Agent{Namespace: namespace, ID: d.GetChildAgentId()}
+	k := plane.Key{Namespace: namespace, ID: d.GetChildAgentId()}
 	v.mu.Lock()
 	v.expectedBy[k] = expectedChild{d.GetParentAgentId(), d.GetDelegationId()}
 	v.mu.Unlock()
 	v.Enqueue(k)
 }
 
-func (v *Supervisor) delegationOf(k ref.Agent) (expectedChild, bool) {
+func (v *Supervisor) delegationOf(k plane.Key) (expectedChild, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	d, ok := v.expectedBy[k]
 	return d, ok
 }
 
-func (v *Supervisor) forget(k ref.Agent) {
+func (v *Supervisor) forget(k plane.Key) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.expectedBy, k)
@@ -140,7 +139,7 @@ func (v *Supervisor) runDue(keys []string) {
 	for _, dk := range keys {
 		namespace, agentID, _ := strings.Cut(dk, "\x00")
 		v.running.Go(func() {
-			v.pass(ref.Agent{Namespace: namespace, ID: agentID})
+			v.pass(plane.Key{Namespace: namespace, ID: agentID})
 			v.mu.Lock()
 			defer v.mu.Unlock()
 			v.active--
@@ -150,7 +149,7 @@ func (v *Supervisor) runDue(keys []string) {
 }
 
 // pass reconciles one agent. Two passes for one agent never run at the same time.
-func (v *Supervisor) pass(k ref.Agent) {
+func (v *Supervisor) pass(k plane.Key) {
 	select {
 	case v.slots <- struct{}{}:
 		defer func() { <-v.slots }()
@@ -186,7 +185,7 @@ const ChildPrefix = "agt_"
 // EnqueueChild enqueues an agent if its id is that of a private child. It is called with the events
 // after which a child may have nothing left to do. Such an event is durable in the journal of its
 // plane, so the pass reads a state that contains it.
-func (v *Supervisor) EnqueueChild(k ref.Agent) {
+func (v *Supervisor) EnqueueChild(k plane.Key) {
 	if strings.HasPrefix(k.ID, ChildPrefix) {
 		v.Enqueue(k)
 	}
@@ -194,20 +193,20 @@ func (v *Supervisor) EnqueueChild(k ref.Agent) {
 
 // Observe enqueues the agents for which an event may require a step.
 func (v *Supervisor) Observe(ev *journal.Event) {
-	own := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
+	own := plane.Key{Namespace: ev.Namespace, ID: ev.AgentID}
 	switch p := ev.Payload.(type) {
 	case *agentv1.DelegationOpened:
 		v.Expect(ev.Namespace, p.GetDelegation())
 	case *agentv1.DelegationUpdated:
-		v.Enqueue(ref.Agent{Namespace: ev.Namespace, ID: p.GetDelegation().GetChildAgentId()})
+		v.Enqueue(plane.Key{Namespace: ev.Namespace, ID: p.GetDelegation().GetChildAgentId()})
 	case *agentv1.DelegationCompleted:
-		v.Enqueue(ref.Agent{Namespace: ev.Namespace, ID: p.GetDelegation().GetChildAgentId()})
+		v.Enqueue(plane.Key{Namespace: ev.Namespace, ID: p.GetDelegation().GetChildAgentId()})
 		v.Enqueue(own) // the parent may be deleting, and this its last child
 	case *agentv1.AgentDeleting:
 		v.Enqueue(own)
 	case *agentv1.AgentDeleted:
 		if s := p.GetAgent().GetSupervisorAgentId(); s != "" {
-			v.Enqueue(ref.Agent{Namespace: ev.Namespace, ID: s})
+			v.Enqueue(plane.Key{Namespace: ev.Namespace, ID: s})
 		}
 	case *agentv1.AgentSpawned, *agentv1.TurnCompleted, *agentv1.TurnFailed, *agentv1.TurnInterrupted,
 		*agentv1.TurnAborted,

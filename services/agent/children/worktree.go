@@ -13,9 +13,9 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/retry"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
@@ -40,7 +40,7 @@ type worktreeSite struct {
 
 // planWorktree asks the workers for the work tree that contains the parent's workspace
 // root. Nothing is made yet.
-func (s *Service) planWorktree(ctx context.Context, k ref.Agent) (*worktreeSite, error) {
+func (s *Service) planWorktree(ctx context.Context, k plane.Key) (*worktreeSite, error) {
 	a, err := s.childStatus(ctx, k)
 	if err != nil || a.Record == nil {
 		return nil, err // the rule refuses
@@ -82,7 +82,7 @@ func (at *worktreeSite) assign(d *agentv1.Delegation, child *agentv1.Agent) {
 // ready. failed says why there will be no worktree, and so no child; it is empty otherwise. again
 // is true after an error other than the refusal WORKTREE_FAILED, such as that of a worker that
 // cannot be reached; once the delegation is older than makeTimeout, failed is set instead.
-func (s *Service) makeWorktree(ctx context.Context, parent ref.Agent, d *state.Delegation) (failed string, again bool,
+func (s *Service) makeWorktree(ctx context.Context, parent plane.Key, d *state.Delegation) (failed string, again bool,
 	err error,
 ) {
 	plane, err := s.worktrees()
@@ -108,7 +108,7 @@ func (s *Service) makeWorktree(ctx context.Context, parent ref.Agent, d *state.D
 // has none or is not open. again is true while commands of the child run or the worker cannot be
 // reached, for at most ClearTimeout after since, which is when the end began; then the worktree
 // counts as kept. It may be repeated after a crash.
-func (s *Service) clearWorktree(ctx context.Context, k ref.Agent, d *state.Delegation, since time.Time) (
+func (s *Service) clearWorktree(ctx context.Context, k plane.Key, d *state.Delegation, since time.Time) (
 	wt *taskv1.Worktree, again bool, err error,
 ) {
 	if d == nil || !state.IsOpen(d.Record) || d.Record.GetWorktree() == nil {
@@ -150,7 +150,7 @@ func (s *Service) clearWorktree(ctx context.Context, k ref.Agent, d *state.Deleg
 // awaitWorktree waits until the child exists, which is not created before its worktree is ready. It also returns when
 // the delegation is not open any more, so that there will be no child; after an error of reading; when ctx ends; and
 // after readyTimeout.
-func (s *Service) awaitWorktree(ctx context.Context, parent ref.Agent, delegationID string) {
+func (s *Service) awaitWorktree(ctx context.Context, parent plane.Key, delegationID string) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	for pacer := retry.New(time.Millisecond, 20*time.Millisecond); ; {
@@ -158,7 +158,7 @@ func (s *Service) awaitWorktree(ctx context.Context, parent ref.Agent, delegatio
 		if err != nil || d == nil || !state.IsOpen(d.Record) {
 			return
 		}
-		if c, err := s.childStatus(ctx, ref.Agent{Namespace: parent.Namespace, ID: d.Record.GetChildAgentId()}); err !=
+		if c, err := s.childStatus(ctx, plane.Key{Namespace: parent.Namespace, ID: d.Record.GetChildAgentId()}); err !=
 			nil || c.Record != nil {
 			return
 		}

@@ -16,9 +16,8 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/pkg/staletick"
-	"quartet/services/agent/ref"
+	"quartet/services/agent/access"
 	"quartet/services/agent/state"
-	"quartet/services/agent/waits"
 )
 
 // ShownWaits is how many waits GetAgent lists; ListWaits lists all of them.
@@ -37,7 +36,7 @@ func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*
 		delegations []*agentv1.Delegation
 	}
 	a, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *state.State) (seen, error) {
-		a := st.Lookup(ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()})
+		a := st.Lookup(plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()})
 		if own := a != nil && a.Record.GetSupervisorAgentId() == actor.AgentID; !own {
 			// An agent may read itself and its children, and must not learn which others
 			// exist.
@@ -67,7 +66,7 @@ func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*
 		TotalWaits: int32(len(waits)),
 	}
 	for _, d := range a.delegations {
-		child, err := s.recordOf(ctx, ref.Agent{Namespace: actor.Namespace, ID: d.GetChildAgentId()})
+		child, err := s.recordOf(ctx, plane.Key{Namespace: actor.Namespace, ID: d.GetChildAgentId()})
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +93,7 @@ func lanesOf(a *state.Agent) lanes {
 }
 
 // recordOf returns an agent's record, or nil if the agent does not exist.
-func (s *Service) recordOf(ctx context.Context, k ref.Agent) (*agentv1.Agent, error) {
+func (s *Service) recordOf(ctx context.Context, k plane.Key) (*agentv1.Agent, error) {
 	rec, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *state.State) (*agentv1.Agent, error) {
 		if a := st.Lookup(k); a != nil {
 			return a.Record, nil
@@ -118,7 +117,7 @@ func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane lanes) (*
 	if err != nil {
 		return nil, nil, err
 	}
-	all, err := waits.All(ctx, s.deps.Waiting, &waitingv1.ListWaitsRequest{AgentId: rec.GetAgentId()})
+	all, err := access.AllWaits(ctx, s.deps.Waiting, &waitingv1.ListWaitsRequest{AgentId: rec.GetAgentId()})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -161,7 +160,7 @@ func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest
 	if err != nil {
 		return nil, err
 	}
-	after := ref.Agent{Namespace: actor.Namespace, ID: list.After}
+	after := plane.Key{Namespace: actor.Namespace, ID: list.After}
 	type found struct {
 		rec  *agentv1.Agent
 		lane lanes
@@ -170,7 +169,7 @@ func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest
 	for _, p := range s.engine.All() {
 		part, _, err := journal.View(ctx, p, func(st *state.State) ([]found, error) {
 			var out []found
-			st.IDs.AscendGreaterOrEqual(after, func(k ref.Agent) bool {
+			st.IDs.AscendGreaterOrEqual(after, func(k plane.Key) bool {
 				if k.Namespace != actor.Namespace || len(out) > list.Size {
 					return false
 				}

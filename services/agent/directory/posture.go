@@ -7,7 +7,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/services/agent/text"
+	"quartet/pkg/pbjson"
 )
 
 // derivePosture returns the first posture whose condition holds, with a sentence that
@@ -22,7 +22,7 @@ func derivePosture(a *agentv1.Agent, lane *agentv1.Lane, staleTick bool, q *work
 	switch {
 	case a.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETING,
 		a.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED:
-		return agentv1.Posture_POSTURE_STOPPED, "it is " + text.EnumName(a.GetLifecycle())
+		return agentv1.Posture_POSTURE_STOPPED, "it is " + pbjson.EnumText(a.GetLifecycle())
 	case a.GetControl() == agentv1.Control_CONTROL_STOPPED:
 		return agentv1.Posture_POSTURE_STOPPED, controlReason("stopped", a)
 	case a.GetControl() == agentv1.Control_CONTROL_PAUSED:

@@ -3,21 +3,20 @@
 package facts
 
 import (
-	"quartet/services/agent/leases"
 	"quartet/services/agent/runners"
 	"quartet/services/agent/state"
 )
 
 // Deps is what a Service needs.
 type Deps struct {
-	Leases  *leases.Set
+	Leases  *runners.Leases
 	Waiters *runners.Waiters
 }
 
 // Service reads facts and records decisions.
 type Service struct {
 	engine  *state.Engine
-	leases  *leases.Set
+	leases  *runners.Leases
 	waiters *runners.Waiters
 }
 

@@ -10,8 +10,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-	"quartet/services/agent/leases"
-	"quartet/services/agent/ref"
+	"quartet/services/agent/runners"
 	"quartet/services/agent/state"
 )
 
@@ -41,11 +40,11 @@ func (s *Service) GetFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*
 		if err != nil {
 			return nil, err
 		}
-		k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+		k := plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}
 		f.RunnersWaiting = int32(s.waiters.Count(k, f.GetAgent()))
 		if f.GetOpenTurn() != nil {
 			if until, ok := s.leases.Expiry(k, f.GetOpenTurn().GetRunId()); ok {
-				f.OpenTurn = leases.WithExpiry(f.GetOpenTurn(), until)
+				f.OpenTurn = runners.WithExpiry(f.GetOpenTurn(), until)
 			}
 		}
 		return &agentv1.GetFactsResponse{Facts: []*agentv1.AgentFacts{f}}, nil
@@ -66,18 +65,18 @@ func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (
 	if err != nil {
 		return nil, err
 	}
-	part, after := 0, ref.Agent{}
+	part, after := 0, plane.Key{}
 	if from != nil {
 		if _, err := fmt.Sscanf(from[0], "%d", &part); err != nil || part >= len(s.engine.All()) || part < 0 {
 			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
 		}
-		after = ref.Agent{Namespace: from[1], ID: from[2]}
+		after = plane.Key{Namespace: from[1], ID: from[2]}
 	}
 	resp, _, err := journal.View(ctx, s.engine.All()[part], func(st *state.State) (*agentv1.GetFactsResponse, error) {
 		resp := &agentv1.GetFactsResponse{}
-		var last ref.Agent
+		var last plane.Key
 		read, skipped := 0, 0
-		st.IDs.AscendGreaterOrEqual(after, func(k ref.Agent) bool {
+		st.IDs.AscendGreaterOrEqual(after, func(k plane.Key) bool {
 			if k == after {
 				return true
 			}

@@ -12,9 +12,9 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/pkg/utf8cut"
+	"quartet/services/agent/access"
 	"quartet/services/agent/state"
-	"quartet/services/agent/text"
-	"quartet/services/agent/waits"
 )
 
 const (
@@ -48,7 +48,7 @@ func (s *Service) checkAnswer(ctx context.Context, m *agentv1.Message) (refused,
 	}
 	list := func(req *waitingv1.ListWaitsRequest) ([]*waitingv1.Wait, error) {
 		req.AgentId = m.GetAgentId()
-		r, err := waits.All(plane.After(ctx, before), s.deps.Waiting, req)
+		r, err := access.AllWaits(plane.After(ctx, before), s.deps.Waiting, req)
 		if err != nil && fault.From(err).Code() == codes.NotFound {
 			return nil, nil // the agent has never had a wait
 		}
@@ -76,7 +76,7 @@ func named(open []*waitingv1.Wait) string {
 			all = append(all, fmt.Sprintf("and %d more", len(open)-i))
 			break
 		}
-		all = append(all, fmt.Sprintf("%s (%s)", w.GetWaitId(), text.Line(w.GetReason(), namedChars)))
+		all = append(all, fmt.Sprintf("%s (%s)", w.GetWaitId(), utf8cut.Line(w.GetReason(), namedChars)))
 	}
 	return strings.Join(all, ", ")
 }

@@ -8,7 +8,6 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
@@ -60,7 +59,7 @@ func (s *Service) senderAuthority(ctx context.Context, req *agentv1.EnqueueMessa
 	if err != nil {
 		return most, err
 	}
-	parent := ref.Agent{Namespace: namespace, ID: supervisor}
+	parent := plane.Key{Namespace: namespace, ID: supervisor}
 	of, _, err := journal.View(ctx, s.engine.For(parent.Namespace, parent.ID), func(st *state.State) (agentv1.Authority,
 		error,
 	) {

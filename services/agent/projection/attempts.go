@@ -16,9 +16,7 @@ import (
 	"quartet/pkg/utf8cut"
 	"quartet/services/agent/access"
 	"quartet/services/agent/prompt"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
-	"quartet/services/agent/text"
 	"quartet/services/agent/tools"
 	"quartet/services/agent/transcript"
 )
@@ -45,7 +43,7 @@ type triedRound struct {
 // outcome of a call is its recorded result. The first call of a round without a result was executing
 // when the run was lost: its plane is asked for the outcome, by the request id of the call. The calls
 // after it have not run. attempts executes no call again.
-func (s *Service) attempts(ctx context.Context, k ref.Agent) ([]prompt.Attempt, error) {
+func (s *Service) attempts(ctx context.Context, k plane.Key) ([]prompt.Attempt, error) {
 	rounds, err := s.triedRounds(ctx, k)
 	if err != nil || len(rounds) == 0 {
 		return nil, err
@@ -58,7 +56,7 @@ func (s *Service) attempts(ctx context.Context, k ref.Agent) ([]prompt.Attempt, 
 	for _, c := range rounds {
 		one := prompt.Attempt{
 			TurnID: c.turn.GetTurnId(), Index: c.round.GetIndex(),
-			Ended: text.EnumName(c.turn.GetEndReason()),
+			Ended: pbjson.EnumText(c.turn.GetEndReason()),
 		}
 		one.Calls = append(one.Calls, localCalls(c.round)...)
 		for i, call := range c.round.GetToolCalls() {
@@ -66,7 +64,7 @@ func (s *Service) attempts(ctx context.Context, k ref.Agent) ([]prompt.Attempt, 
 			switch n := len(c.round.GetToolResults()); {
 			case i < n:
 				r := c.round.GetToolResults()[i]
-				what.Outcome, what.Summary, what.Result = text.EnumName(r.GetStatus()), r.GetSummaryText(), excerpt(r)
+				what.Outcome, what.Summary, what.Result = pbjson.EnumText(r.GetStatus()), r.GetSummaryText(), excerpt(r)
 			case i == n:
 				what.Asked = true
 				what.Outcome, what.Summary = s.outcomeOf(ctx, k, has, c, i)
@@ -93,7 +91,7 @@ func localCalls(r *agentv1.Round) []prompt.Tried {
 		known[res.GetCallId()] = true
 		out = append(out, prompt.Tried{
 			Name: res.GetToolName(), Arguments: arguments[res.GetCallId()],
-			Outcome: text.EnumName(res.GetStatus()), Summary: res.GetSummaryText(), Result: excerpt(res),
+			Outcome: pbjson.EnumText(res.GetStatus()), Summary: res.GetSummaryText(), Result: excerpt(res),
 		})
 	}
 	for _, c := range r.GetLocalToolCalls() {
@@ -123,7 +121,7 @@ func excerpt(r *agentv1.ToolResult) string {
 // completed, oldest first: of the newest prompt.MostLost such turns, and of each the newest
 // maxAttemptRounds rounds. Calls that a runner started and of which it reported nothing are a
 // round of their own.
-func (s *Service) triedRounds(ctx context.Context, k ref.Agent) ([]triedRound, error) {
+func (s *Service) triedRounds(ctx context.Context, k plane.Key) ([]triedRound, error) {
 	type found struct {
 		rounds []triedRound
 		at     [][]uint64 // positions of rounds that are not in memory
@@ -189,7 +187,7 @@ func (s *Service) triedRounds(ctx context.Context, k ref.Agent) ([]triedRound, e
 // NOT_FOUND, INVALID_ARGUMENT, PERMISSION_DENIED and FAILED_PRECONDITION mean prompt.NotRun. The
 // status is prompt.Unknown if the plane cannot answer within outcomeTimeout or keeps no memory of
 // the tool's calls. Only a call that succeeded has a summary.
-func (s *Service) outcomeOf(ctx context.Context, k ref.Agent, has tools.Profile, c triedRound, index int) (status,
+func (s *Service) outcomeOf(ctx context.Context, k plane.Key, has tools.Profile, c triedRound, index int) (status,
 	summary string,
 ) {
 	call := c.round.GetToolCalls()[index]
@@ -231,5 +229,5 @@ func (s *Service) outcomeOf(ctx context.Context, k ref.Agent, has tools.Profile,
 	if err != nil {
 		return prompt.Unknown, ""
 	}
-	return text.EnumName(tools.StatusSuccess), r.GetSummaryText()
+	return pbjson.EnumText(tools.StatusSuccess), r.GetSummaryText()
 }

@@ -7,14 +7,13 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/services/agent/prompt"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
 // addChildren adds the agent's open delegations with the postures of their children, as far as
 // this plane knows them: what a child waits for is known to other planes, and reading those for
 // every child would delay the turn.
-func (s *Service) addChildren(ctx context.Context, k ref.Agent, p *Projection) error {
+func (s *Service) addChildren(ctx context.Context, k plane.Key, p *Projection) error {
 	open, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) ([]*agentv1.Delegation, error) {
 		var open []*agentv1.Delegation
 		if a := st.Lookup(k); a != nil {
@@ -28,7 +27,7 @@ func (s *Service) addChildren(ctx context.Context, k ref.Agent, p *Projection) e
 		return err
 	}
 	for _, d := range open {
-		child := ref.Agent{Namespace: k.Namespace, ID: d.GetChildAgentId()}
+		child := plane.Key{Namespace: k.Namespace, ID: d.GetChildAgentId()}
 		standing, _, err := journal.View(ctx, s.engine.For(child.Namespace, child.ID),
 			func(st *state.State) (string, error) {
 				return standingOf(st.Lookup(child), d), nil

@@ -10,7 +10,6 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/services/agent/prompt"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 	"quartet/services/agent/transcript"
 )
@@ -18,7 +17,7 @@ import (
 // addConversation adds the newest part of what operators and the agent said, as far as it
 // concerns the turn's item, and the runner's summary of what was said before. The message of the
 // turn itself is not part of it.
-func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projection, messageID string) error {
+func (s *Service) addConversation(ctx context.Context, k plane.Key, p *Projection, messageID string) error {
 	type look struct {
 		said   []prompt.Said
 		at     []uint64   // wal_seqs of the messages that are read back, in the order of said

@@ -8,7 +8,6 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/services/agent/prompt"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 	"quartet/services/agent/transcript"
 )
@@ -28,7 +27,7 @@ type digestCache struct {
 }
 
 type digestKey struct {
-	agent  ref.Agent
+	agent  plane.Key
 	itemID string
 }
 
@@ -63,7 +62,7 @@ func (d *digestCache) get(k digestKey) *itemDigest {
 // the notes on all of its rounds or, if the notes are not in memory, on the newest maxReadBack of them.
 // If rounds that the notes lack were removed from the journal, because history is not kept that long, since
 // is the time of the first round after these; otherwise it is "".
-func (s *Service) itemHistory(ctx context.Context, k ref.Agent, itemID string) (trace []*agentv1.Round, notes []string,
+func (s *Service) itemHistory(ctx context.Context, k plane.Key, itemID string) (trace []*agentv1.Round, notes []string,
 	since string, err error,
 ) {
 	d := s.digests.get(digestKey{k, itemID})

@@ -15,7 +15,6 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
 	"quartet/services/agent/prompt"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
@@ -41,7 +40,7 @@ func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest
 			prompt.MinBudget, prompt.MaxBudget, prompt.DefaultBudget).
 			WithField("budget_tokens", "must be 512 to 200000")
 	}
-	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+	k := plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	c, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (*state.Candidate, error) {
 		a, err := st.Find(k.Namespace, k.ID)
 		if err != nil || a.OpenTurn == nil {
@@ -75,7 +74,7 @@ func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest
 
 // readOutside reads an agent's work for a context outside of a turn. It fills p like a turn that is bound
 // to the item in focus.
-func (s *Service) readOutside(ctx context.Context, k ref.Agent, p *Projection) (err error) {
+func (s *Service) readOutside(ctx context.Context, k plane.Key, p *Projection) (err error) {
 	ctx = rpc.WithActor(ctx, access.AgentActor(k))
 	if p.GetWorkQueueResponse, err = s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID}); err !=
 		nil {
@@ -91,7 +90,7 @@ const boardTimeout = 2 * time.Second
 // boardSummary reads the state of an orchestrator's boards, within the budget that the
 // board plane sets (S2-464, S2-465). An agent without the boards family has none. A board
 // plane that is down delays no turn: the context says what is missing (SPEC D5).
-func (s *Service) boardSummary(ctx context.Context, k ref.Agent) (prompt.Boards, error) {
+func (s *Service) boardSummary(ctx context.Context, k plane.Key) (prompt.Boards, error) {
 	if s.deps.Boards == nil {
 		return prompt.Boards{}, nil
 	}
@@ -117,7 +116,7 @@ func (s *Service) boardSummary(ctx context.Context, k ref.Agent) (prompt.Boards,
 // did for the item, what it inherited, its children, its boards and its running tasks. It returns
 // the first error; boards that cannot be read are shown as unknown instead. The reads run one after
 // the other: in parallel they take longer, since a second processor has to wake up.
-func (s *Service) addHistory(ctx context.Context, k ref.Agent, p *Projection, m *agentv1.Message) error {
+func (s *Service) addHistory(ctx context.Context, k plane.Key, p *Projection, m *agentv1.Message) error {
 	if err := s.addInherited(ctx, k, p); err != nil {
 		return err
 	}

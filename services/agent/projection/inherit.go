@@ -13,7 +13,6 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
 	"quartet/services/agent/prompt"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
@@ -22,7 +21,7 @@ import (
 // focus, and the other items that prompt.Admit selects. It reads as the parent and stores nothing: the
 // caller stores the text with the delegation, so that a child that is created late, or after a crash,
 // starts with the same view.
-func (s *Service) InheritedContext(ctx context.Context, k ref.Agent, focus, message string) (string, error) {
+func (s *Service) InheritedContext(ctx context.Context, k plane.Key, focus, message string) (string, error) {
 	runID := rpc.ActorFrom(ctx).RunID
 	ctx = rpc.WithActor(ctx, rpc.Actor{
 		Namespace: k.Namespace, Principal: access.Principal(k), Role: rpc.RoleAgent,
@@ -75,7 +74,7 @@ func (s *Service) InheritedContext(ctx context.Context, k ref.Agent, focus, mess
 
 // itemOf reads an item of an agent. It returns nil if there is none or it is another
 // agent's, since a text may name any id.
-func (s *Service) itemOf(ctx context.Context, k ref.Agent, itemID string) (*workv1.WorkItem, error) {
+func (s *Service) itemOf(ctx context.Context, k plane.Key, itemID string) (*workv1.WorkItem, error) {
 	r, err := s.deps.Work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: k.ID, WorkItemId: itemID})
 	if err == nil {
 		return r.GetWorkItem(), nil
@@ -88,7 +87,7 @@ func (s *Service) itemOf(ctx context.Context, k ref.Agent, itemID string) (*work
 }
 
 // addInherited adds the view with which a forked child started.
-func (s *Service) addInherited(ctx context.Context, k ref.Agent, p *Projection) error {
+func (s *Service) addInherited(ctx context.Context, k plane.Key, p *Projection) error {
 	var err error
 	p.inherited, _, err = plane.View(ctx, s.engine, k.ID, func(st *state.State) (string, error) {
 		if a := st.Lookup(k); a != nil {

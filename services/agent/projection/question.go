@@ -11,7 +11,6 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
@@ -20,7 +19,7 @@ import (
 // moment after the child's wait has ended, and a parent that has just answered must not be asked
 // again in that moment. So the wait is read here, after the waiting plane has consumed the newest
 // message to the child. If the waiting plane cannot be read, the question is shown.
-func (s *Service) OverQuestion(ctx context.Context, k ref.Agent, m *agentv1.Message) (string, error) {
+func (s *Service) OverQuestion(ctx context.Context, k plane.Key, m *agentv1.Message) (string, error) {
 	if !state.IsQuestion(m) {
 		return "", nil
 	}
@@ -31,7 +30,7 @@ func (s *Service) OverQuestion(ctx context.Context, k ref.Agent, m *agentv1.Mess
 	if d == nil || !state.IsOpen(d) {
 		return state.OverReason + ": the child has ended", nil
 	}
-	child := ref.Agent{Namespace: k.Namespace, ID: d.GetChildAgentId()}
+	child := plane.Key{Namespace: k.Namespace, ID: d.GetChildAgentId()}
 	answered, _, err := journal.View(ctx, s.engine.For(child.Namespace, child.ID),
 		func(st *state.State) (plane.Position, error) {
 			return s.engine.At(child.Namespace, child.ID, st.Lookup(child).LastArrival()), nil
@@ -56,7 +55,7 @@ func (s *Service) OverQuestion(ctx context.Context, k ref.Agent, m *agentv1.Mess
 }
 
 // delegation reads a delegation of a parent; nil if it is no longer in memory.
-func (s *Service) delegation(ctx context.Context, k ref.Agent, delegationID string) (*agentv1.Delegation, error) {
+func (s *Service) delegation(ctx context.Context, k plane.Key, delegationID string) (*agentv1.Delegation, error) {
 	d, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (*agentv1.Delegation, error) {
 		if d := st.Lookup(k).Delegation(delegationID); d != nil {
 			return d.Record, nil

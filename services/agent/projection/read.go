@@ -16,7 +16,6 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
 	"quartet/services/agent/state"
-	"quartet/services/agent/waits"
 )
 
 // Read reads an agent's work for the turn of a candidate, each fact once.
@@ -112,7 +111,7 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projecti
 	if err := s.readTimer(ctx, m, p); err != nil || !instruction && !result && !own && !picks {
 		return after, err
 	}
-	r, err := waits.All(plane.After(ctx, before), s.deps.Waiting, req)
+	r, err := access.AllWaits(plane.After(ctx, before), s.deps.Waiting, req)
 	switch {
 	case err != nil && !own && fault.From(err).Code() == codes.Unavailable:
 		return after, nil // a plane that is down does not hold a message back

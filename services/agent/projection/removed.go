@@ -10,7 +10,6 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/plane"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
@@ -28,7 +27,7 @@ const (
 // removedCache has, for agents, since when their conversations can be read. It may be discarded at any time.
 type removedCache struct {
 	mu      sync.Mutex
-	byAgent map[ref.Agent]removedBefore
+	byAgent map[plane.Key]removedBefore
 }
 
 type removedBefore struct {
@@ -44,18 +43,18 @@ func (r removedBefore) fresh(now time.Time, always bool) bool {
 	return r.failed && age < searchAgain || !r.failed && (always || age < removedTerm)
 }
 
-func (c *removedCache) get(k ref.Agent) (removedBefore, bool) {
+func (c *removedCache) get(k plane.Key) (removedBefore, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r, known := c.byAgent[k]
 	return r, known
 }
 
-func (c *removedCache) put(k ref.Agent, r removedBefore) {
+func (c *removedCache) put(k plane.Key, r removedBefore) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.byAgent == nil {
-		c.byAgent = map[ref.Agent]removedBefore{}
+		c.byAgent = map[plane.Key]removedBefore{}
 	}
 	for other := range c.byAgent { // any one: the order of a map is random
 		if len(c.byAgent) < maxRemoved {
@@ -70,7 +69,7 @@ func (c *removedCache) put(k ref.Agent, r removedBefore) {
 // was removed. It searches if the cache has no entry that is fresh. The oldest utterances may be in an archive that
 // cannot be reached now: if the search fails or takes longer than searchTerm, the result is that of the previous
 // search, or zero if there was none.
-func (s *Service) conversationSince(ctx context.Context, k ref.Agent) time.Time {
+func (s *Service) conversationSince(ctx context.Context, k plane.Key) time.Time {
 	now := s.deps.Clock.Now()
 	r, known := s.removed.get(k)
 	if known && r.fresh(now, s.deps.History.Of(k.Namespace) == 0) {
@@ -90,7 +89,7 @@ func (s *Service) conversationSince(ctx context.Context, k ref.Agent) time.Time 
 
 // searchSince is conversationSince without the cache. It searches by halves, since utterances are removed by age,
 // among those that the index does not have: the others are never removed. If none was removed it reads one utterance.
-func (s *Service) searchSince(ctx context.Context, k ref.Agent) (since time.Time, err error) {
+func (s *Service) searchSince(ctx context.Context, k plane.Key) (since time.Time, err error) {
 	old, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) ([]uint64, error) {
 		if a := st.Lookup(k); a != nil {
 			return a.Conversation.Unindexed(), nil

@@ -8,7 +8,7 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/services/agent/text"
+	"quartet/pkg/pbjson"
 )
 
 // The limits of what a forked child is shown of its parent's work (SPEC A10). ForkBudget fits the
@@ -89,7 +89,7 @@ func Inherit(in Fork) string {
 		if it != nil && d.GetParentWorkItemId() == it.GetWorkItemId() && d.GetResultSummary() != "" &&
 			len(reports) < ForkReports {
 			reports = append(reports, fmt.Sprintf("- %s (%s): %s\n", fold(d.GetLabel(), lineChars),
-				text.EnumName(d.GetOutcome()), fold(d.GetResultSummary(), reportChars)))
+				pbjson.EnumText(d.GetOutcome()), fold(d.GetResultSummary(), reportChars)))
 		}
 	}
 	v.list("Inherited: reports on it so far, newest first", reports, 100)

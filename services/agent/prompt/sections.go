@@ -7,8 +7,8 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/utf8cut"
-	"quartet/services/agent/text"
 )
 
 // The lengths of texts in short forms, in characters.
@@ -313,7 +313,8 @@ func callsOf(rounds []*agentv1.Round) []string {
 			calls = append(calls, fmt.Sprintf("%s: %s", fold(c.GetName(), lostChars), callStatus(r, i)))
 		}
 		for _, l := range r.GetLocalToolResults() {
-			calls = append(calls, fmt.Sprintf("%s: %s", fold(l.GetToolName(), lostChars), text.EnumName(l.GetStatus())))
+			calls = append(calls, fmt.Sprintf("%s: %s", fold(l.GetToolName(), lostChars),
+					pbjson.EnumText(l.GetStatus())))
 		}
 		if len(calls) > 0 {
 			out = append(out, fmt.Sprintf("- %s/%d %s\n", r.GetTurnId(), r.GetIndex(), strings.Join(calls, "; ")))
@@ -331,7 +332,7 @@ func callStatus(r *agentv1.Round, i int) string {
 	if res.GetError() != nil {
 		return res.GetError().GetKind()
 	}
-	return text.EnumName(res.GetStatus())
+	return pbjson.EnumText(res.GetStatus())
 }
 
 // breaks replaces the characters other than a newline that may be read as the end of a line.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"quartet/pkg/clock"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 )
 
 const (
@@ -24,25 +24,25 @@ const (
 type Backoff struct {
 	clk     clock.Clock
 	due     *clock.Due
-	onRetry func(ref.Agent)
+	onRetry func(plane.Key)
 
 	mu    sync.Mutex
-	until map[ref.Agent]time.Time
+	until map[plane.Key]time.Time
 }
 
 // NewBackoff returns an empty Backoff. Once started, the Backoff calls onRetry for each agent
 // whose pause has ended, from its own goroutine and without holding a lock.
-func NewBackoff(clk clock.Clock, onRetry func(ref.Agent)) *Backoff {
-	a := &Backoff{clk: clk, onRetry: onRetry, until: map[ref.Agent]time.Time{}}
+func NewBackoff(clk clock.Clock, onRetry func(plane.Key)) *Backoff {
+	a := &Backoff{clk: clk, onRetry: onRetry, until: map[plane.Key]time.Time{}}
 	a.due = clock.NewDue(clk, a.expire)
 	return a
 }
 
-func dueKey(k ref.Agent) string { return k.Namespace + "\x00" + k.ID }
+func dueKey(k plane.Key) string { return k.Namespace + "\x00" + k.ID }
 
 // Failed makes runners skip an agent from now on for backoffFactor times took, the time that the
 // failed attempt took, but at least for MinBackoff.
-func (a *Backoff) Failed(k ref.Agent, took time.Duration) {
+func (a *Backoff) Failed(k plane.Key, took time.Duration) {
 	until := a.clk.Now().Add(max(MinBackoff, backoffFactor*took))
 	a.mu.Lock()
 	a.until[k] = until
@@ -51,7 +51,7 @@ func (a *Backoff) Failed(k ref.Agent, took time.Duration) {
 }
 
 // Contains reports whether an agent is skipped now.
-func (a *Backoff) Contains(k ref.Agent) bool {
+func (a *Backoff) Contains(k plane.Key) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, ok := a.until[k]
@@ -59,7 +59,7 @@ func (a *Backoff) Contains(k ref.Agent) bool {
 }
 
 // Succeeded forgets an agent whose turn could be prepared.
-func (a *Backoff) Succeeded(k ref.Agent) {
+func (a *Backoff) Succeeded(k plane.Key) {
 	a.mu.Lock()
 	_, was := a.until[k]
 	delete(a.until, k)
@@ -72,7 +72,7 @@ func (a *Backoff) Succeeded(k ref.Agent) {
 func (a *Backoff) expire(keys []string) {
 	for _, dk := range keys {
 		namespace, id, _ := strings.Cut(dk, "\x00")
-		k := ref.Agent{Namespace: namespace, ID: id}
+		k := plane.Key{Namespace: namespace, ID: id}
 		a.mu.Lock()
 		at, ok := a.until[k]
 		if ok && !at.After(a.clk.Now()) {
@@ -93,7 +93,7 @@ func (a *Backoff) Stop() { a.due.Stop() }
 func (a *Backoff) Wait() { a.due.Settle() }
 
 // RetryAt returns when an agent is retried, and false if it is not skipped.
-func (a *Backoff) RetryAt(k ref.Agent) (time.Time, bool) { return a.due.At(dueKey(k)) }
+func (a *Backoff) RetryAt(k plane.Key) (time.Time, bool) { return a.due.At(dueKey(k)) }
 
 // Len returns how many retries are pending.
 func (a *Backoff) Len() int { return a.due.Len() }

@@ -3,7 +3,7 @@ package runners
 import (
 	"sync"
 
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 )
 
 // Reservations are the agents for which a runner of this process is preparing a turn, so
@@ -11,25 +11,25 @@ import (
 // They guard no invariant; the journal does. The zero value is ready to use.
 type Reservations struct {
 	mu    sync.Mutex
-	holds map[ref.Agent]struct{}
+	holds map[plane.Key]struct{}
 }
 
 // Take reserves an agent. It reports false if the agent is reserved already.
-func (r *Reservations) Take(k ref.Agent) bool {
+func (r *Reservations) Take(k plane.Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.holds[k]; ok {
 		return false
 	}
 	if r.holds == nil {
-		r.holds = map[ref.Agent]struct{}{}
+		r.holds = map[plane.Key]struct{}{}
 	}
 	r.holds[k] = struct{}{}
 	return true
 }
 
 // Contains reports whether an agent is reserved.
-func (r *Reservations) Contains(k ref.Agent) bool {
+func (r *Reservations) Contains(k plane.Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, ok := r.holds[k]
@@ -37,7 +37,7 @@ func (r *Reservations) Contains(k ref.Agent) bool {
 }
 
 // Release ends a reservation.
-func (r *Reservations) Release(k ref.Agent) {
+func (r *Reservations) Release(k plane.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.holds, k)

@@ -11,7 +11,7 @@ import (
 
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 	"quartet/services/agent/state"
 )
 
@@ -31,7 +31,7 @@ func newBoard(t rapid.TB, weights map[string]int) *board {
 	return &board{t: t, state: state.NewState(), shares: NewShares(weights), now: epoch}
 }
 
-func (b *board) apply(k ref.Agent, events ...*journal.Event) {
+func (b *board) apply(k plane.Key, events ...*journal.Event) {
 	for _, ev := range events {
 		b.now = b.now.Add(time.Millisecond)
 		ev.Namespace, ev.AgentID, ev.CreatedAt = k.Namespace, k.ID, b.now
@@ -39,14 +39,14 @@ func (b *board) apply(k ref.Agent, events ...*journal.Event) {
 	}
 }
 
-func (b *board) spawn(k ref.Agent) {
+func (b *board) spawn(k plane.Key) {
 	b.apply(k, &journal.Event{Payload: &agentv1.AgentSpawned{Agent: &agentv1.Agent{
 		AgentId: k.ID, Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, Control: agentv1.Control_CONTROL_RUNNING,
 	}}})
 }
 
 // ready queues a message for an agent.
-func (b *board) ready(k ref.Agent) {
+func (b *board) ready(k plane.Key) {
 	b.n++
 	m := &agentv1.Message{
 		MessageId: fmt.Sprint("msg_", b.n), AgentId: k.ID,
@@ -57,13 +57,13 @@ func (b *board) ready(k ref.Agent) {
 }
 
 // acquire takes the next turn as a shared runner does, and ends it at once.
-func (b *board) acquire() (ref.Agent, bool) {
+func (b *board) acquire() (plane.Key, bool) {
 	for {
 		namespace, mark, ok := b.shares.Next()
 		if !ok {
-			return ref.Agent{}, false
+			return plane.Key{}, false
 		}
-		o := b.state.FirstReady(namespace, nil, func(ref.Agent) bool { return true })
+		o := b.state.FirstReady(namespace, nil, func(plane.Key) bool { return true })
 		if o == nil {
 			b.shares.MarkEmpty(namespace, mark)
 			continue
@@ -94,8 +94,8 @@ func TestD7_WeightsHold(t *testing.T) {
 		for _, ns := range names {
 			sum += max(weights[ns], 1)
 			for i := range 5 {
-				b.spawn(ref.Agent{Namespace: ns, ID: fmt.Sprint("agent-", i)})
-				b.ready(ref.Agent{Namespace: ns, ID: fmt.Sprint("agent-", i)})
+				b.spawn(plane.Key{Namespace: ns, ID: fmt.Sprint("agent-", i)})
+				b.ready(plane.Key{Namespace: ns, ID: fmt.Sprint("agent-", i)})
 			}
 		}
 		got := map[string]int{}
@@ -125,7 +125,7 @@ func TestD7_NoAgentWaitsBeyondTheBound(t *testing.T) {
 		}
 		b := newBoard(rt, weights)
 		between := map[string]int{} // turns of others between two of a namespace
-		var all []ref.Agent
+		var all []plane.Key
 		for _, ns := range names {
 			for _, other := range names {
 				if other != ns {
@@ -133,12 +133,12 @@ func TestD7_NoAgentWaitsBeyondTheBound(t *testing.T) {
 				}
 			}
 			for i := range 4 {
-				all = append(all, ref.Agent{Namespace: ns, ID: fmt.Sprint("agent-", i)})
+				all = append(all, plane.Key{Namespace: ns, ID: fmt.Sprint("agent-", i)})
 				b.spawn(all[len(all)-1])
 			}
 		}
-		left := map[ref.Agent]int{} // by ready agent: turns it may still have to watch
-		queue := map[string][]ref.Agent{}
+		left := map[plane.Key]int{} // by ready agent: turns it may still have to watch
+		queue := map[string][]plane.Key{}
 		for range rapid.IntRange(10, 120).Draw(rt, "steps") {
 			if rapid.Bool().Draw(rt, "ready") {
 				k := rapid.SampledFrom(all).Draw(rt, "agent")
@@ -223,14 +223,14 @@ func TestD7_ASharedRunnerIsWoken(t *testing.T) {
 	var ws Waiters
 	own, shared, named := ws.Add("acme", nil, false, Selection{}), ws.Add("", nil, true, Selection{}),
 		ws.Add("acme", []string{"a", "b"}, false, Selection{})
-	require.Equal(t, 3, ws.Count(ref.Agent{Namespace: "acme", ID: "a"}, nil))
-	require.Equal(t, 1, ws.Count(ref.Agent{Namespace: "umbrella", ID: "a"}, nil))
+	require.Equal(t, 3, ws.Count(plane.Key{Namespace: "acme", ID: "a"}, nil))
+	require.Equal(t, 1, ws.Count(plane.Key{Namespace: "umbrella", ID: "a"}, nil))
 	for _, w := range []*Waiter{own, shared, named} {
-		ws.Wake(ref.Agent{Namespace: "acme", ID: "a"})
+		ws.Wake(plane.Key{Namespace: "acme", ID: "a"})
 		require.Len(t, w.Woken, 1)
 	}
-	ws.Wake(ref.Agent{Namespace: "acme", ID: "a"})
-	require.Zero(t, ws.Count(ref.Agent{Namespace: "acme", ID: "a"}, nil))
+	ws.Wake(plane.Key{Namespace: "acme", ID: "a"})
+	require.Zero(t, ws.Count(plane.Key{Namespace: "acme", ID: "a"}, nil))
 	next := ws.Add("umbrella", nil, false, Selection{})
 	ws.Remove(shared)
 	require.Empty(t, next.Woken, "a wake is handed on within its namespace")
@@ -244,7 +244,7 @@ func TestD7_AcquiringDoesNotScan(t *testing.T) {
 	b := newBoard(t, map[string]int{"n1": 4})
 	const agents, namespaces = 100_000, 1_000
 	for i := range agents {
-		k := ref.Agent{Namespace: fmt.Sprint("n", i%namespaces), ID: fmt.Sprint("agent-", i)}
+		k := plane.Key{Namespace: fmt.Sprint("n", i%namespaces), ID: fmt.Sprint("agent-", i)}
 		b.spawn(k)
 		b.ready(k)
 	}
@@ -252,7 +252,7 @@ func TestD7_AcquiringDoesNotScan(t *testing.T) {
 	for range 2000 {
 		namespace, _, ok := b.shares.Next()
 		require.True(t, ok)
-		o := b.state.FirstReady(namespace, nil, func(ref.Agent) bool { looks++; return true })
+		o := b.state.FirstReady(namespace, nil, func(plane.Key) bool { looks++; return true })
 		require.NotNil(t, o)
 		b.shares.Charge(namespace)
 	}

@@ -1,6 +1,6 @@
 // Package runners keeps what is known in this process about the runners that wait for a
 // turn: which of them to wake, which namespace is served next, which agents are
-// skipped or reserved, and whether an acquired turn reached its runner. Nothing here is
+// skipped or reserved, whether an acquired turn reached its runner, and the leases of open turns. Nothing here is
 // durable, and every type is safe for concurrent use.
 package runners
 
@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 )
 
 // Waiters are the runners that wait for a turn. When an agent becomes ready not all of them
@@ -23,7 +23,7 @@ type Waiters struct {
 	serial      uint64
 	shared      queue               // runners that serve every namespace
 	byNamespace map[string]queue    // runners that serve all agents of a namespace
-	byAgent     map[ref.Agent]queue // runners that serve this agent among others
+	byAgent     map[plane.Key]queue // runners that serve this agent among others
 	// filtered are the runners that select agents by capability. They find only when they search
 	// whether an agent matches. So they are woken in addition to a runner that serves the agent in
 	// any case, and a search in vain takes no wake from another runner.
@@ -42,7 +42,7 @@ type queue struct{ *list.List }
 type Waiter struct {
 	serial    uint64
 	namespace string
-	Woken     chan ref.Agent // one slot: the agent that the waiter was woken for
+	Woken     chan plane.Key // one slot: the agent that the waiter was woken for
 	positions []position
 }
 
@@ -59,7 +59,7 @@ func (ws *Waiters) Add(namespace string, agentIDs []string, shared bool, wants S
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.serial++
-	w := &Waiter{serial: ws.serial, namespace: namespace, Woken: make(chan ref.Agent, 1)}
+	w := &Waiter{serial: ws.serial, namespace: namespace, Woken: make(chan plane.Key, 1)}
 	switch {
 	case shared:
 		if ws.shared.List == nil {
@@ -75,7 +75,7 @@ func (ws *Waiters) Add(namespace string, agentIDs []string, shared bool, wants S
 		for _, id := range agentIDs {
 			if !seen[id] {
 				seen[id] = true
-				joinQueue(w, &ws.byAgent, ref.Agent{Namespace: namespace, ID: id})
+				joinQueue(w, &ws.byAgent, plane.Key{Namespace: namespace, ID: id})
 			}
 		}
 	}
@@ -125,13 +125,13 @@ func (ws *Waiters) Remove(w *Waiter) {
 // Wake wakes the longest waiting runner that serves an agent, and the longest waiting one of each
 // selection by capability in the agent's namespace. A runner that is woken leaves its queues. Wake
 // reports whether there was one of the first kind: a selection need not match the agent.
-func (ws *Waiters) Wake(k ref.Agent) bool {
+func (ws *Waiters) Wake(k plane.Key) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	return ws.wakeLocked(k)
 }
 
-func (ws *Waiters) wakeLocked(k ref.Agent) bool {
+func (ws *Waiters) wakeLocked(k plane.Key) bool {
 	var first *Waiter
 	for _, l := range ws.serving(k) {
 		if l.List == nil || l.Len() == 0 {
@@ -157,12 +157,12 @@ func (ws *Waiters) wakeLocked(k ref.Agent) bool {
 	return first != nil
 }
 
-func (ws *Waiters) serving(k ref.Agent) [3]queue {
+func (ws *Waiters) serving(k plane.Key) [3]queue {
 	return [3]queue{ws.byNamespace[k.Namespace], ws.byAgent[k], ws.shared}
 }
 
 // Count returns how many waiting runners serve an agent.
-func (ws *Waiters) Count(k ref.Agent, a *agentv1.Agent) int {
+func (ws *Waiters) Count(k plane.Key, a *agentv1.Agent) int {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	n := 0

@@ -7,7 +7,7 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/services/agent/text"
+	"quartet/pkg/utf8cut"
 )
 
 // maxBriefBytes bounds a brief that is not a report.
@@ -51,7 +51,7 @@ func (a *Agent) AckBrief(env journal.Env, t *agentv1.Turn, m *agentv1.Message) [
 		return nil
 	}
 	return a.briefEvents(env, agentv1.BriefKind_BRIEF_KIND_ACK, a.briefID(m.GetMessageId(), "ack"),
-		"Took up: "+text.Shorten(m.GetText(), 200), m.GetWorkItemId(), t.GetTurnId())
+		"Took up: "+utf8cut.Shorten(m.GetText(), 200), m.GetWorkItemId(), t.GetTurnId())
 }
 
 // reportBrief returns the one result brief of a completed item: its report in full.

@@ -9,9 +9,9 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/text"
 	"quartet/services/agent/tools"
 )
 
@@ -65,7 +65,7 @@ func (a *Agent) CheckActive() error {
 		return nil
 	}
 	return fault.AgentDeleted.Newf("agent %q is %s; its id is never used again", a.Record.GetAgentId(),
-		text.EnumName(a.Record.GetLifecycle())).
+		pbjson.EnumText(a.Record.GetLifecycle())).
 		With("agent_id", a.Record.GetAgentId())
 }
 
@@ -177,7 +177,7 @@ func (s *State) Spawner(actor journal.Actor, agentID string, family agentv1.Tool
 	}
 	if !tools.Profile(p.Record.GetToolFamilies()).Has(family) {
 		return nil, fault.ToolNotAvailable.Newf("agent %q may not make agents like this: its profile lacks %s", agentID,
-			text.EnumName(family)).
+			pbjson.EnumText(family)).
 			With("tool", tools.ToolSpawnAgent).With("agent_id", agentID)
 	}
 	if actor.RunID != "" && actor.RunID != p.Record.GetCurrentRunId() {

@@ -5,7 +5,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/pages"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 )
 
 var _ journal.Erasable = (*State)(nil)
@@ -33,7 +33,7 @@ func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner
 		s.IDs.Delete(k)
 		s.agents.Delete(k)
 		last := true // of its namespace
-		s.IDs.AscendGreaterOrEqual(ref.Agent{Namespace: k.Namespace}, func(other ref.Agent) bool {
+		s.IDs.AscendGreaterOrEqual(plane.Key{Namespace: k.Namespace}, func(other plane.Key) bool {
 			last = other.Namespace != k.Namespace
 			return false
 		})

@@ -8,8 +8,8 @@ import (
 
 	"quartet/pkg/journal/pages"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/resident"
-	"quartet/services/agent/ref"
 )
 
 var _ pages.Resident = (*State)(nil)
@@ -37,7 +37,7 @@ func (s *State) Counts() resident.Counts { return s.agents.Counts() }
 // evictedPage returns the page and the summary with which an agent is evicted. It returns false if the agent must
 // stay in memory: with an open turn, an open delegation, a deletion that has not ended, or as an active child. An
 // agent that can take a turn may be evicted, since State.Ready names it.
-func (s *State) evictedPage(k ref.Agent, a *Agent) (proto.Message, summary, bool) {
+func (s *State) evictedPage(k plane.Key, a *Agent) (proto.Message, summary, bool) {
 	if a.OpenTurn != nil || len(a.OpenDelegations()) > 0 ||
 		a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETING ||
 		a.IsActive() && a.Record.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE {
@@ -55,10 +55,10 @@ func (s *State) evictedPage(k ref.Agent, a *Agent) (proto.Message, summary, bool
 }
 
 // Resident returns the agents that are in memory, in no order: at least those that evictedPage does not let go.
-func (s *State) Resident() iter.Seq2[ref.Agent, *Agent] { return s.agents.Resident() }
+func (s *State) Resident() iter.Seq2[plane.Key, *Agent] { return s.agents.Resident() }
 
 // Evicted returns the lifecycle of an agent that is evicted, and false if it is not.
-func (s *State) Evicted(k ref.Agent) (agentv1.Lifecycle, bool) {
+func (s *State) Evicted(k plane.Key) (agentv1.Lifecycle, bool) {
 	e, is := s.agents.Summary(k)
 	return agentv1.Lifecycle(e.lifecycle), is
 }
@@ -78,7 +78,7 @@ func (a *Agent) DecisionPending() bool {
 }
 
 // DecisionPending is Agent.DecisionPending for an agent that exists. It does not load an evicted agent from the file.
-func (s *State) DecisionPending(k ref.Agent) bool {
+func (s *State) DecisionPending(k plane.Key) bool {
 	if e, evicted := s.agents.Summary(k); evicted {
 		return e.pending
 	}
@@ -106,7 +106,7 @@ func (a *Agent) load() Load {
 }
 
 // LoadOf returns the Load of an agent that exists. It does not load an evicted agent from the file.
-func (s *State) LoadOf(k ref.Agent) Load {
+func (s *State) LoadOf(k plane.Key) Load {
 	e, evicted := s.agents.Summary(k)
 	if !evicted {
 		return s.agents.Peek(k).load()
@@ -122,8 +122,8 @@ func (s *State) LoadOf(k ref.Agent) Load {
 }
 
 // deleted returns the deleted agents, in no order. The body of the loop may delete them from the state.
-func (s *State) deleted() iter.Seq2[ref.Agent, *Agent] {
-	return func(yield func(ref.Agent, *Agent) bool) {
+func (s *State) deleted() iter.Seq2[plane.Key, *Agent] {
+	return func(yield func(plane.Key, *Agent) bool) {
 		for k, a := range s.agents.Resident() {
 			if a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED && !yield(k, a) {
 				return

@@ -4,13 +4,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/pages"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 )
 
 // requireSameLoad checks that the load of an agent, which may be evicted, is that of one that is in memory.
 func (l *life) requireSameLoad(namespace, agentID string) {
 	l.t.Helper()
-	k := ref.Agent{Namespace: namespace, ID: agentID}
+	k := plane.Key{Namespace: namespace, ID: agentID}
 	if l.state.Lookup(k) == nil {
 		return // it was erased
 	}

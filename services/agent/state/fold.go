@@ -9,12 +9,12 @@ import (
 
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 )
 
 // Apply folds one event into the state. An event that it does not know is an error.
 func (s *State) Apply(ev *journal.Event) error {
-	k := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
+	k := plane.Key{Namespace: ev.Namespace, ID: ev.AgentID}
 	a := s.agents.Edit(k)
 	if p, ok := ev.Payload.(*agentv1.AgentSpawned); ok {
 		if a != nil {
@@ -59,13 +59,18 @@ func (s *State) forgetRequest(a *Agent, t *agentv1.Turn) {
 	}
 }
 
+// TurnRequest identifies a request of AcquireTurn. The namespace is that of the
+// caller's credential, which differs from the agent's where a runner serves
+// every namespace.
+type TurnRequest struct{ Namespace, Caller, RequestID string }
+
 // RequestOf returns the request that acquired a turn. Its namespace is that of the
 // caller, which is the agent's own unless a shared runner acquired the turn.
-func RequestOf(namespace string, t *agentv1.Turn) ref.Request {
+func RequestOf(namespace string, t *agentv1.Turn) TurnRequest {
 	if t.GetAcquiredFrom() != "" {
 		namespace = t.GetAcquiredFrom()
 	}
-	return ref.Request{Namespace: namespace, Caller: journal.Actor{
+	return TurnRequest{Namespace: namespace, Caller: journal.Actor{
 		Principal: t.GetAcquiredBy(),
 		KeyID:     t.GetAcquiredByKeyId(),
 	}.Caller(), RequestID: t.GetAcquireRequestId()}

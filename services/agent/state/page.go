@@ -13,8 +13,8 @@ import (
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/packed"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/transcript"
 )
 
@@ -42,7 +42,7 @@ func (s *State) NewPage() proto.Message { return &agentv1.AgentPage{} }
 
 // Page implements journal.Paged: it returns the page of an agent, nil if there is no such agent.
 func (s *State) Page(o pages.Owner) proto.Message {
-	k := ref.Agent(o)
+	k := plane.Key(o)
 	a := s.agents.Peek(k)
 	if a == nil {
 		return nil
@@ -51,7 +51,7 @@ func (s *State) Page(o pages.Owner) proto.Message {
 }
 
 // pageOf returns the page of an agent.
-func (s *State) pageOf(k ref.Agent, a *Agent) *agentv1.AgentPage {
+func (s *State) pageOf(k plane.Key, a *Agent) *agentv1.AgentPage {
 	p := &agentv1.AgentPage{
 		Agent: a.Record, Lane: a.Lane.Page(), Transcript: a.Transcript.Page(), Briefs: briefsPage(a.Briefs),
 		Conversation: a.Conversation.page(),
@@ -85,7 +85,7 @@ func (s *State) pageOf(k ref.Agent, a *Agent) *agentv1.AgentPage {
 }
 
 // turnPage fills the page of a turn of an agent.
-func (s *State) turnPage(k ref.Agent, t *Turn, p *agentv1.TurnPage) {
+func (s *State) turnPage(k plane.Key, t *Turn, p *agentv1.TurnPage) {
 	t.page(p)
 	if t.Record.GetAcquireRequestId() != "" {
 		p.FoundByRequest = s.AcquiredTurns[RequestOf(k.Namespace, t.Record)] == AcquiredTurn{k, t.Record.GetTurnId()}
@@ -108,7 +108,7 @@ func (t *Turn) page(p *agentv1.TurnPage) {
 // AddPage implements journal.Paged: it adds the agent of a page, and the requests that find its turns. It
 // returns an error if the state has the agent already, or if the page is that of another agent or type.
 func (s *State) AddPage(o pages.Owner, page proto.Message) error {
-	k := ref.Agent(o)
+	k := plane.Key(o)
 	p, ok := page.(*agentv1.AgentPage)
 	switch {
 	case !ok:
@@ -141,7 +141,7 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 }
 
 // agentFrom returns the agent that a page has.
-func agentFrom(k ref.Agent, p *agentv1.AgentPage) (*Agent, error) {
+func agentFrom(k plane.Key, p *agentv1.AgentPage) (*Agent, error) {
 	a := &Agent{
 		Namespace: k.Namespace, Record: p.GetAgent(), PendingTick: p.GetPendingTick(), TickDropped: p.GetTickDropped(),
 		Wake: p.GetWake(), wokenAt: timeOf(p.GetWokenAt()), FactsRevision: p.GetFactsRevision(),

@@ -15,7 +15,7 @@ import (
 	"quartet/pkg/journal/pages/pagestest"
 	"quartet/pkg/packed"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 )
 
 var _ journal.Paged = (*State)(nil)
@@ -96,7 +96,7 @@ func (l *life) spawn(namespace, agentID, inherited string) {
 }
 
 func (l *life) agent(namespace, agentID string) *Agent {
-	return l.state.Lookup(ref.Agent{Namespace: namespace, ID: agentID})
+	return l.state.Lookup(plane.Key{Namespace: namespace, ID: agentID})
 }
 
 // agentOf returns an agent, which is private if it is the child.
@@ -311,13 +311,13 @@ func TestTheStateIsInItsPages(t *testing.T) {
 	l.failed()
 	// The request that got t1 gets a turn of an agent elsewhere, as when a runner of all namespaces repeats it.
 	found := RequestOf("acme", turnOf("t1", "m1", "wi_1", "r1"))
-	require.Equal(t, AcquiredTurn{ref.Agent{Namespace: "acme", ID: "keeper"}, "t1"}, l.state.AcquiredTurns[found])
+	require.Equal(t, AcquiredTurn{plane.Key{Namespace: "acme", ID: "keeper"}, "t1"}, l.state.AcquiredTurns[found])
 	again := turnOf("t9", "m9", "", "r1")
 	l.on("other", "keeper",
 		&agentv1.MessageQueued{Message: message("m9", normal, queued)},
 		&agentv1.MessageDequeued{Message: message("m9", normal, dequeued)},
 		&agentv1.TurnStarted{Turn: again})
-	require.Equal(t, AcquiredTurn{ref.Agent{Namespace: "other", ID: "keeper"}, "t9"}, l.state.AcquiredTurns[found])
+	require.Equal(t, AcquiredTurn{plane.Key{Namespace: "other", ID: "keeper"}, "t9"}, l.state.AcquiredTurns[found])
 	again = ended(again, agentv1.TurnState_TURN_STATE_INTERRUPTED)
 	again.EndReason = agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED
 	l.on("other", "keeper", &agentv1.MessageRequeued{Message: message("m9", normal, queued)}, &agentv1.TurnInterrupted{

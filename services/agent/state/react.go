@@ -13,15 +13,15 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
+	"quartet/pkg/plane"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/ref"
-	"quartet/services/agent/text"
 )
 
 // React is the rule for events of other planes: it queues messages and records wakes
 // (SPEC A5).
 func React(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
-	a := s.Lookup(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
+	a := s.Lookup(plane.Key{Namespace: ev.Namespace, ID: ev.AgentID})
 	if a == nil || !a.IsActive() {
 		return nil, nil // nobody receives it
 	}
@@ -186,7 +186,7 @@ func taskResult(t *taskv1.Task, tail string) *agentv1.Message {
 		// The result is what the child reported, in full; the parent reads nothing else
 		// of the child (SPEC A2).
 		fmt.Fprintf(&b, "Child agent %s (task %s) %s: %s", t.GetChildAgentId(), t.GetTaskId(),
-			text.EnumName(t.GetState()), t.GetLabel())
+			pbjson.EnumText(t.GetState()), t.GetLabel())
 		if tail != "" {
 			fmt.Fprintf(&b, "\nIts result:\n%s", tail)
 		}
@@ -196,7 +196,7 @@ func taskResult(t *taskv1.Task, tail string) *agentv1.Message {
 			CorrelationId: t.GetDelegationId(), DelegationId: t.GetDelegationId(),
 		}
 	}
-	fmt.Fprintf(&b, "Task %s %s: %s", t.GetTaskId(), text.EnumName(t.GetState()), t.GetLabel())
+	fmt.Fprintf(&b, "Task %s %s: %s", t.GetTaskId(), pbjson.EnumText(t.GetState()), t.GetLabel())
 	if t.ExitCode != nil {
 		fmt.Fprintf(&b, " (exit code %d)", t.GetExitCode())
 	}

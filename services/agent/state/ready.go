@@ -6,12 +6,12 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 )
 
 // Candidate is an agent whose turn may be taken.
 type Candidate struct {
-	Agent      ref.Agent
+	Agent      plane.Key
 	ReadySince time.Time // since when the agent is ready
 	Record     *agentv1.Agent
 	Message    *agentv1.Message
@@ -26,7 +26,7 @@ type Candidate struct {
 
 // Candidate returns the turn as a candidate that was taken already, bound to the item to which
 // its calls are bound now, so that its context can be read again.
-func (t *Turn) Candidate(k ref.Agent, a *Agent) *Candidate {
+func (t *Turn) Candidate(k plane.Key, a *Agent) *Candidate {
 	taken := proto.CloneOf(t.Record)
 	taken.BoundWorkItemId = taken.GetWorkItemId()
 	m := a.Lane.Get(taken.GetMessageId())
@@ -46,13 +46,13 @@ func (c *Candidate) Shown() *agentv1.Message {
 
 // FirstReady returns the agent that has been ready longest, among those of agentIDs, or all of the
 // namespace if agentIDs is empty, for which accept returns true. It returns nil if there is none.
-func (s *State) FirstReady(namespace string, agentIDs []string, accept func(ref.Agent) bool) *Candidate {
+func (s *State) FirstReady(namespace string, agentIDs []string, accept func(plane.Key) bool) *Candidate {
 	try := func(a *Agent) *Candidate {
-		if a == nil || !a.CanTakeTurn() || !accept(ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}) {
+		if a == nil || !a.CanTakeTurn() || !accept(plane.Key{Namespace: namespace, ID: a.Record.GetAgentId()}) {
 			return nil
 		}
 		return &Candidate{
-			Agent: ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}, ReadySince: a.ReadySince,
+			Agent: plane.Key{Namespace: namespace, ID: a.Record.GetAgentId()}, ReadySince: a.ReadySince,
 			Record: a.Record, Message: a.Lane.Head(), QueuedAt: a.Lane.QueuedAt(a.Lane.Head().GetMessageId()),
 			Wake: a.Wake, NewTrace: a.tracedBefore(a.Lane.Head()), Stalled: a.Stalled(),
 		}
@@ -60,7 +60,7 @@ func (s *State) FirstReady(namespace string, agentIDs []string, accept func(ref.
 	var found *Candidate
 	if len(agentIDs) > 0 {
 		for _, agentID := range agentIDs {
-			if o := try(s.Lookup(ref.Agent{Namespace: namespace, ID: agentID})); o != nil &&
+			if o := try(s.Lookup(plane.Key{Namespace: namespace, ID: agentID})); o != nil &&
 				(found == nil || o.ReadySince.Before(found.ReadySince)) {
 				found = o
 			}
@@ -69,7 +69,7 @@ func (s *State) FirstReady(namespace string, agentIDs []string, accept func(ref.
 	}
 	if t := s.Ready[namespace]; t != nil {
 		t.Ascend(func(r ReadyAgent) bool {
-			found = try(s.Lookup(ref.Agent{Namespace: namespace, ID: r.ID}))
+			found = try(s.Lookup(plane.Key{Namespace: namespace, ID: r.ID}))
 			return found == nil
 		})
 	}

@@ -6,7 +6,7 @@ import (
 
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 )
 
 var _ journal.Retaining = (*State)(nil)
@@ -29,7 +29,7 @@ const (
 //
 // What all other events say is in the records of the state, or nothing reads it any more.
 func (s *State) Needs(ev *journal.Event, _ time.Time) bool {
-	a := s.agents.Get(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
+	a := s.agents.Get(plane.Key{Namespace: ev.Namespace, ID: ev.AgentID})
 	if a == nil {
 		return false
 	}

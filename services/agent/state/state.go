@@ -13,9 +13,9 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/erasure"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/resident"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/transcript"
 )
 
@@ -30,18 +30,18 @@ const (
 // State is one partition of the agent plane. Records are replaced, never edited.
 type State struct {
 	erasure.Tombstones
-	agents *resident.Map[ref.Agent, Agent, summary]
+	agents *resident.Map[plane.Key, Agent, summary]
 	// Ready holds the agents that can take a turn, by namespace, longest ready first
 	// (SPEC D7). Only Apply changes it. Each namespace that has agents has an entry.
 	Ready map[string]*btree.BTreeG[ReadyAgent]
-	IDs   *btree.BTreeG[ref.Agent] // every agent, in order
+	IDs   *btree.BTreeG[plane.Key] // every agent, in order
 	// AcquiredTurns finds the turn that a request got, as long as the turn is kept.
-	AcquiredTurns map[ref.Request]AcquiredTurn
+	AcquiredTurns map[TurnRequest]AcquiredTurn
 }
 
 // AcquiredTurn is the turn that an AcquireTurn request got.
 type AcquiredTurn struct {
-	Agent  ref.Agent
+	Agent  plane.Key
 	TurnID string
 }
 
@@ -108,24 +108,24 @@ func NewState() *State {
 	s := &State{
 		Ready: map[string]*btree.BTreeG[ReadyAgent]{},
 
-		AcquiredTurns: map[ref.Request]AcquiredTurn{},
-		IDs: btree.NewG(16, func(a, b ref.Agent) bool {
+		AcquiredTurns: map[TurnRequest]AcquiredTurn{},
+		IDs: btree.NewG(16, func(a, b plane.Key) bool {
 			if a.Namespace != b.Namespace {
 				return a.Namespace < b.Namespace
 			}
 			return a.ID < b.ID
 		}),
 	}
-	s.agents = resident.New(resident.Codec[ref.Agent, Agent, summary]{
+	s.agents = resident.New(resident.Codec[plane.Key, Agent, summary]{
 		Page:  s.evictedPage,
 		New:   s.NewPage,
-		Value: func(k ref.Agent, page proto.Message) (*Agent, error) { return agentFrom(k, page.(*agentv1.AgentPage)) },
+		Value: func(k plane.Key, page proto.Message) (*Agent, error) { return agentFrom(k, page.(*agentv1.AgentPage)) },
 	})
 	return s
 }
 
 // addAgent adds an agent that the state does not have.
-func (s *State) addAgent(k ref.Agent, a *Agent) {
+func (s *State) addAgent(k plane.Key, a *Agent) {
 	s.agents.Put(k, a)
 	s.IDs.ReplaceOrInsert(k)
 	if s.Ready[k.Namespace] == nil {
@@ -135,7 +135,7 @@ func (s *State) addAgent(k ref.Agent, a *Agent) {
 
 // Find returns an agent, or NOT_FOUND.
 func (s *State) Find(namespace, agentID string) (*Agent, error) {
-	a := s.Lookup(ref.Agent{Namespace: namespace, ID: agentID})
+	a := s.Lookup(plane.Key{Namespace: namespace, ID: agentID})
 	if a == nil {
 		return nil, fault.NotFound.Newf("agent %q does not exist; SpawnAgent makes one", agentID).
 			With("agent_id", agentID)
@@ -144,4 +144,4 @@ func (s *State) Find(namespace, agentID string) (*Agent, error) {
 }
 
 // Lookup returns an agent, or nil if it does not exist. The caller must not change it.
-func (s *State) Lookup(k ref.Agent) *Agent { return s.agents.Get(k) }
+func (s *State) Lookup(k plane.Key) *Agent { return s.agents.Get(k) }

@@ -9,8 +9,9 @@ import (
 
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/pbjson"
+	"quartet/pkg/utf8cut"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/text"
 )
 
 // endBrief returns the brief that reports the end of a turn to the operator: that its
@@ -32,7 +33,7 @@ func (a *Agent) endBrief(env journal.Env, t *agentv1.Turn, events []*journal.Eve
 		return nil
 	}
 	return a.briefEvents(env, agentv1.BriefKind_BRIEF_KIND_RESULT, a.briefID(t.GetTurnId(), "final"),
-		text.Shorten(last, maxBriefBytes), "", t.GetTurnId())
+		utf8cut.Shorten(last, maxBriefBytes), "", t.GetTurnId())
 }
 
 // promotedIn reports whether a round of the open turn became a report, by the state or by events of the same frame.
@@ -79,7 +80,7 @@ func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []
 		for i := len(ids) - 1; i >= 0; i-- {
 			if im := a.Lane.Get(ids[i]); im.GetState() == agentv1.MessageState_MESSAGE_STATE_INTERJECTED {
 				q := lane.WithState(im, env, agentv1.MessageState_MESSAGE_STATE_QUEUED,
-					"turn_"+text.EnumName(how.Reason))
+					"turn_"+pbjson.EnumText(how.Reason))
 				events = append(events, lane.Event(q, &agentv1.MessageRequeued{Message: q}))
 			}
 		}
@@ -110,7 +111,7 @@ func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []
 		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_ABORTED, reasonOf(how))
 		events = append(events, lane.Event(q, &agentv1.MessageAborted{Message: q}))
 	default:
-		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_PROCESSED, text.EnumName(how.Reason))
+		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_PROCESSED, pbjson.EnumText(how.Reason))
 		events = append(events, lane.Event(q, &agentv1.MessageProcessed{Message: q}))
 	}
 	events = append(events, TurnEvent(t, turnPayload(t)))
@@ -122,9 +123,9 @@ func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []
 
 func reasonOf(how Ending) string {
 	if how.Message == "" {
-		return text.EnumName(how.Reason)
+		return pbjson.EnumText(how.Reason)
 	}
-	return text.EnumName(how.Reason) + ": " + how.Message
+	return pbjson.EnumText(how.Reason) + ": " + how.Message
 }
 
 func turnPayload(t *agentv1.Turn) proto.Message {

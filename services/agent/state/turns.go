@@ -10,10 +10,10 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/text"
 )
 
 // LeaseGeneration returns the generation of the newest lease that has ended, 0 if there was none.
@@ -88,8 +88,8 @@ func (s *State) HeldTurn(actor journal.Actor, agentID, turnID, runID string) (*T
 		return nil, StaleRun(t.Record, runID)
 	case t.Record.GetState() != agentv1.TurnState_TURN_STATE_OPEN:
 		return nil, fault.TurnEnded.Newf("turn %q has ended (%s); acquire the next one", turnID,
-			text.EnumName(t.Record.GetEndReason())).
-			With("turn_id", turnID).With("end_reason", text.EnumName(t.Record.GetEndReason()))
+			pbjson.EnumText(t.Record.GetEndReason())).
+			With("turn_id", turnID).With("end_reason", pbjson.EnumText(t.Record.GetEndReason()))
 	}
 	return t, nil
 }
@@ -97,7 +97,7 @@ func (s *State) HeldTurn(actor journal.Actor, agentID, turnID, runID string) (*T
 // StaleRun returns RUN_STALE with the reason why a run does not hold a turn: how the turn
 // ended, or, while it is open, that another run holds it.
 func StaleRun(t *agentv1.Turn, runID string) error {
-	why := cmp.Or(text.EnumName(t.GetEndReason()), "another_run")
+	why := cmp.Or(pbjson.EnumText(t.GetEndReason()), "another_run")
 	return fault.RunStale.Newf("run %q does not hold turn %q (%s); stop working on it", runID, t.GetTurnId(), why).
 		With("run_id", runID).With("turn_id", t.GetTurnId()).With("stale_reason", why)
 }

@@ -14,7 +14,6 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
 	"quartet/services/agent/briefs"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 	"quartet/services/agent/tools"
 )
@@ -35,7 +34,7 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	); err != nil {
 		return nil, err
 	}
-	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+	k := plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	if _, err := s.Profile(ctx, k); err != nil {
 		return nil, err // the agent does not exist
 	}
@@ -87,7 +86,7 @@ func clearBindingNote(r *agentv1.ToolResult) {
 
 // recordAnswer records that the caller has the result of a command, so that no message
 // reports it again.
-func (s *Service) recordAnswer(ctx context.Context, k ref.Agent, taskID string) error {
+func (s *Service) recordAnswer(ctx context.Context, k plane.Key, taskID string) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, struct{}]{
 		Method: "NoteAnswer", AgentID: k.ID,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {

@@ -29,7 +29,7 @@ type Service struct {
 	engine *state.Engine
 	deps   Deps
 	briefs *briefs.Service
-	// profiles caches the profile of each agent that used tools, until Forget: ref.Agent to
+	// profiles caches the profile of each agent that used tools, until Forget: plane.Key to
 	// tools.Profile. A profile never changes.
 	profiles sync.Map
 }

@@ -13,7 +13,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 	"quartet/services/agent/tools"
 )
@@ -51,7 +50,7 @@ func (s *Service) focus(ctx context.Context, actor rpc.Actor, scope tools.Scope,
 }
 
 // current returns the item in focus, "" if there is none.
-func (s *Service) current(ctx context.Context, k ref.Agent) (string, error) {
+func (s *Service) current(ctx context.Context, k plane.Key) (string, error) {
 	conn, err := s.deps.Conn("work")
 	if err != nil {
 		return "", err

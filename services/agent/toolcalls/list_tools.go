@@ -5,9 +5,9 @@ import (
 
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 	"quartet/services/agent/tools"
 )
@@ -21,7 +21,7 @@ func (s *Service) ListTools(ctx context.Context, req *agentv1.ListToolsRequest) 
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
-	profile, err := s.Profile(ctx, ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()})
+	profile, err := s.Profile(ctx, plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()})
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (s *Service) may(role string, t tools.Tool) bool {
 }
 
 // Profile returns an agent's profile. That of an active agent is read once, when it first uses tools.
-func (s *Service) Profile(ctx context.Context, k ref.Agent) (tools.Profile, error) {
+func (s *Service) Profile(ctx context.Context, k plane.Key) (tools.Profile, error) {
 	if known, ok := s.profiles.Load(k); ok {
 		if p, ok := known.(tools.Profile); ok {
 			return p, nil
@@ -67,4 +67,4 @@ func (s *Service) Profile(ctx context.Context, k ref.Agent) (tools.Profile, erro
 }
 
 // Forget drops what is cached of an agent, which was deleted.
-func (s *Service) Forget(k ref.Agent) { s.profiles.Delete(k) }
+func (s *Service) Forget(k plane.Key) { s.profiles.Delete(k) }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/services/agent/text"
+	"quartet/pkg/pbjson"
 )
 
 // adaptCreate gives todos without a state the state pending.
@@ -15,7 +15,7 @@ func defaultTodoState(list any) {
 	entries, _ := list.([]any)
 	for _, e := range entries {
 		if todo, ok := e.(map[string]any); ok && todo["state"] == nil {
-			todo["state"] = text.EnumName(workv1.TodoState_TODO_STATE_PENDING)
+			todo["state"] = pbjson.EnumText(workv1.TodoState_TODO_STATE_PENDING)
 		}
 	}
 }

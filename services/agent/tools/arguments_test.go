@@ -16,7 +16,7 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 )
 
 func prepared(t *testing.T, name string, args map[string]any) (proto.Message, error) {
@@ -25,7 +25,7 @@ func prepared(t *testing.T, name string, args map[string]any) (proto.Message, er
 	require.NoError(t, err)
 	s, err := structpb.NewStruct(args)
 	require.NoError(t, err)
-	return tl.Request(Scope{Agent: ref.Agent{Namespace: "acme", ID: "keeper"}, Remaining: 45 * time.Second}, s)
+	return tl.Request(Scope{Agent: plane.Key{Namespace: "acme", ID: "keeper"}, Remaining: 45 * time.Second}, s)
 }
 
 // everything is a profile with all families.

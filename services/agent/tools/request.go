@@ -16,7 +16,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/pbjson"
-	"quartet/services/agent/ref"
+	"quartet/pkg/plane"
 )
 
 // MaxNesting is how deep arguments and results may be nested. The journal stores nothing
@@ -54,7 +54,7 @@ func CallRequestID(runID string, round *agentv1.Round, index int) string {
 
 // Scope is the context of a call.
 type Scope struct {
-	Agent      ref.Agent
+	Agent      plane.Key
 	RunID      string        // empty outside of a run
 	TurnID     string        // empty outside of a turn
 	WorkItemID string        // the item that the call is bound to; empty for none

@@ -14,8 +14,11 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/pbjson"
-	"quartet/services/agent/text"
+	"quartet/pkg/utf8cut"
 )
+
+// SummaryChars is how many characters of a text a summary has.
+const SummaryChars = 120
 
 // CompletedTask returns the command that ended within its call, or "" if it continues or
 // the call was another one.
@@ -169,7 +172,7 @@ func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 	if ok {
 		task = about.GetTask()
 	}
-	end := text.EnumName(task.GetState())
+	end := pbjson.EnumText(task.GetState())
 	if s := task.GetState(); s == taskv1.TaskState_TASK_STATE_INTERRUPTED ||
 		s == taskv1.TaskState_TASK_STATE_CANCELLED {
 		end = "was " + end
@@ -184,7 +187,7 @@ func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 	case task.GetEndedAt() == nil:
 		return t.Name + " succeeded" + subject(result)
 	case task.GetEndMessage() != "":
-		end += ", " + text.Line(task.GetEndMessage(), text.SummaryChars)
+		end += ", " + utf8cut.Line(task.GetEndMessage(), SummaryChars)
 	case task.ExitCode != nil:
 		end += fmt.Sprintf(", exit code %d", task.GetExitCode())
 	}

@@ -20,9 +20,7 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/leases"
 	"quartet/services/agent/projection"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/runners"
 	"quartet/services/agent/state"
 	"quartet/services/agent/tools"
@@ -100,7 +98,7 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 			return resp, err
 		}
 		woken, repeated := false, false
-		wake := func(k ref.Agent) { passOn[k.Namespace], woken = true, true }
+		wake := func(k plane.Key) { passOn[k.Namespace], woken = true, true }
 		if !over {
 			select {
 			case k := <-w.Woken:
@@ -364,7 +362,7 @@ var answerAcquire = journal.AnswerOf(func(p *agentv1.TurnStarted) *agentv1.TurnS
 func (s *Service) response(ctx context.Context, namespace string, turn *agentv1.Turn, m *agentv1.Message,
 	shown *agentv1.ContextProjection,
 ) (*agentv1.AcquireTurnResponse, error) {
-	until := s.leases.Arm(ref.Agent{Namespace: namespace, ID: turn.GetAgentId()}, turn.GetRunId())
+	until := s.leases.Arm(plane.Key{Namespace: namespace, ID: turn.GetAgentId()}, turn.GetRunId())
 	view, _, err := plane.View(ctx, s.engine, turn.GetAgentId(), func(st *state.State) (*agentv1.AcquireTurnResponse,
 		error,
 	) {
@@ -385,7 +383,7 @@ func (s *Service) response(ctx context.Context, namespace string, turn *agentv1.
 	if err != nil {
 		return nil, err
 	}
-	view.Turn = leases.WithExpiry(turn, until)
+	view.Turn = runners.WithExpiry(turn, until)
 	view.Message = m
 	view.Context = shown
 	view.Tools = tools.Profile(view.GetAgent().GetToolFamilies()).Names()

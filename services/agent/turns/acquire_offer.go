@@ -8,7 +8,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/runners"
 	"quartet/services/agent/state"
 )
@@ -67,7 +66,7 @@ func (s *Service) oldestReady(ctx context.Context, namespace string, req *agentv
 	for _, p := range s.engine.All() {
 		// An agent may be ready by a message that is still being written; take waits for the write.
 		o, _, err := journal.View(journal.Ahead(ctx, p), p, func(st *state.State) (*state.Candidate, error) {
-			return st.FirstReady(namespace, agentIDs, func(k ref.Agent) bool {
+			return st.FirstReady(namespace, agentIDs, func(k plane.Key) bool {
 				return !s.reservations.Contains(k) && (alone || !s.backoff.Contains(k)) &&
 					wanted.Matches(st.Lookup(k).Record)
 			}), nil
@@ -114,11 +113,11 @@ func (s *Service) wakeNext(ctx context.Context, namespace string) {
 	ctx = context.WithoutCancel(ctx)
 	for _, p := range s.engine.All() {
 		// An error loses no wake: the next commit or poll wakes again.
-		next, _, err := journal.View(ctx, p, func(st *state.State) ([]ref.Agent, error) {
-			var ready []ref.Agent
+		next, _, err := journal.View(ctx, p, func(st *state.State) ([]plane.Key, error) {
+			var ready []plane.Key
 			if t := st.Ready[namespace]; t != nil {
 				t.Ascend(func(r state.ReadyAgent) bool {
-					if k := (ref.Agent{Namespace: namespace, ID: r.ID}); !s.reservations.Contains(k) &&
+					if k := (plane.Key{Namespace: namespace, ID: r.ID}); !s.reservations.Contains(k) &&
 						!s.backoff.Contains(k) {
 						ready = append(ready, k)
 					}

@@ -11,14 +11,12 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/id"
-	"quartet/pkg/keylock"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/tracing"
 	"quartet/pkg/watch"
 	"quartet/services/agent/briefs"
-	"quartet/services/agent/leases"
 	"quartet/services/agent/projection"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/runners"
 	"quartet/services/agent/state"
 	"quartet/services/agent/toolcalls"
@@ -47,17 +45,17 @@ type Deps struct {
 	Briefs      *briefs.Service
 	Calls       *toolcalls.Service
 	Projections *projection.Service
-	Leases      *leases.Set
+	Leases      *runners.Leases
 	Waiters     *runners.Waiters
 	Shares      *runners.Shares
 	Backoff     *runners.Backoff
 	// Granted notifies of turns by the request of AcquireTurn that got one. A request may
 	// be waiting twice, if its client abandoned the first call; a turn that either of them
 	// gets is the response of both (SPEC X2).
-	Granted    *watch.Hub[ref.Request]
+	Granted    *watch.Hub[state.TurnRequest]
 	Deliveries *runners.Deliveries
 	// Changes notifies of agents whose turn changed (see ChangesTurn).
-	Changes      *watch.Hub[ref.Agent]
+	Changes      *watch.Hub[plane.Key]
 	Reservations *runners.Reservations
 
 	// Stopping is closed when the service stops, which ends every long poll and
@@ -76,13 +74,13 @@ type Service struct {
 	briefs         *briefs.Service
 	calls          *toolcalls.Service
 	projections    *projection.Service
-	leases         *leases.Set
+	leases         *runners.Leases
 	waiters        *runners.Waiters
 	shares         *runners.Shares
 	backoff        *runners.Backoff
-	granted        *watch.Hub[ref.Request]
+	granted        *watch.Hub[state.TurnRequest]
 	deliveries     *runners.Deliveries
-	changes        *watch.Hub[ref.Agent]
+	changes        *watch.Hub[plane.Key]
 	stopping       <-chan struct{}
 	prepareTimeout time.Duration
 	commitTimeout  time.Duration
@@ -91,7 +89,7 @@ type Service struct {
 	// roundLocks lets one call at a time work on the rounds of a turn, by turn id: a
 	// runner that repeats a call while the first still runs waits for it and gets
 	// its response.
-	roundLocks keylock.Locks[string]
+	roundLocks plane.KeyLocks[string]
 }
 
 // New returns a Service over the partitions of engine.

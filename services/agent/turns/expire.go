@@ -10,12 +10,11 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
 // endTurn ends a run, with the plane itself as the actor. It does nothing if the run has ended.
-func (s *Service) endTurn(ctx context.Context, k ref.Agent, turn *agentv1.Turn, how state.Ending) error {
+func (s *Service) endTurn(ctx context.Context, k plane.Key, turn *agentv1.Turn, how state.Ending) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Turn]{
 		Frees: true, Method: "EndTurn", AgentID: k.ID, Actor: plane.System(k.Namespace),
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.Turn], error) {
@@ -39,7 +38,7 @@ const RetryTerm = time.Second
 // Expire ends a turn whose lease has expired. Before that, an item that the turn's last round completed
 // gets its report if it has none (see briefs.Service.Recover). The message is queued again; the attempt is
 // not counted if no runner received the turn. If Expire fails, the lease expires again after RetryTerm.
-func (s *Service) Expire(ctx context.Context, k ref.Agent, runID string) {
+func (s *Service) Expire(ctx context.Context, k plane.Key, runID string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	ctx = rpc.WithActor(ctx, plane.ActorOf(*plane.System(k.Namespace)))
@@ -67,7 +66,7 @@ func (s *Service) Expire(ctx context.Context, k ref.Agent, runID string) {
 // giveUp gives a turn back whose response could not be delivered. If that fails, its
 // lease ends it.
 func (s *Service) giveUp(ctx context.Context, namespace string, turn *agentv1.Turn) {
-	k := ref.Agent{Namespace: namespace, ID: turn.GetAgentId()}
+	k := plane.Key{Namespace: namespace, ID: turn.GetAgentId()}
 	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, plane.ActorOf(*plane.System(namespace))), s.commitTimeout)
 	defer cancel()
 	err := s.endTurn(ctx, k, turn, state.Ending{

@@ -10,7 +10,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
@@ -28,7 +27,7 @@ func (s *Service) FinishTurn(ctx context.Context, req *agentv1.FinishTurnRequest
 	if err != nil {
 		return nil, err
 	}
-	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+	k := plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	ctx, span := s.startSpan(ctx, k, req.GetTurnId(), "finish")
 	defer span.End()
 	unlock := s.roundLocks.Lock(req.GetTurnId())

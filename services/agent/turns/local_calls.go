@@ -13,7 +13,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
@@ -42,7 +41,7 @@ func (s *Service) StartLocalCalls(ctx context.Context, req *agentv1.StartLocalCa
 	if err != nil {
 		return nil, err
 	}
-	until := s.leases.Arm(ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}, req.GetRunId())
+	until := s.leases.Arm(plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}, req.GetRunId())
 	return &agentv1.StartLocalCallsResponse{LeaseExpiresAt: timestamppb.New(until)}, nil
 }
 

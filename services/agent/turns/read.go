@@ -11,7 +11,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 	"quartet/services/agent/transcript"
 )
@@ -60,7 +59,7 @@ func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) 
 }
 
 // endedTurnAt reads the record of an ended turn from the journal.
-func (s *Service) endedTurnAt(ctx context.Context, k ref.Agent, walSeq uint64) (*agentv1.Turn, error) {
+func (s *Service) endedTurnAt(ctx context.Context, k plane.Key, walSeq uint64) (*agentv1.Turn, error) {
 	events, err := journal.ReadBack(ctx, s.engine.For(k.Namespace, k.ID), []uint64{walSeq})
 	if err != nil {
 		return nil, err
@@ -69,7 +68,7 @@ func (s *Service) endedTurnAt(ctx context.Context, k ref.Agent, walSeq uint64) (
 }
 
 // turnRemoved returns HISTORY_REMOVED for a turn that is older than history is kept.
-func turnRemoved(k ref.Agent, turnID string) error {
+func turnRemoved(k plane.Key, turnID string) error {
 	return fault.HistoryRemoved.Newf("turn %q of agent %q, or a round of it, was removed: it is older than history "+
 		"is kept (history-days); ListRounds reads the rounds that are left", turnID, k.ID).
 		With("agent_id", k.ID).With("turn_id", turnID)
@@ -81,7 +80,7 @@ func (s *Service) GetTurn(ctx context.Context, req *agentv1.GetTurnRequest) (*ag
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
-	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+	k := plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	type found struct {
 		turn   *agentv1.Turn    // nil if it is read back
 		rounds []*agentv1.Round // nil if they are read back

@@ -10,10 +10,11 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
+	"quartet/pkg/plane"
+	"quartet/pkg/utf8cut"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
-	"quartet/services/agent/text"
 	"quartet/services/agent/tools"
 )
 
@@ -106,7 +107,7 @@ func concerns(r *agentv1.ToolResult, itemID string) bool {
 // remind returns the notice of a reminder, or "" if due is nil, the item was completed meanwhile, or
 // a stale todo list has no open todos. If the work plane is down, RemindWorkItem has no details, and
 // RemindTodoList is left out.
-func (s *Service) remind(ctx context.Context, k ref.Agent, runID string, due *reminder) string {
+func (s *Service) remind(ctx context.Context, k plane.Key, runID string, due *reminder) string {
 	if due == nil {
 		return ""
 	}
@@ -141,7 +142,7 @@ func (d *reminder) Text(it *workv1.WorkItem) string {
 	var b strings.Builder
 	name := "work item " + d.itemID
 	if it.GetObjective() != "" {
-		name += fmt.Sprintf(" (%s)", text.Line(it.GetObjective(), text.SummaryChars))
+		name += fmt.Sprintf(" (%s)", utf8cut.Line(it.GetObjective(), tools.SummaryChars))
 	}
 	todos := unfinished(it)
 	switch d.kind {
@@ -163,7 +164,7 @@ func (d *reminder) Text(it *workv1.WorkItem) string {
 			fmt.Fprintf(&b, "\n- and %d more", len(todos)-i)
 			break
 		}
-		fmt.Fprintf(&b, "\n- [%s] %s", text.EnumName(t.GetState()), text.Line(t.GetText(), text.SummaryChars))
+		fmt.Fprintf(&b, "\n- [%s] %s", pbjson.EnumText(t.GetState()), utf8cut.Line(t.GetText(), tools.SummaryChars))
 	}
 	return b.String()
 }

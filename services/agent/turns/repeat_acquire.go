@@ -9,7 +9,6 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/runners"
 	"quartet/services/agent/state"
 )
@@ -22,8 +21,8 @@ func requestReused(req *agentv1.AcquireTurnRequest, t *agentv1.Turn) bool {
 }
 
 // requestOf returns the key under which the turn that a request acquires is found again.
-func requestOf(actor rpc.Actor, req *agentv1.AcquireTurnRequest) ref.Request {
-	return ref.Request{
+func requestOf(actor rpc.Actor, req *agentv1.AcquireTurnRequest) state.TurnRequest {
+	return state.TurnRequest{
 		Namespace: actor.Namespace, Caller: plane.Recorded(actor).Caller(),
 		RequestID: req.GetRequestId(),
 	}
@@ -36,7 +35,7 @@ type acquired struct {
 }
 
 // acquiredBy returns the turn that a request acquired in a partition, nil if there is none.
-func acquiredBy(ctx context.Context, p *journal.Partition[*state.State], key ref.Request) (*acquired, error) {
+func acquiredBy(ctx context.Context, p *journal.Partition[*state.State], key state.TurnRequest) (*acquired, error) {
 	f, _, err := journal.View(ctx, p, func(st *state.State) (*acquired, error) {
 		at, ok := st.AcquiredTurns[key]
 		if !ok {

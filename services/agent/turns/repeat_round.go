@@ -10,7 +10,6 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 	"quartet/services/agent/transcript"
 )
@@ -26,7 +25,7 @@ func (s *Service) replayedRound(ctx context.Context, actor journal.Actor, req *a
 		end  uint64
 		last bool
 	}
-	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+	k := plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (found, error) {
 		a := st.Lookup(k)
 		if a == nil {

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/tools"
 )
 
@@ -19,7 +19,7 @@ import (
 // so it returns them again under the same request id, also for a repeated round: the call is
 // recalled, and executed by none. If it is no longer remembered, the secrets stay out. The call
 // is made as this plane, under the agent's name: the round may have ended the run.
-func (s *Service) revealSecrets(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round,
+func (s *Service) revealSecrets(ctx context.Context, k plane.Key, runID string, round *agentv1.Round,
 	resp *agentv1.SubmitRoundResponse,
 ) error {
 	for i, r := range resp.GetToolResults() {

@@ -16,7 +16,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 	"quartet/services/agent/toolcalls"
 	"quartet/services/agent/tools"
@@ -43,7 +42,7 @@ func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundReque
 	unlock := s.roundLocks.Lock(req.GetTurnId())
 	defer unlock()
 
-	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+	k := plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	ctx, span := s.startSpan(ctx, k, req.GetTurnId(), "round", attribute.Int("quartet.round", int(req.GetRoundIndex())),
 		attribute.Int64("gen_ai.usage.input_tokens", req.GetUsage().GetInputTokens()),
 		attribute.Int64("gen_ai.usage.output_tokens", req.GetUsage().GetOutputTokens()))
@@ -220,7 +219,7 @@ func sameRound(a, b *agentv1.Round) bool {
 
 // runCalls executes the calls that have no result yet, in order, and records each result
 // before the next call.
-func (s *Service) runCalls(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round) error {
+func (s *Service) runCalls(ctx context.Context, k plane.Key, runID string, round *agentv1.Round) error {
 	binding, err := s.binding(ctx, k, round.GetTurnId(), runID)
 	if err != nil {
 		return err
@@ -270,7 +269,7 @@ func endingCall(round *agentv1.Round) string {
 	return ""
 }
 
-func (s *Service) binding(ctx context.Context, k ref.Agent, turnID, runID string) (string, error) {
+func (s *Service) binding(ctx context.Context, k plane.Key, turnID, runID string) (string, error) {
 	b, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (string, error) {
 		t, err := st.HeldTurn(plane.Recorded(access.RunActor(k, runID)), k.ID, turnID, runID)
 		if err != nil {
@@ -283,7 +282,7 @@ func (s *Service) binding(ctx context.Context, k ref.Agent, turnID, runID string
 
 // recordResult stores the result of one call if the run still holds the turn. After a run
 // has become stale at most the call that was executing has an effect.
-func (s *Service) recordResult(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round, index int,
+func (s *Service) recordResult(ctx context.Context, k plane.Key, runID string, round *agentv1.Round, index int,
 	out tools.Outcome,
 ) (*agentv1.Round, error) {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Round]{
@@ -316,7 +315,7 @@ func (s *Service) recordResult(ctx context.Context, k ref.Agent, runID string, r
 // settleRound does what follows from a complete round: promotion, the end of the turn,
 // interjections. For a round that was settled before it returns the same response. open
 // reports whether the turn continues.
-func (s *Service) settleRound(ctx context.Context, k ref.Agent, turnID, runID string, index int32) (
+func (s *Service) settleRound(ctx context.Context, k plane.Key, turnID, runID string, index int32) (
 	resp *agentv1.SubmitRoundResponse, open bool, err error,
 ) {
 	type found struct {

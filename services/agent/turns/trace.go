@@ -8,16 +8,15 @@ import (
 
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
 	"quartet/pkg/tracing"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
-	"quartet/services/agent/text"
 )
 
 // startSpan starts the span of a call about a turn: as a child of the call's span if the caller
 // sent the turn's trace, else as a child of the turn's span with a link to the call's.
-func (s *Service) startSpan(ctx context.Context, k ref.Agent, turnID, name string, attrs ...attribute.KeyValue) (
+func (s *Service) startSpan(ctx context.Context, k plane.Key, turnID, name string, attrs ...attribute.KeyValue) (
 	context.Context, trace.Span,
 ) {
 	if !s.deps.Tracer.On() {
@@ -50,17 +49,17 @@ func RecordSpan(tracer *tracing.Tracer, ev *journal.Event, events []*journal.Eve
 	for _, other := range events {
 		p, ok := other.Payload.(interface{ GetMessage() *agentv1.Message })
 		if ok && p.GetMessage().GetMessageId() == t.GetMessageId() && other.AgentID == ev.AgentID {
-			parent, kind = p.GetMessage().GetTraceparent(), text.EnumName(p.GetMessage().GetKind())
+			parent, kind = p.GetMessage().GetTraceparent(), pbjson.EnumText(p.GetMessage().GetKind())
 		}
 	}
 	failed := ""
 	if t.GetState() != agentv1.TurnState_TURN_STATE_COMPLETED {
-		failed = text.EnumName(t.GetEndReason())
+		failed = pbjson.EnumText(t.GetEndReason())
 	}
 	tracer.Finish(t.GetTraceparent(), parent, "turn", t.GetStartedAt().AsTime(), t.GetEndedAt().AsTime(), failed,
 		attribute.String("quartet.namespace", ev.Namespace), attribute.String("quartet.agent_id", t.GetAgentId()),
 		attribute.String("quartet.turn_id", t.GetTurnId()),
 		attribute.String("quartet.message_id", t.GetMessageId()), attribute.String("quartet.message_kind", kind),
 		attribute.String("quartet.work_item_id", t.GetWorkItemId()), attribute.String("quartet.end_reason",
-			text.EnumName(t.GetEndReason())), attribute.Int("quartet.rounds", int(t.GetRounds())))
+			pbjson.EnumText(t.GetEndReason())), attribute.Int("quartet.rounds", int(t.GetRounds())))
 }

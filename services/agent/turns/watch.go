@@ -11,7 +11,6 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
 )
 
@@ -30,7 +29,7 @@ func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest,
 	if err := access.CheckRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {
 		return err
 	}
-	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
+	k := plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	changes := s.changes.Subscribe(k)
 	defer changes.Close()
 	announced := map[string]bool{}

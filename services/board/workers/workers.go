@@ -17,14 +17,13 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/workerstream"
-	"quartet/services/board/leases"
 	"quartet/services/board/model"
 )
 
 // Config is what a Hub needs.
 type Config struct {
 	Clock  clock.Clock
-	Leases *leases.Leases
+	Leases *Leases
 	// MintToken makes the credential of a worker's run.
 	MintToken func(namespace, workerID, runID string) string
 	// Stopping is closed when all streams must end.

@@ -16,7 +16,6 @@ import (
 	"quartet/services/cli/events"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
-	"quartet/services/cli/remedy"
 	"quartet/services/cli/session"
 )
 
@@ -148,7 +147,7 @@ func WriteExplanation(p *output.Printer, r *schedulerv1.ExplainResponse) {
 	p.Printf("%s %s\n", p.Paint(terminal.Bold, r.GetAgentId()+":"),
 		paintHead(p, actionColour(pbjson.EnumText(v.GetAction())), terminal.Printable(sentence)))
 	p.Printf("%s\n", p.Paint(terminal.Dim, verdictCodes(v)))
-	for _, line := range remedy.Commands(sentence, remedy.Values{"AGENT": r.GetAgentId()}) {
+	for _, line := range output.RemedyCommands(sentence, output.RemedyValues{"AGENT": r.GetAgentId()}) {
 		p.Printf("fix: %s\n", line)
 	}
 

@@ -23,7 +23,6 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/terminal"
 	"quartet/services/cli/output"
-	"quartet/services/cli/remedy"
 )
 
 // The exit codes. The help of the root command documents them; scripts depend on
@@ -207,7 +206,7 @@ func advice(cmd *cobra.Command, e *fault.Error) string {
 		return "the server's log has the cause under error_id " + e.Metadata()[fault.ErrorIDKey]
 	default:
 	}
-	return strings.Join(remedy.Commands(e.Message(), remedy.Given(cmd, e.Metadata())), ", ")
+	return strings.Join(output.RemedyCommands(e.Message(), output.RemedyValuesOf(cmd, e.Metadata())), ", ")
 }
 
 // speaksHTTP reports whether e is the error of gRPC when a server of REST answers: without TLS the answer is

@@ -1,9 +1,13 @@
-// Package local starts the server of this user on this machine, for commands that find none.
+// Package local starts the server of this user on this machine, for commands that find none, and has `quartet service`:
+// that server as a service of systemd or launchd, which starts it when the user logs in and after it has failed.
 //
-// Owns: the process that it starts, until it is ready, and the file of its log.
-// Never does: start a second server, stop one, or let a server that it starts execute commands.
-// Reads: whether something listens at an address, and which servers of this user run.
-// Emits: a process of `quartet dev` that outlives this one.
+// Owns: the process that it starts, until it is ready, and the file of its log; the unit or the property list, and
+// asking the service manager to load it.
+// Never does: start a second server, stop one, or let a server that it starts execute commands; remove data, or write
+// a credential into a unit.
+// Reads: whether something listens at an address, and which servers of this user run; the definition that is
+// installed, and the state that the service manager reports.
+// Emits: a process of `quartet dev` that outlives this one; that definition.
 package local
 
 import (

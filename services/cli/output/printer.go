@@ -17,7 +17,6 @@ import (
 
 	"quartet/pkg/pbjson"
 	"quartet/pkg/terminal"
-	"quartet/services/cli/remedy"
 )
 
 // Printer writes text to a terminal, a pipe or a file. It keeps the first error
@@ -255,7 +254,7 @@ func Warnings[Kind protoreflect.Enum, W interface {
 }](cmd *cobra.Command, warnings []W) {
 	for _, w := range warnings {
 		cmd.PrintErrf("warning: %s: %s\n", pbjson.EnumText(w.GetKind()), terminal.Printable(w.GetMessage()))
-		for _, line := range remedy.Commands(w.GetMessage(), remedy.Given(cmd, nil)) {
+		for _, line := range RemedyCommands(w.GetMessage(), RemedyValuesOf(cmd, nil)) {
 			cmd.PrintErrf("  fix: %s\n", line)
 		}
 	}

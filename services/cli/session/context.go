@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"quartet/services/cli/contexts"
 	"quartet/services/cli/exit"
 )
 
@@ -15,7 +14,7 @@ func (s *Session) applyContext() error {
 	if !s.unset("address") {
 		return nil
 	}
-	c, err := contexts.Chosen(os.Getenv(contexts.Variable))
+	c, err := chosenContext(os.Getenv(ContextVariable))
 	if err != nil || c == nil {
 		return err
 	}
@@ -48,23 +47,23 @@ func (s *Session) unset(setting string) bool { return s.settings.Origin(setting)
 // Typed returns as a context the server that flags and variables name. tokenFile is the file with the credential; if it
 // is empty, the one that QUARTET_TOKEN_FILE names. A credential on the command line or in QUARTET_TOKEN is an error: a
 // context keeps none.
-func (s *Session) Typed(tokenFile string) (contexts.Context, error) {
+func (s *Session) Typed(tokenFile string) (Context, error) {
 	if err := s.settings.Load(""); err != nil {
-		return contexts.Context{}, exit.UsageError(err.Error())
+		return Context{}, exit.UsageError(err.Error())
 	}
 	if tokenFile == "" {
 		if tokenFile = os.Getenv("QUARTET_TOKEN_FILE"); tokenFile == "" && s.token != "" {
-			return contexts.Context{}, exit.UsageError("a context keeps no credential, only the name of its file; " +
+			return Context{}, exit.UsageError("a context keeps no credential, only the name of its file; " +
 				"give it with --token-file")
 		}
 	}
 	if s.unset("address") {
-		return contexts.Context{}, exit.UsageError("--address is missing: the gRPC address of the server, host:port")
+		return Context{}, exit.UsageError("--address is missing: the gRPC address of the server, host:port")
 	}
 	if err := s.checkAddress(); err != nil {
-		return contexts.Context{}, err
+		return Context{}, err
 	}
-	c := contexts.Context{Address: s.address, TLS: s.tls}
+	c := Context{Address: s.address, TLS: s.tls}
 	for _, file := range []struct {
 		from string
 		to   *string

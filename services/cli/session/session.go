@@ -1,10 +1,16 @@
 // Package session holds what all commands of one invocation share: the server's
-// address, the credential, TLS, the form of the output and the request id.
+// address, the credential, TLS, the form of the output, the request id, and which
+// records the arguments name.
 //
-// Owns: the flags --address, --token, --tls…, -o and --request-id.
-// Never does: know a command or a plane.
-// Reads: those flags, QUARTET_ADDRESS, QUARTET_TOKEN, QUARTET_TOKEN_FILE and QUARTET_TLS….
-// Emits: connections; responses as tables or JSON.
+// Owns: the flags --address, --token, --tls…, -o and --request-id; the file of contexts,
+// servers under names, which only its user may change; which arguments and flags name
+// which records, and when the beginning of an id suffices.
+// Never does: change a record, or read more than a bounded number of them; store a credential.
+// Reads: those flags, QUARTET_ADDRESS, QUARTET_TOKEN, QUARTET_TOKEN_FILE, QUARTET_TLS…, and
+// contexts.yaml in $XDG_CONFIG_HOME/quartet, or else in ~/.config/quartet; for the beginning of
+// an id, lists of records.
+// Emits: connections; responses as tables or JSON; complete ids; lines on stderr that say which id
+// was meant; completions.
 package session
 
 import (
@@ -28,7 +34,6 @@ import (
 	"quartet/pkg/id"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
-	"quartet/services/cli/names"
 	"quartet/services/cli/output"
 )
 
@@ -196,7 +201,7 @@ func (s *Session) tlsOptions() ([]client.Option, error) {
 func (s *Session) Connected(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(
 	*cobra.Command, []string) error {
 	return s.connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-		return names.Run(cmd, conn, args, func(args []string) error { return do(cmd, conn, args) })
+		return runWithIDs(cmd, conn, args, func(args []string) error { return do(cmd, conn, args) })
 	})
 }
 
@@ -214,7 +219,7 @@ func (s *Session) connected(do func(cmd *cobra.Command, conn *grpc.ClientConn, a
 }
 
 // Complete lets shells complete what names records in root and the commands below it.
-func (s *Session) Complete(root *cobra.Command) { names.Complete(root, s.connect) }
+func (s *Session) Complete(root *cobra.Command) { completeIDs(root, s.connect) }
 
 // Call returns a RunE that makes one call and shows its response: request returns what
 // to send, and table writes the response where the output is not JSON. client and method

@@ -6,110 +6,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"regexp"
 	"slices"
 )
 
-// object is a JSON object that keeps the order of its keys.
-type object struct {
-	keys   []string
-	values map[string]any // *object, []any, string, json.Number, bool or nil
+// object is a JSON object: its members in their order, each with its value as it is in the text.
+type object []member
+
+type member struct {
+	key   string
+	value json.RawMessage
 }
 
-// newObject returns an empty object.
-func newObject() *object { return &object{values: map[string]any{}} }
-
-// set sets the value of a key, which stays where it is or becomes the last one.
-func (o *object) set(key string, v any) {
-	if _, ok := o.values[key]; !ok {
-		o.keys = append(o.keys, key)
-	}
-	o.values[key] = v
-}
-
-// remove removes a key.
-func (o *object) remove(key string) {
-	delete(o.values, key)
-	o.keys = slices.DeleteFunc(o.keys, func(k string) bool { return k == key })
-}
-
-// object returns the object under a key. Where there is none, it is made if create is set, and nil otherwise. Another
-// value is an error.
-func (o *object) object(key string, create bool) (*object, error) {
-	v, ok := o.values[key]
-	if !ok {
-		if !create {
-			return nil, nil //nolint:nilnil // there is none
-		}
-		made := newObject()
-		o.set(key, made)
-		return made, nil
-	}
-	found, ok := v.(*object)
-	if !ok {
-		return nil, fmt.Errorf("%q is no object there", key)
-	}
-	return found, nil
-}
-
-// list returns the list under a key; nil if there is none. Another value is an error.
-func (o *object) list(key string) ([]any, error) {
-	v, ok := o.values[key]
-	if !ok {
+// parseObject reads a JSON object. An empty text is an object without members. A key that is there twice is an error.
+func parseObject(text []byte) (object, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, nil
 	}
-	found, ok := v.([]any)
-	if !ok {
-		return nil, fmt.Errorf("%q is no list there", key)
-	}
-	return found, nil
-}
-
-// MarshalJSON implements json.Marshaler.
-func (o *object) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	for i, key := range o.keys {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		for j, v := range []any{key, o.values[key]} {
-			if j > 0 {
-				b.WriteByte(':')
-			}
-			text, err := marshal(v)
-			if err != nil {
-				return nil, err
-			}
-			b.Write(text)
-		}
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
-
-// marshal is json.Marshal that writes <, > and & as they are.
-func marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimRight(b.Bytes(), "\n"), nil
-}
-
-// maxDepth is how deep settings may be nested.
-const maxDepth = 100
-
-// parseObject reads a JSON object. An empty text is an empty object.
-func parseObject(text []byte) (*object, error) {
-	if len(bytes.TrimSpace(text)) == 0 {
-		return newObject(), nil
-	}
 	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.UseNumber()
-	v, err := parseValue(dec, 0)
+	o, err := decodeObject(dec)
 	if err == nil {
 		if _, e := dec.Token(); !errors.Is(e, io.EOF) {
 			err = errors.New("something follows the first value")
@@ -117,120 +33,155 @@ func parseObject(text []byte) (*object, error) {
 	}
 	if err != nil {
 		line := 1 + bytes.Count(text[:min(int(dec.InputOffset()), len(text))], []byte("\n"))
-		return nil, fmt.Errorf("it is not JSON, near line %d: %w", line, err)
-	}
-	o, ok := v.(*object)
-	if !ok {
-		return nil, errors.New("it is no JSON object")
+		return nil, fmt.Errorf("it is no JSON object, near line %d: %w", line, err)
 	}
 	return o, nil
 }
 
-func parseValue(dec *json.Decoder, depth int) (any, error) {
-	if depth > maxDepth {
-		return nil, errors.New("it is nested too deeply")
-	}
-	t, err := dec.Token()
+func decodeObject(dec *json.Decoder) (object, error) {
+	begin, err := dec.Token()
 	if err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
 		return nil, err
 	}
-	switch t {
-	case json.Delim('{'):
-		o := newObject()
-		for dec.More() {
-			key, err := dec.Token()
-			if err != nil {
-				return nil, err
-			}
-			name, _ := key.(string)
-			if _, twice := o.values[name]; twice {
-				return nil, fmt.Errorf("the key %q is there twice", name)
-			}
-			v, err := parseValue(dec, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			o.set(name, v)
-		}
-		_, err := dec.Token()
-		return o, err
-	case json.Delim('['):
-		out := []any{}
-		for dec.More() {
-			v, err := parseValue(dec, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, v)
-		}
-		_, err := dec.Token()
-		return out, err
+	if begin != json.Delim('{') {
+		return nil, errors.New("it does not begin with {")
 	}
-	return t, nil
+	var o object
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return nil, err
+		}
+		m := member{}
+		m.key, _ = key.(string)
+		if o.get(m.key) != nil {
+			return nil, fmt.Errorf("the key %q is there twice", m.key)
+		}
+		if err := dec.Decode(&m.value); err != nil {
+			return nil, err
+		}
+		o = append(o, m)
+	}
+	_, err = dec.Token()
+	return o, err
+}
+
+// get returns the value of a key; nil if there is none.
+func (o object) get(key string) json.RawMessage {
+	for _, m := range o {
+		if m.key == key {
+			return m.value
+		}
+	}
+	return nil
+}
+
+// set sets the value of a key, which stays where it is or becomes the last one.
+func (o *object) set(key string, value json.RawMessage) {
+	for i := range *o {
+		if (*o)[i].key == key {
+			(*o)[i].value = value
+			return
+		}
+	}
+	*o = append(*o, member{key, value})
+}
+
+// put sets the value of a key, or removes the key if the value is empty.
+func (o *object) put(key string, value json.RawMessage) {
+	if text := string(value); text == "{}" || text == "[]" || text == "null" {
+		o.remove(key)
+	} else {
+		o.set(key, value)
+	}
+}
+
+func (o *object) remove(key string) {
+	*o = slices.DeleteFunc(*o, func(m member) bool { return m.key == key })
+}
+
+// object returns the object under a key, without members if there is none. Another value is an error.
+func (o object) object(key string) (object, error) {
+	value := o.get(key)
+	if value == nil {
+		return nil, nil
+	}
+	found, err := parseObject(value)
+	if err != nil {
+		return nil, fmt.Errorf("%q is no object there: %w", key, err)
+	}
+	return found, nil
+}
+
+// list returns the list under a key; nil if there is none. Another value is an error.
+func (o object) list(key string) ([]json.RawMessage, error) {
+	value := o.get(key)
+	if value == nil {
+		return nil, nil
+	}
+	if value[0] != '[' {
+		return nil, fmt.Errorf("%q is no list there", key)
+	}
+	var out []json.RawMessage
+	return out, json.Unmarshal(value, &out)
+}
+
+// text returns the object as JSON.
+func (o object) text() json.RawMessage {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, m := range o {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(quote(m.key))
+		b.WriteByte(':')
+		b.Write(m.value)
+	}
+	b.WriteByte('}')
+	return b.Bytes()
+}
+
+// quote returns a text, or a list of texts or values, as JSON, with <, > and & as they are.
+func quote[T string | []string | []json.RawMessage](v T) json.RawMessage {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // neither texts nor values that were read have errors
+	return bytes.TrimRight(b.Bytes(), "\n")
 }
 
 // indents matches the indentation of the first indented line.
 var indents = regexp.MustCompile(`\n([ \t]+)\S`)
 
-// format writes an object with the indentation of the text that it replaces.
-func format(o *object, like []byte) ([]byte, error) {
+// format writes an object with the indentation of the text that it replaces. It returns nil for an object without
+// members: nothing is left of the file.
+func format(o object, like []byte) ([]byte, error) {
+	if len(o) == 0 {
+		return nil, nil
+	}
 	indent := "  "
 	if m := indents.FindSubmatch(like); m != nil {
 		indent = string(m[1])
 	}
-	raw, err := o.MarshalJSON()
-	if err != nil {
-		return nil, err
-	}
 	var b bytes.Buffer
-	if err := json.Indent(&b, raw, "", indent); err != nil {
+	if err := json.Indent(&b, o.text(), "", indent); err != nil {
 		return nil, err
 	}
 	return append(b.Bytes(), '\n'), nil
 }
 
-// equal reports whether two values are the same, whatever the order of keys.
-func equal(a, b any) bool {
-	switch a := a.(type) {
-	case *object:
-		b, ok := b.(*object)
-		if !ok || len(a.keys) != len(b.keys) {
+// sameJSON reports whether two documents of JSON have the same values. It is false if one is no JSON.
+func sameJSON(a, b []byte) bool {
+	var values [2]any
+	for i, text := range [][]byte{a, b} {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber()
+		if !json.Valid(text) || d.Decode(&values[i]) != nil {
 			return false
 		}
-		for key, v := range a.values {
-			other, ok := b.values[key]
-			if !ok || !equal(v, other) {
-				return false
-			}
-		}
-		return true
-	case []any:
-		b, ok := b.([]any)
-		return ok && slices.EqualFunc(a, b, equal)
 	}
-	return a == b
-}
-
-// texts returns a list of texts as a JSON value.
-func texts(all []string) []any {
-	out := make([]any, len(all))
-	for i, s := range all {
-		out[i] = s
-	}
-	return out
-}
-
-// pairs returns an object with these keys and values, in this order.
-func pairs(all ...any) *object {
-	o := newObject()
-	for i := 0; i+1 < len(all); i += 2 {
-		key, _ := all[i].(string)
-		o.set(key, all[i+1])
-	}
-	return o
+	return reflect.DeepEqual(values[0], values[1])
 }
 
 // editMCPServers enters the server into the object mcpServers of a file, or removes it. Other keys of an entry that is
@@ -241,166 +192,148 @@ func editMCPServers(typed bool) edit {
 		if err != nil {
 			return nil, err
 		}
-		servers, err := top.object("mcpServers", !remove)
+		servers, err := top.object("mcpServers")
 		if err != nil {
 			return nil, err
 		}
 		if remove {
-			if servers == nil || servers.values[serverName] == nil {
+			if servers.get(serverName) == nil {
 				return old, nil
 			}
-			if servers.remove(serverName); len(servers.keys) == 0 {
-				top.remove("mcpServers")
-			}
-			return formatUnlessEmpty(top, old)
+			servers.remove(serverName)
+			top.put("mcpServers", servers.text())
+			return format(top, old)
 		}
-		entry, err := servers.object(serverName, true)
+		entry, err := servers.object(serverName)
 		if err != nil {
 			return nil, err
 		}
-		same := true
-		put := func(key string, v any) {
-			if !equal(entry.values[key], v) {
-				entry.set(key, v)
-				same = false
-			}
-		}
+		before := entry.text()
 		if typed {
-			put("type", "stdio")
+			entry.set("type", quote("stdio"))
 		}
-		put("command", w.binary)
-		put("args", texts(w.mcpArgs()))
-		if _, remote := entry.values["url"]; remote {
-			entry.remove("url")
-			same = false
-		}
-		if same {
+		entry.set("command", quote(w.binary))
+		entry.set("args", quote(w.mcpArgs()))
+		entry.remove("url")
+		if sameJSON(before, entry.text()) {
 			return old, nil
 		}
+		servers.set(serverName, entry.text())
+		top.set("mcpServers", servers.text())
 		return format(top, old)
 	}
-}
-
-// formatUnlessEmpty is format, but nil for an object without keys: nothing is left of the file.
-func formatUnlessEmpty(o *object, like []byte) ([]byte, error) {
-	if len(o.keys) == 0 {
-		return nil, nil
-	}
-	return format(o, like)
 }
 
 // editHooks enters the hook at the start of a session into a file in the form of Claude Code, which Codex shares: a
 // list of groups, each with a matcher and a list of hooks.
-func editHooks() edit {
-	const event, matcher = "SessionStart", sessionStarts
-	return func(old []byte, w wanted, remove bool) ([]byte, error) {
-		top, err := parseObject(old)
+func editHooks(old []byte, w wanted, remove bool) ([]byte, error) {
+	group := fmt.Appendf(nil, `{"matcher":%s,"hooks":[{"type":"command","command":%s,"timeout":10}]}`,
+		quote(sessionStarts), quote(w.hookCommand()))
+	return editEvent(old, "SessionStart", group, remove, func(g json.RawMessage) (json.RawMessage, int, error) {
+		o, err := parseObject(g)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		hooks, err := top.object("hooks", !remove)
-		if err != nil || hooks == nil {
-			return old, err
-		}
-		groups, err := hooks.list(event)
+		hooks, err := o.list("hooks")
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		wanted := pairs("matcher", matcher, "hooks",
-			[]any{pairs("type", "command", "command", w.hookCommand(), "timeout", json.Number("10"))})
-		var kept []any
-		ours := 0
-		same := false
-		for _, group := range groups {
-			g, ok := group.(*object)
-			if !ok {
-				return nil, fmt.Errorf("%q has an entry that is no object", event)
-			}
-			inner, err := g.list("hooks")
-			if err != nil {
-				return nil, err
-			}
-			others := slices.DeleteFunc(slices.Clone(inner), isOurs)
-			if len(others) == len(inner) {
-				kept = append(kept, g)
-				continue
-			}
-			ours += len(inner) - len(others)
-			same = equal(g, wanted)
-			if len(others) > 0 {
-				g.set("hooks", others)
-				kept = append(kept, g)
-			}
+		others := slices.DeleteFunc(slices.Clone(hooks), isOurs)
+		switch found := len(hooks) - len(others); {
+		case found == 0:
+			return g, 0, nil
+		case len(others) == 0:
+			return nil, found, nil
+		default:
+			o.set("hooks", quote(others))
+			return o.text(), found, nil
 		}
-		if !remove && ours == 1 && same || remove && ours == 0 {
-			return old, nil
-		}
-		if !remove {
-			kept = append(kept, wanted)
-		}
-		return putEvent(top, hooks, event, kept, old)
-	}
+	})
 }
 
-// editCursorHooks returns the edit of Cursor's file of hooks, which has a list of commands for each event: it makes
-// Quartet's hook the only one of Quartet in the list of event, or removes it. Content nil means that nothing else is
-// left.
-func editCursorHooks(event string) edit {
-	return func(old []byte, w wanted, remove bool) ([]byte, error) {
-		top, err := parseObject(old)
-		if err != nil {
-			return nil, err
-		}
-		if remove && top.values["hooks"] == nil {
-			return old, nil
-		}
-		if _, ok := top.values["version"]; !ok {
-			top.set("version", json.Number("1"))
-		}
-		hooks, err := top.object("hooks", true)
-		if err != nil {
-			return nil, err
-		}
-		all, err := hooks.list(event)
-		if err != nil {
-			return nil, err
-		}
-		wanted := pairs("command", w.hookCommand())
-		others := slices.DeleteFunc(slices.Clone(all), isOurs)
-		ours := slices.DeleteFunc(slices.Clone(all), func(v any) bool { return !isOurs(v) })
-		if !remove && len(ours) == 1 && equal(ours[0], wanted) || remove && len(ours) == 0 {
-			return old, nil
-		}
-		if !remove {
-			others = append(others, wanted)
-		}
-		if remove && len(others) == 0 && len(hooks.keys) == 1 && len(top.keys) == 2 {
-			return nil, nil // what is left is {"version": 1, "hooks": {}}
-		}
-		return putEvent(top, hooks, event, others, old)
+// editCursorHooks enters the hook into Cursor's file of hooks, which has a list of commands for each event.
+func editCursorHooks(old []byte, w wanted, remove bool) ([]byte, error) {
+	top, err := parseObject(old)
+	if err != nil {
+		return nil, err
 	}
+	versioned := old
+	if top.get("version") == nil && !remove {
+		top.set("version", json.RawMessage("1"))
+		versioned = top.text()
+	}
+	hook := slices.Concat([]byte(`{"command":`), quote(w.hookCommand()), []byte("}"))
+	next, err := editEvent(versioned, "sessionStart", hook, remove,
+		func(h json.RawMessage) (json.RawMessage, int, error) {
+			if isOurs(h) {
+				return nil, 1, nil
+			}
+			return h, 0, nil
+		})
+	switch {
+	case err != nil:
+		return nil, err
+	case bytes.Equal(next, versioned):
+		return old, nil
+	case remove && sameJSON(next, []byte(`{"version": 1}`)):
+		return nil, nil // nothing else is left
+	}
+	top, err = parseObject(next)
+	if err != nil {
+		return nil, err
+	}
+	return format(top, old)
 }
 
-// putEvent sets the hooks of an event to all and returns the new document. If all is empty, it removes the event, and
-// what is empty without it; it returns nil if nothing is left.
-func putEvent(top, hooks *object, event string, all []any, old []byte) ([]byte, error) {
-	if len(all) > 0 {
-		hooks.set(event, all)
-		return format(top, old)
+// editEvent makes ours the only entry of Quartet in the list of hooks of an event, or removes it. without returns an
+// entry of that list without Quartet's hooks, nil if nothing is left of it, and how many there were.
+func editEvent(
+	old []byte, event string, ours json.RawMessage, remove bool,
+	without func(json.RawMessage) (rest json.RawMessage, found int, err error),
+) ([]byte, error) {
+	top, err := parseObject(old)
+	if err != nil {
+		return nil, err
 	}
-	if hooks.remove(event); len(hooks.keys) == 0 {
-		top.remove("hooks")
+	hooks, err := top.object("hooks")
+	if err != nil {
+		return nil, err
 	}
-	return formatUnlessEmpty(top, old)
+	entries, err := hooks.list(event)
+	if err != nil {
+		return nil, err
+	}
+	var kept []json.RawMessage
+	found, same := 0, false
+	for _, e := range entries {
+		rest, n, err := without(e)
+		if err != nil {
+			return nil, fmt.Errorf("in %q: %w", event, err)
+		}
+		found += n
+		same = same || sameJSON(e, ours)
+		if rest != nil {
+			kept = append(kept, rest)
+		}
+	}
+	if remove && found == 0 || !remove && found == 1 && same {
+		return old, nil
+	}
+	if !remove {
+		kept = append(kept, ours)
+	}
+	hooks.put(event, quote(kept))
+	top.put("hooks", hooks.text())
+	return format(top, old)
 }
 
 // isOurs reports whether a hook runs `quartet prime`.
-func isOurs(hook any) bool {
-	h, ok := hook.(*object)
-	if !ok {
+func isOurs(hook json.RawMessage) bool {
+	var h struct{ Command any }
+	if json.Unmarshal(hook, &h) != nil {
 		return false
 	}
-	command, _ := h.values["command"].(string)
+	command, _ := h.Command.(string)
 	return primes.MatchString(command)
 }
 

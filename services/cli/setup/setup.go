@@ -3,6 +3,7 @@ package setup
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,7 +43,12 @@ The settings are those of the project in the working directory, or with --user t
 all your projects. What else is in the files stays. A file that is changed is replaced
 as a whole, and what was in it before the first change is beside it with the suffix
 .before-quartet. A second run changes nothing, unless the path of this program, the
-agent or the address changed.
+agent or the address changed. A file that cannot be read is never changed: the error
+says what to enter.
+
+Some changes are yours: setup prints the coding agent's own command for them, such as
+"claude mcp add" with --user, or the text to add to a config.toml of Codex that has
+settings already.
 
 The settings name the server only if --address is given. It says whether one answers
 there, and if not, where one of yours does.
@@ -77,7 +83,9 @@ what setup has entered, and nothing else, and the copies that equal what is left
 type result struct {
 	Path   string `json:"path"`
 	What   string `json:"what"`
-	Status string `json:"status"` // present, missing, written, removed, absent
+	Status string `json:"status"` // present, missing, written, removed, absent, by hand
+	// Do is what the user does about the file, if Status is missing or by hand and setup does not change it.
+	Do string `json:"do,omitempty"`
 }
 
 // run enters, checks or removes.
@@ -99,35 +107,38 @@ func run(s *session.Session, cmd *cobra.Command, t tool, o options, listens func
 	type change struct {
 		target
 		old, next []byte
-		keep      keeping
 	}
 	var changes []change
 	var results []result
+	missing := at.Status == "missing"
 	for _, f := range files {
 		old, err := readFile(f.path)
 		if err != nil {
 			return err
 		}
 		next, err := f.edit(old, w, o.remove)
-		if err != nil {
-			return fmt.Errorf("%s: %w; nothing was changed", f.path, err)
-		}
-		r := result{f.path, f.what, "present"}
+		r := result{Path: f.path, What: f.what, Status: "present"}
 		if o.remove {
 			r.Status = "absent"
 		}
-		if !bytes.Equal(old, next) || (old == nil) != (next == nil) {
-			changes = append(changes, change{f, old, next, keepingOf(f, old, w, o.remove)})
+		var yours byHand
+		switch {
+		case errors.As(err, &yours):
+			r.Status, r.Do = "by hand", f.byHandText(w, o.remove, yours.exists)
+		case err != nil:
+			return refusal(f, w, o.remove, err)
+		case !bytes.Equal(old, next) || (old == nil) != (next == nil):
+			changes = append(changes, change{f, old, next})
 			r.Status = map[bool]string{true: "removed", false: "written"}[o.remove]
-			if o.check {
-				r.Status = "missing"
-			}
+		}
+		if o.check && (r.Status == "written" || r.Status == "by hand") {
+			r.Status, missing = "missing", true
 		}
 		results = append(results, r)
 	}
 	if !o.check {
 		for _, c := range changes {
-			if err := writeFile(c.path, c.old, c.next, c.keep); err != nil {
+			if err := writeFile(c.path, c.old, c.next, keeps(c.target, c.old, w, o.remove)); err != nil {
 				return err
 			}
 		}
@@ -135,25 +146,28 @@ func run(s *session.Session, cmd *cobra.Command, t tool, o options, listens func
 	if err := show(s, cmd, t, w, results, at, o); err != nil {
 		return err
 	}
-	if o.check && (len(changes) > 0 || at.Status == "missing") {
+	if o.check && missing {
 		return exit.Silently(exit.Failed)
 	}
 	return nil
 }
 
-// keepingOf says whether a copy is made of what is in a file before something is entered into it or removed from it.
-func keepingOf(f target, old []byte, w wanted, remove bool) keeping {
+// refusal returns the error about a file that cannot be edited, with what the user enters.
+func refusal(f target, w wanted, remove bool, err error) error {
+	text := ""
+	if !remove {
+		text = "\n" + f.byHandText(w, false, false)
+	}
+	return fmt.Errorf("%s: %w; nothing was changed%s", f.path, err, text)
+}
+
+// keeps reports whether a copy is made of what is in a file before something is entered into it: not if setup made it.
+func keeps(f target, old []byte, w wanted, remove bool) bool {
 	if remove || old == nil {
-		return keepNone
+		return false
 	}
 	rest, err := f.edit(old, w, true)
-	switch {
-	case err != nil || bytes.Equal(rest, old):
-		return keepNew
-	case rest == nil:
-		return keepNone // setup has made it
-	}
-	return keepFirst
+	return err != nil || rest != nil
 }
 
 // plan returns what setup enters (w), and the files into which it enters that or from which it removes it.
@@ -236,6 +250,11 @@ func show(s *session.Session, cmd *cobra.Command, t tool, w wanted, results []re
 		rows = append(rows, []string{at.Status, "server", terminal.Printable(at.Address)})
 	}
 	p.Table("", []string{"STATUS", "WHAT", "WHERE"}, rows)
+	for _, r := range results {
+		if r.Do != "" {
+			p.Printf("\n%s\n", strings.TrimRight(r.Do, "\n"))
+		}
+	}
 	switch {
 	case o.remove:
 		return p.Err()

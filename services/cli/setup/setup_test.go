@@ -192,7 +192,7 @@ func TestOthersSettingsStay(t *testing.T) {
 			require.Zero(t, code, out)
 			after := content(t, dir)
 			for path, text := range before {
-				if path == ".cursor/rules/my-rules.mdc" {
+				if path == ".cursor/rules/my-rules.mdc" || path == ".codex/config.toml" {
 					require.Equal(t, text, after[path])
 					continue
 				}
@@ -235,7 +235,7 @@ func TestTheFirstCopyIsKept(t *testing.T) {
 	require.Zero(t, code, out)
 	files := content(t, dir)
 	require.Equal(t, `{"mcpServers":{"other":{"command":"x"}}}`, files[".mcp.json"+backupSuffix])
-	require.Equal(t, `{"mine": true}`, files[".mcp.json"+backupSuffix+".2"])
+	require.Len(t, files, 4, "there is one copy")
 }
 
 // What the user added to the entry of Quartet stays.
@@ -243,14 +243,10 @@ func TestAnEntryIsUpdated(t *testing.T) {
 	dir := t.TempDir()
 	put(t, dir, ".mcp.json",
 		`{"mcpServers": {"quartet": {"command": "/old/quartet", "args": ["mcp"], "env": {"QUARTET_ADDRESS": "h:1"}}}}`)
-	put(t, dir, ".codex/config.toml", "[mcp_servers.quartet]\nstartup_timeout_sec = 20\ncommand = '/old/quartet' # "+
-		"where it was\n\n[mcp_servers.quartet.env]\nA = \"b\"\n\n[other]\nargs = [1]\n")
 	put(t, dir, ".claude/settings.json",
 		`{"hooks": {"SessionStart": [{"hooks": [{"type": "command", "command": "/old/quartet prime x"}, {"type": "command", "command": "date"}]}]}}`)
-	for _, tool := range []string{"claude", "codex"} {
-		out, code := quartet(t, tool, "--dir", dir, "--agent", "memory", "--address", "h:2")
-		require.Zero(t, code, out)
-	}
+	out, code := quartet(t, "claude", "--dir", dir, "--agent", "memory", "--address", "h:2")
+	require.Zero(t, code, out)
 	files := content(t, dir)
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -268,21 +264,45 @@ func TestAnEntryIsUpdated(t *testing.T) {
 		got.Args)
 	require.Equal(t, map[string]string{"QUARTET_ADDRESS": "h:1"}, got.Env)
 
-	var doc map[string]any
-	require.NoError(t, toml.Unmarshal([]byte(files[".codex/config.toml"]), &doc))
-	entry := serverIn(doc)
-	require.Equal(t, self, entry["command"])
-	require.EqualValues(t, 20, entry["startup_timeout_sec"])
-	require.Equal(t, map[string]any{"A": "b"}, entry["env"])
-	require.Contains(t, files[".codex/config.toml"], "# where it was")
-	require.Contains(t, files[".codex/config.toml"], "[other]\nargs = [1]\n")
-
 	require.NotContains(t, files[".claude/settings.json"], "/old/quartet")
 	require.Contains(t, files[".claude/settings.json"], "date")
 	require.Equal(t, 1, strings.Count(files[".claude/settings.json"], " prime "))
-	out, code := quartet(t, "codex", "--remove", "--dir", dir)
+}
+
+// A config.toml of Codex that has settings is read and never written: setup prints what to enter.
+func TestSettingsOfCodexAreLeftToTheUser(t *testing.T) {
+	dir := t.TempDir()
+	const mine = "model = 'm' # mine\n"
+	put(t, dir, ".codex/config.toml", mine)
+	out, code := quartet(t, "codex", "--dir", dir, "--agent", "memory")
 	require.Zero(t, code, out)
-	require.Equal(t, "[other]\nargs = [1]\n", content(t, dir)[".codex/config.toml"])
+	require.Regexp(t, `by hand +MCP server`, out)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	_, snippet, found := strings.Cut(out, "Add to "+filepath.Join(dir, ".codex/config.toml")+":\n")
+	require.True(t, found, out)
+	snippet, _, _ = strings.Cut(snippet, "\n\n")
+	require.Equal(t, mine, content(t, dir)[".codex/config.toml"])
+	out, code = quartet(t, "codex", "--dir", dir, "--agent", "memory", "--check")
+	require.Equal(t, exit.Failed, code)
+	require.Regexp(t, `missing +MCP server`, out)
+	require.Contains(t, out, snippet)
+
+	var doc struct {
+		Servers map[string]map[string]any `toml:"mcp_servers"`
+	}
+	require.NoError(t, toml.Unmarshal([]byte(mine+snippet), &doc))
+	require.Equal(t, self, doc.Servers["quartet"]["command"])
+	put(t, dir, ".codex/config.toml", mine+snippet+"\nstartup_timeout_sec = 20\n")
+	out, code = quartet(t, "codex", "--dir", dir, "--agent", "memory", "--check")
+	require.Zero(t, code, out)
+	out, code = quartet(t, "codex", "--dir", dir, "--agent", "other")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "Replace the entry quartet in")
+	out, code = quartet(t, "codex", "--dir", dir, "--remove")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "Remove the entry quartet from")
+	require.Equal(t, mine+snippet+"\nstartup_timeout_sec = 20\n", content(t, dir)[".codex/config.toml"])
 }
 
 // What cannot be edited safely is refused, and then no file is changed.
@@ -290,15 +310,15 @@ func TestWhatCannotBeEditedIsRefused(t *testing.T) {
 	for _, c := range []struct{ tool, path, text, want string }{
 		{"claude", ".claude/settings.json", "{\n  // comment\n}", "near line 2"},
 		{"claude", ".claude/settings.json", "[]", "no JSON object"},
+		{"claude", ".mcp.json", "no", "nothing was changed\nAdd to "},
 		{"claude", ".claude/settings.json", `{"hooks": []}`, `"hooks" is no object`},
 		{"claude", ".claude/settings.json", `{"hooks": {"SessionStart": {}}}`, `"SessionStart" is no list`},
 		{"claude", ".mcp.json", `{"a": 1, "a": 2}`, "twice"},
 		{"claude", ".mcp.json", `{"a": 1} {}`, "follows"},
 		{"claude", ".mcp.json", `{"mcpServers": {"quartet": []}}`, `"quartet" is no object`},
 		{"claude", "CLAUDE.md", rulesBegin + "\n", "do not enclose"},
-		{"codex", ".codex/config.toml", "a = = 1", "it is not TOML"},
-		{"codex", ".codex/config.toml", "mcp_servers = { other = { command = \"x\" } }\n", "cannot be edited here"},
-		{"codex", ".codex/config.toml", "mcp_servers.quartet.command = \"x\"\n", "cannot be edited here"},
+		{"codex", ".codex/config.toml", "a = = 1", "it is no TOML"},
+		{"codex", ".codex/config.toml", "mcp_servers = 1\n", "no TOML with a table mcp_servers"},
 		{"cursor", ".cursor/hooks.json", `{"hooks": {"sessionStart": 1}}`, `"sessionStart" is no list`},
 	} {
 		dir := t.TempDir()
@@ -331,7 +351,7 @@ func TestSettingsOfAUser(t *testing.T) {
 	t.Setenv("CLAUDE_CONFIG_DIR", "")
 	put(t, home, ".claude.json", `{"numStartups": 7, "projects": {"/p": {"history": [1, 2]}}}`)
 	for tool, want := range map[string][]string{
-		"claude": {".claude.json", ".claude/settings.json", ".claude/CLAUDE.md"},
+		"claude": {".claude/settings.json", ".claude/CLAUDE.md"},
 		"codex":  {".codex/config.toml", ".codex/hooks.json", ".codex/AGENTS.md"},
 		"cursor": {".cursor/mcp.json", ".cursor/hooks.json"},
 	} {
@@ -341,10 +361,22 @@ func TestSettingsOfAUser(t *testing.T) {
 			require.FileExists(t, filepath.Join(home, path))
 		}
 	}
-	require.Contains(t, content(t, home)[".claude.json"], `"numStartups": 7`)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	const state = `{"numStartups": 7, "mcpServers": {"quartet": {"command": "/old"}}}`
+	put(t, home, ".claude.json", state)
+	out, code := quartet(t, "claude", "--user", "--agent", "me")
+	require.Zero(t, code, out)
+	add := "  claude mcp add --scope user quartet -- " + self + " mcp --agent me --create --tools memory\n"
+	require.Contains(t, out, "Run:\n  claude mcp remove --scope user quartet\n"+add)
+	require.Equal(t, state, content(t, home)[".claude.json"], "a running session writes that file")
+	put(t, home, ".codex/config.toml", "a = 1\n")
+	out, code = quartet(t, "codex", "--user", "--agent", "me")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "Run:\n  codex mcp add quartet -- "+self+" mcp")
 	elsewhere := t.TempDir()
 	t.Setenv("CODEX_HOME", elsewhere)
-	_, code := quartet(t, "codex", "--user", "--agent", "me")
+	_, code = quartet(t, "codex", "--user", "--agent", "me")
 	require.Zero(t, code)
 	require.FileExists(t, filepath.Join(elsewhere, "config.toml"))
 }
@@ -355,13 +387,13 @@ func TestFilesAreReplacedWithCare(t *testing.T) {
 	put(t, dir, "real.json", "{}")
 	link := filepath.Join(dir, "link.json")
 	require.NoError(t, os.Symlink(filepath.Join(dir, "real.json"), link))
-	require.NoError(t, writeFile(link, []byte("{}"), []byte("{ }"), keepNew))
+	require.NoError(t, writeFile(link, []byte("{}"), []byte("{ }"), true))
 	info, err := os.Lstat(link)
 	require.NoError(t, err)
 	require.NotZero(t, info.Mode()&os.ModeSymlink)
 	require.Equal(t, "{ }", content(t, dir)["real.json"])
-	require.ErrorContains(t, writeFile(link, []byte("{}"), []byte("x"), keepNew), "changed by another program")
-	require.ErrorContains(t, writeFile(filepath.Join(dir, "new"), []byte("{}"), []byte("x"), keepNew),
+	require.ErrorContains(t, writeFile(link, []byte("{}"), []byte("x"), true), "changed by another program")
+	require.ErrorContains(t, writeFile(filepath.Join(dir, "new"), []byte("{}"), []byte("x"), true),
 		"changed by another program")
 }
 
@@ -375,39 +407,34 @@ func TestNamesOfAgents(t *testing.T) {
 	require.Equal(t, `'/a b/it'\''s'`, quoteShell("/a b/it's"))
 }
 
-// Whatever a document is, editing it either is refused or changes nothing else, and a second edit changes nothing.
+// Whatever a document of TOML is, it is replaced only if nothing of the user is in it.
 func FuzzTOML(f *testing.F) {
 	for _, seed := range []string{
-		"", "a = 1\n", "[mcp_servers.quartet]\nargs = [\n 'a', # b\n]\n[x]\n",
-		"[[a]]\nb = \"\"\"\n[c]\n\"\"\"\n", "[mcp_servers]\nquartet = {}\n", "[mcp_servers.quartet]",
+		"", "a = 1\n", "[mcp_servers.quartet]\nargs = [\n 'a', # b\n]\n[x]\n", "mcp_servers = 1", "a = = 1",
+		string(tomlServer("/b", []string{"c\"d"})),
 		"a.b = {c = [1, 2]}\r\n[ mcp_servers . \"quartet\" ]\r\ncommand='x'\r\n",
 	} {
 		f.Add(seed)
 	}
 	w := wanted{binary: `/a "b"\c`, agent: "x", tool: "codex"}
 	f.Fuzz(func(t *testing.T, text string) {
-		before, err := parseTOML([]byte(text))
-		if err != nil {
-			return
+		for _, remove := range []bool{false, true} {
+			next, err := editTOML([]byte(text), w, remove)
+			if err != nil || string(next) == text {
+				continue
+			}
+			if strings.TrimSpace(text) != "" {
+				require.True(t, strings.HasPrefix(text, "[mcp_servers.quartet]\ncommand = "), text)
+				require.Equal(t, 3, strings.Count(text, "\n"), text)
+			}
+			if remove {
+				require.Nil(t, next)
+				continue
+			}
+			again, err := editTOML(next, w, false)
+			require.NoError(t, err)
+			require.Equal(t, string(next), string(again))
 		}
-		next, err := editTOML([]byte(text), w, false)
-		if err != nil {
-			return
-		}
-		after, err := parseTOML(next)
-		require.NoError(t, err)
-		require.Equal(t, w.binary, serverIn(after)["command"])
-		require.Equal(t, others(before), others(after))
-		again, err := editTOML(next, w, false)
-		require.NoError(t, err)
-		require.Equal(t, string(next), string(again))
-		rest, err := editTOML(next, w, true)
-		if err != nil {
-			return
-		}
-		left, err := parseTOML(rest)
-		require.NoError(t, err)
-		require.Equal(t, others(before), others(left))
 	})
 }
 
@@ -421,7 +448,7 @@ func FuzzJSON(f *testing.F) {
 	}
 	w := wanted{binary: "/a/quartet", agent: "x", tool: "claude"}
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, e := range []edit{editMCPServers(true), editHooks(), editCursorHooks("sessionStart")} {
+		for _, e := range []edit{editMCPServers(true), editHooks, editCursorHooks} {
 			next, err := e([]byte(text), w, false)
 			if err != nil {
 				continue

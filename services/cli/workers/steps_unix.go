@@ -27,7 +27,6 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/proctree"
-	"quartet/pkg/programs"
 	"quartet/pkg/sandboxes"
 	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
@@ -197,12 +196,12 @@ func (h *handler) run(ctx context.Context, a *boardv1.StepAssignment) (client.St
 		env = append(env, "HOME="+confine.Home(sandbox.Dir()), "TMPDIR="+confine.Temp(sandbox.Dir()))
 	}
 	out, errs := &tail{limit: outputBytes}, &tail{limit: summaryBytes / 4}
-	err = programs.Run(ctx, h.host, sandbox, programs.Program{
+	err = sandboxes.Run(ctx, h.host, sandbox, sandboxes.Program{
 		Spec:  confine.Spec{Argv: []string{"/bin/sh", "-c", h.command}, Env: env, Dir: h.dir},
 		Stdin: bytes.NewReader(append(in, '\n')), Stdout: out, Stderr: errs, Grace: handlerGrace,
 	})
 	result, badResult := parseResult(out.String())
-	var failed *programs.ExitError
+	var failed *sandboxes.ExitError
 	switch {
 	case ctx.Err() != nil:
 		return result, context.Cause(ctx)

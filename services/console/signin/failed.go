@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"quartet/pkg/fault"
-	"quartet/services/console/ticket"
 )
 
 const (
@@ -55,7 +54,7 @@ func (f *Flow) failureOf(ctx context.Context, err error) failure {
 // leave redirects the browser from the callback to FailedPath, so that the address that the browser shows does not
 // have the provider's code. It puts the failure into the browser's cookie, in place of the sign-in.
 func (f *Flow) leave(w http.ResponseWriter, r *http.Request, why failure) {
-	value, err := ticket.Seal(f.deps.Keys(), failedPurpose, why)
+	value, err := SealTicket(f.deps.Keys(), failedPurpose, why)
 	if err != nil || len(value) > maxCookie {
 		f.show(w, why) // cannot happen: a failure is JSON of a few fields, of bounded size
 		return
@@ -70,7 +69,7 @@ func (f *Flow) leave(w http.ResponseWriter, r *http.Request, why failure) {
 func (f *Flow) failed(w http.ResponseWriter, r *http.Request) {
 	var why failure
 	cookie, err := f.cookie(r)
-	if err != nil || len(cookie.Value) > maxCookie || ticket.Open(f.deps.Keys(), failedPurpose, cookie.Value, &why) !=
+	if err != nil || len(cookie.Value) > maxCookie || OpenTicket(f.deps.Keys(), failedPurpose, cookie.Value, &why) !=
 		nil || !f.deps.Clock.Now().Before(time.Unix(why.Ends, 0)) {
 		w.Header().Set("Location", "../")
 		w.WriteHeader(http.StatusSeeOther)

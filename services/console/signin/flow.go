@@ -17,7 +17,6 @@ import (
 	"golang.org/x/oauth2"
 
 	"quartet/pkg/fault"
-	"quartet/services/console/ticket"
 )
 
 const (
@@ -81,7 +80,7 @@ func (f *Flow) start(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	value, err := ticket.Seal(f.deps.Keys(), flowPurpose, p)
+	value, err := SealTicket(f.deps.Keys(), flowPurpose, p)
 	if err != nil {
 		return fault.Internal(err)
 	}
@@ -145,7 +144,7 @@ func (f *Flow) callback(w http.ResponseWriter, r *http.Request, begin Begin) err
 	}
 	var p progress
 	cookie, err := f.cookie(r)
-	if err != nil || len(cookie.Value) > maxCookie || ticket.Open(f.deps.Keys(), flowPurpose, cookie.Value, &p) !=
+	if err != nil || len(cookie.Value) > maxCookie || OpenTicket(f.deps.Keys(), flowPurpose, cookie.Value, &p) !=
 		nil ||
 		!f.deps.Clock.Now().Before(time.Unix(p.Ends, 0)) ||
 		subtle.ConstantTimeCompare([]byte(p.State), []byte(query.Get("state"))) != 1 {

@@ -1,4 +1,5 @@
-// Package secrets derives the secrets of triggers from a key of the installation, and encrypts those that callers give.
+// Package secrets derives the secrets of triggers from a key of the installation, encrypts those that callers give, and
+// verifies the signatures of deliveries under them.
 package secrets
 
 import (
@@ -13,8 +14,6 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/keyfile"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
-	"quartet/pkg/sealed"
-	"quartet/services/waiting/signature"
 )
 
 // Secrets derives secrets from names and one key of the installation, always the same ones. The
@@ -56,7 +55,7 @@ func (s Secrets) Token(t *waitingv1.Trigger) string { return s.of(generation(t))
 func (s Secrets) Signing(t *waitingv1.Trigger) string {
 	raw := sha256.Sum256([]byte(s.of("sign/" + generation(t))))
 	if t.GetSignatureScheme() == waitingv1.SignatureScheme_SIGNATURE_SCHEME_STANDARD_WEBHOOKS {
-		return signature.StandardPrefix + base64.StdEncoding.EncodeToString(raw[:])
+		return StandardPrefix + base64.StdEncoding.EncodeToString(raw[:])
 	}
 	return "qts_" + base64.RawURLEncoding.EncodeToString(raw[:])
 }
@@ -109,12 +108,12 @@ func Arguments[M interface {
 
 // Seal encrypts a secret for a trigger. The same arguments always give the same result.
 func (s Secrets) Seal(triggerID, secret string) ([]byte, error) {
-	return sealed.Seal(s.sealKey(), triggerID, secret)
+	return keyfile.SealSecret(s.sealKey(), triggerID, secret)
 }
 
 // open decrypts what Seal returned for the same trigger under the same key.
 func (s Secrets) open(triggerID string, text []byte) (string, error) {
-	secret, err := sealed.Open(s.sealKey(), triggerID, text)
+	secret, err := keyfile.OpenSecret(s.sealKey(), triggerID, text)
 	if err != nil {
 		return "",
 			fault.Internal(fmt.Errorf("waiting: the secret of %s cannot be opened with the installation's key %s: %w",
@@ -163,7 +162,7 @@ func ValidSigning(scheme waitingv1.SignatureScheme, secret string) error {
 		}
 	}
 	if scheme == waitingv1.SignatureScheme_SIGNATURE_SCHEME_STANDARD_WEBHOOKS {
-		if _, err := signature.StandardKey(secret); err != nil {
+		if _, err := StandardKey(secret); err != nil {
 			return must("must be whsec_ and base64, as standardwebhooks.com has it")
 		}
 	}

@@ -5,7 +5,7 @@ import { href } from "./hooks";
 /** Place is a part of the console: of the page of an agent, or a page. */
 type Place = { title: string; tab?: string; page?: string[]; params?: Record<string, string> };
 
-/** places has a place for each method that messages name, as services/cli/remedy has a command. A test compares the two. */
+/** places has a place for each method that messages name, as services/cli/output/remedy.go has a command. A test compares the two. */
 const places: Record<string, Place> = {
   CreateExternalTrigger: { title: "Waiting", tab: "waiting" },
   GetBoard: { title: "Boards", tab: "boards" },

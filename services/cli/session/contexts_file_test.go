@@ -1,0 +1,112 @@
+package session
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// home makes the test's directory that of the configuration and returns the path of the file.
+func home(t *testing.T) string {
+	dir := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	return filepath.Join(dir, "quartet", "contexts.yaml")
+}
+
+func TestContextsAreKept(t *testing.T) {
+	path := home(t)
+	f, err := ReadContexts()
+	require.NoError(t, err)
+	require.Equal(t, []string{LocalContext}, f.Names())
+	prod := Context{Address: "host:7481", TokenFile: "/k", TLS: true, CAFile: "/ca"}
+	require.NoError(t, ChangeContexts(func(f *ContextFile) error {
+		f.Contexts["prod"] = prod
+		f.Current = "prod"
+		return nil
+	}))
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	f, err = ReadContexts()
+	require.NoError(t, err)
+	require.Equal(t, ContextFile{Current: "prod", Contexts: map[string]Context{"prod": prod}}, f)
+	c, err := chosenContext("")
+	require.NoError(t, err)
+	require.Equal(t, &prod, c)
+	c, err = chosenContext(LocalContext)
+	require.NoError(t, err)
+	require.Nil(t, c)
+	_, err = chosenContext("prd")
+	require.ErrorContains(t, err, `there is no context "prd"; there are local, prod`)
+
+	require.ErrorIs(t, ChangeContexts(func(f *ContextFile) error {
+		f.Current = LocalContext
+		return os.ErrInvalid
+	}), os.ErrInvalid)
+	f, err = ReadContexts()
+	require.NoError(t, err)
+	require.Equal(t, "prod", f.Current, "a change that fails changes nothing")
+}
+
+func TestChangesAtTheSameTime(t *testing.T) {
+	home(t)
+	const n = 20
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		wg.Go(func() {
+			errs[i] = ChangeContexts(func(f *ContextFile) error {
+				f.Contexts[fmt.Sprint("c", i)] = Context{Address: "h:1"}
+				return nil
+			})
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	f, err := ReadContexts()
+	require.NoError(t, err)
+	require.Len(t, f.Contexts, n)
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	path := home(t)
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	for text, want := range map[string]string{
+		"contexts: {a: {adr: x}}": "adr",
+		"contexts: [":             "contexts",
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		_, err := ReadContexts()
+		require.ErrorContains(t, err, want)
+	}
+	require.NoError(t, os.Chmod(path, 0o644))
+	_, err := ReadContexts()
+	require.ErrorContains(t, err, "chmod 600")
+	require.NoError(t, os.Remove(path))
+
+	key := filepath.Join(t.TempDir(), "key")
+	c := Context{TokenFile: key}
+	_, err = c.Token()
+	require.ErrorContains(t, err, "no such file")
+	require.NoError(t, os.WriteFile(key, []byte("qk_1\n"), 0o600))
+	token, err := c.Token()
+	require.NoError(t, err)
+	require.Equal(t, "qk_1", token)
+	require.NoError(t, os.Chmod(key, 0o640))
+	_, err = c.Token()
+	require.ErrorContains(t, err, "open to other users")
+	require.NoError(t, os.Chmod(key, 0o600))
+	require.NoError(t, os.WriteFile(key, []byte("two words"), 0o600))
+	_, err = c.Token()
+	require.ErrorContains(t, err, "one credential")
+	for _, name := range []string{"", "-a", "a b", LocalContext, "ä"} {
+		require.Error(t, CheckContextName(name), name)
+	}
+	require.NoError(t, CheckContextName("prod.eu-1_x"))
+}
