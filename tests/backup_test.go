@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
@@ -45,7 +46,7 @@ func TestBackup_UnderLoad(t *testing.T) {
 	stop := w.start()
 	<-time.After(300 * time.Millisecond)
 	stop()
-	w.finish()
+	w.Finish()
 
 	// From here on nobody keeps books: the backup cuts through it somewhere.
 	b := &busy{conn: w.conn}
@@ -92,10 +93,7 @@ func TestBackup_UnderLoad(t *testing.T) {
 	require.NoError(t, err, out)
 	require.NoError(t, srv.Start(ctx))
 
-	for _, d := range w.drivers {
-		require.NoError(t, d.Check(ctx, 1<<30))
-	}
-	require.NoError(t, load.Audit(ctx, w.conn, w.watcher, w.drivers))
+	require.NoError(t, w.Audit(ctx))
 	kept := b.verify(t, ctx, srv.HTTP)
 	t.Logf("of %d waits made while the backup was made, %d are in it", b.rounds(), kept)
 	require.GreaterOrEqual(t, kept, 20)
@@ -103,7 +101,7 @@ func TestBackup_UnderLoad(t *testing.T) {
 
 // busy works over three planes: an item, a wait of it, and its trigger.
 type busy struct {
-	conn *connection
+	conn *grpc.ClientConn
 
 	mu   sync.Mutex
 	made []made

@@ -47,11 +47,11 @@ func TestR12_ArchiveInABucket(t *testing.T) {
 		all = append(all, &caller{d: d, item: item, revisions: 1})
 	}
 	for round := 0; round < 40 && len(d.inBucket(b).Segments) < 1; round++ {
-		all.work(40, nil)
+		all.work(40)
 	}
 	had := len(d.inBucket(b).Segments)
 	require.NoError(t, s3.Kill())
-	all.work(150, nil) // calls do not wait for the bucket
+	all.work(150) // calls do not wait for the bucket
 	out, _ := d.quartet("status", "--address", d.srv.GRPC)
 	require.Regexp(t, `the archive of [a-z]+/0 cannot be read: .* connection refused\n +fix: see whether `+s3.Addr+
 		` works`, out)
@@ -62,7 +62,7 @@ func TestR12_ArchiveInABucket(t *testing.T) {
 	defer tick.Stop()
 	for round := 0; len(d.inBucket(b).Segments) < max(had+1, 4); round++ {
 		require.Less(t, round, 1000, "nothing is archived")
-		all.work(4, nil)
+		all.work(4)
 		<-tick.C
 	}
 	all.check(31)

@@ -174,17 +174,11 @@ func TestX1_NothingIsLostInTheDeployment(t *testing.T) {
 
 	jobs.finish()
 	stop()
-	w.finish()
-	unknown := 0
-	for _, d := range w.drivers {
-		require.NoError(t, d.Check(ctx, 1<<30))
-		unknown += d.Unknown
-	}
-	require.NoError(t, load.Audit(ctx, w.conn, w.watcher, w.drivers))
+	require.NoError(t, w.Audit(ctx))
 	jobs.audit(ctx)
 	require.NoError(t, keeper(), "the release keeper's job")
 	t.Logf("%d mutations answered, %d of unknown outcome, %d events, %d turns, %d commands: none lost, none twice",
-		w.answered(), unknown, len(w.watcher.Seen), w.runner.Turns, len(jobs.ended))
+		w.Answered(), w.Unknown(), len(w.Watcher.Seen), w.Runner.Turns, len(jobs.ended))
 }
 
 // startKeeper runs the release keeper over the gateway, on a repository of a few

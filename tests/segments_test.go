@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -76,33 +75,15 @@ func (d *damageable) revisions(item string) (n int) {
 	}
 }
 
-// TestR6_SegmentsOfARunningServer: a journal of many segments is written, while the server is killed, read back,
+// TestR6_SegmentsOfARunningServer: a journal of many segments is read back,
 // followed, verified, backed up and restored as one of a single segment; damage in a segment that is closed is named,
 // and repaired from a backup.
 func TestR6_SegmentsOfARunningServer(t *testing.T) {
 	d := newDamageable(t, "--segment-mib", "1")
 	items := d.items()[:4]
-	const rounds, each = 4, 60
-	for round := range rounds {
-		killed := make(chan struct{})
-		go func() {
-			defer close(killed)
-			select {
-			case <-time.After(time.Duration(50+100*round) * time.Millisecond):
-			case <-d.ctx.Done():
-			}
-			_ = d.srv.Kill()
-		}()
-		working := make(chan struct{})
-		go func() {
-			defer close(working)
-			d.updates(items, each+round)
-		}()
-		<-killed
-		require.Empty(t, d.start())
-		<-working
-	}
-	revisions := 1 + rounds*each + 0 + 1 + 2 + 3
+	const each = 240
+	d.updates(items, each)
+	revisions := 1 + each
 	check := func() {
 		for _, item := range items {
 			require.Equal(t, revisions, d.revisions(item), item)
