@@ -43,10 +43,7 @@ func (d *damageable) archivedBytes() (n int64) {
 func TestR12_ArchiveOfARunningServer(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	d := newDamageable(t, "--segment-mib", "1", "--snapshot-mib", "1", "--log-level", "debug")
-	var all callers
-	for _, item := range d.items()[:4] {
-		all = append(all, &caller{d: d, item: item, revisions: 1})
-	}
+	all := d.callers(4)
 	for round := 0; round < 40 && len(d.archived().Segments) < 4; round++ {
 		all.work(40)
 	}

@@ -21,7 +21,6 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/tests/load"
-	"quartet/tests/proc"
 )
 
 // A backup is taken while agents work and restored elsewhere: what was answered
@@ -31,12 +30,9 @@ import (
 func TestBackup_UnderLoad(t *testing.T) {
 	bin, dir := binary(t), t.TempDir()
 	data := filepath.Join(dir, "data")
-	srv, err := proc.NewQuartet(bin, data, "")
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	require.NoError(t, srv.Start(ctx))
-	t.Cleanup(func() { _ = srv.Kill() })
+	srv := startServer(t, ctx, data)
 	quartet := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, bin, append(args, "--address", srv.GRPC)...).CombinedOutput()
 		return string(out), err

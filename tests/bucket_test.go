@@ -42,10 +42,7 @@ func TestR12_ArchiveInABucket(t *testing.T) {
 	require.NoError(t, err)
 
 	d := newDamageable(t, "--segment-mib", "1", "--snapshot-mib", "1", "--log-level", "debug")
-	var all callers
-	for _, item := range d.items()[:2] {
-		all = append(all, &caller{d: d, item: item, revisions: 1})
-	}
+	all := d.callers(2)
 	for round := 0; round < 40 && len(d.inBucket(b).Segments) < 1; round++ {
 		all.work(40)
 	}

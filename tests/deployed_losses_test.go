@@ -257,9 +257,7 @@ func newJobs(t *testing.T, ctx context.Context, c *compose, root grpc.ClientConn
 	c.run("docker", "compose", "--profile", "workers", "up", "-d", "--no-build", "--no-deps", "--force-recreate",
 		"--scale", "worker=4", "worker")
 	require.Len(t, c.containers("worker"), 4)
-	conn, err := load.Dial(*deployedGRPC, bearing(keyOf(t, ctx, root, identityv1.Role_ROLE_ADMIN, namespace))...)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
+	conn := dial(t, *deployedGRPC, bearing(keyOf(t, ctx, root, identityv1.Role_ROLE_ADMIN, namespace))...)
 	return &chores{
 		t: t, c: c, agents: agentv1.NewAgentServiceClient(conn), tasks: taskv1.NewTaskServiceClient(conn),
 		file: "/workspace/ran-" + run, quit: make(chan struct{}), ended: map[string]*taskv1.Task{},

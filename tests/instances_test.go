@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -184,7 +185,8 @@ func TestR6_PartitionsThatDoNotFit(t *testing.T) {
 	proc.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	in := startSite(t, ctx, 1)
+	key := filepath.Join(t.TempDir(), "key")
+	in := startSite(t, ctx, 1, "--key-file", key)
 	url := in.all[0].Args[3]
 	for _, c := range []struct{ set, says string }{
 		{"work=6", ""},
@@ -196,8 +198,7 @@ func TestR6_PartitionsThatDoNotFit(t *testing.T) {
 		{"home=2", "no plane"},
 	} {
 		dir := t.TempDir()
-		q, err := proc.NewQuartet(binary(t), dir, url, "--key-file", in.all[0].Args[len(in.all[0].Args)-9],
-			"--partitions", c.set)
+		q, err := proc.NewQuartet(binary(t), dir, url, "--key-file", key, "--partitions", c.set)
 		require.NoError(t, err)
 		err = q.Start(ctx)
 		if c.says == "" {

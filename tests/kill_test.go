@@ -294,9 +294,7 @@ type workload struct {
 func newWorkload(t *testing.T, ctx context.Context, addr string, rng *rand.Rand, ownIDs func(i int) bool,
 	opts ...grpc.DialOption,
 ) *workload {
-	conn, err := load.Dial(addr, opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
+	conn := dial(t, addr, opts...)
 	w, err := load.NewWorkload(ctx, conn, rng, drivers, ownIDs)
 	require.NoError(t, err)
 	t.Cleanup(w.Finish)

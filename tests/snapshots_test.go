@@ -94,6 +94,15 @@ func (c *caller) work(n int) error {
 // callers are some callers at once.
 type callers []*caller
 
+// callers returns n callers, each of another item.
+func (d *damageable) callers(n int) (all callers) {
+	d.t.Helper()
+	for _, item := range d.items()[:n] {
+		all = append(all, &caller{d: d, item: item, revisions: 1})
+	}
+	return all
+}
+
 // work makes each of them work.
 func (all callers) work(n int) {
 	t := all[0].d.t
@@ -290,10 +299,7 @@ func copyDir(t *testing.T, to, from string) {
 func TestR11_SnapshotsOfARunningServer(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	d := newDamageable(t, "--segment-mib", "1", "--snapshot-mib", "1", "--log-level", "debug")
-	var all callers
-	for _, item := range d.items()[:4] {
-		all = append(all, &caller{d: d, item: item, revisions: 1})
-	}
+	all := d.callers(4)
 	for range 20 {
 		if all.work(20); d.snapshots() >= 2 {
 			break

@@ -390,6 +390,8 @@ func (b *books) workRecord(ev *journal.Event) {
 		b.move(ev, "item", p.GetCurrentWorkItemId(), "open", "open")
 	case *workv1.WorkItemCompleted:
 		b.move(ev, "item", p.GetWorkItem().GetWorkItemId(), "done", "open")
+	case *workv1.ReportPromoted:
+		b.move(ev, "report of item", ev.WorkItemID, "promoted", "")
 	case *workv1.WaitAttached:
 		id := p.GetWait().GetWaitId()
 		b.move(ev, "wait at work", id, "attached", "", "attached")

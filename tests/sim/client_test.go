@@ -514,20 +514,13 @@ func (c *client) say(a, item string) {
 		})
 }
 
-// halt pauses an agent, or aborts its turn, which pauses it too, and resumes it.
+// halt pauses an agent and resumes it.
 func (c *client) halt(a string) {
 	ctx, pause, resume := planetest.As(c.w.ctx, rpc.RoleOperator), c.request(), c.request()
-	if c.rnd.IntN(2) == 0 {
-		_ = c.until(ctx, "AbortRun", func(ctx context.Context) error {
-			_, err := c.agents.AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: a, RequestId: pause})
-			return err
-		})
-	} else {
-		_ = c.until(ctx, "PauseAgent", func(ctx context.Context) error {
-			_, err := c.agents.PauseAgent(ctx, &agentv1.PauseAgentRequest{AgentId: a, RequestId: pause})
-			return err
-		})
-	}
+	_ = c.until(ctx, "PauseAgent", func(ctx context.Context) error {
+		_, err := c.agents.PauseAgent(ctx, &agentv1.PauseAgentRequest{AgentId: a, RequestId: pause})
+		return err
+	})
 	<-time.After(time.Duration(c.rnd.IntN(3000)) * time.Millisecond)
 	_ = c.until(ctx, "ResumeAgent", func(ctx context.Context) error {
 		_, err := c.agents.ResumeAgent(ctx, &agentv1.ResumeAgentRequest{AgentId: a, RequestId: resume})

@@ -298,6 +298,15 @@ var later = []mutant{
 		"derivePosture(rec, lane.counts, stale != \"\", queue,",
 		"derivePosture(rec, lane.counts, stale == \"?\", queue,",
 	},
+	{
+		"the report of a turn that was cut short is forgotten", "services/agent/briefs/recover.go",
+		"	itemID, _, err := s.Promote(ctx, k, runID, round)\n", "	itemID := round.GetTurnId()[:0]\n",
+	},
+	{
+		"a turn says its report a second time", "services/agent/turns/finish.go",
+		"		if _, how.Reported, err = s.briefs.Recover(ctx, k, req.GetRunId()); err != nil {\n",
+		"		if _, _, err = s.briefs.Recover(ctx, k, req.GetRunId()); err != nil {\n",
+	},
 }
 
 // TestMutants_AreCurrent checks that each mutant still replaces one text of the code.
