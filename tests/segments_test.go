@@ -108,13 +108,7 @@ func TestR6_SegmentsOfARunningServer(t *testing.T) {
 	require.NoError(t, d.srv.Kill())
 
 	// The backup has what there was before.
-	key, err := os.ReadFile(filepath.Join(d.srv.DataDir, "key"))
-	require.NoError(t, err)
-	require.NoError(t, os.RemoveAll(d.srv.DataDir))
-	require.NoError(t, os.MkdirAll(d.srv.DataDir, 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(d.srv.DataDir, "key"), key, 0o600))
-	out, code = d.quartet("restore", backup, "--data-dir", d.srv.DataDir)
-	require.Zero(t, code, out)
+	d.restored(backup)
 	require.Empty(t, d.start())
 	backedUp.check(50)
 	backedUp.work(100)
