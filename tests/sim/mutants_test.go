@@ -299,13 +299,9 @@ var later = []mutant{
 		"derivePosture(rec, lane.counts, stale == \"?\", queue,",
 	},
 	{
-		"the report of a turn that was cut short is forgotten", "services/agent/briefs/recover.go",
-		"	itemID, _, err := s.Promote(ctx, k, runID, round)\n", "	itemID := round.GetTurnId()[:0]\n",
-	},
-	{
-		"a turn says its report a second time", "services/agent/turns/finish.go",
-		"		if _, how.Reported, err = s.briefs.Recover(ctx, k, req.GetRunId()); err != nil {\n",
-		"		if _, _, err = s.briefs.Recover(ctx, k, req.GetRunId()); err != nil {\n",
+		"the brief of a report has another text", "services/agent/state/briefs.go",
+		"agentv1.BriefKind_BRIEF_KIND_RESULT, p.GetBriefId(), p.GetText(), p.GetWorkItem().",
+		"agentv1.BriefKind_BRIEF_KIND_RESULT, p.GetBriefId(), p.GetTurnId(), p.GetWorkItem().",
 	},
 }
 
