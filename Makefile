@@ -182,7 +182,7 @@ race-all: $(TOOLS)/gotestsum
 # What repeats something, such as a kill of the server or a seed of the simulation, repeats it more often.
 .PHONY: thorough
 thorough: $(TOOLS)/gotestsum
-	QUARTET_THOROUGH=1 $(RUN_TESTS) thorough ./tests ./tests/model ./pkg/journal/... -- -p 2
+	QUARTET_THOROUGH=1 $(RUN_TESTS) thorough ./tests ./pkg/journal/... -- -p 2
 
 .PHONY: seeds
 seeds: $(TOOLS)/gotestsum
@@ -236,10 +236,6 @@ compose-test: ## Run the app tests against docker-compose.yml on this machine; n
 .PHONY: continuity
 continuity: ## Run the scenarios of an agent's life with every kill (4 minutes); ARGS for go test, such as -v
 	$(STATIC) $(GO) test -count=1 -timeout 30m ./tests/continuity $(ARGS) -args -kills=-1
-
-.PHONY: model
-model: ## Compare the whole with its model for 100 000 random steps; ARGS='-steps N -seed S' for others
-	$(STATIC) $(GO) test -count=1 ./tests/model $(ARGS)
 
 STEPS ?= 1000000
 

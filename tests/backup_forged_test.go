@@ -29,12 +29,9 @@ func TestI21_ForgedBackups(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	bin, dir := binary(t), t.TempDir()
 	data := filepath.Join(dir, "data")
-	srv, err := proc.NewQuartet(bin, data, "")
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	require.NoError(t, srv.Start(ctx))
-	t.Cleanup(func() { _ = srv.Kill() })
+	srv := startServer(t, ctx, data)
 	quartet := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, bin, append(args, "--address", srv.GRPC)...).CombinedOutput()
 		return string(out), err
@@ -166,10 +163,7 @@ func TestI21_ForgedBackups(t *testing.T) {
 		out, err := quartet(append([]string{"restore", file, "--data-dir", fresh}, args...)...)
 		require.NoError(t, err, out)
 		require.Equal(t, strings.Contains(out, "is not authenticated"), len(args) == 1)
-		s, err := proc.NewQuartet(bin, fresh, "")
-		require.NoError(t, err)
-		require.NoError(t, s.Start(ctx))
-		t.Cleanup(func() { _ = s.Kill() })
+		s := startServer(t, ctx, fresh)
 		return s
 	}
 	who := func(s *proc.Quartet, token string) (string, error) {

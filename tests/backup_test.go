@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
@@ -20,7 +21,6 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/tests/load"
-	"quartet/tests/proc"
 )
 
 // A backup is taken while agents work and restored elsewhere: what was answered
@@ -30,12 +30,9 @@ import (
 func TestBackup_UnderLoad(t *testing.T) {
 	bin, dir := binary(t), t.TempDir()
 	data := filepath.Join(dir, "data")
-	srv, err := proc.NewQuartet(bin, data, "")
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	require.NoError(t, srv.Start(ctx))
-	t.Cleanup(func() { _ = srv.Kill() })
+	srv := startServer(t, ctx, data)
 	quartet := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, bin, append(args, "--address", srv.GRPC)...).CombinedOutput()
 		return string(out), err
@@ -45,7 +42,7 @@ func TestBackup_UnderLoad(t *testing.T) {
 	stop := w.start()
 	<-time.After(300 * time.Millisecond)
 	stop()
-	w.finish()
+	w.Finish()
 
 	// From here on nobody keeps books: the backup cuts through it somewhere.
 	b := &busy{conn: w.conn}
@@ -92,10 +89,7 @@ func TestBackup_UnderLoad(t *testing.T) {
 	require.NoError(t, err, out)
 	require.NoError(t, srv.Start(ctx))
 
-	for _, d := range w.drivers {
-		require.NoError(t, d.Check(ctx, 1<<30))
-	}
-	require.NoError(t, load.Audit(ctx, w.conn, w.watcher, w.drivers))
+	require.NoError(t, w.Audit(ctx))
 	kept := b.verify(t, ctx, srv.HTTP)
 	t.Logf("of %d waits made while the backup was made, %d are in it", b.rounds(), kept)
 	require.GreaterOrEqual(t, kept, 20)
@@ -103,7 +97,7 @@ func TestBackup_UnderLoad(t *testing.T) {
 
 // busy works over three planes: an item, a wait of it, and its trigger.
 type busy struct {
-	conn *connection
+	conn *grpc.ClientConn
 
 	mu   sync.Mutex
 	made []made

@@ -1,13 +1,16 @@
 package tests
 
 import (
+	"context"
 	"os"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 
 	"quartet/tests/attack"
+	"quartet/tests/load"
 	"quartet/tests/proc"
 )
 
@@ -29,6 +32,25 @@ func binary(t *testing.T) string {
 	})
 	require.NoError(t, built.err)
 	return built.path
+}
+
+// startServer starts a server with NATS inside over a directory, until the end of the test.
+func startServer(t *testing.T, ctx context.Context, dir string, args ...string) *proc.Quartet {
+	t.Helper()
+	srv, err := proc.NewQuartet(binary(t), dir, "", args...)
+	require.NoError(t, err)
+	require.NoError(t, srv.Start(ctx))
+	t.Cleanup(func() { _ = srv.Kill() })
+	return srv
+}
+
+// dial returns a connection to a server, until the end of the test.
+func dial(t *testing.T, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	conn, err := load.Dial(addr, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 func TestMain(m *testing.M) {

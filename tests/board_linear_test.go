@@ -20,7 +20,6 @@ import (
 	"quartet/pkg/client"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
-	"quartet/tests/proc"
 )
 
 const linearSteps = 400
@@ -37,13 +36,9 @@ const (
 // is stored for a run that does not hold it, and nothing done is undone (SPEC B6,
 // B8, B9).
 func TestB6_ClaimsAreLinearizable(t *testing.T) {
-	bin := binary(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "", "--step-lease", linearLease.String())
-	require.NoError(t, err)
-	require.NoError(t, srv.Start(ctx))
-	t.Cleanup(func() { _ = srv.Kill() })
+	srv := startServer(t, ctx, filepath.Join(t.TempDir(), "data"), "--step-lease", linearLease.String())
 	c, err := client.Dial(srv.GRPC)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })

@@ -29,10 +29,7 @@ func TestB11_ABoardOfThisRepositoryOverKills(t *testing.T) {
 	packages := proc.Scale([]string{"./pkg/journal/..."}, []string{"./pkg/..."})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "", "--step-lease", "2s")
-	require.NoError(t, err)
-	require.NoError(t, srv.Start(ctx))
-	t.Cleanup(func() { _ = srv.Kill() })
+	srv := startServer(t, ctx, filepath.Join(t.TempDir(), "data"), "--step-lease", "2s")
 	quartet := func(args ...string) string {
 		cmd := exec.CommandContext(ctx, bin, append([]string{"--address", srv.GRPC}, args...)...)
 		out, err := cmd.CombinedOutput()

@@ -42,16 +42,13 @@ func TestR12_ArchiveInABucket(t *testing.T) {
 	require.NoError(t, err)
 
 	d := newDamageable(t, "--segment-mib", "1", "--snapshot-mib", "1", "--log-level", "debug")
-	var all callers
-	for _, item := range d.items()[:2] {
-		all = append(all, &caller{d: d, item: item, revisions: 1})
-	}
+	all := d.callers(2)
 	for round := 0; round < 40 && len(d.inBucket(b).Segments) < 1; round++ {
-		all.work(40, nil)
+		all.work(40)
 	}
 	had := len(d.inBucket(b).Segments)
 	require.NoError(t, s3.Kill())
-	all.work(150, nil) // calls do not wait for the bucket
+	all.work(150) // calls do not wait for the bucket
 	out, _ := d.quartet("status", "--address", d.srv.GRPC)
 	require.Regexp(t, `the archive of [a-z]+/0 cannot be read: .* connection refused\n +fix: see whether `+s3.Addr+
 		` works`, out)
@@ -62,7 +59,7 @@ func TestR12_ArchiveInABucket(t *testing.T) {
 	defer tick.Stop()
 	for round := 0; len(d.inBucket(b).Segments) < max(had+1, 4); round++ {
 		require.Less(t, round, 1000, "nothing is archived")
-		all.work(4, nil)
+		all.work(4)
 		<-tick.C
 	}
 	all.check(31)

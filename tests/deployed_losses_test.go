@@ -174,17 +174,11 @@ func TestX1_NothingIsLostInTheDeployment(t *testing.T) {
 
 	jobs.finish()
 	stop()
-	w.finish()
-	unknown := 0
-	for _, d := range w.drivers {
-		require.NoError(t, d.Check(ctx, 1<<30))
-		unknown += d.Unknown
-	}
-	require.NoError(t, load.Audit(ctx, w.conn, w.watcher, w.drivers))
+	require.NoError(t, w.Audit(ctx))
 	jobs.audit(ctx)
 	require.NoError(t, keeper(), "the release keeper's job")
 	t.Logf("%d mutations answered, %d of unknown outcome, %d events, %d turns, %d commands: none lost, none twice",
-		w.answered(), unknown, len(w.watcher.Seen), w.runner.Turns, len(jobs.ended))
+		w.Answered(), w.Unknown(), len(w.Watcher.Seen), w.Runner.Turns, len(jobs.ended))
 }
 
 // startKeeper runs the release keeper over the gateway, on a repository of a few
@@ -263,9 +257,7 @@ func newJobs(t *testing.T, ctx context.Context, c *compose, root grpc.ClientConn
 	c.run("docker", "compose", "--profile", "workers", "up", "-d", "--no-build", "--no-deps", "--force-recreate",
 		"--scale", "worker=4", "worker")
 	require.Len(t, c.containers("worker"), 4)
-	conn, err := load.Dial(*deployedGRPC, bearing(keyOf(t, ctx, root, identityv1.Role_ROLE_ADMIN, namespace))...)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
+	conn := dial(t, *deployedGRPC, bearing(keyOf(t, ctx, root, identityv1.Role_ROLE_ADMIN, namespace))...)
 	return &chores{
 		t: t, c: c, agents: agentv1.NewAgentServiceClient(conn), tasks: taskv1.NewTaskServiceClient(conn),
 		file: "/workspace/ran-" + run, quit: make(chan struct{}), ended: map[string]*taskv1.Task{},

@@ -29,7 +29,6 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/app"
-	"quartet/tests/load"
 	"quartet/tests/proc"
 )
 
@@ -167,9 +166,7 @@ func TestA8_ErasedAgent(t *testing.T) {
 	t.Cleanup(func() { _ = srv.Kill() })
 	dial := func() *grpc.ClientConn {
 		require.NoError(t, srv.Start(ctx))
-		conn, err := load.Dial(srv.GRPC)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = conn.Close() })
+		conn := dial(t, srv.GRPC)
 		return conn
 	}
 	quartet := func(args ...string) string {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/tests/dev"
@@ -68,4 +69,18 @@ func TestA10_AForkInATurn(t *testing.T) {
 	fresh := acquire(id(1)).GetContext().GetText()
 	require.Contains(t, fresh, "> make the lexer")
 	require.NotContains(t, fresh, "parser")
+}
+
+// call returns a tool call with arguments that are texts.
+func call(name string, args ...string) *agentv1.ToolCall {
+	m := map[string]*structpb.Value{}
+	for i := 0; i+1 < len(args); i += 2 {
+		m[args[i]] = structpb.NewStringValue(args[i+1])
+	}
+	return &agentv1.ToolCall{Name: name, Arguments: &structpb.Struct{Fields: m}}
+}
+
+// itemOf returns the id of the item that a result shows.
+func itemOf(r *agentv1.ToolResult) string {
+	return r.GetResult().GetFields()["work_item"].GetStructValue().GetFields()["work_item_id"].GetStringValue()
 }

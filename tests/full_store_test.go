@@ -15,7 +15,6 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/tests/load"
 	"quartet/tests/proc"
 )
 
@@ -27,13 +26,8 @@ func TestX16_AFullStore(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	start := func(mib string) (*proc.Quartet, agentv1.AgentServiceClient, workv1.WorkServiceClient) {
-		srv, err := proc.NewQuartet(binary(t), dir, "", "--max-store-mib", mib)
-		require.NoError(t, err)
-		require.NoError(t, srv.Start(ctx))
-		t.Cleanup(func() { _ = srv.Kill() })
-		conn, err := load.Dial(srv.GRPC)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = conn.Close() })
+		srv := startServer(t, ctx, dir, "--max-store-mib", mib)
+		conn := dial(t, srv.GRPC)
 		return srv, agentv1.NewAgentServiceClient(conn), workv1.NewWorkServiceClient(conn)
 	}
 	srv, agents, _ := start("24")

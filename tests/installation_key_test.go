@@ -22,7 +22,6 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/services/app"
-	"quartet/tests/proc"
 )
 
 // signed delivers a body to a trigger with the signature of its secret.
@@ -182,12 +181,9 @@ func TestI20_RotationOverCopies(t *testing.T) {
 func TestI20_RotateTheRealBinary(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	bin, data := binary(t), filepath.Join(t.TempDir(), "data")
-	srv, err := proc.NewQuartet(bin, data, "")
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	require.NoError(t, srv.Start(ctx))
-	t.Cleanup(func() { _ = srv.Kill() })
+	srv := startServer(t, ctx, data)
 	path := filepath.Join(data, "key")
 	cli := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, bin, append(args, "--key-file", path, "--address", srv.GRPC)...).

@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/tests/load"
 	"quartet/tests/proc"
 )
@@ -17,122 +20,119 @@ import (
 // partitionLease is short here, so that what takes a lease takes little time.
 const partitionLease = 2 * time.Second
 
-// instances are processes that serve everything beside each other.
-type instances struct {
-	nats *proc.Process
-	all  []*proc.Quartet
-}
-
-func startInstances(t *testing.T, ctx context.Context, n int) *instances {
-	dir := t.TempDir()
-	bin := binary(t)
-	natsBin, err := proc.Build(dir, "github.com/nats-io/nats-server/v2", "nats-server")
-	require.NoError(t, err)
-	in := &instances{}
-	var url string
-	in.nats, url, err = proc.NewNATS(natsBin, filepath.Join(dir, "nats"))
-	require.NoError(t, err)
-	require.NoError(t, in.nats.Start(ctx))
-	t.Cleanup(func() { _ = in.nats.Thaw(); _ = in.nats.Kill() })
-	for i := range n {
-		q, err := proc.NewQuartet(bin, filepath.Join(dir, fmt.Sprint(i)), url, "--key-file", filepath.Join(dir, "key"),
-			"--home-dir", filepath.Join(dir, "home"),
-			"--worker-id", fmt.Sprint("w", i), "--partition-lease", partitionLease.String(), "--log-level", "info")
-		require.NoError(t, err)
-		require.NoError(t, q.Start(ctx))
-		t.Cleanup(func() { _ = q.Thaw(); _ = q.Kill() })
-		in.all = append(in.all, q)
+// comeAndGo kills, freezes for longer than their lease, and stops in order those of three instances of every service at
+// which no load comes in; the first one too, and the broker is frozen as long. Who was frozen answers nothing old
+// (ARCHITECTURE R5, R6, section 7).
+func comeAndGo(h *site, round int) {
+	one, other := h.all[1+round%2], h.all[2-round%2]
+	h.pause(250, 350)
+	require.NoError(h.t, one.Kill())
+	h.pause(250, 350)
+	require.NoError(h.t, one.Start(h.ctx))
+	// In order: the calls under way are finished, the others go elsewhere.
+	require.NoError(h.t, other.Interrupt(h.ctx))
+	h.pause(150, 250)
+	require.NoError(h.t, other.Start(h.ctx))
+	h.pause(150, 250)
+	if round%2 == 1 {
+		h.restart(h.all[0]) // where the load comes in
 	}
-	return in
-}
-
-// TestR6_InstancesComeAndGo: three instances of every service, under load at the
-// first one. Others are killed, frozen for longer than their lease, and stopped
-// in order; the first one too, and the broker is frozen as long. Nothing that was answered is missing, nothing
-// happens twice, and who was frozen answers nothing old (ARCHITECTURE R5, R6,
-// section 7).
-func TestR6_InstancesComeAndGo(t *testing.T) {
-	proc.Long(t)
-	t.Parallel() // most of it is waiting
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
-	in := startInstances(t, ctx, 3)
-	rng := random(t)
-	w := newWorkload(t, ctx, in.all[0].GRPC, rng, func(i int) bool { return i%2 == 0 })
-	rounds := proc.Scale(2, 4) // the load comes in at a killed instance in every second one
-	for round := range rounds {
-		one, other := in.all[1+round%2], in.all[2-round%2]
-
-		stop := w.start()
-		<-time.After(300 * time.Millisecond)
-		require.NoError(t, one.Kill())
-		<-time.After(300 * time.Millisecond)
-		require.NoError(t, one.Start(ctx), "round %d", round)
-		// In order: the calls under way are finished, the others go elsewhere.
-		require.NoError(t, other.Interrupt(ctx))
-		<-time.After(200 * time.Millisecond)
-		require.NoError(t, other.Start(ctx))
-		<-time.After(200 * time.Millisecond)
-		if round%2 == 1 {
-			require.NoError(t, in.all[0].Kill()) // where the load comes in
-			require.NoError(t, in.all[0].Start(ctx))
-		}
-		// Nobody can renew for longer than a lease, and writes are in doubt.
-		require.NoError(t, in.nats.Freeze())
-		<-time.After(partitionLease + partitionLease/2)
-		require.NoError(t, in.nats.Thaw())
-		<-time.After(200 * time.Millisecond)
-		stop()
-		in.sleeper(t, ctx, w, other)
-		for _, d := range w.drivers {
-			require.NoError(t, d.Check(ctx, 40), "round %d", round)
-		}
-	}
-	w.finish()
-	unknown := 0
-	for _, d := range w.drivers {
-		require.NoError(t, d.Check(ctx, 1<<30))
-		unknown += d.Unknown
-	}
-	require.NoError(t, load.Audit(ctx, w.conn, w.watcher, w.drivers))
-	t.Logf("%d mutations answered, %d of unknown outcome, %d events: none lost, none twice", w.answered(), unknown,
-		len(w.watcher.Seen))
+	// Nobody can renew for longer than a lease, and writes are in doubt.
+	h.freeze(h.nats, partitionLease+partitionLease/2)
+	h.pause(150, 250)
 }
 
 // sleeper freezes an instance for longer than its lease, under load, and asks it
 // the moment that it wakes up: whatever it remembers is old by then.
-func (in *instances) sleeper(t *testing.T, ctx context.Context, w *workload, q *proc.Quartet) {
+func (h *site) sleeper(round int) {
+	q := h.all[2-round%2]
 	conn, err := load.Dial(q.GRPC)
-	require.NoError(t, err)
+	require.NoError(h.t, err)
 	defer conn.Close()
-	for _, d := range w.drivers {
-		require.NoError(t, d.CheckAt(ctx, conn, 3)) // it is connected
+	for _, d := range h.Drivers {
+		require.NoError(h.t, d.CheckAt(h.ctx, conn, 3)) // it is connected
 	}
-	stop := w.start()
-	require.NoError(t, q.Freeze())
+	stop := h.start()
+	require.NoError(h.t, q.Freeze())
 	<-time.After(partitionLease + partitionLease/2)
 	stop()
 	var asking sync.WaitGroup
-	errs := make([]error, len(w.drivers))
-	for i, d := range w.drivers {
-		asking.Go(func() { errs[i] = d.CheckAt(ctx, conn, 10) })
+	errs := make([]error, len(h.Drivers))
+	for i, d := range h.Drivers {
+		asking.Go(func() { errs[i] = d.CheckAt(h.ctx, conn, 10) })
 	}
 	<-time.After(100 * time.Millisecond) // what they ask waits in its sockets
-	require.NoError(t, q.Thaw())
+	require.NoError(h.t, q.Thaw())
 	asking.Wait()
 	for _, err := range errs {
-		require.NoError(t, err, "it answered with what was true before it was frozen")
+		require.NoError(h.t, err, "it answered with what was true before it was frozen")
 	}
+}
+
+const otherRevision = "0123456789abcdef0123456789abcdef01234567"
+
+// replaceProgram replaces the program of three instances, one after the other, by another build with the same data
+// format, as docs/guides/upgrade.md says, and in the next round goes back in the same way. The load enters at the first
+// instance, which is replaced too.
+func replaceProgram(h *site, round int) {
+	binary := h.next
+	if round == 0 {
+		var err error
+		h.next = h.all[0].Binary
+		binary, err = proc.Build(h.t.TempDir(), "quartet/cmd/quartet", "quartet",
+			"-ldflags=-w -X quartet/pkg/version.revision="+otherRevision)
+		require.NoError(h.t, err)
+	}
+	h.answered(50)
+	for _, q := range h.all {
+		require.NoError(h.t, q.Interrupt(h.ctx))
+		q.Binary = binary
+		require.NoError(h.t, q.Start(h.ctx)) // returns when it is ready
+		h.answered(50)
+	}
+	h.requireRevision(round == 0)
+}
+
+// onlyUnavailable requires that callers were refused with nothing else.
+func (h *site) onlyUnavailable() {
+	for code := range h.seen.by {
+		require.Equal(h.t, codes.Unavailable, code, "%v", h.seen.by)
+	}
+}
+
+// requireRevision waits until the installation lists all instances with the program of the other build, or with the
+// first one.
+func (h *site) requireRevision(other bool) {
+	h.t.Helper()
+	conn, err := load.Dial(h.all[0].GRPC)
+	require.NoError(h.t, err)
+	defer conn.Close()
+	versions := map[string]bool{}
+	require.Eventually(h.t, func() bool {
+		resp, err := identityv1.NewIdentityServiceClient(conn).ListProcesses(h.ctx, &identityv1.ListProcessesRequest{})
+		if err != nil {
+			return false
+		}
+		clear(versions)
+		for _, p := range resp.GetProcesses() {
+			versions[p.GetAddress()] = strings.HasSuffix(p.GetVersion(), "-"+otherRevision[:12])
+		}
+		for _, q := range h.all {
+			if now, listed := versions[q.GRPC]; !listed || now != other {
+				return false
+			}
+		}
+		return true
+	}, time.Minute, 50*time.Millisecond, "%v", versions)
 }
 
 // TestR6_AKilledInstanceCostsItsOwnOnly: while an instance's partitions wait for
 // its lease to end, whatever the others hold is answered as ever.
 func TestR6_AKilledInstanceCostsItsOwnOnly(t *testing.T) {
 	proc.Long(t)
-	t.Parallel() // most of it is waiting
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	in := startInstances(t, ctx, 3)
+	in := startSite(t, ctx, 3)
 	conn, err := load.Dial(in.all[0].GRPC)
 	require.NoError(t, err)
 	defer conn.Close()
@@ -185,7 +185,8 @@ func TestR6_PartitionsThatDoNotFit(t *testing.T) {
 	proc.Long(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	in := startInstances(t, ctx, 1)
+	key := filepath.Join(t.TempDir(), "key")
+	in := startSite(t, ctx, 1, "--key-file", key)
 	url := in.all[0].Args[3]
 	for _, c := range []struct{ set, says string }{
 		{"work=6", ""},
@@ -197,8 +198,7 @@ func TestR6_PartitionsThatDoNotFit(t *testing.T) {
 		{"home=2", "no plane"},
 	} {
 		dir := t.TempDir()
-		q, err := proc.NewQuartet(binary(t), dir, url, "--key-file", in.all[0].Args[len(in.all[0].Args)-9],
-			"--partitions", c.set)
+		q, err := proc.NewQuartet(binary(t), dir, url, "--key-file", key, "--partitions", c.set)
 		require.NoError(t, err)
 		err = q.Start(ctx)
 		if c.says == "" {

@@ -26,7 +26,6 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/tests/load"
 	"quartet/tests/proc"
 )
 
@@ -52,9 +51,7 @@ func newDamageable(t *testing.T, args ...string) *damageable {
 	d := &damageable{t: t, ctx: ctx, srv: srv}
 	d.start()
 	t.Cleanup(func() { _ = srv.Kill() })
-	conn, err := load.Dial(srv.GRPC)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
+	conn := dial(t, srv.GRPC)
 	d.agents, d.work = agentv1.NewAgentServiceClient(conn), workv1.NewWorkServiceClient(conn)
 	d.waiting, d.boards, d.tasks = waitingv1.NewWaitingServiceClient(conn), boardv1.NewBoardServiceClient(conn),
 		taskv1.NewTaskServiceClient(conn)

@@ -88,13 +88,7 @@ func TestR10_ALossIsAccepted(t *testing.T) {
 	require.Zero(t, code, out)
 	items := d.items()
 	require.NoError(t, d.srv.Kill())
-	key, err := os.ReadFile(filepath.Join(d.srv.DataDir, "key"))
-	require.NoError(t, err)
-	require.NoError(t, os.RemoveAll(d.srv.DataDir))
-	require.NoError(t, os.MkdirAll(d.srv.DataDir, 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(d.srv.DataDir, "key"), key, 0o600))
-	out, code = d.quartet("restore", backup, "--data-dir", d.srv.DataDir)
-	require.Zero(t, code, out)
+	d.restored(backup)
 	out, code = d.quartet("verify", "--data-dir", d.srv.DataDir)
 	require.Zero(t, code, out)
 	require.Empty(t, d.start())
@@ -344,4 +338,16 @@ func (d *damageable) lastCursor() (cursor string) {
 	}
 	require.NotEmpty(d.t, cursor, all.text)
 	return cursor
+}
+
+// restored replaces the data directory of a server that was killed by what a backup has. The installation's key stays.
+func (d *damageable) restored(backup string) {
+	d.t.Helper()
+	key, err := os.ReadFile(filepath.Join(d.srv.DataDir, "key"))
+	require.NoError(d.t, err)
+	require.NoError(d.t, os.RemoveAll(d.srv.DataDir))
+	require.NoError(d.t, os.MkdirAll(d.srv.DataDir, 0o700))
+	require.NoError(d.t, os.WriteFile(filepath.Join(d.srv.DataDir, "key"), key, 0o600))
+	out, code := d.quartet("restore", backup, "--data-dir", d.srv.DataDir)
+	require.Zero(d.t, code, out)
 }

@@ -1,53 +1,17 @@
 package tests
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/app/datadir"
-	"quartet/tests/load"
 	"quartet/tests/proc"
 )
-
-// updates writes n revisions of some items at once, each as large as it may be, with request ids, until each is
-// answered.
-func (d *damageable) updates(items []string, n int) {
-	d.t.Helper()
-	objective := strings.Repeat("𝕏", 1980)
-	var working sync.WaitGroup
-	errs := make(chan error, len(items))
-	for _, item := range items {
-		working.Go(func() {
-			for i := range n {
-				req := &workv1.UpdateWorkItemRequest{
-					AgentId: "keeper", WorkItemId: item,
-					Objective: new(fmt.Sprintf("%d %s", i, objective)), RequestId: fmt.Sprintf("%s-%d-%d", item, n, i),
-				}
-				if _, err := load.Again(d.ctx, func(ctx context.Context) (*workv1.UpdateWorkItemResponse, error) {
-					return d.work.UpdateWorkItem(ctx, req)
-				}); err != nil {
-					errs <- err
-					return
-				}
-			}
-			errs <- nil
-		})
-	}
-	working.Wait()
-	for range items {
-		require.NoError(d.t, <-errs)
-	}
-}
 
 // segments returns the segments of the journal of work that have frames.
 func (d *damageable) segments() (all []datadir.Segment) {
@@ -76,47 +40,22 @@ func (d *damageable) revisions(item string) (n int) {
 	}
 }
 
-// TestR6_SegmentsOfARunningServer: a journal of many segments is written, while the server is killed, read back,
+// TestR6_SegmentsOfARunningServer: a journal of many segments is read back,
 // followed, verified, backed up and restored as one of a single segment; damage in a segment that is closed is named,
 // and repaired from a backup.
 func TestR6_SegmentsOfARunningServer(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	d := newDamageable(t, "--segment-mib", "1")
-	items := d.items()[:4]
-	const rounds, each = 4, 60
-	for round := range rounds {
-		killed := make(chan struct{})
-		go func() {
-			defer close(killed)
-			select {
-			case <-time.After(time.Duration(50+100*round) * time.Millisecond):
-			case <-d.ctx.Done():
-			}
-			_ = d.srv.Kill()
-		}()
-		working := make(chan struct{})
-		go func() {
-			defer close(working)
-			d.updates(items, each+round)
-		}()
-		<-killed
-		require.Empty(t, d.start())
-		<-working
-	}
-	revisions := 1 + rounds*each + 0 + 1 + 2 + 3
-	check := func() {
-		for _, item := range items {
-			require.Equal(t, revisions, d.revisions(item), item)
-		}
-	}
-	check()
+	all := d.callers(4)
+	all.work(240)
+	all.check(50)
 	require.GreaterOrEqual(t, len(d.segments()), 6)
 	d.completed("which waiting reads in the newest segment")
 	backup := filepath.Join(t.TempDir(), "quartet.backup")
 	out, code := d.quartet("backup", backup, "--address", d.srv.GRPC)
 	require.Zero(t, code, out)
-	d.updates(items, 1)
-	revisions++
+	backedUp := all.copy()
+	all.work(1)
 	d.quiet()
 	require.NoError(t, d.srv.Kill())
 	out, code = d.quartet("verify", "--data-dir", d.srv.DataDir)
@@ -145,7 +84,7 @@ func TestR6_SegmentsOfARunningServer(t *testing.T) {
 		require.Zero(t, code, name)
 		require.Equal(t, "repairable", r.of("work").Status, name)
 		require.Empty(t, d.start(), name)
-		check()
+		all.check(50)
 		d.quiet()
 		require.NoError(t, d.srv.Kill())
 	}
@@ -164,25 +103,17 @@ func TestR6_SegmentsOfARunningServer(t *testing.T) {
 	require.Empty(t, d.start())
 	_, b = closed()
 	require.Equal(t, kept, b, "no frame is missed in the segment that was cut")
-	d.updates(items, 150)
+	all.work(150)
 	require.Greater(t, len(d.segments()), 5)
 	d.quiet()
 	require.NoError(t, d.srv.Kill())
 
 	// The backup has what there was before.
-	key, err := os.ReadFile(filepath.Join(d.srv.DataDir, "key"))
-	require.NoError(t, err)
-	require.NoError(t, os.RemoveAll(d.srv.DataDir))
-	require.NoError(t, os.MkdirAll(d.srv.DataDir, 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(d.srv.DataDir, "key"), key, 0o600))
-	out, code = d.quartet("restore", backup, "--data-dir", d.srv.DataDir)
-	require.Zero(t, code, out)
+	d.restored(backup)
 	require.Empty(t, d.start())
-	revisions--
-	check()
-	d.updates(items, 100)
-	revisions += 100
-	check()
+	backedUp.check(50)
+	backedUp.work(100)
+	backedUp.check(50)
 	require.NoError(t, d.srv.Interrupt(d.ctx))
 	out, code = d.quartet("verify", "--data-dir", d.srv.DataDir)
 	require.Zero(t, code, out)
@@ -195,14 +126,15 @@ func TestR10_ALostSegment(t *testing.T) {
 	proc.Long(t)
 	t.Parallel() // most of it is waiting
 	d := newDamageable(t, "--segment-mib", "1")
-	items := d.items()[:4]
-	d.updates(items, 200)
+	callers := d.callers(4)
+	item := callers[0].item
+	callers.work(200)
 	require.GreaterOrEqual(t, len(d.segments()), 4)
 	backup := filepath.Join(t.TempDir(), "quartet.backup")
 	out, code := d.quartet("backup", backup, "--address", d.srv.GRPC)
 	require.Zero(t, code, out)
 	const had = 1 + 200
-	require.Equal(t, had, d.revisions(items[0]))
+	require.Equal(t, had, d.revisions(item))
 	d.quiet()
 	require.NoError(t, d.srv.Kill())
 
@@ -213,7 +145,7 @@ func TestR10_ALostSegment(t *testing.T) {
 		require.Contains(t, named[0], "the journal of work/0 is damaged", name)
 		t.Log(name, named)
 		_, err := d.work.UpdateWorkItem(d.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: items[0],
+			AgentId: "keeper", WorkItemId: item,
 			Objective: new("of a journal with a hole"),
 		})
 		refused(t, true, err)
@@ -232,7 +164,7 @@ func TestR10_ALostSegment(t *testing.T) {
 		return r
 	}
 	there := func(name string) {
-		require.Equal(t, had, d.revisions(items[0]), name)
+		require.Equal(t, had, d.revisions(item), name)
 		require.NoError(t, d.srv.Kill())
 		out, code := d.quartet("verify", "--data-dir", d.srv.DataDir)
 		require.Zero(t, code, "%s: %s", name, out)
@@ -257,14 +189,14 @@ func TestR10_ALostSegment(t *testing.T) {
 	there("the newest")
 
 	require.Empty(t, d.start())
-	d.updates(items, 20)
+	callers.work(20)
 	d.quiet()
 	require.NoError(t, d.srv.Kill())
 	lose("the newest, without a copy", newest)
 	require.Equal(t, "accepted", mended("without a copy", "--accept-loss", "work/0").of("work").Status)
-	left := d.revisions(items[0])
+	left := d.revisions(item)
 	require.Less(t, left, had+20)
 	require.Greater(t, left, had/2)
-	d.updates(items, 50)
-	require.Equal(t, left+50, d.revisions(items[0]))
+	callers.work(50)
+	require.Equal(t, left+50, d.revisions(item))
 }

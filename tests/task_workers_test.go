@@ -21,7 +21,6 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
-	"quartet/tests/load"
 	"quartet/tests/proc"
 )
 
@@ -43,22 +42,17 @@ type workshop struct {
 
 func newWorkshop(t *testing.T, settings ...string) *workshop {
 	bin := binary(t)
-	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "",
-		append([]string{"--worker-pools", "nobody"}, settings...)...)
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
-	require.NoError(t, srv.Start(ctx))
-	t.Cleanup(func() { _ = srv.Kill() })
-	conn, err := load.Dial(srv.GRPC)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
+	srv := startServer(t, ctx, filepath.Join(t.TempDir(), "data"),
+		append([]string{"--worker-pools", "nobody"}, settings...)...)
+	conn := dial(t, srv.GRPC)
 	s := &workshop{
 		t: t, ctx: ctx, bin: bin, srv: srv, root: t.TempDir(),
 		tasks: taskv1.NewTaskServiceClient(conn), agents: agentv1.NewAgentServiceClient(conn),
 		events: eventv1.NewEventServiceClient(conn),
 	}
-	_, err = s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 	})
 	require.NoError(t, err)

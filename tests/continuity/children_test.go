@@ -1,9 +1,14 @@
 package continuity
 
 import (
+	"context"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
 // delegate spawns a child for the item of the turn, unless that was done before the turn was cut
@@ -65,7 +70,10 @@ func TestA14_AChildReports(t *testing.T) {
 			return s.next()
 		},
 		child: func(s sight) move { return itsItem(s, "paint the door", "The door is red.") },
-		check: func(l *life) { l.reported(item, "The child says it is red: yes") },
+		check: func(l *life) {
+			l.reported(item, "The child says it is red: yes")
+			l.delegated(1)
+		},
 	})
 }
 
@@ -188,7 +196,10 @@ func TestA14_TwoChildren(t *testing.T) {
 			}
 			return done
 		},
-		check: func(l *life) { l.reported(item, "Both are painted.") },
+		check: func(l *life) {
+			l.reported(item, "Both are painted.")
+			l.delegated(2)
+		},
 	})
 }
 
@@ -215,6 +226,43 @@ func TestA14_AChildIsStopped(t *testing.T) {
 		},
 		child:   painter,
 		outside: []step{idle(func(l *life) { l.say("stop it") })},
-		check:   func(l *life) { l.reported(item, "It is not painted.") },
+		check: func(l *life) {
+			l.reported(item, "It is not painted.")
+			l.delegated(1)
+		},
 	})
+}
+
+// delegated requires that the keeper had so many children, of each of which it was told the result once, for the item
+// that it was made for, and that all of them are gone (SPEC A12.2).
+func (l *life) delegated(n int) {
+	l.t.Helper()
+	var agents *agentv1.ListAgentsResponse
+	var made *agentv1.ListDelegationsResponse
+	var told *agentv1.ListMessagesResponse
+	l.operator(func(ctx context.Context) (err error) {
+		agents, err = l.w.Agents().ListAgents(ctx, &agentv1.ListAgentsRequest{PageSize: 500, IncludePrivate: true})
+		if err == nil {
+			made, err = l.w.Agents().ListDelegations(ctx, &agentv1.ListDelegationsRequest{
+				AgentId: keeper, PageSize: 500,
+			})
+		}
+		if err == nil {
+			told, err = l.w.Agents().ListMessages(ctx, &agentv1.ListMessagesRequest{AgentId: keeper, PageSize: 500})
+		}
+		return err
+	})
+	require.Len(l.t, agents.GetAgents(), 1, "a child is left")
+	require.Len(l.t, made.GetDelegations(), n)
+	results := map[string]int{}
+	for _, m := range told.GetMessages() {
+		if m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT {
+			results[m.GetTaskId()+" for "+m.GetWorkItemId()]++
+		}
+	}
+	require.Len(l.t, results, n)
+	for _, d := range made.GetDelegations() {
+		require.Equal(l.t, agentv1.DelegationState_DELEGATION_STATE_COMPLETED, d.GetState())
+		require.Equal(l.t, 1, results[d.GetTaskId()+" for "+d.GetParentWorkItemId()], "%v", results)
+	}
 }

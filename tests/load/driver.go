@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/client"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -99,6 +101,10 @@ type Driver struct {
 	answered atomic.Int64
 	// Pause is how long to wait after each mutation.
 	Pause time.Duration
+	// Large makes each objective as long as it may be, so that journals fill their segments.
+	Large bool
+	// answers are some of the requests with an id, with their first answers.
+	answers []answer
 	// Unknown counts mutations of unknown outcome, for the report.
 	Unknown int
 	// spare are items whose creation has an unknown outcome.
@@ -176,10 +182,57 @@ const (
 	unknown          // it may have happened, once
 )
 
+// answer is a request with an id, and what it was answered first.
+type answer struct {
+	call  func(context.Context) (proto.Message, error)
+	first proto.Message
+}
+
+// Of the requests with an id, one in keptEach is kept to be repeated, and the newest keptMost of those.
+const (
+	keptEach = 8
+	keptMost = 100
+)
+
+// keep notes a request to repeat.
+func (d *Driver) keep(first proto.Message, call func(context.Context) (proto.Message, error)) {
+	if d.n%keptEach == 0 {
+		withoutPlan(first)
+		d.answers = append(d.answers, answer{call, first})
+		d.answers = d.answers[max(0, len(d.answers)-keptMost):]
+	}
+}
+
+// withoutPlan removes from an answer what was read from a file: a later answer has what the file has then.
+func withoutPlan(reply proto.Message) {
+	if r, ok := reply.(interface{ GetWorkItem() *workv1.WorkItem }); ok && r.GetWorkItem() != nil {
+		r.GetWorkItem().PlanArtifact = nil
+	}
+}
+
+// Repeat sends requests that were answered once more, at most n of the newest ones that are kept: each must have its
+// first answer, and Check and Audit find nothing that was done twice.
+func (d *Driver) Repeat(ctx context.Context, n int) error {
+	for _, a := range d.answers[max(0, len(d.answers)-n):] {
+		again, err := Again(ctx, a.call)
+		if err != nil {
+			return fmt.Errorf("agent %s: a repeated request: %w", d.AgentID, err)
+		}
+		if withoutPlan(again); !proto.Equal(a.first, again) {
+			return fmt.Errorf("agent %s: a repeated request is answered with %v, and was answered with %v", d.AgentID,
+				again, a.first)
+		}
+	}
+	return nil
+}
+
 // ask runs one mutation: repeated under its id, or once.
-func ask[R any](ctx context.Context, d *Driver, call func(context.Context) (R, error)) (R, outcome, error) {
+func ask[R proto.Message](ctx context.Context, d *Driver, call func(context.Context) (R, error)) (R, outcome, error) {
 	if d.OwnIDs {
 		r, err := Again(ctx, call)
+		if err == nil {
+			d.keep(r, func(ctx context.Context) (proto.Message, error) { return call(ctx) })
+		}
 		return r, answered, err
 	}
 	one, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -208,8 +261,16 @@ func ask[R any](ctx context.Context, d *Driver, call func(context.Context) (R, e
 	return r, unknown, nil
 }
 
+func (d *Driver) objective(what string) string {
+	text := fmt.Sprintf("%s by mutation %d", what, d.n)
+	if d.Large {
+		text += strings.Repeat("𝕏", 1950)
+	}
+	return text
+}
+
 func (d *Driver) create(ctx context.Context) error {
-	objective := fmt.Sprintf("created by mutation %d", d.n)
+	objective := d.objective("created")
 	req := &workv1.CreateWorkItemRequest{AgentId: d.AgentID, RequestId: d.requestID(), Objective: objective}
 	r, f, err := ask(ctx, d, func(ctx context.Context) (*workv1.CreateWorkItemResponse, error) {
 		return d.work.CreateWorkItem(ctx, req)
@@ -246,7 +307,7 @@ func (d *Driver) update(ctx context.Context) error {
 	if it == nil {
 		return d.create(ctx)
 	}
-	objective := fmt.Sprintf("updated by mutation %d", d.n)
+	objective := d.objective("updated")
 	req := &workv1.UpdateWorkItemRequest{
 		AgentId: d.AgentID, RequestId: d.requestID(), WorkItemId: it.id,
 		Objective: &objective,

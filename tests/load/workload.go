@@ -90,6 +90,25 @@ func (w *Workload) Answered() (n int) {
 	return n
 }
 
+// Unknown returns how many mutations have an unknown outcome.
+func (w *Workload) Unknown() (n int) {
+	for _, d := range w.Drivers {
+		n += d.Unknown
+	}
+	return n
+}
+
+// Check compares the books with what the server says, once the drivers have stopped: the newest items of each agent, at
+// most n, and as many of its requests, repeated.
+func (w *Workload) Check(ctx context.Context, n int) error {
+	for _, d := range w.Drivers {
+		if err := errors.Join(d.Repeat(ctx, n), d.Check(ctx, n)); err != nil {
+			return fmt.Errorf("agent %s: %w", d.AgentID, err)
+		}
+	}
+	return w.Err()
+}
+
 // Finish ends the runner and the watcher. It is idempotent.
 func (w *Workload) Finish() {
 	w.end()
@@ -99,13 +118,8 @@ func (w *Workload) Finish() {
 // Audit compares the books with what the server says, once the drivers have stopped: each item, and each event.
 func (w *Workload) Audit(ctx context.Context) error {
 	w.Finish()
-	if err := w.Err(); err != nil {
+	if err := w.Check(ctx, 1<<30); err != nil {
 		return err
-	}
-	for _, d := range w.Drivers {
-		if err := d.Check(ctx, 1<<30); err != nil {
-			return fmt.Errorf("agent %s: %w", d.AgentID, err)
-		}
 	}
 	return Audit(ctx, w.conn, w.Watcher, w.Drivers)
 }

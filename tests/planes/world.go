@@ -55,10 +55,6 @@ type Config struct {
 	Log func(log framelog.Log) framelog.Log
 	// Register, if set, registers a service in place of the service itself.
 	Register func(name string, srv grpc.ServiceRegistrar) grpc.ServiceRegistrar
-	// Started and Stopping, if set, are called with the name of a service after each of its
-	// starts and before each of its stops.
-	Started  func(name string) error
-	Stopping func(name string)
 }
 
 // World is the five services in one process, wired as services/app wires them, over journals in
@@ -66,7 +62,6 @@ type Config struct {
 type World struct {
 	Clock    *clock.Fake
 	Journals *planetest.Journals
-	Taps     *Taps
 
 	mu sync.Mutex // guards the services, which may be started anew while Quiet begins
 	// The services that run. A service that is started anew is another one.
@@ -80,6 +75,7 @@ type World struct {
 	ctx     context.Context //nolint:containedctx // of one run
 	cancel  context.CancelFunc
 	feeds   *journal.Feeds
+	taps    *taps
 	network *rpc.Network
 	keys    *rpc.Keyring
 	calls   calls.Planes
@@ -93,7 +89,7 @@ type World struct {
 func New(cfg Config) (*World, error) {
 	keys := rpc.NewKeyring(nil, false)
 	w := &World{
-		Clock: clock.NewFake(Epoch), Journals: planetest.NewJournals(), Taps: newTaps(), cfg: cfg, keys: keys,
+		Clock: clock.NewFake(Epoch), Journals: planetest.NewJournals(), taps: newTaps(), cfg: cfg, keys: keys,
 		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
 		output:  taskoutput.NewMemory(taskoutput.Kept), ids: map[string]*id.Sequence{},
 		stores: map[string]*memstore.Store{}, stops: map[string]func(ctx context.Context) error{},
@@ -118,7 +114,6 @@ func (w *World) Close() error {
 
 // Down stops all services in order. Whatever waits for one of them returns with an error.
 func (w *World) Down() error {
-	w.Taps.ReleaseAll()
 	var errs []error
 	for _, name := range slices.Backward(Names) {
 		errs = append(errs, w.Stop(name))
@@ -128,7 +123,6 @@ func (w *World) Down() error {
 
 // Kill ends all services without an order: what they have accepted and not written is lost.
 func (w *World) Kill() {
-	w.Taps.ReleaseAll()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, name := range slices.Backward(Names) {
@@ -195,7 +189,7 @@ func (w *World) build(name string) (m Module, publish func(), err error) {
 			Sources: func(of string) ([]journal.Source, error) {
 				all, err := w.Journals.Sources(of)
 				for i, src := range all {
-					all[i] = w.Taps.add(of+">"+name, w.feeds.Source(src))
+					all[i] = w.taps.add(of+">"+name, w.feeds.Source(src))
 				}
 				return all, err
 			},
@@ -245,15 +239,12 @@ func (w *World) Start(name string) error {
 		}
 	}
 	w.stops[name] = func(ctx context.Context) error {
-		if w.cfg.Stopping != nil {
-			w.cfg.Stopping(name)
-		}
 		if r, ok := m.(released); ok {
 			r.Release()
 		}
 		err := m.Stop(ctx)
 		srv.Stop()
-		w.Taps.remove(name)
+		w.taps.remove(name)
 		return err
 	}
 	if name == "scheduler" {
@@ -262,9 +253,6 @@ func (w *World) Start(name string) error {
 				return errors.New("the scheduler's first sweep hangs")
 			}
 		}
-	}
-	if w.cfg.Started != nil {
-		return w.cfg.Started(name)
 	}
 	return nil
 }
@@ -298,8 +286,7 @@ func (w *World) Tails() (tails [4]uint64) {
 func (w *World) tail(p string) uint64 { return w.Tails()[slices.Index(Names, p)] }
 
 // Quiet waits until nothing goes on any more: all that is due has happened, every
-// follower that is not held back has received what its source holds, what it made of
-// it is on disk, and the scheduler has looked at whom it marked.
+// follower has received what its source holds, what it made of it is on disk, and the scheduler has looked at whom it marked.
 func (w *World) Quiet() error {
 	// A world that is killed meanwhile has other services afterwards.
 	w.mu.Lock()
@@ -314,7 +301,7 @@ func (w *World) Quiet() error {
 				done <- err
 				return
 			}
-			w.Taps.settle(w.tail)
+			w.taps.settle(w.tail)
 			if err := errors.Join(waiting.Quiesce(w.ctx), agent.Quiesce(w.ctx), work.Quiesce(w.ctx)); err != nil {
 				done <- err
 				return
@@ -332,11 +319,11 @@ func (w *World) Quiet() error {
 	case err := <-done:
 		return err
 	case <-watch.C:
-		return fmt.Errorf("not quiet after %s: %s", Hang, w.Taps.where(w.tail))
+		return fmt.Errorf("not quiet after %s: %s", Hang, w.taps.where(w.tail))
 	}
 }
 
-// impatient is the real clock, with timers of at most 500 ms: what a held-back follower would
+// impatient is the real clock, with timers of at most 500 ms: what a follower that has stopped would
 // bring does not come, however long a read waits for it, and the world's own clock stands
 // still meanwhile.
 type impatient struct{}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/fault"
@@ -45,6 +46,9 @@ type books struct {
 	changes  map[string]int // events that are not the journal's own, by plane
 	types    map[string]int // events, by type
 	effects  *consequences
+	lanes    *lanes
+	derived  *derivations
+	items    map[string]*workv1.WorkItemRecord // as they were stored last
 	copied   *published
 	wrong    error
 	stopped  bool
@@ -63,7 +67,8 @@ func newBooks() *books {
 		pages: map[string]*page{}, asked: map[string]int{}, requests: map[string]uint64{},
 		records: map[string]string{}, had: map[string]bool{}, needs: map[string][]string{},
 		over: map[string]time.Time{}, counts: map[string]int64{}, changes: map[string]int{}, types: map[string]int{},
-		effects: newConsequences(), copied: newPublished(),
+		effects: newConsequences(), lanes: newLanes(), copied: newPublished(),
+		derived: &derivations{newest: map[string]*workv1.WorkItem{}}, items: map[string]*workv1.WorkItemRecord{},
 	}
 	for _, p := range journals {
 		b.pages[p] = &page{positions: map[string]float64{}}
@@ -129,6 +134,9 @@ func (b *books) shown(reply any) {
 		if it != nil && it.GetRevision() > b.counts["revision of item "+it.GetWorkItemId()] && !b.stopped {
 			b.violation("revision %d of item %s was shown and is not stored", it.GetRevision(), it.GetWorkItemId())
 		}
+	}
+	if err := b.derived.answer(reply); err != nil && !b.stopped {
+		b.violation("derived: %w", err)
 	}
 }
 
@@ -248,6 +256,9 @@ func (b *books) line(plane string, seq uint64, p *page, ev *journal.Event) {
 			return // nothing must come of it once it is deleted
 		}
 		if err := b.effects.read(plane, ev.AgentID, ev.WorkItemID, ev.Payload); err != nil {
+			b.violation("%s: %s at wal_seq %d: %w", plane, ev.Type, ev.WalSeq, err)
+		}
+		if err := b.lanes.read(ev.Payload); err != nil {
 			b.violation("%s: %s at wal_seq %d: %w", plane, ev.Type, ev.WalSeq, err)
 		}
 	}
@@ -371,10 +382,16 @@ func (b *books) workRecord(ev *journal.Event) {
 		b.move(ev, "item", p.GetWorkItem().GetWorkItemId(), "open", "")
 	case *workv1.WorkItemUpdated:
 		b.move(ev, "item", p.GetWorkItem().GetWorkItemId(), "open", "open")
+		// the items of who is deleted are blocked by that, not by a call
+		if ev.AgentID != goneAgent && sameFields(b.items[p.GetWorkItem().GetWorkItemId()], p.GetWorkItem()) {
+			b.violation("%s at wal_seq %d changes nothing (SPEC W5.4): %v", ev.Type, ev.WalSeq, p.GetWorkItem())
+		}
 	case *workv1.WorkItemPicked:
 		b.move(ev, "item", p.GetCurrentWorkItemId(), "open", "open")
 	case *workv1.WorkItemCompleted:
 		b.move(ev, "item", p.GetWorkItem().GetWorkItemId(), "done", "open")
+	case *workv1.ReportPromoted:
+		b.move(ev, "report of item", ev.WorkItemID, "promoted", "")
 	case *workv1.WaitAttached:
 		id := p.GetWait().GetWaitId()
 		b.move(ev, "wait at work", id, "attached", "", "attached")
@@ -386,6 +403,7 @@ func (b *books) workRecord(ev *journal.Event) {
 	if w, ok := ev.Payload.(interface {
 		GetWorkItem() *workv1.WorkItemRecord
 	}); ok && w.GetWorkItem() != nil {
+		b.items[w.GetWorkItem().GetWorkItemId()] = w.GetWorkItem()
 		if k, n := "revision of item "+w.GetWorkItem().GetWorkItemId(), w.GetWorkItem().GetRevision(); n >=
 			b.counts[k] {
 			b.counts[k] = n // a pick does not change it
@@ -393,6 +411,18 @@ func (b *books) workRecord(ev *journal.Event) {
 			b.violation("%s: %s is %d after %d", ev.Type, k, n, b.counts[k])
 		}
 	}
+}
+
+// sameFields reports whether two records of an item differ in no field that an update may set.
+func sameFields(x, y *workv1.WorkItemRecord) bool {
+	fields := func(it *workv1.WorkItemRecord) *workv1.WorkItemRecord {
+		it = proto.CloneOf(it)
+		if it != nil {
+			it.Revision, it.UpdatedAt, it.Resumed = 0, nil, nil
+		}
+		return it
+	}
+	return proto.Equal(fields(x), fields(y))
 }
 
 func (b *books) waitingRecord(ev *journal.Event) {

@@ -19,6 +19,9 @@ type consequences struct {
 
 	firings map[string]*firings       // by timer
 	tasks   map[string]*results       // ends of tasks
+	reports map[string]bool           // turns whose text became the report of an item, and these items
+	rounds  map[string][]completion   // by turn: its rounds that complete items
+	doneIn  map[string]string         // the turns in which items were completed
 	shown   map[string]int64          // how many triggers of a wait completed turns have shown
 	asking  map[string]*operatorWait  // active waits of items for an operator, by wait
 	queued  map[string]map[string]int // messages in each agent's lane: their count of times queued
@@ -36,9 +39,16 @@ type operatorWait struct {
 	answeredBy  string
 }
 
+// completion is the items that a round completes. Its text is the report of the only one.
+type completion struct {
+	items []string
+	text  string
+}
+
 func newConsequences() *consequences {
 	return &consequences{
 		due: map[string]int{}, came: map[string]int{}, firings: map[string]*firings{}, tasks: map[string]*results{},
+		reports: map[string]bool{}, rounds: map[string][]completion{}, doneIn: map[string]string{},
 		shown:  map[string]int64{},
 		asking: map[string]*operatorWait{}, queued: map[string]map[string]int{},
 	}
@@ -66,8 +76,18 @@ func (c *consequences) firingsOf(timerID string) *firings {
 // read follows one event.
 func (c *consequences) read(plane, agentID, itemID string, payload any) error {
 	switch p := payload.(type) {
+	case *agentv1.RoundSubmitted:
+		c.completes(p.GetRound())
+	case *agentv1.TurnAborted:
+		delete(c.rounds, p.GetTurn().GetTurnId()) // what it did not do is not done
 	case *workv1.WorkItemCompleted:
+		c.doneIn[itemID] = p.GetWorkItem().GetCompletedInTurnId()
 		c.must("waiting notes that item %s is completed", itemID)
+	case *workv1.ReportPromoted:
+		c.reports[p.GetTurnId()], c.reports[itemID] = true, true
+		c.must("result brief %s about item %s: %s", p.GetBriefId(), itemID, p.GetText())
+	case *agentv1.BriefWritten:
+		return c.brief(p.GetBrief())
 	case *waitingv1.WorkItemNoted:
 		return c.come("waiting notes that item %s is completed", p.GetWorkItemId())
 	case *waitingv1.TriggerDelivered:
@@ -113,6 +133,46 @@ func (c *consequences) read(plane, agentID, itemID string, payload any) error {
 	}
 	if p, ok := payload.(interface{ GetMessage() *agentv1.Message }); ok && plane == "agent" {
 		return c.message(payload, p.GetMessage())
+	}
+	return nil
+}
+
+// completes notes the items that a round completes.
+func (c *consequences) completes(r *agentv1.Round) {
+	done := completion{text: r.GetText()}
+	for _, call := range r.GetToolCalls() {
+		if call.GetName() == "CompleteWorkItem" {
+			done.items = append(done.items, call.GetArguments().GetFields()["work_item_id"].GetStringValue())
+		}
+	}
+	if len(done.items) > 0 {
+		c.rounds[r.GetTurnId()] = append(c.rounds[r.GetTurnId()], done)
+	}
+}
+
+// reported checks that an item which the only such round of a turn completed, and nothing else, has its report, also if
+// the round was cut short (SPEC C3, W7).
+func (c *consequences) reported() error {
+	for _, item := range slices.Sorted(maps.Keys(c.doneIn)) {
+		rounds := c.rounds[c.doneIn[item]]
+		if len(rounds) == 1 && slices.Equal(rounds[0].items, []string{item}) && rounds[0].text != "" &&
+			!c.reports[item] {
+			return fmt.Errorf("item %s was completed in turn %s and has no report", item, c.doneIn[item])
+		}
+	}
+	return nil
+}
+
+// brief follows the briefs that report a result: there is one of each report, and the turn whose text is the report
+// says it no second time (SPEC C3, W7).
+func (c *consequences) brief(b *agentv1.Brief) error {
+	switch {
+	case b.GetKind() != agentv1.BriefKind_BRIEF_KIND_RESULT:
+		return nil
+	case b.GetWorkItemId() != "":
+		return c.come("result brief %s about item %s: %s", b.GetBriefId(), b.GetWorkItemId(), b.GetText())
+	case c.reports[b.GetTurnId()]:
+		return fmt.Errorf("brief %s repeats the report of turn %s", b.GetBriefId(), b.GetTurnId())
 	}
 	return nil
 }
@@ -206,7 +266,7 @@ func (c *consequences) atRest() error {
 				w.answeredBy)
 		}
 	}
-	return nil
+	return c.reported()
 }
 
 // consumed checks an active wait of a quiet system: what completed turns have shown of it is consumed (SPEC P2).

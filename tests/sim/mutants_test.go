@@ -269,6 +269,44 @@ var later = []mutant{
 		"				s.endings.Set(endingKey(b.Key), s.deps.Clock.Now().Add(s.cfg.CancelWait))\n",
 		"				_ = endingKey(b.Key)\n",
 	},
+	{
+		"an item whose plan needs input is runnable", "services/work/derive/readiness.go",
+		"	if it.GetPlanStatus() == workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT {\n", "	if it.GetPlanStatus() < 0 {\n",
+	},
+	{
+		"queued items are ranked by their last write, newest first", "services/work/order.go",
+		"	workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE: byResumption,\n",
+		"	workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE: byUpdateNewest,\n",
+	},
+	{
+		"a tick is taken before a prompt", "services/agent/lane/lane.go",
+		"	for last >= 0 && band[last].GetKind() != agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT {\n",
+		"	for last >= 0 {\n",
+	},
+	{
+		"a tick to choose an item binds the focus", "services/agent/projection/read.go",
+		"	case tick.GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED:\n	case p.GetNamed() != nil:\n",
+		"	case p.GetNamed() != nil:\n",
+	},
+	{
+		"an update that changes nothing is stored", "services/work/update_work_item.go",
+		"	if sameContent(it, old, env) {\n", "	if sameContent(it, old, env) && req.GetAgentId() == \"\" {\n",
+	},
+	{
+		"each failed attempt counts as one with progress", "services/agent/state/turn_end.go",
+		"!how.Uncounted && a.OpenTurn.Progressed && m.GetProgressedAttempts()",
+		"!how.Uncounted && m.GetProgressedAttempts()",
+	},
+	{
+		"a stale tick counts in a posture", "services/agent/directory/directory.go",
+		"derivePosture(rec, lane.counts, stale != \"\", queue,",
+		"derivePosture(rec, lane.counts, stale == \"?\", queue,",
+	},
+	{
+		"the brief of a report has another text", "services/agent/state/briefs.go",
+		"agentv1.BriefKind_BRIEF_KIND_RESULT, p.GetBriefId(), p.GetText(), p.GetWorkItem().",
+		"agentv1.BriefKind_BRIEF_KIND_RESULT, p.GetBriefId(), p.GetTurnId(), p.GetWorkItem().",
+	},
 }
 
 // TestMutants_AreCurrent checks that each mutant still replaces one text of the code.

@@ -32,7 +32,7 @@ func (r *run) worked() error {
 func (r *run) settled() error {
 	return r.ask(func(c *client) (err error) {
 		for _, a := range agents {
-			err = errors.Join(err, c.compareWaits(a))
+			err = errors.Join(err, c.compareWaits(a), c.surfaces(a))
 		}
 		err = errors.Join(err, c.compareDeliveries(), c.nothingOverdue(), c.nothingRunnable(), c.commandsAtRest())
 		if r.boards {

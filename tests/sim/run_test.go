@@ -379,6 +379,9 @@ func (r *run) drain(runs *runner, leave func(), left <-chan struct{}) error {
 	if err := r.settled(); err != nil {
 		return err
 	}
+	if err := r.staleTicks(); err != nil {
+		return err
+	}
 	if err := r.w.books.copied.atRest(); err != nil {
 		return violated{"events", err}
 	}
