@@ -14,7 +14,6 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
 )
 
@@ -103,7 +102,7 @@ func TestX2_ARequestWithoutEventsIsOneLine(t *testing.T) {
 	require.NoError(t, p.Close(context.Background()))
 	var types []string
 	require.NoError(t, log.Scan(t.Context(), 0, func(_ uint64, f framelog.Frame) error {
-		for _, line := range lines.Split(f.Body) {
+		for _, line := range framelog.SplitLines(f.Body) {
 			raw, err := journal.ParseLine(line)
 			require.NoError(t, err)
 			types = append(types, raw.Type)

@@ -16,7 +16,6 @@ import (
 	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
 )
 
@@ -155,8 +154,8 @@ func TestConsumeMarksDoNotAnswerMarks(t *testing.T) {
 	}
 	marks := func() (n int) {
 		require.NoError(t, logs[1].Scan(t.Context(), 1, func(_ uint64, f framelog.Frame) error {
-			for _, line := range lines.Split(f.Body) {
-				if typ, _ := lines.TypeOf(line); typ == journal.TypeSourceConsumed {
+			for _, line := range framelog.SplitLines(f.Body) {
+				if typ, _ := framelog.TypeOfLine(line); typ == journal.TypeSourceConsumed {
 					n++
 				}
 			}

@@ -12,9 +12,7 @@ import (
 	"quartet/pkg/journal/erasure"
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/frameindex"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
 )
@@ -26,7 +24,7 @@ type core[S State] struct {
 	generation uint64       // of the last partition_opened
 	end        framelog.End // of the log, as far as it is known
 	memory     *requests.Memory
-	frames     frameindex.Index
+	frames     framelog.Index
 	positions  map[sourceKey]*position
 	// recovered holds, after a reload, the requests without a caller's request id that turned out to be in the
 	// log, by the request id that the loop generated for them.
@@ -160,7 +158,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 		c.applied = f.Link.First - 1 // a new incarnation leaves out what may have been in the former one
 	}
 	c.frames.Add(c.applied+1, seq)
-	for _, line := range lines.Split(f.Body) {
+	for _, line := range framelog.SplitLines(f.Body) {
 		raw, err := ParseLine(line)
 		if err == nil && raw.WalSeq != c.applied+1 {
 			return &refusal.ReplayError{Cause: fmt.Errorf("frame %d: wal_seq %d follows %d", seq, raw.WalSeq,

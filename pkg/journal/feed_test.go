@@ -14,7 +14,6 @@ import (
 	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
 )
 
@@ -94,7 +93,7 @@ func (r *feedRig) whole(t *testing.T, after framelog.End) *hears {
 			return nil // a fence says nothing
 		}
 		var all []journal.Line
-		for _, text := range lines.Split(f.Body) {
+		for _, text := range framelog.SplitLines(f.Body) {
 			all = append(all, journal.Line{Text: text})
 		}
 		return h.take(framelog.End{Seq: seq}, all)

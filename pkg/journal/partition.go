@@ -14,7 +14,6 @@ import (
 
 	"quartet/pkg/journal/counters"
 	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/framecache"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/inbox"
 	"quartet/pkg/journal/outcome"
@@ -22,7 +21,6 @@ import (
 	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/rolling"
-	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/journal/stall"
 	"quartet/pkg/tracing"
@@ -98,7 +96,7 @@ type Config[S State] struct {
 	Feed *Feed
 
 	// Room says whether the store has room for more; nil: it always has.
-	Room *room.Room
+	Room *framelog.Room
 
 	// Requests is the pool of entries that the request memories of a process share; nil: this partition has
 	// RequestMemory entries for itself.
@@ -164,7 +162,7 @@ func (c *Config[S]) complete() error {
 		c.Requests = requests.NewPool(orDefault(c.RequestMemory, DefaultRequestMemory))
 	}
 	if c.Room == nil {
-		c.Room = &room.Room{}
+		c.Room = &framelog.Room{}
 	}
 	c.MaxFrame = orDefault(c.MaxFrame, DefaultMaxFrame)
 	c.MaxEvent = orDefault(c.MaxEvent, DefaultMaxEvent)
@@ -214,7 +212,7 @@ type Partition[S State] struct {
 	snapshots  snapshots
 	consumed   progress.Set[sourceKey]
 	metrics    *counters.Counters
-	frameCache framecache.Cache
+	frameCache framelog.Cache
 	stall      stall.Meter
 	failed     atomic.Pointer[error] // set once, when the partition ends
 

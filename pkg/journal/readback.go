@@ -8,7 +8,6 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/refusal"
 )
 
@@ -95,7 +94,7 @@ func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, err
 	if err != nil {
 		return nil, err
 	}
-	return lines.Split(f.Body), nil
+	return framelog.SplitLines(f.Body), nil
 }
 
 // recallEvents reads the events of an earlier command from the log.

@@ -18,7 +18,6 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/memlog"
-	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/journal/snapshot/memstore"
@@ -403,10 +402,10 @@ func TestR11_AStoreThatLosesObjects(t *testing.T) {
 func TestR11_AFullStoreGetsNoSnapshot(t *testing.T) {
 	log, store := memlog.New(), memstore.New()
 	cfg := journaltest.Config(log)
-	cfg.Snapshots, cfg.SnapshotBytes, cfg.Room = store, 2000, &room.Room{}
+	cfg.Snapshots, cfg.SnapshotBytes, cfg.Room = store, 2000, &framelog.Room{}
 	use := func(used int64) {
 		require.NoError(t,
-			cfg.Room.Measure(func() (room.State, error) { return room.State{Used: used, Limit: 400 << 20}, nil }))
+			cfg.Room.Measure(func() (framelog.RoomState, error) { return framelog.RoomState{Used: used, Limit: 400 << 20}, nil }))
 	}
 	use(381 << 20) // the reserve is 20 MiB
 	p, err := journal.Open(t.Context(), cfg)

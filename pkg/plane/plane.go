@@ -26,7 +26,6 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/partitions"
 	"quartet/pkg/journal/requests"
-	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/retry"
 	"quartet/pkg/rpc"
@@ -67,7 +66,7 @@ type Deps struct {
 	// Requests is the pool that the request memories of the process share. Optional.
 	Requests *requests.Pool
 	// Room says whether the store of the journals has room for more. Optional.
-	Room *room.Room
+	Room *framelog.Room
 	// EraseEvents removes a plane's events of an agent from the stream EVENTS; nil: that has none.
 	EraseEvents func(ctx context.Context, plane, namespace, agentID string) error
 	// EraseAfter is how long after the deletion of an owner everything that it had is erased; 0: never.

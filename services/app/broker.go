@@ -19,7 +19,6 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/jetlog"
-	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/journal/witness"
@@ -61,7 +60,7 @@ type broker struct {
 	// feeds pass the frames of partitions held in this process to followers without NATS.
 	feeds *journal.Feeds
 
-	room *room.Room // of the store
+	room *framelog.Room // of the store
 }
 
 // Name implements life.Service.

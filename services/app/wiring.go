@@ -14,9 +14,9 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/eviction"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/requests"
-	"quartet/pkg/journal/room"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/lease"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
@@ -98,7 +98,7 @@ func (a *App) wire(version string) (*wiring, error) {
 	w.calls = calls.Planes{Network: w.network}
 	w.broker = &broker{
 		cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds(), idle: idle.New(clock.System()),
-		room: &room.Room{Remedy: w.cfg.storeRemedy()},
+		room: &framelog.Room{Remedy: w.cfg.storeRemedy()},
 	}
 	w.overview = w.broker.archive
 	if b := a.cfg.bucket; b != nil {

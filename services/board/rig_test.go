@@ -13,8 +13,8 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/pages/pagestest"
-	"quartet/pkg/journal/room"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -33,7 +33,7 @@ type rig struct {
 	clk      *clock.Fake
 	ids      *id.Sequence
 	journals *planetest.Journals
-	room     *room.Room // of the store of the journals; nil: there is room for everything
+	room     *framelog.Room // of the store of the journals; nil: there is room for everything
 	cfg      Config
 	service  *Service
 }

@@ -15,7 +15,6 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
@@ -205,7 +204,7 @@ func (r *rig) events(taskID string) []string {
 	r.t.Helper()
 	var types []string
 	err := r.log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
-		for _, line := range lines.Split(f.Body) {
+		for _, line := range framelog.SplitLines(f.Body) {
 			raw, err := journal.ParseLine(line)
 			if err != nil {
 				return err

@@ -28,8 +28,9 @@ var wallClock = map[string]string{
 	"pkg/id":        "ids begin with the time, so that they sort by it",
 	"pkg/journal": "waiting for the broker and durations for metrics; events get their time from " +
 		"pkg/clock",
-	"pkg/journal/feed":           "the broker is asked for the end of a journal from time to time",
-	"pkg/journal/framechain":     "the chain is compared with the broker's from time to time",
+	"pkg/journal/feed": "the broker is asked for the end of a journal from time to time",
+	"pkg/journal/framelog": "the chain is compared with the broker's from time to time, and what readers reported is " +
+		"believed for a while",
 	"pkg/journal/jetlog":         "waiting for the broker",
 	"pkg/journal/outcome":        "waiting for the broker",
 	"pkg/journal/rolling":        "a stop waits for the broker for a moment",
@@ -41,7 +42,6 @@ var wallClock = map[string]string{
 	"pkg/programs":               "processes run in real time",
 	"pkg/retry":                  "pauses between attempts",
 	"pkg/rpc":                    "durations for logs and metrics, expiry of credentials, pauses between attempts",
-	"pkg/journal/damages":        "what readers reported is believed for a while",
 	"pkg/journal/witness":        "files are synced once a second",
 	"pkg/journal/witness/shared": "a bucket is written once a second",
 	"pkg/sim":                    "it moves the clock of a bubble of synctest",

@@ -12,9 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"quartet/pkg/journal/damages"
 	"quartet/pkg/journal/event"
-	"quartet/pkg/journal/framechain"
 	"quartet/pkg/journal/framelog"
 )
 
@@ -30,7 +28,7 @@ type Feeds struct {
 	mu  sync.Mutex
 	all map[key]*Feed
 	// Damage is what is known to be wrong with journals that this process holds or follows.
-	Damage damages.Registry
+	Damage framelog.Damages
 }
 
 // NewFeeds returns an empty set of feeds.
@@ -45,7 +43,7 @@ func (f *Feeds) Of(plane string, partition int) *Feed {
 	defer f.mu.Unlock()
 	k := key{plane, partition}
 	if f.all[k] == nil {
-		f.all[k] = &Feed{chain: framechain.New[fedFrame](), set: f, name: framelog.PartitionName(plane, partition)}
+		f.all[k] = &Feed{chain: framelog.NewChain[fedFrame](), set: f, name: framelog.PartitionName(plane, partition)}
 	}
 	return f.all[k]
 }
@@ -69,7 +67,7 @@ func (f *Feeds) Source(src Source) Source {
 // A follower reads the log until the chain covers what comes next, then the chain, and the log
 // again when the chain was closed (another writer, a reload) or the follower is too far behind.
 type Feed struct {
-	chain *framechain.Chain[fedFrame]
+	chain *framelog.Chain[fedFrame]
 	set   *Feeds
 	name  string
 	hints atomic.Pointer[[]*hint] // replaced as a whole under mu
@@ -168,7 +166,7 @@ func (f *Feed) End() {
 	}
 }
 
-// Add appends a durable frame between two ends of the log; see framechain.Chain.Add. The feed keeps body
+// Add appends a durable frame between two ends of the log; see framelog.Chain.Add. The feed keeps body
 // and events, which must not be changed afterwards.
 func (f *Feed) Add(before, at framelog.End, body []byte, events []*event.Event) {
 	if f != nil {
@@ -199,7 +197,7 @@ func (s fedSource) Follow(ctx context.Context, after framelog.End, fn func(frame
 }
 
 func (s fedSource) follow(ctx context.Context, after framelog.End, fn func(framelog.End, []event.Line) error) error {
-	idle := time.NewTicker(framechain.CheckInterval)
+	idle := time.NewTicker(framelog.ChainCheckInterval)
 	defer idle.Stop()
 	for {
 		frame, _, covered, changed := s.feed.chain.Next(after.Seq + 1)

@@ -6,7 +6,6 @@ import (
 
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/incarnation"
 )
 
 // Source is the journal of one partition as other partitions follow it.
@@ -69,9 +68,9 @@ func (s logSource) At(ctx context.Context, seq uint64) (framelog.End, error) {
 }
 
 // Follow implements Source. If frames up to after were lost and the loss was accepted, it goes on with the new
-// incarnation; see incarnation.Follow.
+// incarnation; see framelog.FollowIncarnations.
 func (s logSource) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []event.Line) error) error {
-	return incarnation.Follow(ctx, s.log, framelog.PartitionName(s.plane, s.partition), after,
+	return framelog.FollowIncarnations(ctx, s.log, framelog.PartitionName(s.plane, s.partition), after,
 		func(at framelog.End, f framelog.Frame) error {
 			return fn(at, event.Lines(f.Body))
 		})

@@ -13,7 +13,6 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/room"
 )
 
 // opened returns how many partition_opened the log has: one for each load that took the partition over.
@@ -132,13 +131,13 @@ func fullLog(t *testing.T, r *rig) {
 func noRoom(t *testing.T, r *rig) {
 	require.NoError(t, r.p.Close(t.Context()))
 	cfg := Config(r.log)
-	cfg.Room = &room.Room{Remedy: "Buy a disk"}
+	cfg.Room = &framelog.Room{Remedy: "Buy a disk"}
 	var err error
 	r.p, err = journal.Open(t.Context(), cfg)
 	require.NoError(t, err)
 	measure := func(used int64) {
 		require.NoError(t,
-			cfg.Room.Measure(func() (room.State, error) { return room.State{Used: used, Limit: 100 << 20}, nil }))
+			cfg.Room.Measure(func() (framelog.RoomState, error) { return framelog.RoomState{Used: used, Limit: 100 << 20}, nil }))
 	}
 	measure(91 << 20)
 	r.put(t, "k", "1", "")

@@ -16,7 +16,6 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -74,7 +73,7 @@ func (j *Journals) Events(t *testing.T, plane string, reg *journal.Registry) []*
 // Read is Events for a caller without a testing.T.
 func (j *Journals) Read(plane string, reg *journal.Registry) (events []*journal.Event, err error) {
 	err = j.log(plane, 0).Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
-		for _, line := range lines.Split(f.Body) {
+		for _, line := range framelog.SplitLines(f.Body) {
 			raw, err := journal.ParseLine(line)
 			if err != nil {
 				return err

@@ -17,7 +17,6 @@ import (
 	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/archive/s3store"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
 )
 
@@ -293,7 +292,7 @@ func (j *Journal) frame(seq uint64, f framelog.Frame) {
 		next, intact = framelog.Anchor(j.Partition, seq, f)
 	}
 	before := next.WalSeq
-	if n := uint64(len(lines.Split(f.Body))); n <= before {
+	if n := uint64(len(framelog.SplitLines(f.Body))); n <= before {
 		before -= n
 	}
 	if !intact {

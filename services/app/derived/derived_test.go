@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"quartet/pkg/bus"
-	"quartet/pkg/journal/damages"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
@@ -104,7 +104,7 @@ func TestR10_WhatIsMissingFromEvents(t *testing.T) {
 				require.Contains(t, r.Damage[0], text)
 			}
 			require.ErrorContains(t, r.Err(), "the stream EVENTS, which is copied from the journals, is damaged: ")
-			require.Contains(t, damages.Remedy(r.Err().Error()), "the next start copies it again")
+			require.Contains(t, framelog.DamageRemedy(r.Err().Error()), "the next start copies it again")
 			require.Contains(t, r.Remedy(), "the next start copies it again")
 		})
 	}
@@ -141,7 +141,7 @@ func TestR10_WhatIsMissingFromOutput(t *testing.T) {
 		r.Damage[1])
 	require.ErrorContains(t, r.Err(), ", of which there is no other copy, is damaged: ")
 	require.ErrorContains(t, r.Err(), ", and 1 more")
-	require.Contains(t, damages.Remedy(r.Err().Error()), "cannot be copied again")
+	require.Contains(t, framelog.DamageRemedy(r.Err().Error()), "cannot be copied again")
 	require.Contains(t, r.Remedy(), "cannot be copied again")
 }
 
@@ -252,7 +252,7 @@ func TestR10_StreamsOfSnapshots(t *testing.T) {
 		require.Len(t, r.Damage, 1, r.Damage)
 		require.ErrorContains(t, r.Err(), "the stream "+names[1]+", which is written again from the journal, is "+
 			"damaged: ")
-		require.Contains(t, damages.Remedy(r.Err().Error()), "writes snapshots again")
+		require.Contains(t, framelog.DamageRemedy(r.Err().Error()), "writes snapshots again")
 		require.Contains(t, r.Remedy(), "until then a start reads an older snapshot")
 	}
 	none, err := derived.Stored(t.TempDir(), "$G")

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/clock"
-	"quartet/pkg/journal/room"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/life"
 	"quartet/pkg/meter"
 	"quartet/pkg/natsd"
@@ -30,7 +30,7 @@ const (
 )
 
 // Source returns how much of the store is in use, and how much it can hold.
-type Source func(ctx context.Context) (room.State, error)
+type Source func(ctx context.Context) (framelog.RoomState, error)
 
 // errNoUsage is returned while there is nothing to measure.
 var errNoUsage = errors.New("the broker does not run")
@@ -38,16 +38,16 @@ var errNoUsage = errors.New("the broker does not run")
 // Embedded measures an embedded server with a data directory. What other programs leave of the disk bounds the store
 // as well as max-store-mib.
 func Embedded(server func() *natsd.Server, dir string) Source {
-	return func(context.Context) (room.State, error) {
+	return func(context.Context) (framelog.RoomState, error) {
 		s := server()
 		if s == nil {
-			return room.State{}, errNoUsage
+			return framelog.RoomState{}, errNoUsage
 		}
 		used, limit, err := s.Usage()
 		if err != nil {
-			return room.State{}, err
+			return framelog.RoomState{}, err
 		}
-		state := room.State{Used: used, Limit: limit}
+		state := framelog.RoomState{Used: used, Limit: limit}
 		var disk syscall.Statfs_t
 		if err := syscall.Statfs(dir, &disk); err == nil {
 			free := int64(disk.Bavail) * int64(disk.Bsize) //nolint:unconvert // their types differ by system
@@ -62,35 +62,35 @@ func Embedded(server func() *natsd.Server, dir string) Source {
 // Account measures what the account of a connection uses. If the account has no limit of its own, only the servers know
 // how much they have, and they tell nobody but their system account: the limit is then not known.
 func Account(conn func() *nats.Conn, replicas int) Source {
-	return func(ctx context.Context) (room.State, error) {
+	return func(ctx context.Context) (framelog.RoomState, error) {
 		nc := conn()
 		if nc == nil {
-			return room.State{}, errNoUsage
+			return framelog.RoomState{}, errNoUsage
 		}
 		js, err := jetstream.New(nc)
 		if err != nil {
-			return room.State{}, err
+			return framelog.RoomState{}, err
 		}
 		info, err := js.AccountInfo(ctx)
 		if err != nil {
-			return room.State{}, err
+			return framelog.RoomState{}, err
 		}
 		if tier, ok := info.Tiers[fmt.Sprintf("R%d", max(replicas, 1))]; ok {
-			return room.State{Used: int64(tier.Store), Limit: max(tier.Limits.MaxStore, 0)}, nil
+			return framelog.RoomState{Used: int64(tier.Store), Limit: max(tier.Limits.MaxStore, 0)}, nil
 		}
-		return room.State{Used: int64(info.Store), Limit: max(info.Limits.MaxStore, 0)}, nil
+		return framelog.RoomState{Used: int64(info.Store), Limit: max(info.Limits.MaxStore, 0)}, nil
 	}
 }
 
 // Gauge is the module that measures.
 type Gauge struct {
 	*life.Periodic
-	room    *room.Room
+	room    *framelog.Room
 	source  Source
 	logger  *zap.Logger
 	used    prometheus.Gauge
 	limit   prometheus.Gauge
-	level   room.Level
+	level   framelog.RoomLevel
 	failed  bool
 	warning atomic.Pointer[string]
 	now     func() time.Time
@@ -100,7 +100,7 @@ type Gauge struct {
 }
 
 // New returns a module that measures with source and records in r.
-func New(r *room.Room, source Source, logger *zap.Logger, metrics prometheus.Registerer) *Gauge {
+func New(r *framelog.Room, source Source, logger *zap.Logger, metrics prometheus.Registerer) *Gauge {
 	g := &Gauge{
 		room: r, source: source, logger: logger, now: clock.System().Now,
 		used: meter.Gauge(metrics, "quartet_store_used_bytes", "How much of the store of the journals is in use: "+
@@ -128,7 +128,7 @@ func (g *Gauge) Start(ctx context.Context) error {
 func (g *Gauge) Measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, term)
 	defer cancel()
-	err := g.room.Measure(func() (room.State, error) { return g.source(ctx) })
+	err := g.room.Measure(func() (framelog.RoomState, error) { return g.source(ctx) })
 	if err != nil {
 		if !g.failed {
 			g.logger.Warn("how full the store of the journals is cannot be measured; trying again", zap.Error(err))
@@ -142,7 +142,7 @@ func (g *Gauge) Measure(ctx context.Context) {
 	g.limit.Set(float64(now.Limit))
 	g.forecast(now)
 	level := now.Level()
-	if level <= room.Enough {
+	if level <= framelog.RoomEnough {
 		g.warning.Store(nil)
 	} else {
 		text := g.text(now)
@@ -157,20 +157,20 @@ func (g *Gauge) Measure(ctx context.Context) {
 		zap.Int("percent", now.Percent()), zap.Int64("used_bytes", now.Used),
 		zap.Int64("limit_bytes", now.Limit), zap.String("remedy", g.room.Remedy),
 	}; {
-	case level == room.Full:
+	case level == framelog.RoomFull:
 		g.logger.Error("the store of the journals is full: new records are refused with STORAGE_FULL", fields...)
-	case level > room.Enough && level > was:
+	case level > framelog.RoomEnough && level > was:
 		g.logger.Warn("the store of the journals is filling up", fields...)
-	case was > room.Enough:
+	case was > framelog.RoomEnough:
 		g.logger.Info("the store of the journals has more room again", fields...)
 	}
 }
 
 // forecast computes how long it will take until the store is full.
-func (g *Gauge) forecast(now room.State) {
+func (g *Gauge) forecast(now framelog.RoomState) {
 	at, in := g.now(), time.Duration(0)
 	g.trend.add(at, now.Used)
-	free := now.Limit - room.Reserve(now.Limit) - now.Used // of new records, which may not use the reserve
+	free := now.Limit - framelog.RoomReserve(now.Limit) - now.Used // of new records, which may not use the reserve
 	full := now.Refusing || now.Limit > 0 && free <= 0
 	if !full && now.Limit > 0 {
 		in = g.trend.full(at, now.Used, free)
@@ -188,14 +188,14 @@ func (g *Gauge) forecast(now room.State) {
 func (g *Gauge) FullIn() time.Duration { return time.Duration(g.fullIn.Load()) }
 
 // text returns the warning about a store that is filling up or full.
-func (g *Gauge) text(now room.State) string {
+func (g *Gauge) text(now framelog.RoomState) string {
 	if now.Refusing {
 		return fmt.Sprintf("the NATS servers refuse to store more, because their store is full (%d MiB in use): new "+
 			"records are refused with STORAGE_FULL. %s", now.Used>>20, g.room.Remedy)
 	}
 	what := fmt.Sprintf("the store of the journals is %d %% full (%d of %d MiB)", now.Percent(), now.Used>>20,
 		now.Limit>>20)
-	if now.Level() == room.Full {
+	if now.Level() == framelog.RoomFull {
 		what += ": new records are refused with STORAGE_FULL"
 	}
 	return what + ". " + g.room.Remedy

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"quartet/pkg/journal/room"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/natsd"
 )
 
@@ -24,8 +24,8 @@ func TestX16_Warnings(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	reg := prometheus.NewRegistry()
 	used := int64(0)
-	g := New(&room.Room{Remedy: "Raise max-store-mib"}, func(context.Context) (room.State, error) {
-		return room.State{Used: used * mib, Limit: 1000 * mib}, nil
+	g := New(&framelog.Room{Remedy: "Raise max-store-mib"}, func(context.Context) (framelog.RoomState, error) {
+		return framelog.RoomState{Used: used * mib, Limit: 1000 * mib}, nil
 	}, zap.New(core), reg)
 	for _, c := range []struct {
 		used          int64

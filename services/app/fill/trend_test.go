@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"quartet/pkg/journal/room"
+	"quartet/pkg/journal/framelog"
 )
 
 // TestX16_WhenItIsFull: after ten minutes a store that grows says when it will be full, at the rate of the last six
 // hours.
 func TestX16_WhenItIsFull(t *testing.T) {
-	reg, state := prometheus.NewRegistry(), room.State{Limit: 1000 * mib}
-	g := New(&room.Room{}, func(context.Context) (room.State, error) { return state, nil }, zap.NewNop(), reg)
+	reg, state := prometheus.NewRegistry(), framelog.RoomState{Limit: 1000 * mib}
+	g := New(&framelog.Room{}, func(context.Context) (framelog.RoomState, error) { return state, nil }, zap.NewNop(), reg)
 	began := time.Unix(1_700_000_000, 0)
 	var gauge float64
 	measure := func(after time.Duration, used int64) time.Duration {

@@ -15,7 +15,6 @@ import (
 
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
-	"quartet/pkg/journal/lines"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
@@ -287,7 +286,7 @@ func (r *run) fill(store string, of *build) error {
 // createdAt returns when the last event of a frame occurred, in nanoseconds of Unix time, for a frame of which it is
 // not known when it was stored; 0 for others, and if the event does not say it.
 func createdAt(f *copyOf) int64 {
-	all := lines.Split(f.frame.Body)
+	all := framelog.SplitLines(f.frame.Body)
 	if f.at > 0 || len(all) == 0 {
 		return 0
 	}

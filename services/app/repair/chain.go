@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
 )
 
 // copyOf is a frame as one of the places has it. Places are numbered in the order in which they are preferred.
@@ -153,7 +152,7 @@ func walSeq(body []byte) (uint64, bool) {
 // lastWalSeq returns the wal_seq of the frame's last line. For a frame without lines it returns that of the last line
 // before the frame, or 0 if the frame has format 0, which does not state it.
 func (f *copyOf) lastWalSeq() uint64 {
-	n := uint64(len(lines.Split(f.frame.Body)))
+	n := uint64(len(framelog.SplitLines(f.frame.Body)))
 	if f.frame.Link.Format == 0 {
 		first, _ := walSeq(f.frame.Body)
 		return max(first+n, 1) - 1

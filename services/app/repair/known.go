@@ -10,7 +10,6 @@ import (
 
 	"quartet/pkg/bus"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
 	"quartet/pkg/natsd/blockfile"
 )
 
@@ -60,8 +59,8 @@ func (k *known) newest(plane string, partitions int) (seq uint64) {
 func (k *known) readPositions(s *stream) {
 	for _, copies := range s.copies {
 		for _, c := range copies {
-			for _, line := range lines.Split(c.frame.Body) {
-				if kind, _ := lines.TypeOf(line); kind != "source_consumed" {
+			for _, line := range framelog.SplitLines(c.frame.Body) {
+				if kind, _ := framelog.TypeOfLine(line); kind != "source_consumed" {
 					continue
 				}
 				var ev struct {

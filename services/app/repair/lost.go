@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/partitions"
 	"quartet/pkg/natsd/salvage"
 )
@@ -34,7 +33,7 @@ func lossOf(p partition, n int, c chain, k *known, last uint64) *Loss {
 	byWalSeq := map[uint64]event{}
 	for _, f := range c.left {
 		if first := f.frame.Link.First; first > c.end.WalSeq {
-			for i, line := range lines.Split(f.frame.Body) {
+			for i, line := range framelog.SplitLines(f.frame.Body) {
 				byWalSeq[first+uint64(i)] = event{first + uint64(i), line, placeNames[f.place]}
 			}
 		}
@@ -91,7 +90,7 @@ func envelopeOf(line []byte) (e envelope) {
 		"event_type": &e.Type, "namespace": &e.Namespace, "agent_id": &e.Agent,
 		"work_item_id": &e.WorkItem, "session_id": &e.Session,
 	} {
-		*to, _ = lines.Field(line, name)
+		*to, _ = framelog.LineField(line, name)
 	}
 	return e
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/incarnation"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
 )
@@ -49,7 +48,7 @@ func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions 
 		last, number = max(last, witnessed[name].WalSeq), max(number, witnessed[name].Incarnation)
 		var salt framelog.Salt
 		_, _ = rand.Read(salt[:]) // it never fails
-		f, err := incarnation.Beginning{
+		f, err := framelog.Beginning{
 			Plane: plane, Partition: i, Behind: end, Segment: end.Segment, Number: number + 1, First: last + margin + 1,
 			Generation: generation + 1, At: now, Cause: "the journal was restored from a backup",
 		}.Frame(newID, salt)

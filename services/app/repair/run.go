@@ -14,7 +14,6 @@ import (
 
 	"quartet/pkg/archive"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/incarnation"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
 	"quartet/services/app/archived"
@@ -391,7 +390,7 @@ func (r *run) beginIncarnation(j *journal, of jetlog.Place, seq, first uint64) e
 	}
 	var salt framelog.Salt
 	_, _ = rand.Read(salt[:]) // it never fails
-	f, err := incarnation.Beginning{
+	f, err := framelog.Beginning{
 		Plane: j.of.plane, Partition: j.of.number, Behind: j.chain.end, Segment: of.Segment, Number: number + 1,
 		First: first, Generation: generation + 1, At: r.Now,
 		Cause: fmt.Sprintf("the loss of wal_seq %d to %d was accepted", j.Loss.First, j.Loss.Last),

@@ -20,7 +20,6 @@ import (
 	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
-	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/witness"
 	"quartet/pkg/journal/witness/shared"
 	"quartet/pkg/natsd"
@@ -360,7 +359,7 @@ func readLog(ctx context.Context, j *archived.Journal, log *jetlog.Log, server s
 
 // readLines reads the envelopes of a frame's lines, which follow the wal_seq before.
 func readLines(f framelog.Frame, before uint64) error {
-	for i, line := range lines.Split(f.Body) {
+	for i, line := range framelog.SplitLines(f.Body) {
 		raw, err := journal.ParseLine(line)
 		if err != nil {
 			return fmt.Errorf("line %d cannot be read: %w", i+1, err)

@@ -1,4 +1,4 @@
-package framecache
+package framelog
 
 import (
 	"context"
@@ -22,12 +22,12 @@ func TestLinesAreReadOnceWhileCached(t *testing.T) {
 		require.Equal(t, [][]byte{{byte(seq)}}, lines)
 	}
 	for range 3 {
-		for seq := uint64(1); seq <= size; seq++ {
+		for seq := uint64(1); seq <= cachedFrames; seq++ {
 			get(seq)
 			require.Equal(t, 1, reads[seq])
 		}
 	}
-	get(size + 1) // replaces the oldest
+	get(cachedFrames + 1) // replaces the oldest
 	get(1)
 	require.Equal(t, 2, reads[1])
 }

@@ -1,5 +1,4 @@
-// Package damages collects what a process knows to be wrong with journals.
-package damages
+package framelog
 
 import (
 	"cmp"
@@ -18,17 +17,17 @@ const readingTerm = 15 * time.Second
 // replicaTerm is how long a damaged replica is reported. A reader that meets it again reports it again.
 const replicaTerm = 10 * time.Minute
 
-// Registry has an error for each partition whose journal is damaged. The zero value is ready to use. It is safe for
+// Damages has an error for each partition whose journal is damaged. The zero value is ready to use. It is safe for
 // concurrent use.
-type Registry struct {
+type Damages struct {
 	mu  sync.Mutex
-	all map[string]report // by partition
+	all map[string]damageReport // by partition
 	// replicas that are damaged while the partition can be read from others, by partition and server
-	replicas map[[2]string]report
+	replicas map[[2]string]damageReport
 }
 
-// report is what is known of a partition.
-type report struct {
+// damageReport is what is known of a partition.
+type damageReport struct {
 	loading error // what loading it found; nil: it was loaded, or is not held here
 	reading error // what a reader found
 	until   time.Time
@@ -37,24 +36,24 @@ type report struct {
 
 // Report records what loading the journal of a partition found: damage, or nil. It discards what readers found
 // before.
-func (r *Registry) Report(partition string, damage error) {
-	r.change(partition, func(of *report) { of.loading, of.reading = damage, nil })
+func (r *Damages) Report(partition string, damage error) {
+	r.change(partition, func(of *damageReport) { of.loading, of.reading = damage, nil })
 }
 
 // ReportReading records for readingTerm that a reader of the journal found it damaged.
-func (r *Registry) ReportReading(partition string, damage error) {
-	r.change(partition, func(of *report) { of.reading, of.until = damage, time.Now().Add(readingTerm) })
+func (r *Damages) ReportReading(partition string, damage error) {
+	r.change(partition, func(of *damageReport) { of.reading, of.until = damage, time.Now().Add(readingTerm) })
 }
 
 // ReportReplica records for some minutes that a server's replica of a partition's journal is damaged, while another one
 // is read. The partition itself is in order.
-func (r *Registry) ReportReplica(partition, server string, damage error) {
+func (r *Damages) ReportReplica(partition, server string, damage error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.replicas == nil {
-		r.replicas = map[[2]string]report{}
+		r.replicas = map[[2]string]damageReport{}
 	}
-	r.replicas[[2]string{partition, server}] = report{
+	r.replicas[[2]string{partition, server}] = damageReport{
 		reading: fmt.Errorf(aReplica+" %s is damaged and another one is read: %w", server, damage), until: time.Now().
 				Add(replicaTerm),
 	}
@@ -62,15 +61,15 @@ func (r *Registry) ReportReplica(partition, server string, damage error) {
 
 // ReportStored records what was found when all that is stored of a journal was read: that it is damaged, or nil. It
 // holds until that is done again.
-func (r *Registry) ReportStored(partition string, damage error) {
-	r.change(partition, func(of *report) { of.stored = damage })
+func (r *Damages) ReportStored(partition string, damage error) {
+	r.change(partition, func(of *damageReport) { of.stored = damage })
 }
 
-func (r *Registry) change(partition string, change func(*report)) {
+func (r *Damages) change(partition string, change func(*damageReport)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.all == nil {
-		r.all = map[string]report{}
+		r.all = map[string]damageReport{}
 	}
 	of := r.all[partition]
 	change(&of)
@@ -79,13 +78,13 @@ func (r *Registry) change(partition string, change func(*report)) {
 
 // Of returns the error of a partition, nil if nothing is known to be wrong: what loading it found, or else what a
 // reader found, or else what the last reading of all that is stored found.
-func (r *Registry) Of(partition string) error {
+func (r *Damages) Of(partition string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.all[partition].damage()
 }
 
-func (of report) damage() error {
+func (of damageReport) damage() error {
 	if of.loading == nil && of.reading != nil && time.Now().Before(of.until) {
 		return of.reading
 	}
@@ -105,8 +104,8 @@ const (
 	written  = ", which is written again from the journal,"
 )
 
-// Remedy returns what a person does about the damage that an error of All describes.
-func Remedy(text string) string {
+// DamageRemedy returns what a person does about the damage that an error of All describes.
+func DamageRemedy(text string) string {
 	if strings.HasPrefix(text, aReplica) {
 		return "stop that NATS server, remove jetstream in its store, and start it: it copies everything from the " +
 			"others; `quartet verify` names all damaged replicas"
@@ -127,10 +126,10 @@ func Remedy(text string) string {
 }
 
 // All returns the errors, those of replicas too, in the order of their messages.
-func (r *Registry) All() (all []error) {
+func (r *Damages) All() (all []error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, reports := range []iter.Seq[report]{maps.Values(r.all), maps.Values(r.replicas)} {
+	for _, reports := range []iter.Seq[damageReport]{maps.Values(r.all), maps.Values(r.replicas)} {
 		for of := range reports {
 			if damage := of.damage(); damage != nil {
 				all = append(all, damage)

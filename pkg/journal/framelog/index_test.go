@@ -1,4 +1,4 @@
-package frameindex
+package framelog
 
 import (
 	"math/rand/v2"
@@ -28,8 +28,8 @@ func TestFind(t *testing.T) {
 func TestAnIndexIsAListOfFrames(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var x, same Index
-	var list []entry
-	e := entry{1, 1}
+	var list []indexEntry
+	e := indexEntry{1, 1}
 	for range 5*blockFrames + 3 {
 		x.Add(e.first, e.seq)
 		list = append(list, e)
@@ -40,9 +40,9 @@ func TestAnIndexIsAListOfFrames(t *testing.T) {
 
 		for range 20 {
 			n := r.IntN(len(list) + 1)
-			var since []entry
-			x.Since(n, func(first, seq uint64) { since = append(since, entry{first, seq}) })
-			require.Equal(t, append([]entry(nil), list[n:]...), since)
+			var since []indexEntry
+			x.Since(n, func(first, seq uint64) { since = append(since, indexEntry{first, seq}) })
+			require.Equal(t, append([]indexEntry(nil), list[n:]...), since)
 			walSeq := r.Uint64N(e.first + 3)
 			i := sort.Search(len(list), func(i int) bool { return list[i].first > walSeq })
 			seq, ok := x.Find(walSeq)

@@ -1,4 +1,4 @@
-package incarnation_test
+package framelog_test
 
 import (
 	"context"
@@ -13,15 +13,14 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/incarnation"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/memlog"
 )
 
 const partition = "from/0"
 
-// written returns the frames of a log, and its end behind each.
-func written(t *testing.T, n int) (ends []framelog.End, frames []framelog.Frame) {
+// writtenFrames returns the frames of a log, and its end behind each.
+func writtenFrames(t *testing.T, n int) (ends []framelog.End, frames []framelog.Frame) {
 	t.Helper()
 	log := memlog.New()
 	w := framelog.Writer{
@@ -47,7 +46,7 @@ func written(t *testing.T, n int) (ends []framelog.End, frames []framelog.Frame)
 
 // again returns a log with the first frames, and then, at seq, a new incarnation.
 func again(t *testing.T, ends []framelog.End, frames []framelog.Frame, kept int, seq uint64,
-	b incarnation.Beginning,
+	b framelog.Beginning,
 ) framelog.Log {
 	t.Helper()
 	log := memlog.New()
@@ -67,7 +66,7 @@ func follow(t *testing.T, log framelog.Log, after framelog.End) (seqs []uint64, 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err = incarnation.Follow(ctx, log, partition, after, func(at framelog.End, _ framelog.Frame) error {
+	err = framelog.FollowIncarnations(ctx, log, partition, after, func(at framelog.End, _ framelog.Frame) error {
 		if seqs = append(seqs, at.Seq); at.Incarnation > 1 {
 			return errEnough
 		}
@@ -82,8 +81,8 @@ var errEnough = errors.New("enough")
 // not reads what was kept first.
 func TestFollowersGoOnBehindALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ends, frames := written(t, 10)
-		log := again(t, ends, frames, 6, 2000, incarnation.Beginning{
+		ends, frames := writtenFrames(t, 10)
+		log := again(t, ends, frames, 6, 2000, framelog.Beginning{
 			Behind: ends[5], Number: 2, First: 1011,
 			Generation: 7,
 		})
@@ -106,17 +105,17 @@ func TestFollowersGoOnBehindALoss(t *testing.T) {
 // accepted loss.
 func TestWhatWasNotGivenUpIsDamage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ends, frames := written(t, 10)
+		ends, frames := writtenFrames(t, 10)
 		var broken *framelog.Broken
 		// The kept frames 4 to 6 are gone as well.
-		log := again(t, ends, frames, 3, 2000, incarnation.Beginning{
+		log := again(t, ends, frames, 3, 2000, framelog.Beginning{
 			Behind: ends[5], Number: 2, First: 1011,
 			Generation: 7,
 		})
 		_, err := follow(t, log, ends[4])
 		require.ErrorAs(t, err, &broken)
 		// The incarnation is not a newer one for this reader.
-		log = again(t, ends, frames, 6, 2000, incarnation.Beginning{
+		log = again(t, ends, frames, 6, 2000, framelog.Beginning{
 			Behind: ends[5], Number: 2, First: 1011,
 			Generation: 7,
 		})
@@ -125,7 +124,7 @@ func TestWhatWasNotGivenUpIsDamage(t *testing.T) {
 		_, err = follow(t, log, newer)
 		require.ErrorAs(t, err, &broken)
 		// It uses wal_seqs that this reader has read.
-		log = again(t, ends, frames, 6, 2000, incarnation.Beginning{
+		log = again(t, ends, frames, 6, 2000, framelog.Beginning{
 			Behind: ends[5], Number: 2, First: 8,
 			Generation: 7,
 		})
@@ -156,7 +155,7 @@ func TestAPartitionLoadsItsIncarnations(t *testing.T) {
 			end = at
 			return nil
 		}))
-	f, err := incarnation.Beginning{
+	f, err := framelog.Beginning{
 		Plane: "from", Behind: end, Number: 2, First: 5000, Generation: 40,
 		At: time.UnixMilli(1e12),
 	}.Frame(cfg.NewID, framelog.Salt{1})

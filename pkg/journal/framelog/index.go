@@ -1,5 +1,4 @@
-// Package frameindex finds the frame of a log that holds an event.
-package frameindex
+package framelog
 
 import (
 	"bytes"
@@ -15,29 +14,29 @@ const blockFrames = 64
 // log. It takes 2 to 4 bytes for a frame: a partition has as many frames as it ever wrote, and 10^7 of them took 160 MB
 // when both numbers were kept. Its zero value is empty and ready to use. It is not safe for concurrent use.
 type Index struct {
-	blocks []block
+	blocks []indexBlock
 	// of all blocks; for each frame but the first of a block, the differences from the one before, as varints
 	deltas []byte
-	last   entry
+	last   indexEntry
 	n      int
 }
 
-// block is the first frame of a block, and where the others are.
-type block struct {
-	entry
+// indexBlock is the first frame of a indexBlock, and where the others are.
+type indexBlock struct {
+	indexEntry
 	at int // in deltas
 }
 
-type entry struct {
+type indexEntry struct {
 	first uint64 // wal_seq of the frame's first event
 	seq   uint64 // sequence number of the frame in the log
 }
 
 // Add appends a frame. The caller must add frames in ascending order of both numbers; this is not checked.
 func (x *Index) Add(firstWalSeq, seq uint64) {
-	e := entry{firstWalSeq, seq}
+	e := indexEntry{firstWalSeq, seq}
 	if x.n%blockFrames == 0 {
-		x.blocks = append(x.blocks, block{e, len(x.deltas)})
+		x.blocks = append(x.blocks, indexBlock{e, len(x.deltas)})
 	} else {
 		x.deltas = binary.AppendUvarint(x.deltas, e.first-x.last.first)
 		x.deltas = binary.AppendUvarint(x.deltas, e.seq-x.last.seq)
@@ -62,7 +61,7 @@ func (x *Index) Find(walSeq uint64) (seq uint64, ok bool) {
 	if i == 0 {
 		return 0, false
 	}
-	x.decode(i-1, func(e entry) bool {
+	x.decode(i-1, func(e indexEntry) bool {
 		if e.first <= walSeq {
 			seq = e.seq
 		}
@@ -75,7 +74,7 @@ func (x *Index) Find(walSeq uint64) (seq uint64, ok bool) {
 func (x *Index) Since(n int, fn func(firstWalSeq, seq uint64)) {
 	for i := n / blockFrames; i < len(x.blocks); i++ {
 		at := i * blockFrames
-		x.decode(i, func(e entry) bool {
+		x.decode(i, func(e indexEntry) bool {
 			if at >= n {
 				fn(e.first, e.seq)
 			}
@@ -86,8 +85,8 @@ func (x *Index) Since(n int, fn func(firstWalSeq, seq uint64)) {
 }
 
 // decode calls fn with the frames of a block until fn returns false.
-func (x *Index) decode(i int, fn func(entry) bool) {
-	e, rest := x.blocks[i].entry, x.deltas[x.blocks[i].at:]
+func (x *Index) decode(i int, fn func(indexEntry) bool) {
+	e, rest := x.blocks[i].indexEntry, x.deltas[x.blocks[i].at:]
 	for left := min(blockFrames, x.n-i*blockFrames); fn(e); {
 		if left--; left == 0 {
 			return

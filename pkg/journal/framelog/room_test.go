@@ -1,4 +1,4 @@
-package room
+package framelog
 
 import (
 	"errors"
@@ -13,29 +13,29 @@ const mib = 1 << 20
 
 func measured(used, limit int64) *Room {
 	r := &Room{Remedy: "raise max-store-mib"}
-	_ = r.Measure(func() (State, error) { return State{Used: used, Limit: limit}, nil })
+	_ = r.Measure(func() (RoomState, error) { return RoomState{Used: used, Limit: limit}, nil })
 	return r
 }
 
 func TestX16_Levels(t *testing.T) {
 	for _, c := range []struct {
 		used, limit int64
-		want        Level
+		want        RoomLevel
 	}{
-		{50 * mib, 0, Unknown},
-		{0, 1000 * mib, Enough},
-		{699 * mib, 1000 * mib, Enough},
-		{700 * mib, 1000 * mib, Noted},
-		{849 * mib, 1000 * mib, Noted},
-		{850 * mib, 1000 * mib, High},
-		{950 * mib, 1000 * mib, High},
-		{950*mib + 1, 1000 * mib, Full},
-		{2000 * mib, 1000 * mib, Full},
+		{50 * mib, 0, RoomUnknown},
+		{0, 1000 * mib, RoomEnough},
+		{699 * mib, 1000 * mib, RoomEnough},
+		{700 * mib, 1000 * mib, RoomNoted},
+		{849 * mib, 1000 * mib, RoomNoted},
+		{850 * mib, 1000 * mib, RoomHigh},
+		{950 * mib, 1000 * mib, RoomHigh},
+		{950*mib + 1, 1000 * mib, RoomFull},
+		{2000 * mib, 1000 * mib, RoomFull},
 	} {
-		require.Equal(t, c.want, State{Used: c.used, Limit: c.limit}.Level(), c)
+		require.Equal(t, c.want, RoomState{Used: c.used, Limit: c.limit}.Level(), c)
 	}
-	require.Equal(t, 85, State{Used: 850 * mib, Limit: 1000 * mib}.Percent())
-	require.Zero(t, State{Used: 850 * mib}.Percent())
+	require.Equal(t, 85, RoomState{Used: 850 * mib, Limit: 1000 * mib}.Percent())
+	require.Zero(t, RoomState{Used: 850 * mib}.Percent())
 }
 
 func TestX16_TheReserve(t *testing.T) {
@@ -43,7 +43,7 @@ func TestX16_TheReserve(t *testing.T) {
 		0: 0, 8 * mib: mib, 64 * mib: 8 * mib, 160 * mib: 8 * mib,
 		1000 * mib: 50 * mib, 1 << 40: 1 << 30,
 	} {
-		require.Equal(t, want, Reserve(limit), limit)
+		require.Equal(t, want, RoomReserve(limit), limit)
 	}
 }
 
@@ -60,14 +60,14 @@ func TestX16_WhatMayBeStored(t *testing.T) {
 
 	r.Wrote(50 * mib)
 	require.ErrorIs(t, r.Check(1, false), fault.StorageFull, "what was written since the measurement counts")
-	require.Equal(t, Noted, measured(700*mib, 1000*mib).Now().Level())
+	require.Equal(t, RoomNoted, measured(700*mib, 1000*mib).Now().Level())
 
 	lost := errors.New("lost")
-	require.ErrorIs(t, r.Measure(func() (State, error) { return State{}, lost }), lost)
+	require.ErrorIs(t, r.Measure(func() (RoomState, error) { return RoomState{}, lost }), lost)
 	require.ErrorIs(t, r.Check(1, false), fault.StorageFull, "a measurement that failed changes nothing")
-	require.NoError(t, r.Measure(func() (State, error) {
+	require.NoError(t, r.Measure(func() (RoomState, error) {
 		r.Wrote(mib)
-		return State{Used: 100 * mib, Limit: 1000 * mib}, nil
+		return RoomState{Used: 100 * mib, Limit: 1000 * mib}, nil
 	}))
 	require.Equal(t, int64(101*mib), r.Now().Used)
 

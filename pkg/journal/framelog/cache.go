@@ -1,6 +1,4 @@
-// Package framecache reads frames back from a log. It bounds how many are read at once and keeps
-// the ones that were read last.
-package framecache
+package framelog
 
 import (
 	"context"
@@ -14,17 +12,18 @@ const (
 	maxReads = 4
 	// size is how many frames are kept. Requests that shared a frame when they were first
 	// executed are usually repeated at the same time.
-	size = 4
+	cachedFrames = 4
 )
 
-// Cache holds the lines of frames by their sequence numbers in one log. Its zero value is empty
+// Cache reads frames back from a log. It bounds how many are read at once, and keeps those that were read last.
+// It holds the lines of frames by their sequence numbers in one log. Its zero value is empty
 // and ready to use. It is safe for concurrent use.
 type Cache struct {
 	once  sync.Once
 	reads chan struct{} // a semaphore of maxReads
 
 	mu      sync.Mutex
-	entries [size]struct {
+	entries [cachedFrames]struct {
 		seq   uint64
 		lines [][]byte
 	}
@@ -56,7 +55,7 @@ func (c *Cache) Lines(ctx context.Context, seq uint64, read func(ctx context.Con
 	}
 	c.mu.Lock()
 	c.entries[c.next].seq, c.entries[c.next].lines = seq, lines
-	c.next = (c.next + 1) % size
+	c.next = (c.next + 1) % cachedFrames
 	c.mu.Unlock()
 	return lines, nil
 }

@@ -1,4 +1,4 @@
-package framechain
+package framelog
 
 import (
 	"testing"
@@ -22,7 +22,7 @@ func next(t *testing.T, c *Chain[int], from uint64) (value int, covered bool) {
 func add(c *Chain[int], after, seq uint64, value int) { c.Add(after, seq, seq, 10, &value) }
 
 func TestNextCoversTheFramesAfterTheStart(t *testing.T) {
-	c := New[int]()
+	c := NewChain[int]()
 	_, covered := next(t, c, 1)
 	require.False(t, covered, "a closed chain covers nothing")
 	c.Open(4)
@@ -46,7 +46,7 @@ func TestNextCoversTheFramesAfterTheStart(t *testing.T) {
 }
 
 func TestAddAfterAGapStartsAgain(t *testing.T) {
-	c := New[int]()
+	c := NewChain[int]()
 	c.Open(0)
 	add(c, 0, 1, 1)
 	add(c, 5, 6, 6) // another writer stored 2 to 5
@@ -57,7 +57,7 @@ func TestAddAfterAGapStartsAgain(t *testing.T) {
 }
 
 func TestOldFramesAreDropped(t *testing.T) {
-	c := New[int]()
+	c := NewChain[int]()
 	c.Open(0)
 	for i := range uint64(maxFrames + 3) {
 		add(c, i, i+1, int(i+1))
@@ -78,7 +78,7 @@ func TestOldFramesAreDropped(t *testing.T) {
 }
 
 func TestChangesWakeWaiters(t *testing.T) {
-	c := New[int]()
+	c := NewChain[int]()
 	for _, change := range []func(){func() { c.Open(1) }, func() { add(c, 1, 2, 2) }, c.Close} {
 		_, _, _, changed := c.Next(3)
 		change()
@@ -88,12 +88,12 @@ func TestChangesWakeWaiters(t *testing.T) {
 
 func TestVerify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := New[int]()
+		c := NewChain[int]()
 		due := func() bool { _, due := c.Due(); return due }
 		require.False(t, due(), "it is closed")
 		c.Open(1)
 		require.False(t, due())
-		<-time.After(CheckInterval)
+		<-time.After(ChainCheckInterval)
 		head, is := c.Due()
 		require.True(t, is)
 		require.EqualValues(t, 1, head)
@@ -106,7 +106,7 @@ func TestVerify(t *testing.T) {
 		require.False(t, covered)
 
 		c.Open(7)
-		<-time.After(CheckInterval)
+		<-time.After(ChainCheckInterval)
 		head, _ = c.Due()
 		add(c, 7, 8, 8)
 		c.Verify(head, 7) // read before the frame at 8 was added

@@ -1,6 +1,4 @@
-// Package lines finds the lines of a journal's frame, and what a line is about, without parsing
-// them.
-package lines
+package framelog
 
 import (
 	"bytes"
@@ -8,10 +6,10 @@ import (
 	"quartet/pkg/jsontext"
 )
 
-// TypeOf returns a line's event type and agent without parsing the rest. It relies on the
+// TypeOfLine returns a line's event type and agent without parsing the rest. It relies on the
 // journal writing wal_seq, event_type and agent_id first, in this order; what is not found there
 // is returned as "". The line is not checked.
-func TypeOf(line []byte) (eventType, agentID string) {
+func TypeOfLine(line []byte) (eventType, agentID string) {
 	rest, ok := bytes.CutPrefix(line, []byte(`{"wal_seq":`))
 	if !ok {
 		return "", ""
@@ -40,8 +38,8 @@ func cutField(b []byte, prefix string) (string, []byte) {
 	return string(text), rest[l.Pos:]
 }
 
-// Split splits a frame's body. The lines share its memory and have no newline.
-func Split(body []byte) [][]byte {
+// SplitLines splits a frame's body. The lines share its memory and have no newline.
+func SplitLines(body []byte) [][]byte {
 	var out [][]byte
 	for len(body) > 0 {
 		i := bytes.IndexByte(body, '\n')
@@ -54,9 +52,9 @@ func Split(body []byte) [][]byte {
 	return out
 }
 
-// Field searches the readable part of the envelope of a damaged line for a text field. It returns the value if the
+// LineField searches the readable part of the envelope of a damaged line for a text field. It returns the value if the
 // field occurs exactly once and the value consists of lower-case letters, digits, '-' and '_'.
-func Field(line []byte, name string) (string, bool) {
+func LineField(line []byte, name string) (string, bool) {
 	mark := []byte(`"` + name + `":"`)
 	head, _, _ := bytes.Cut(line, []byte(`"payload":`)) // the payload may have fields of the same name
 	at := bytes.Index(head, mark)

@@ -1,5 +1,4 @@
-// Package framechain keeps the newest frames of a log in memory for followers in the same process.
-package framechain
+package framelog
 
 import (
 	"sort"
@@ -14,31 +13,31 @@ const (
 	maxFrames = 512
 )
 
-// CheckInterval is how often Due asks for the end of the log while no frame is added.
-const CheckInterval = time.Second
+// ChainCheckInterval is how often Due asks for the end of the log while no frame is added.
+const ChainCheckInterval = time.Second
 
-// Chain holds the newest frames of one log, without gaps: the frames with sequence numbers in
-// (base, head] are exactly those that it holds, apart from fences. While it is closed it covers
-// nothing. It is safe for concurrent use. Use New.
+// Chain holds the newest frames of one log for followers in the same process, without gaps: the frames with sequence
+// numbers in (base, head] are exactly those that it holds, apart from fences. While it is closed it covers nothing. It
+// is safe for concurrent use. Use NewChain.
 type Chain[T any] struct {
 	mu      sync.Mutex
 	open    bool   // this process holds the partition, and head is the end of its log
 	base    uint64 // the chain begins after this sequence number
 	head    uint64 // end of the log
-	frames  []frame[T]
+	frames  []chainFrame[T]
 	bytes   int
 	changed chan struct{} // closed and replaced whenever one of the above changes
 	checked time.Time     // when the end of the log was last known, or Due last returned true
 }
 
-type frame[T any] struct {
+type chainFrame[T any] struct {
 	seq   uint64
 	size  int
 	value *T
 }
 
-// New returns a closed chain, which has no frames. Open or Add opens it.
-func New[T any]() *Chain[T] { return &Chain[T]{changed: make(chan struct{})} }
+// NewChain returns a closed chain, which has no frames. Open or Add opens it.
+func NewChain[T any]() *Chain[T] { return &Chain[T]{changed: make(chan struct{})} }
 
 // Open starts an empty chain at head, the end of the log.
 func (c *Chain[T]) Open(head uint64) {
@@ -73,7 +72,7 @@ func (c *Chain[T]) Add(after, seq, tail uint64, size int, value *T) {
 		c.open, c.base, c.frames, c.bytes = true, after, nil, 0
 	}
 	c.head = tail
-	c.frames = append(c.frames, frame[T]{seq, size, value})
+	c.frames = append(c.frames, chainFrame[T]{seq, size, value})
 	c.bytes += size
 	drop := 0
 	for c.bytes > maxBytes && drop < len(c.frames)-1 || len(c.frames)-drop > maxFrames {
@@ -104,11 +103,11 @@ func (c *Chain[T]) Next(from uint64) (value *T, seq uint64, covered bool, change
 }
 
 // Due reports whether the end of the log is to be read and given to Verify, together with head, where the log ends as
-// far as the chain knows. It returns true to one caller in each CheckInterval in which no frame was added.
+// far as the chain knows. It returns true to one caller in each ChainCheckInterval in which no frame was added.
 func (c *Chain[T]) Due() (head uint64, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.open || time.Since(c.checked) < CheckInterval {
+	if !c.open || time.Since(c.checked) < ChainCheckInterval {
 		return 0, false
 	}
 	c.checked = time.Now()

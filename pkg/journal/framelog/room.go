@@ -1,6 +1,4 @@
-// Package room says whether the store of the journals has room for more. A part of the store, the reserve, is kept
-// for what must be possible when the rest is in use: opening a partition, and what ends or removes something.
-package room
+package framelog
 
 import (
 	"sync/atomic"
@@ -8,16 +6,16 @@ import (
 	"quartet/pkg/fault"
 )
 
-// Level is how full a store is.
-type Level int
+// RoomLevel is how full a store is.
+type RoomLevel int
 
 // The levels. Unknown means that the limit of the store is not known.
 const (
-	Unknown Level = iota
-	Enough
-	Noted // at least notedPercent of the store are in use
-	High  // at least highPercent
-	Full  // only the reserve is left, and new records are refused
+	RoomUnknown RoomLevel = iota
+	RoomEnough
+	RoomNoted // at least notedPercent of the store are in use
+	RoomHigh  // at least highPercent
+	RoomFull  // only the reserve is left, and new records are refused
 )
 
 // The percentages of a store that are in use from which a warning is given.
@@ -32,24 +30,25 @@ const (
 	maxReserve = 1 << 30
 )
 
-// Reserve returns how much of a store with a limit, in bytes, is kept: a twentieth, but at least 8 MiB and at most 1
+// RoomReserve returns how much of a store with a limit, in bytes, is kept: a twentieth, but at least 8 MiB and at most 1
 // GiB, and never more than an eighth.
-func Reserve(limit int64) int64 {
+func RoomReserve(limit int64) int64 {
 	return min(max(limit/20, minReserve), maxReserve, limit/8)
 }
 
-// Room is how much of a store is in use. It is safe for concurrent use. A nil Room, and one that was not measured, has
+// Room is how much of the store of the journals is in use. A part of it, the reserve, is kept for what must be possible
+// when the rest is in use: opening a partition, and what ends or removes something. It is safe for concurrent use. A nil Room, and one that was not measured, has
 // room for everything.
 type Room struct {
 	// Remedy says how an operator makes room, in words that continue a sentence. It is set before use.
 	Remedy   string
-	state    atomic.Pointer[State]
+	state    atomic.Pointer[RoomState]
 	written  atomic.Int64 // by this process since the beginning of the last measurement
 	refusing atomic.Bool  // the broker refused the last append for want of space
 }
 
-// State is what a measurement found, in bytes.
-type State struct {
+// RoomState is what a measurement found, in bytes.
+type RoomState struct {
 	Used  int64
 	Limit int64 // 0: not known
 	// Refusing says that the broker refused the last append for want of space, whatever the limit is.
@@ -59,7 +58,7 @@ type State struct {
 // Measure replaces the state by what measure returns. If measure fails, the state stays, and Measure returns the
 // error. Measurements must not overlap. What this process writes while measure runs may count twice until the next
 // measurement.
-func (r *Room) Measure(measure func() (State, error)) error {
+func (r *Room) Measure(measure func() (RoomState, error)) error {
 	before := r.written.Load()
 	s, err := measure()
 	if err != nil {
@@ -78,11 +77,11 @@ func (r *Room) Wrote(n int) {
 }
 
 // Now returns the last measurement with what was written since.
-func (r *Room) Now() State {
+func (r *Room) Now() RoomState {
 	if r == nil {
-		return State{}
+		return RoomState{}
 	}
-	now := State{Refusing: r.refusing.Load()}
+	now := RoomState{Refusing: r.refusing.Load()}
 	if s := r.state.Load(); s != nil {
 		now.Used, now.Limit = s.Used+r.written.Load(), s.Limit
 	}
@@ -106,24 +105,24 @@ func (r *Room) SetRefusing(refusing bool) {
 func (r *Room) Refusing() bool { return r.refusing.Load() }
 
 // Level returns how full a store in this state is.
-func (s State) Level() Level {
+func (s RoomState) Level() RoomLevel {
 	switch {
 	case s.Refusing:
-		return Full
+		return RoomFull
 	case s.Limit <= 0:
-		return Unknown
-	case s.Used > s.Limit-Reserve(s.Limit):
-		return Full
+		return RoomUnknown
+	case s.Used > s.Limit-RoomReserve(s.Limit):
+		return RoomFull
 	case s.Used >= s.Limit/100*highPercent:
-		return High
+		return RoomHigh
 	case s.Used >= s.Limit/100*notedPercent:
-		return Noted
+		return RoomNoted
 	}
-	return Enough
+	return RoomEnough
 }
 
 // Percent returns which part of the store is in use, 0 if the limit is not known.
-func (s State) Percent() int {
+func (s RoomState) Percent() int {
 	if s.Limit <= 0 {
 		return 0
 	}
@@ -137,7 +136,7 @@ func (r *Room) Check(size int, frees bool) error {
 	if s.Limit <= 0 {
 		return nil
 	}
-	kept := Reserve(s.Limit)
+	kept := RoomReserve(s.Limit)
 	if frees {
 		kept /= 4
 	}
@@ -146,7 +145,7 @@ func (r *Room) Check(size int, frees bool) error {
 	}
 	return fault.StorageFull.Newf("the store of the journals is full: %d of %d MiB are in use, and %.1f MiB are kept "+
 		"for what ends or removes something; nothing was stored. %s, then send the request again",
-		s.Used>>20, s.Limit>>20, float64(Reserve(s.Limit))/(1<<20), r.Remedy).With("outcome", "none")
+		s.Used>>20, s.Limit>>20, float64(RoomReserve(s.Limit))/(1<<20), r.Remedy).With("outcome", "none")
 }
 
 // Refused returns the STORAGE_FULL for an append that the broker refused for want of space.
