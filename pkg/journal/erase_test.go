@@ -21,15 +21,12 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/archivetest"
 	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/erasure"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/memstore"
 )
 
 // people is a state of which owners can be erased: what each agent said.
@@ -128,9 +125,9 @@ func (s *people) Needs(ev *journal.Event, _ time.Time) bool {
 
 // village is what a partition of people is stored in.
 type village struct {
-	live  *memlog.Log
+	live  *journaltest.MemLog
 	dir   string
-	store *memstore.Store
+	store *journaltest.MemSnapshots
 	// calls is how many calls of the stores and of the log still succeed; negative: all do. effect says that the first
 	// one that fails has its effect. failed is closed then.
 	mu     sync.Mutex
@@ -141,7 +138,7 @@ type village struct {
 }
 
 func newVillage(t *testing.T) *village {
-	return &village{live: memlog.New(), dir: t.TempDir(), store: memstore.New(), calls: -1, failed: make(chan struct{})}
+	return &village{live: journaltest.NewMemLog(), dir: t.TempDir(), store: journaltest.NewMemSnapshots(), calls: -1, failed: make(chan struct{})}
 }
 
 var errDead = errors.New("the process has ended")
@@ -232,7 +229,7 @@ func (v *village) talk(t *testing.T, p *journal.Partition[*people]) {
 // found returns whether a text is anywhere in what is stored.
 func (v *village) found(t *testing.T, text string) bool {
 	t.Helper()
-	all := archivetest.Content(t, v.dir)
+	all := journaltest.ArchiveContent(t, v.dir)
 	segments, err := v.live.Segments(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, v.live.Scan(t.Context(), segments[0].First, func(_ uint64, f framelog.Frame) error {
@@ -278,12 +275,12 @@ func (v *village) erasedWholly(t *testing.T, p *journal.Partition[*people], bob 
 	require.False(t, v.found(t, "what ada said"))
 	require.False(t, v.found(t, `"ada"`))
 	require.True(t, v.found(t, "what bob said 0"))
-	archivetest.Frames(t, v.log(), "test/0") // they continue each other
+	journaltest.ArchiveFrames(t, v.log(), "test/0") // they continue each other
 	require.NoError(t, p.Close(t.Context()))
 	for _, snapshots := range []bool{true, false} { // the log alone gives the same state
 		store := v.store
 		if !snapshots {
-			v.store = memstore.New()
+			v.store = journaltest.NewMemSnapshots()
 		}
 		p = v.open(t)
 		require.Nil(t, saidOf(t, p, "ada"))
@@ -370,7 +367,7 @@ func TestEraseEndsAnywhere(t *testing.T) {
 			v.calls = -1
 			v.mu.Unlock()
 			if c.lost {
-				v.store = memstore.New()
+				v.store = journaltest.NewMemSnapshots()
 			}
 			p = v.open(t)
 			require.Equal(t, bob, saidOf(t, p, "bob"))

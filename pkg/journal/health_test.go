@@ -10,17 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
 	"quartet/pkg/journal/partitions"
 )
 
 // While nothing can be written time stands still for leases, and after 30 s
 // the service is not ready any more.
 func TestStallIsMeasuredAndUnhealthy(t *testing.T) {
-	log := faultlog.New(memlog.New())
+	log := journaltest.NewFaultLog(journaltest.NewMemLog())
 	cfg := journaltest.Config(log)
 	var mono atomic.Int64
 	cfg.Mono = func() time.Time { return time.Unix(0, mono.Load()) }
@@ -29,7 +27,7 @@ func TestStallIsMeasuredAndUnhealthy(t *testing.T) {
 	p, err := journal.Open(t.Context(), cfg)
 	require.NoError(t, err)
 	require.NoError(t, p.Health())
-	log.Inject(faultlog.Late)
+	log.Inject(journaltest.Late)
 	done := make(chan error, 1)
 	go func() {
 		_, _, err := journal.Do(context.Background(), p, journaltest.Put("k", "v", ""))
@@ -50,7 +48,7 @@ func TestStallIsMeasuredAndUnhealthy(t *testing.T) {
 }
 
 func TestOnCommitGetsThePlanesEventsInOrder(t *testing.T) {
-	cfg := journaltest.Config(memlog.New())
+	cfg := journaltest.Config(journaltest.NewMemLog())
 	var got []uint64
 	cfg.OnCommit = func(events []*journal.Event) {
 		for _, ev := range events {
@@ -67,7 +65,7 @@ func TestOnCommitGetsThePlanesEventsInOrder(t *testing.T) {
 }
 
 func TestOpenRefusesWhatItCannotRead(t *testing.T) {
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	_, err := log.Append(t.Context(), 0, framelog.Frame{ID: "x", Body: []byte("no line\n")})
 	require.NoError(t, err)
 	_, err = journal.Open(t.Context(), journaltest.Config(log))
@@ -76,14 +74,14 @@ func TestOpenRefusesWhatItCannotRead(t *testing.T) {
 	require.Error(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = journal.Open(ctx, journaltest.Config(memlog.New()))
+	_, err = journal.Open(ctx, journaltest.Config(journaltest.NewMemLog()))
 	require.ErrorIs(t, err, context.Canceled)
 }
 
 func TestSetSpreadsOwners(t *testing.T) {
 	open := func(n int) (*partitions.Set[*journaltest.State], error) {
 		return partitions.Open(t.Context(), partitions.Whole(n), func(int) (journal.Config[*journaltest.State], error) {
-			return journaltest.Config(memlog.New()), nil
+			return journaltest.Config(journaltest.NewMemLog()), nil
 		})
 	}
 	_, err := open(0)
@@ -111,7 +109,7 @@ func TestSetThatCannotBeOpened(t *testing.T) {
 	_, err := partitions.Open(t.Context(), partitions.Whole(6), func(partition int) (journal.Config[*journaltest.State],
 		error,
 	) {
-		cfg := journaltest.Config(memlog.New())
+		cfg := journaltest.Config(journaltest.NewMemLog())
 		if partition == 3 {
 			cfg.Lease = over
 		}
@@ -124,7 +122,7 @@ func TestSetThatCannotBeOpened(t *testing.T) {
 		if partition == 1 {
 			return journal.Config[*journaltest.State]{}, errors.New("no log")
 		}
-		return journaltest.Config(memlog.New()), nil
+		return journaltest.Config(journaltest.NewMemLog()), nil
 	})
 	require.EqualError(t, err, "no log")
 }

@@ -7,10 +7,6 @@ import (
 	"quartet/pkg/journal/refusal"
 )
 
-// ErrNotHeld is the cause of every refusal of a partition that was closed or whose lease was lost, so that
-// another process may hold it. A command that is refused with it stored nothing, unless its outcome is unknown.
-var ErrNotHeld = refusal.ErrNotHeld
-
 // enqueue queues c for the loop. It does not block; it refuses c when the partition is closed or maxQueued
 // commands are waiting.
 func (p *Partition[S]) enqueue(c *command[S]) error {
@@ -22,3 +18,6 @@ func (p *Partition[S]) enqueue(c *command[S]) error {
 	}
 	return nil
 }
+
+// ErrNotHeld is refusal's.
+var ErrNotHeld = refusal.ErrNotHeld

@@ -10,7 +10,6 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
 	"quartet/pkg/journal/partitions"
 )
 
@@ -36,7 +35,7 @@ func count(t *testing.T, p *partition, key string) int {
 // nothing of what it remembers, whatever was done by the next holder meanwhile,
 // and what it is asked to write is not stored.
 func TestR6_ALapsedLeaseShowsNothing(t *testing.T) {
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	mine := &lease{}
 	open := func(l journal.Lease) *journal.Partition[*journaltest.State] {
 		cfg := journaltest.Config(log)
@@ -78,7 +77,7 @@ func TestR6_ALapsedLeaseShowsNothing(t *testing.T) {
 // while, and that nobody took, is as good as before.
 func TestR6_ALeaseThatComesBackShowsAgain(t *testing.T) {
 	mine := &lease{}
-	cfg := journaltest.Config(memlog.New())
+	cfg := journaltest.Config(journaltest.NewMemLog())
 	cfg.Lease = mine
 	p, err := journal.Open(t.Context(), cfg)
 	require.NoError(t, err)
@@ -96,7 +95,7 @@ func TestR6_ALeaseThatComesBackShowsAgain(t *testing.T) {
 func TestR6_NotOpenedWithoutALease(t *testing.T) {
 	mine := &lease{}
 	mine.over.Store(true)
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	cfg := journaltest.Config(log)
 	cfg.Lease = mine
 	_, err := journal.Open(t.Context(), cfg)
@@ -112,7 +111,7 @@ func TestX1_AShareHoldsItsOwners(t *testing.T) {
 	const n = 4
 	open := func(h partitions.Share) (*partitions.Set[*journaltest.State], error) {
 		return partitions.Open(t.Context(), h, func(int) (journal.Config[*journaltest.State], error) {
-			return journaltest.Config(memlog.New()), nil
+			return journaltest.Config(journaltest.NewMemLog()), nil
 		})
 	}
 	for _, bad := range []partitions.Share{

@@ -17,7 +17,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/eviction/evictiontest"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -26,7 +26,7 @@ import (
 
 // house is a plane named test whose owners can leave memory.
 type house struct {
-	*plane.Engine[*evictiontest.Guests]
+	*plane.Engine[*journaltest.Guests]
 	now     *clock.Fake
 	pressed atomic.Bool
 	metrics *prometheus.Registry
@@ -42,8 +42,8 @@ func openHouse(t *testing.T, policy *eviction.Policy, change ...func(*plane.Deps
 		c(&deps)
 	}
 	var err error
-	h.Engine, err = plane.Open(t.Context(), plane.Config[*evictiontest.Guests]{
-		Plane: "test", New: evictiontest.New, Events: errdetails.File_google_rpc_error_details_proto,
+	h.Engine, err = plane.Open(t.Context(), plane.Config[*journaltest.Guests]{
+		Plane: "test", New: journaltest.NewGuests, Events: errdetails.File_google_rpc_error_details_proto,
 	}, deps)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, h.Close(context.Background())) })
@@ -56,8 +56,8 @@ func openHouse(t *testing.T, policy *eviction.Policy, change ...func(*plane.Deps
 func (h *house) come(t *testing.T, agents ...string) {
 	t.Helper()
 	for _, agent := range agents {
-		_, err := plane.Do(as(rpc.RoleOperator), h.Engine, plane.Command[*evictiontest.Guests, struct{}]{
-			Method: "Come", AgentID: agent, Decide: func(*evictiontest.Guests, journal.Env) (journal.Decision[struct{}],
+		_, err := plane.Do(as(rpc.RoleOperator), h.Engine, plane.Command[*journaltest.Guests, struct{}]{
+			Method: "Come", AgentID: agent, Decide: func(*journaltest.Guests, journal.Env) (journal.Decision[struct{}],
 				error,
 			) {
 				return journal.Decision[struct{}]{
@@ -73,7 +73,7 @@ func (h *house) come(t *testing.T, agents ...string) {
 func (h *house) use(t *testing.T, agents ...string) {
 	t.Helper()
 	for _, agent := range agents {
-		n, _, err := plane.View(as(rpc.RoleOperator), h.Engine, agent, func(s *evictiontest.Guests) (int, error) {
+		n, _, err := plane.View(as(rpc.RoleOperator), h.Engine, agent, func(s *journaltest.Guests) (int, error) {
 			return s.Of(pages.Owner{Namespace: "acme", ID: agent}), nil
 		})
 		require.NoError(t, err)
@@ -186,7 +186,7 @@ func TestMetricsOfOwners(t *testing.T) {
 	require.Equal(t, gauges(0, 3, 3*64, 0, 2), h.gauges(t), "the second reader of b found it in memory")
 
 	h.come(t, "d", "e")
-	_, _, err := plane.View(as(rpc.RoleOperator), h.Engine, "a", func(s *evictiontest.Guests) (struct{}, error) {
+	_, _, err := plane.View(as(rpc.RoleOperator), h.Engine, "a", func(s *journaltest.Guests) (struct{}, error) {
 		return struct{}{}, s.File.Close()
 	})
 	require.NoError(t, err)

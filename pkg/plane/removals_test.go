@@ -18,14 +18,11 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
-	archivestore "quartet/pkg/journal/archive/memstore"
 	"quartet/pkg/journal/erasure"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/memstore"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -94,7 +91,7 @@ func removed(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 // TestWhatIsRemovedIsCounted: events that are removed are counted, and a pass that failed is known until one is
 // complete, or the partition is closed.
 func TestWhatIsRemovedIsCounted(t *testing.T) {
-	live, store, snapshots, all := memlog.New(), &archivestore.Store{}, memstore.New(), &plane.Removals{}
+	live, store, snapshots, all := journaltest.NewMemLog(), &journaltest.MemArchive{}, journaltest.NewMemSnapshots(), &plane.Removals{}
 	unread := errors.New("nobody knows what was read")
 	now := clock.NewFake(time.Unix(1_800_000_000, 0))
 	deps := plane.Deps{

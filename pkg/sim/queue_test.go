@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/sim"
 )
 
@@ -92,7 +92,7 @@ func TestProcess_DeathInFlight(t *testing.T) {
 	stored := map[bool]int{}
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
-			q, p, inner := sim.New(sim.Config{Seed: seed, Wait: synctest.Wait}), sim.NewProcess("p"), memlog.New()
+			q, p, inner := sim.New(sim.Config{Seed: seed, Wait: synctest.Wait}), sim.NewProcess("p"), journaltest.NewMemLog()
 			log := &sim.Log{Queue: q, Of: p, Name: "log", Inner: inner, Disk: &sim.Disk{}}
 			done := make(chan error, 1)
 			go func() {
@@ -119,7 +119,7 @@ func TestLog_Faults(t *testing.T) {
 	happened := map[string]bool{}
 	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {
-			q, inner := sim.New(sim.Config{Seed: seed, Wait: synctest.Wait, FaultRate: 1}), memlog.New()
+			q, inner := sim.New(sim.Config{Seed: seed, Wait: synctest.Wait, FaultRate: 1}), journaltest.NewMemLog()
 			log := &sim.Log{Queue: q, Of: sim.NewProcess("p"), Name: "log", Inner: inner, Disk: &sim.Disk{}}
 			var err error
 			done := make(chan struct{})

@@ -14,10 +14,10 @@ import (
 	"google.golang.org/grpc"
 
 	segments "quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/archivetest"
 	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
@@ -62,7 +62,7 @@ func framesOf(t *testing.T, dir string) map[int][]segments.Frame {
 	all := map[int][]segments.Frame{}
 	open(t, dir, func(nc *nats.Conn) {
 		for i := range 2 {
-			all[i] = archivetest.Frames(t, logOf(t, nc, dir, i), framelog.PartitionName("work", i))
+			all[i] = journaltest.ArchiveFrames(t, logOf(t, nc, dir, i), framelog.PartitionName("work", i))
 		}
 	})
 	return all
@@ -109,7 +109,7 @@ func newArchivedDir(t *testing.T) *archivedDir {
 		for i := range 2 {
 			live, err := jetlog.New(nc, "work", i)
 			require.NoError(t, err)
-			j := archivetest.NewJournal(live, dirstore.New(datadir.Archive(d.cfg.DataDir), "work", i),
+			j := journaltest.NewArchivedJournal(live, dirstore.New(datadir.Archive(d.cfg.DataDir), "work", i),
 				framelog.PartitionName("work", i))
 			for range 3 - 2*i {
 				j.Write(t, 12, 120_000)

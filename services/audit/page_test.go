@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 )
 
@@ -32,8 +32,8 @@ func record(t *testing.T, to journal.State, s *State, n int) {
 
 // The positions of any number of entries are written and read in pages, and an entry changes the newest page only.
 func TestPages(t *testing.T) {
-	var seen pagestest.Seen
-	checked := pagestest.Checked(NewState, 1000, &seen)
+	var seen journaltest.Seen
+	checked := journaltest.Checked(NewState, 1000, &seen)
 	record(t, checked, checked.Paged, pageEntries-3)
 	for range 6 {
 		record(t, checked, checked.Paged, 1)
@@ -43,7 +43,7 @@ func TestPages(t *testing.T) {
 	s := checked.Paged
 	for range 5 {
 		record(t, s, s, pageEntries/2)
-		require.NoError(t, pagestest.RoundTrip(s, NewState))
+		require.NoError(t, journaltest.RoundTrip(s, NewState))
 	}
 	require.Equal(t, 3, s.newest())
 	require.Len(t, s.Page(ownerOf(0)).(*auditv1.AuditPage).GetWalSeqSteps(), pageEntries)

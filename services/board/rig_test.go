@@ -14,7 +14,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -214,7 +214,7 @@ func (r *rig) checkPages() {
 	if len(all) > 500 {
 		return // each event encodes the page of its board, which then is large
 	}
-	state := pagestest.Checked(func() *model.State { return model.NewState(time.Minute) }, max(1, len(all)/8), nil)
+	state := journaltest.Checked(func() *model.State { return model.NewState(time.Minute) }, max(1, len(all)/8), nil)
 	for _, ev := range all {
 		require.NoError(t, state.Apply(ev))
 	}

@@ -9,15 +9,15 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
 // Each key has a page, also one without a namespace, and keys are in order of their ids whichever page comes first.
 func TestPages(t *testing.T) {
 	key := func(id, namespace string) *identityv1.Key { return &identityv1.Key{KeyId: id, Namespace: namespace} }
-	s := pagestest.Checked(NewState, 1, nil)
+	s := journaltest.Checked(NewState, 1, nil)
 	for _, payload := range []proto.Message{
 		&identityv1.KeyCreated{Key: key("key_1", "zeta"), SecretHash: "hash 1"},
 		&identityv1.KeyCreated{Key: key("key_2", ""), SecretHash: "hash 2"},

@@ -16,7 +16,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -42,7 +42,7 @@ type site struct {
 }
 
 func newSite(t *testing.T) *site {
-	s := &site{t: t, clk: clock.NewFake(start), log: memlog.New(), output: output.NewMemory(output.Kept)}
+	s := &site{t: t, clk: clock.NewFake(start), log: journaltest.NewMemLog(), output: output.NewMemory(output.Kept)}
 	s.ctx = rpc.WithActor(t.Context(), rpc.Actor{Namespace: "acme", Principal: "op", Role: rpc.RoleOperator})
 	s.up()
 	t.Cleanup(func() { s.stop() })

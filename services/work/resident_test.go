@@ -16,8 +16,8 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/eviction"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
 	"quartet/pkg/packed"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -29,7 +29,7 @@ import (
 
 // evicting returns a function that returns empty states with a file.
 func evicting(t *testing.T) func() *State {
-	f := pagestest.NewFile(t)
+	f := journaltest.NewFile(t)
 	return func() *State {
 		s := NewState()
 		s.UseFile(f)
@@ -48,7 +48,7 @@ func evictAll(t require.TestingT, s *State) {
 // no read changes who is evicted.
 func sameAnswers(t require.TestingT, whole, s *State) {
 	before := s.Counts()
-	require.NoError(t, pagestest.Same(whole, s))
+	require.NoError(t, journaltest.Same(whole, s))
 	require.Equal(t, allPages(t, whole), allPages(t, s))
 	require.ElementsMatch(t, whole.DeletedBefore(time.Unix(1<<40, 0)), s.DeletedBefore(time.Unix(1<<40, 0)))
 	for k := range whole.agents.Keys() {
@@ -188,7 +188,7 @@ func TestEvictedItemsOfOneHash(t *testing.T) {
 	both("c", 0, 19)
 	both("b", 5, groupItems+recentItems)
 	require.Equal(t, groupItems, s.agents.Get(plane.KeyOf("acme", "b")).packed)
-	require.NoError(t, pagestest.RoundTrip(s, fresh))
+	require.NoError(t, journaltest.RoundTrip(s, fresh))
 }
 
 // An event that changes nothing of an evicted agent does not read it.

@@ -15,7 +15,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -43,7 +43,7 @@ type rig struct {
 }
 
 func newRig(t testing.TB) *rig {
-	return newRigOver(t, memlog.New(), taskoutput.NewMemory(taskoutput.Kept))
+	return newRigOver(t, journaltest.NewMemLog(), taskoutput.NewMemory(taskoutput.Kept))
 }
 
 func newRigOver(t testing.TB, log framelog.Log, output taskoutput.Store) *rig {

@@ -6,7 +6,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	agentstate "quartet/services/agent/state"
 )
@@ -24,7 +24,7 @@ func checkPages[S journal.Paged](w *World, plane string, file protoreflect.FileD
 	if err != nil {
 		return err
 	}
-	checked := pagestest.Checked(fresh, 0, nil)
+	checked := journaltest.Checked(fresh, 0, nil)
 	for i, ev := range events {
 		if err := checked.Apply(ev); err != nil {
 			return err

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/archivetest"
 	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/journaltest"
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
 )
 
@@ -69,7 +69,7 @@ func TestCatalog_Erase(t *testing.T) {
 	l := archive.NewLog(w.live, store, partition)
 	w.archived(t, l)
 	w.reads(t, l)
-	require.Contains(t, string(archivetest.Content(t, dir)), secretText)
+	require.Contains(t, string(journaltest.ArchiveContent(t, dir)), secretText)
 
 	before, n := erase(t, store, 1)
 	require.Zero(t, n)
@@ -87,7 +87,7 @@ func TestCatalog_Erase(t *testing.T) {
 	w.erasedFrames(c.End().Seq)
 	w.reads(t, l) // which knows the catalog of before
 	w.reads(t, archive.NewLog(w.live, store, partition))
-	found := string(archivetest.Content(t, dir))
+	found := string(journaltest.ArchiveContent(t, dir))
 	require.NotContains(t, found, secretText)
 	require.Contains(t, found, "what bob said")
 	names, err := store.Names(t.Context())
@@ -154,7 +154,7 @@ func TestCatalog_EraseRepeats(t *testing.T) {
 			erase(t, inner, 2)
 			w.erasedFrames(c.End().Seq)
 			w.reads(t, l)
-			require.NotContains(t, string(archivetest.Content(t, dir)), secretText)
+			require.NotContains(t, string(journaltest.ArchiveContent(t, dir)), secretText)
 		}
 		require.Greater(t, calls, 8)
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/archivetest"
 	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/event"
+	"quartet/pkg/journal/journaltest"
 )
 
 // countingStore counts what is read of segments.
@@ -76,8 +76,8 @@ func TestCatalog_EraseReadsOnlySegmentsOfTheOwner(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, x.GetOwners(), 1, "whoever was erased is not listed")
 	require.Equal(t, "other", x.GetOwners()[0].GetNamespace())
-	require.NotContains(t, string(archivetest.Content(t, dir)), "what ada said")
-	require.Contains(t, string(archivetest.Content(t, dir)), "another one")
+	require.NotContains(t, string(journaltest.ArchiveContent(t, dir)), "what ada said")
+	require.Contains(t, string(journaltest.ArchiveContent(t, dir)), "another one")
 }
 
 // TestCatalog_EraseOfVeryManyOwners: a segment with more agents than an index lists is read.

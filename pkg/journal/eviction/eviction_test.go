@@ -14,14 +14,14 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/eviction/evictiontest"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/resident"
 )
 
 // failing is a state whose file can be written or not.
 type failing struct {
-	*evictiontest.Guests
+	*journaltest.Guests
 	err error
 }
 
@@ -48,7 +48,7 @@ func newLogger() (*zap.Logger, *observer.ObservedLogs) {
 // A file that cannot be written is reported once, and once more if it could be written meanwhile.
 func TestFileThatCannotBeWritten(t *testing.T) {
 	logger, logs := newLogger()
-	s := &failing{Guests: evictiontest.New()}
+	s := &failing{Guests: journaltest.NewGuests()}
 	e := eviction.New(s, &eviction.Policy{Dir: t.TempDir(), Keep: 1}, logger)
 	defer e.Close()
 	fill(t, s, "a", "b", "c")
@@ -91,7 +91,7 @@ func TestNoFile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			logger, logs := newLogger()
-			s := evictiontest.New()
+			s := journaltest.NewGuests()
 			e := eviction.New(s, test.policy, logger)
 			defer e.Close()
 			for i := range 2 * eviction.DefaultKeep {
@@ -105,7 +105,7 @@ func TestNoFile(t *testing.T) {
 			require.Equal(t, test.logged, logs.Len())
 		})
 	}
-	require.Nil(t, eviction.New(evictiontest.New(), nil, zap.NewNop()))
+	require.Nil(t, eviction.New(journaltest.NewGuests(), nil, zap.NewNop()))
 	require.Equal(t, eviction.Counts{}, (*eviction.Evictor)(nil).Counts())
 }
 

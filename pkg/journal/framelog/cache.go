@@ -10,7 +10,7 @@ const (
 	// restart thousands of callers may repeat their requests within one second. Unbounded reads
 	// filled the client's connection to the broker, which was then closed for all its users.
 	maxReads = 4
-	// size is how many frames are kept. Requests that shared a frame when they were first
+	// cachedFrames is how many frames are kept. Requests that shared a frame when they were first
 	// executed are usually repeated at the same time.
 	cachedFrames = 4
 )

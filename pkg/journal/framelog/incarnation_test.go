@@ -14,7 +14,6 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
 )
 
 const partition = "from/0"
@@ -22,7 +21,7 @@ const partition = "from/0"
 // writtenFrames returns the frames of a log, and its end behind each.
 func writtenFrames(t *testing.T, n int) (ends []framelog.End, frames []framelog.Frame) {
 	t.Helper()
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	w := framelog.Writer{
 		Log: log, Partition: partition, NewID: func(string) string { return fmt.Sprint(len(ends)) },
 		Timeout: time.Minute, Logger: zap.NewNop(),
@@ -49,7 +48,7 @@ func again(t *testing.T, ends []framelog.End, frames []framelog.Frame, kept int,
 	b framelog.Beginning,
 ) framelog.Log {
 	t.Helper()
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	for i, f := range frames[:kept] {
 		log.Put(ends[i].Seq, f)
 	}
@@ -136,7 +135,7 @@ func TestWhatWasNotGivenUpIsDamage(t *testing.T) {
 // TestAPartitionLoadsItsIncarnations: a partition loads what was kept, continues behind the gap of wal_seq, and takes
 // its generation from the beginning.
 func TestAPartitionLoadsItsIncarnations(t *testing.T) {
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	cfg := journaltest.Config(log)
 	cfg.Plane = "from"
 	p, err := journal.Open(t.Context(), cfg)

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"quartet/pkg/clock"
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/feed"
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 )
 
@@ -34,7 +35,7 @@ func New(c clock.Clock) *Watch { return &Watch{clock: c, looks: map[string]*look
 // Source returns src. While its Follow receives no frame, it asks the log whether it still has the last one. If it does
 // not, Follow verifies the position as it does at its beginning, and ends with a *framelog.Broken if the log is
 // damaged.
-func (w *Watch) Source(src journal.Source) journal.Source {
+func (w *Watch) Source(src feed.Source) feed.Source {
 	name := framelog.PartitionName(src.Plane(), src.Partition())
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -79,17 +80,17 @@ func (l *look) doubt() {
 	l.doubted = make(chan struct{})
 }
 
-// source is a journal.Source whose Follow looks, while nothing is written, whether the log still has what it read.
+// source is a feed.Source whose Follow looks, while nothing is written, whether the log still has what it read.
 type source struct {
-	journal.Source
+	feed.Source
 	clock clock.Clock
 	look  *look
 }
 
-// Follow implements journal.Source. When the log seems not to have any more what was read, it follows again behind
+// Follow implements feed.Source. When the log seems not to have any more what was read, it follows again behind
 // the last frame that it passed to fn, and thereby verifies that the log has that frame.
 func (s source) Follow(ctx context.Context, after framelog.End,
-	fn func(at framelog.End, lines []journal.Line) error,
+	fn func(at framelog.End, lines []event.Line) error,
 ) error {
 	for {
 		next, again, err := s.follow(ctx, after, fn)
@@ -101,7 +102,7 @@ func (s source) Follow(ctx context.Context, after framelog.End,
 }
 
 // follow follows until there is doubt about what was read; again is then true, and next is where to continue.
-func (s source) follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) (
+func (s source) follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []event.Line) error) (
 	next framelog.End, again bool, err error,
 ) {
 	var read atomic.Pointer[framelog.End]
@@ -114,7 +115,7 @@ func (s source) follow(ctx context.Context, after framelog.End, fn func(at frame
 		doubted <- s.watch(following, &read)
 	}()
 	own := false // the error is that of fn
-	err = s.Source.Follow(following, after, func(at framelog.End, lines []journal.Line) error {
+	err = s.Source.Follow(following, after, func(at framelog.End, lines []event.Line) error {
 		err := fn(at, lines)
 		if own = err != nil; !own {
 			read.Store(&at)

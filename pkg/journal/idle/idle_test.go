@@ -15,11 +15,12 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/feed"
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
 	"quartet/pkg/natsd"
 )
 
@@ -59,15 +60,15 @@ func write(t *testing.T, log framelog.Log, n int) {
 
 // told is a source that says which frames a follower has taken.
 type told struct {
-	journal.Source
+	feed.Source
 	seqs chan uint64
 }
 
-// Follow implements journal.Source.
+// Follow implements feed.Source.
 func (s told) Follow(ctx context.Context, after framelog.End,
-	fn func(at framelog.End, lines []journal.Line) error,
+	fn func(at framelog.End, lines []event.Line) error,
 ) error {
-	return s.Source.Follow(ctx, after, func(at framelog.End, lines []journal.Line) error {
+	return s.Source.Follow(ctx, after, func(at framelog.End, lines []event.Line) error {
 		err := fn(at, lines)
 		if err == nil {
 			s.seqs <- at.Seq
@@ -78,11 +79,11 @@ func (s told) Follow(ctx context.Context, after framelog.End,
 
 // follow follows a source that is watched until it ends, and returns a channel with the sequence numbers that the watch
 // knows and one with the error.
-func follow(ctx context.Context, watch *idle.Watch, src journal.Source) (seqs chan uint64, ended chan error) {
+func follow(ctx context.Context, watch *idle.Watch, src feed.Source) (seqs chan uint64, ended chan error) {
 	seqs, ended = make(chan uint64, 100), make(chan error, 1)
 	watched := watch.Source(told{src, seqs})
 	go func() {
-		ended <- watched.Follow(ctx, framelog.End{}, func(framelog.End, []journal.Line) error { return nil })
+		ended <- watched.Follow(ctx, framelog.End{}, func(framelog.End, []event.Line) error { return nil })
 	}()
 	return seqs, ended
 }
@@ -90,7 +91,7 @@ func follow(ctx context.Context, watch *idle.Watch, src journal.Source) (seqs ch
 // TestR10_AnIdleFollowerNotices: a journal that loses its end while nothing is written is noticed by all who follow it,
 // and as long as it is in order one of them asks for one frame in each interval.
 func TestR10_AnIdleFollowerNotices(t *testing.T) {
-	log := &counted{Log: memlog.New()}
+	log := &counted{Log: journaltest.NewMemLog()}
 	write(t, log, 3)
 	fake := clock.NewFake(time.Unix(1e9, 0))
 	watch := idle.New(fake)
@@ -99,7 +100,7 @@ func TestR10_AnIdleFollowerNotices(t *testing.T) {
 	var ends []chan error
 	const followers = 5
 	for range followers {
-		seqs, ended := follow(ctx, watch, journal.NewSource(plane, 0, log))
+		seqs, ended := follow(ctx, watch, feed.NewSource(plane, 0, log))
 		for range 4 {
 			<-seqs
 		}
@@ -123,11 +124,11 @@ func TestR10_AnIdleFollowerNotices(t *testing.T) {
 
 // TestR10_AFrameThatAStaleServerDoesNotShow: a follower that doubted without reason goes on, without a frame twice.
 func TestR10_AFrameThatAStaleServerDoesNotShow(t *testing.T) {
-	log := &stale{counted: counted{Log: memlog.New()}}
+	log := &stale{counted: counted{Log: journaltest.NewMemLog()}}
 	write(t, log, 3)
 	fake := clock.NewFake(time.Unix(1e9, 0))
 	ctx, cancel := context.WithCancel(t.Context())
-	seqs, ended := follow(ctx, idle.New(fake), journal.NewSource(plane, 0, log))
+	seqs, ended := follow(ctx, idle.New(fake), feed.NewSource(plane, 0, log))
 	last := uint64(0)
 	for range 4 {
 		last = <-seqs
@@ -196,7 +197,7 @@ func TestR10_AnOlderCopyUnderAFollower(t *testing.T) {
 	fake := clock.NewFake(time.Unix(1e9, 0))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	seqs, ended := follow(ctx, idle.New(fake), journal.NewSource(plane, 0, log))
+	seqs, ended := follow(ctx, idle.New(fake), feed.NewSource(plane, 0, log))
 	for range 8 {
 		<-seqs
 	}

@@ -11,7 +11,6 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 )
 
@@ -38,7 +37,7 @@ func tooLargeForTheLog(t *testing.T, r *rig) {
 	require.Equal(t, appends, r.log.Appends(), "it was not tried")
 
 	// Many that would share a frame are divided, since none is too large.
-	r.log.Inject(faultlog.Held)
+	r.log.Inject(Held)
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -61,7 +60,7 @@ func tooLargeForTheLog(t *testing.T, r *rig) {
 // refused by name, those that shared the frame with it or followed are stored, and no other writer takes the partition.
 func aLimitThatShrinks(t *testing.T, r *rig) {
 	r.put(t, "k", "1", "")
-	r.log.Inject(faultlog.Held)
+	r.log.Inject(Held)
 	done, large := make(chan error, 3), make(chan error, 1)
 	do := func(to chan<- error, value string) {
 		go func() {
@@ -108,7 +107,7 @@ func requireFull(t *testing.T, err error) {
 func fullLog(t *testing.T, r *rig) {
 	r.put(t, "k", "1", "first")
 	for range 3 {
-		r.log.Inject(faultlog.Full)
+		r.log.Inject(Full)
 		_, _, err := journal.Do(t.Context(), r.p, Put("k", "2", "req"))
 		requireFull(t, err)
 	}

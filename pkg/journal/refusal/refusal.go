@@ -17,7 +17,8 @@ const (
 	Unknown = "unknown"
 )
 
-// ErrNotHeld means that a partition was closed, or that its lease was lost.
+// ErrNotHeld is the cause of every refusal of a partition that was closed or whose lease was lost, so that
+// another process may hold it. A command that is refused with it stored nothing, unless its outcome is unknown.
 var ErrNotHeld = errors.New("journal: the partition is not held here")
 
 // Unavailable returns UNAVAILABLE with the reason STORAGE. outcome is None or Unknown. cause may be nil; callers do

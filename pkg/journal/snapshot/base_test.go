@@ -10,10 +10,10 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/memstore"
 )
 
 // texts are the pages that were read.
@@ -35,7 +35,7 @@ func (t texts) AddFrame(snapshot.Frame)                 {}
 // Objects of which most pages are not current are written again, so that a snapshot takes at most about twice as much
 // as what it has, and with them the pages that did not change, and that an owner is gone.
 func TestSparseObjectsAreReplaced(t *testing.T) {
-	store, base := memstore.New(), &snapshot.Base{}
+	store, base := journaltest.NewMemSnapshots(), &snapshot.Base{}
 	owner := func(id string) pages.Owner { return pages.Owner{Namespace: "acme", ID: id} }
 	var replaced []pages.Owner
 	want := texts{owner("quiet"): "quiet"}
@@ -91,7 +91,7 @@ func TestSparseObjectsAreReplaced(t *testing.T) {
 
 // A store that lost a sparse object is an error.
 func TestSparseObjectsThatAreLost(t *testing.T) {
-	store, base := memstore.New(), &snapshot.Base{}
+	store, base := journaltest.NewMemSnapshots(), &snapshot.Base{}
 	var once []pages.Owner
 	for n, text := range []string{strings.Repeat("x", 20_000), "short"} {
 		d := snapshot.Begin(store, base, 0)

@@ -16,7 +16,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 )
@@ -28,19 +28,19 @@ type Journals struct {
 	Wrap func(plane string, log framelog.Log) framelog.Log
 
 	mu   sync.Mutex
-	logs map[string]*memlog.Log
+	logs map[string]*journaltest.MemLog
 	gone map[string]map[uint64]bool // what Forget removed, by plane
 }
 
 // NewJournals returns Journals with empty logs.
-func NewJournals() *Journals { return &Journals{logs: map[string]*memlog.Log{}} }
+func NewJournals() *Journals { return &Journals{logs: map[string]*journaltest.MemLog{}} }
 
-func (j *Journals) log(plane string, partition int) *memlog.Log {
+func (j *Journals) log(plane string, partition int) *journaltest.MemLog {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	name := plane + "/" + strconv.Itoa(partition)
 	if j.logs[name] == nil {
-		j.logs[name] = memlog.New()
+		j.logs[name] = journaltest.NewMemLog()
 	}
 	return j.logs[name]
 }

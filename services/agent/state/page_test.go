@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
 	"quartet/pkg/packed"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/agent/ref"
@@ -43,8 +43,8 @@ type keptPage struct {
 }
 
 // newLife returns a life in which pages are checked after each event.
-func newLife(t *testing.T, seen *pagestest.Seen) *life {
-	into := pagestest.Checked(NewState, 1, seen)
+func newLife(t *testing.T, seen *journaltest.Seen) *life {
+	into := journaltest.Checked(NewState, 1, seen)
 	return &life{
 		t: t, into: into, state: into.Paged, every: 1, written: map[string]bool{},
 		evicted: map[agentv1.Lifecycle]int{},
@@ -72,7 +72,7 @@ func (l *life) on(namespace, agentID string, payloads ...proto.Message) {
 			b, err := pages.Encode(page)
 			require.NoError(l.t, err)
 			l.pages = append(l.pages, keptPage{page, b})
-			require.NoError(l.t, pagestest.RoundTrip(l.state, NewState))
+			require.NoError(l.t, journaltest.RoundTrip(l.state, NewState))
 		}
 	}
 }
@@ -304,7 +304,7 @@ func (l *life) long() {
 
 // Pages have all that a state has, and an event touches the agents that it changes, whatever it is.
 func TestTheStateIsInItsPages(t *testing.T) {
-	seen := &pagestest.Seen{}
+	seen := &journaltest.Seen{}
 	l := newLife(t, seen)
 	l.spawn("acme", "keeper", "")
 	l.spawn("other", "keeper", "")
@@ -337,7 +337,7 @@ func TestTheStateIsInItsPages(t *testing.T) {
 	require.Len(t, l.evicted, 2, "active and deleted agents were evicted")
 	require.Positive(t, l.queued)
 	l.on("other", "keeper", &agentv1.AgentDeleted{Agent: agentOf("keeper", agentv1.Lifecycle_LIFECYCLE_DELETED)})
-	erased, err := l.into.(*pagestest.State[*State]).EraseDeleted()
+	erased, err := l.into.(*journaltest.CheckedState[*State]).EraseDeleted()
 	require.NoError(t, err)
 	require.Contains(t, erased, pages.Owner{Namespace: "other", ID: "keeper"})
 	require.Nil(t, l.agent("other", "keeper"))
@@ -370,7 +370,7 @@ func TestTheStateIsInItsPagesAfterLong(t *testing.T) {
 			&agentv1.TurnCompleted{Turn: ended(turn, agentv1.TurnState_TURN_STATE_COMPLETED)},
 		)
 	}
-	require.NoError(t, pagestest.RoundTrip(l.state, NewState))
+	require.NoError(t, journaltest.RoundTrip(l.state, NewState))
 	l.requirePagesUnchanged()
 	for what, kept := range map[int]int{
 		KeptTurns:     l.agent("acme", "keeper").EndedTurns.Len(),

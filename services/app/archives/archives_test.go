@@ -17,10 +17,10 @@ import (
 	"quartet/pkg/conf"
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/archive/dirstore"
-	"quartet/pkg/journal/archive/memstore"
 	"quartet/pkg/journal/archive/s3store"
 	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/natsdtest"
 	"quartet/services/app/archived/archivedtest"
@@ -148,7 +148,7 @@ func TestWatch(t *testing.T) {
 
 // asked is a store that counts how often its catalog is read.
 type asked struct {
-	memstore.Store
+	journaltest.MemArchive
 	n   int
 	err error
 }
@@ -157,7 +157,7 @@ func (a *asked) Catalog(ctx context.Context) ([]byte, uint64, error) {
 	if a.n++; a.err != nil {
 		return nil, 0, a.err
 	}
-	return a.Store.Catalog(ctx)
+	return a.MemArchive.Catalog(ctx)
 }
 
 func TestOverview(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/memstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/services/app/archived"
 	"quartet/services/app/archived/archivedtest"
@@ -200,7 +200,7 @@ func (e elsewhere) Partitions(context.Context, string) (int, error) { return 1, 
 
 // TestScrubTrustsAnArchiveElsewhere: of an archive in a bucket the catalog is read, and the log must continue it.
 func TestScrubTrustsAnArchiveElsewhere(t *testing.T) {
-	store := &memstore.Store{}
+	store := &journaltest.MemArchive{}
 	r := &archiveRig{Journal: archivedtest.New(t, func(*nats.Conn) archive.Store { return store })}
 	r.scrubber = scrub.New(scrub.Config{
 		Store: datadir.Store(r.DataDir), Account: "$G", Archives: elsewhere{store},

@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 )
@@ -24,7 +24,7 @@ func fresh() *State { return NewState(time.Minute) }
 // journalOf applies events of the session keeper to a state that is written and read in pages.
 type journalOf struct {
 	t   require.TestingT
-	st  *pagestest.State[*State]
+	st  *journaltest.CheckedState[*State]
 	seq uint64
 }
 
@@ -81,8 +81,8 @@ func claimBy(run, dispatch string) *boardv1.TaskStepClaimed {
 // TestPagesHaveAllOfABoard leads boards through everything that can happen to them, with a look at the pages after
 // each event.
 func TestPagesHaveAllOfABoard(t *testing.T) {
-	var seen pagestest.Seen
-	j := &journalOf{t: t, st: pagestest.Checked(fresh, 1, &seen)}
+	var seen journaltest.Seen
+	j := &journalOf{t: t, st: journaltest.Checked(fresh, 1, &seen)}
 	j.add("one", "", created("one", input("a"), input("b", "a"), input("c"), input("d"), input("e", "b", "a")))
 	for _, id := range []string{"a", "c", "d"} {
 		j.add("one", id, &boardv1.TaskStepReady{})
@@ -194,7 +194,7 @@ func TestPagesHaveAllOfABoard(t *testing.T) {
 				Line: []byte(`{"event_type":"step_updated","namespace":"acme","session_id":"keeper","task_id":"` +
 					board + `"`), Cause: fmt.Errorf("\xff"),
 			}))
-		require.NoError(t, pagestest.RoundTrip(st, fresh))
+		require.NoError(t, journaltest.RoundTrip(st, fresh))
 	}
 	damaged("one")
 	damaged("unseen")
@@ -203,7 +203,7 @@ func TestPagesHaveAllOfABoard(t *testing.T) {
 
 // TestPagesOfRunsThatEndedLongAgo ends so many runs that the first ones are forgotten, and with them their pages.
 func TestPagesOfRunsThatEndedLongAgo(t *testing.T) {
-	j := &journalOf{t: t, st: pagestest.Checked(fresh, 0, nil)}
+	j := &journalOf{t: t, st: journaltest.Checked(fresh, 0, nil)}
 	j.add("one", "", created("one", input("a")))
 	j.add("two", "", created("two", input("a")))
 	end := func(from, n int) {
@@ -339,7 +339,7 @@ func TestAnInvalidPageIsRefused(t *testing.T) {
 // TestPagesOfRandomHistories applies random events, nearly all of which can follow.
 func TestPagesOfRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		j := &journalOf{t: t, st: pagestest.Checked(fresh, 5, nil)}
+		j := &journalOf{t: t, st: journaltest.Checked(fresh, 5, nil)}
 		h := &randomEvents{journalOf: j, rt: t}
 		j.add("b0", "", created("b0", input("s0"), input("s1", "s0"), input("s2", "s0", "s1")))
 		for range rapid.IntRange(1, 80).Draw(t, "events") {

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/task/model"
 )
@@ -94,7 +94,7 @@ func TestT3_GroupsOfEndedTasks(t *testing.T) {
 	count, idle := 0, 0
 	history := func(t *rapid.T) {
 		w := newWorld()
-		w.paged = pagestest.Checked(model.NewState, 40, nil)
+		w.paged = journaltest.Checked(model.NewState, 40, nil)
 		p := &plain{tasks: map[string]*taskv1.Task{}}
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
 			w.env.Now = w.env.Now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 1, 5, -7}).
@@ -133,7 +133,7 @@ func TestT3_GroupsOfEndedTasks(t *testing.T) {
 			count += packedTasks(w.state, agent)
 		}
 		require.NoError(t, w.paged.Check())
-		require.NoError(t, pagestest.Same(w.state, w.paged.Paged))
+		require.NoError(t, journaltest.Same(w.state, w.paged.Paged))
 		for _, agent := range []string{"keeper", "other"} {
 			require.NoError(t,
 				w.paged.Apply(&journal.Event{Namespace: "acme", AgentID: agent, Payload: &taskv1.OwnerDeleted{
@@ -152,9 +152,9 @@ func TestT3_GroupsOfEndedTasks(t *testing.T) {
 }
 
 // ended returns a world in which keeper has so many tasks that have ended.
-func ended(t *testing.T, n int, seen *pagestest.Seen) *world {
+func ended(t *testing.T, n int, seen *journaltest.Seen) *world {
 	w := newWorld()
-	w.paged = pagestest.Checked(model.NewState, 10, seen)
+	w.paged = journaltest.Checked(model.NewState, 10, seen)
 	for i := range n {
 		task, err := w.exec(t, &taskv1.ExecCommandRequest{
 			WorkItemId: fmt.Sprintf("wi_%d", i%3),
@@ -217,7 +217,7 @@ func TestT3_PagesOfFormat2(t *testing.T) {
 		old.Tasks = append(old.Tasks, &taskv1.StoredTask{Task: r.Task, Ordinal: r.Ordinal})
 	}
 	require.NoError(t, read.AddPage(pages.Owner{Namespace: "acme", ID: "keeper/0"}, old))
-	require.NoError(t, pagestest.Same(w.state, read))
+	require.NoError(t, journaltest.Same(w.state, read))
 	require.Equal(t, 32, packedTasks(read, "keeper"))
 }
 

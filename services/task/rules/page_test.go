@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/task/model"
@@ -17,9 +17,9 @@ import (
 // TestPagesHaveAllOfATask leads tasks through everything that can happen to them, with a look at the pages
 // after each event.
 func TestPagesHaveAllOfATask(t *testing.T) {
-	var seen pagestest.Seen
+	var seen journaltest.Seen
 	w := newWorld()
-	w.paged = pagestest.Checked(model.NewState, 1, &seen)
+	w.paged = journaltest.Checked(model.NewState, 1, &seen)
 	exec := func(agent string) string {
 		task, err := w.exec(t, &taskv1.ExecCommandRequest{
 			AgentId: agent, WorkItemId: "wi_1",
@@ -64,7 +64,7 @@ func TestPagesHaveAllOfATask(t *testing.T) {
 		Agent: &agentv1.Agent{Visibility: agentv1.Visibility_VISIBILITY_PRIVATE},
 	}})
 	require.NoError(t, w.paged.Check())
-	require.NoError(t, pagestest.Same(w.state, w.paged.Paged))
+	require.NoError(t, journaltest.Same(w.state, w.paged.Paged))
 	ended(t, 32, &seen)
 	require.Empty(t, seen.Missing(&taskv1.AgentTasksPage{}))
 }
@@ -72,7 +72,7 @@ func TestPagesHaveAllOfATask(t *testing.T) {
 // TestABlockOfTasksIsAPage gives an agent many tasks: an event about one of them touches one block.
 func TestABlockOfTasksIsAPage(t *testing.T) {
 	w := newWorld()
-	w.paged = pagestest.Checked(model.NewState, 50, nil)
+	w.paged = journaltest.Checked(model.NewState, 50, nil)
 	var ids []string
 	for range 300 {
 		task, err := w.exec(t, &taskv1.ExecCommandRequest{WorkItemId: "wi_1", Command: &taskv1.CommandSpec{Cmd: "x"}})

@@ -1,4 +1,4 @@
-package dirstore
+package dirstore_test
 
 import (
 	"os"
@@ -8,28 +8,29 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/archivetest"
+	"quartet/pkg/journal/archive/dirstore"
+	"quartet/pkg/journal/journaltest"
 )
 
-func TestStore(t *testing.T) {
+func TestDirectory(t *testing.T) {
 	dir := t.TempDir()
-	archivetest.RunStore(t, func(*testing.T) archive.Store { return New(filepath.Join(dir, "archive"), "work", 3) })
+	journaltest.RunArchiveStore(t, func(*testing.T) archive.Store { return dirstore.New(filepath.Join(dir, "archive"), "work", 3) })
 	left := filepath.Join(dir, "archive", "work-3", "segment-9-0.frames.tmp")
 	require.NoError(t, os.WriteFile(left, nil, 0o600))
-	d, err := New(filepath.Join(dir, "archive"), "work", 3).Begin(t.Context(), 9)
+	d, err := dirstore.New(filepath.Join(dir, "archive"), "work", 3).Begin(t.Context(), 9)
 	require.NoError(t, err)
 	d.Close()
 	require.NoFileExists(t, left)
 	entries, err := os.ReadDir(filepath.Join(dir, "archive", "work-3"))
 	require.NoError(t, err)
-	require.Len(t, entries, 1+keptCatalogs, "one segment; no file of a writer that gave up; %v", entries)
+	require.Len(t, entries, 1+2, "one segment and two catalogs; no file of a writer that gave up; %v", entries)
 }
 
-// TestStore_Paths tests that a name does not lead out of the directory.
-func TestStore_Paths(t *testing.T) {
+// TestDirectory_Paths tests that a name does not lead out of the directory.
+func TestDirectory_Paths(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "secret"), []byte("secret"), 0o600))
-	s := New(dir, "work", 0)
+	s := dirstore.New(dir, "work", 0)
 	require.NoError(t, s.ReplaceCatalog(t.Context(), 0, nil))
 	_, err := s.Get(t.Context(), "../secret", 0, 6)
 	require.Error(t, err)

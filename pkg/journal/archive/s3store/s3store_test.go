@@ -17,9 +17,8 @@ import (
 	"quartet/pkg/authority"
 	"quartet/pkg/clock"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/archivetest"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	"quartet/tests/bucket"
 	"quartet/tests/proc"
 )
@@ -53,7 +52,7 @@ func TestStore(t *testing.T) {
 	srv := bucket.Start(t)
 	for name, prefix := range map[string]string{"prefix": "a/b", "no prefix": ""} {
 		t.Run(name, func(t *testing.T) {
-			archivetest.RunStore(t, func(t *testing.T) archive.Store { return opened(t, srv, prefix).Store("work", 3) })
+			journaltest.RunArchiveStore(t, func(t *testing.T) archive.Store { return opened(t, srv, prefix).Store("work", 3) })
 			require.Len(t, objects(t, srv, filepath.Join(prefix, "work-3", "*")), 1+keptCatalogs,
 				"one segment; nothing of a writer that gave up")
 			b := opened(t, srv, prefix)
@@ -226,12 +225,12 @@ func TestStore_AnswerLost(t *testing.T) {
 }
 
 // journal is a journal in memory, of partition work/0, with its archive in a store.
-func journal(store archive.Store) *archivetest.Journal {
-	return archivetest.NewJournal(memlog.New(), store, "work/0")
+func journal(store archive.Store) *journaltest.ArchivedJournal {
+	return journaltest.NewArchivedJournal(journaltest.NewMemLog(), store, "work/0")
 }
 
 // write writes some segments and archives them.
-func write(t *testing.T, j *archivetest.Journal, segments int) {
+func write(t *testing.T, j *journaltest.ArchivedJournal, segments int) {
 	t.Helper()
 	for range segments {
 		j.Write(t, 20, 60_000)
@@ -247,7 +246,7 @@ func TestStore_Damage(t *testing.T) {
 	j := journal(s)
 	write(t, j, 3)
 	j.Archive(t)
-	require.Len(t, archivetest.Frames(t, j.Log, "work/0"), 66)
+	require.Len(t, journaltest.ArchiveFrames(t, j.Log, "work/0"), 66)
 	files := objects(t, srv, "damage/work-0/segment-2-*")
 	require.Len(t, files, 1)
 	intact, err := os.ReadFile(files[0])
@@ -273,7 +272,7 @@ func TestStore_Damage(t *testing.T) {
 }
 
 // journalOf returns the log of a journal with its archive, of which nothing was read yet.
-func journalOf(j *archivetest.Journal, s archive.Store) *archive.Log {
+func journalOf(j *journaltest.ArchivedJournal, s archive.Store) *archive.Log {
 	return archive.NewLog(j.Log.Live, s, "work/0")
 }
 
@@ -304,7 +303,7 @@ func TestStore_ServerKilled(t *testing.T) {
 	s := b.Store("work", 0)
 	j := journal(s)
 	write(t, j, 2)
-	want := archivetest.Frames(t, j.Log, "work/0")
+	want := journaltest.ArchiveFrames(t, j.Log, "work/0")
 	for _, dies := range []string{"PUT segment-0", "GET segment-0", "PUT catalog-", "PUT segment-1", "GET catalog-"} {
 		at := beforeRequest(b, dies, func() { require.NoError(t, srv.Kill()) })
 		c, err := archive.Read(t.Context(), s, "work/0")
@@ -317,7 +316,7 @@ func TestStore_ServerKilled(t *testing.T) {
 		require.ErrorContains(t, err, "can be reached", dies)
 		require.True(t, at.reached(), dies)
 		at.remove()
-		require.Equal(t, want, archivetest.Frames(t, j.Log.Live, "work/0"), "the log has all")
+		require.Equal(t, want, journaltest.ArchiveFrames(t, j.Log.Live, "work/0"), "the log has all")
 		srv.Run(t)
 		if dies == "PUT catalog-" {
 			c, err = archive.Read(t.Context(), s, "work/0")
@@ -329,7 +328,7 @@ func TestStore_ServerKilled(t *testing.T) {
 		}
 	}
 	j.Archive(t)
-	require.Equal(t, want, archivetest.Frames(t, journalOf(j, s), "work/0"))
+	require.Equal(t, want, journaltest.ArchiveFrames(t, journalOf(j, s), "work/0"))
 	names, err := s.Names(t.Context())
 	require.NoError(t, err)
 	require.Len(t, names, 2, "what was left is removed")

@@ -1,7 +1,4 @@
-// Package memlog is framelog.Log in memory, for tests and for planes that are
-// run without a broker. It is a full implementation: the conformance suite
-// holds for it as for JetStream, except that nothing survives the process.
-package memlog
+package journaltest
 
 import (
 	"bytes"
@@ -13,8 +10,8 @@ import (
 	"quartet/pkg/journal/framelog"
 )
 
-// Log is one partition's log. The zero value is not ready; use New.
-type Log struct {
+// MemLog is one partition's log. The zero value is not ready; use NewMemLog.
+type MemLog struct {
 	mu     sync.Mutex
 	seqs   []uint64
 	frames []framelog.Frame
@@ -28,19 +25,19 @@ type Log struct {
 }
 
 var (
-	_ framelog.Log       = (*Log)(nil)
-	_ framelog.Segmented = (*Log)(nil)
+	_ framelog.Log       = (*MemLog)(nil)
+	_ framelog.Segmented = (*MemLog)(nil)
 )
 
-// New returns an empty log. Sequences have gaps on purpose, as they have in a
+// NewMemLog returns an empty log. Sequences have gaps on purpose, as they have in a
 // stream that holds many partitions: a caller that adds one to a sequence and
 // expects a frame there is wrong.
-func New() *Log {
-	return &Log{grown: make(chan struct{}), gap: 3, first: map[uint64]uint64{}, sizes: map[uint64]int64{}}
+func NewMemLog() *MemLog {
+	return &MemLog{grown: make(chan struct{}), gap: 3, first: map[uint64]uint64{}, sizes: map[uint64]int64{}}
 }
 
 // Append implements framelog.Log. If ctx has ended, the error is ErrRefused.
-func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
+func (l *MemLog) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("%w: %w", framelog.ErrRefused, err)
 	}
@@ -60,7 +57,7 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 }
 
 // next returns the sequence number that the next frame gets. The caller holds mu.
-func (l *Log) next() uint64 {
+func (l *MemLog) next() uint64 {
 	if n := len(l.frames); n > 0 && l.frames[n-1].Link.Next > 0 {
 		return l.frames[n-1].Link.Next
 	}
@@ -68,14 +65,14 @@ func (l *Log) next() uint64 {
 }
 
 // Add stores a frame with the sequence number that Append would give it, whatever it continues.
-func (l *Log) Add(f framelog.Frame) {
+func (l *MemLog) Add(f framelog.Frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.store(l.next(), f)
 }
 
 // store appends a frame. The caller holds mu.
-func (l *Log) store(seq uint64, f framelog.Frame) {
+func (l *MemLog) store(seq uint64, f framelog.Frame) {
 	l.seqs, l.frames = append(l.seqs, seq), append(l.frames, f)
 	l.sizes[f.Link.Segment] += int64(len(f.Body))
 	if l.segment = f.Link.Segment; f.Link.Next > 0 {
@@ -87,7 +84,7 @@ func (l *Log) store(seq uint64, f framelog.Frame) {
 }
 
 // Prepare implements framelog.Segmented.
-func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
+func (l *MemLog) Prepare(ctx context.Context, number uint64) (uint64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -101,7 +98,7 @@ func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
 }
 
 // Size implements framelog.Segmented. It returns 0 for a segment without a frame.
-func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
+func (l *MemLog) Size(ctx context.Context, number uint64) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -114,7 +111,7 @@ func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
 }
 
 // Segments implements framelog.Segmented.
-func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
+func (l *MemLog) Segments(ctx context.Context) ([]framelog.Segment, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -129,7 +126,7 @@ func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
 
 // Drop implements framelog.Segmented. It returns nil for a segment that was dropped before, and an error for one
 // that is not the first one, is not closed, or has no frame behind it.
-func (l *Log) Drop(ctx context.Context, number uint64) error {
+func (l *MemLog) Drop(ctx context.Context, number uint64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -151,7 +148,7 @@ func (l *Log) Drop(ctx context.Context, number uint64) error {
 }
 
 // trimmed returns ErrTrimmed if the log had frames from seq on that are dropped. The caller holds mu.
-func (l *Log) trimmed(seq uint64) error {
+func (l *MemLog) trimmed(seq uint64) error {
 	if begins := l.first[l.dropped]; l.dropped > 0 && seq < begins {
 		return fmt.Errorf("%w: at %d, not at %d", framelog.ErrTrimmed, begins, seq)
 	}
@@ -159,13 +156,13 @@ func (l *Log) trimmed(seq uint64) error {
 }
 
 // Put stores a frame at a sequence number behind the last one, as a repaired journal has it.
-func (l *Log) Put(seq uint64, f framelog.Frame) {
+func (l *MemLog) Put(seq uint64, f framelog.Frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.store(seq, f)
 }
 
-func (l *Log) last() uint64 {
+func (l *MemLog) last() uint64 {
 	if len(l.seqs) == 0 {
 		return 0
 	}
@@ -173,7 +170,7 @@ func (l *Log) last() uint64 {
 }
 
 // Tail implements framelog.Log.
-func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
+func (l *MemLog) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 	if err := ctx.Err(); err != nil {
 		return framelog.Frame{}, 0, err
 	}
@@ -186,7 +183,7 @@ func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 }
 
 // Get implements framelog.Log.
-func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
+func (l *MemLog) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	if err := ctx.Err(); err != nil {
 		return framelog.Frame{}, err
 	}
@@ -203,13 +200,13 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 }
 
 // Scan implements framelog.Log.
-func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
+func (l *MemLog) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	_, _, err := l.pass(ctx, from, fn)
 	return err
 }
 
 // Follow implements framelog.Log.
-func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
+func (l *MemLog) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	for {
 		next, grown, err := l.pass(ctx, from, fn)
 		if err != nil {
@@ -226,7 +223,7 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.
 
 // pass calls fn with the frames from from on, without the lock, and returns from where to
 // continue, and a channel that is closed when there are more.
-func (l *Log) pass(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) (uint64, <-chan struct{},
+func (l *MemLog) pass(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) (uint64, <-chan struct{},
 	error,
 ) {
 	l.mu.Lock()

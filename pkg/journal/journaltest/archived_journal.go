@@ -1,4 +1,4 @@
-package archivetest
+package journaltest
 
 import (
 	"encoding/hex"
@@ -15,8 +15,8 @@ import (
 	"quartet/pkg/journal/framelog"
 )
 
-// Journal is a partition's journal with an archive, to which a test writes.
-type Journal struct {
+// ArchivedJournal is a partition's journal with an archive, to which a test writes.
+type ArchivedJournal struct {
 	Log       *archive.Log
 	Partition string
 	End       framelog.End
@@ -24,9 +24,9 @@ type Journal struct {
 	noise     *rand.ChaCha8
 }
 
-// NewJournal returns the journal in an empty log.
-func NewJournal(live archive.Live, store archive.Store, partition string) *Journal {
-	j := &Journal{
+// NewArchivedJournal returns the journal in an empty log.
+func NewArchivedJournal(live archive.Live, store archive.Store, partition string) *ArchivedJournal {
+	j := &ArchivedJournal{
 		Log: archive.NewLog(live, store, partition), Partition: partition,
 		noise: rand.NewChaCha8([32]byte([]byte(fmt.Sprintf("%32s", partition)))),
 	}
@@ -39,7 +39,7 @@ func NewJournal(live archive.Live, store archive.Store, partition string) *Journ
 }
 
 // Write writes some frames, each with an event of about so many bytes.
-func (j *Journal) Write(t *testing.T, frames, bytes int) {
+func (j *ArchivedJournal) Write(t *testing.T, frames, bytes int) {
 	t.Helper()
 	for range frames {
 		noise := make([]byte, bytes/2)
@@ -58,7 +58,7 @@ func (j *Journal) Write(t *testing.T, frames, bytes int) {
 }
 
 // Close closes the segment.
-func (j *Journal) Close(t *testing.T) {
+func (j *ArchivedJournal) Close(t *testing.T) {
 	t.Helper()
 	first, err := j.Log.Prepare(t.Context(), j.End.Segment)
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func (j *Journal) Close(t *testing.T) {
 }
 
 // Archive archives all segments but the one that is written to.
-func (j *Journal) Archive(t *testing.T) {
+func (j *ArchivedJournal) Archive(t *testing.T) {
 	t.Helper()
 	a := archive.Start(j.Log, clock.System().Now, zap.NewNop(), nil)
 	defer a.Stop()
@@ -76,8 +76,8 @@ func (j *Journal) Archive(t *testing.T) {
 	require.NoError(t, a.Settle(t.Context()))
 }
 
-// Frames returns all frames of a log. The test fails unless each continues the one before it.
-func Frames(t *testing.T, log framelog.Log, partition string) (all []archive.Frame) {
+// ArchiveFrames returns all frames of a log. The test fails unless each continues the one before it.
+func ArchiveFrames(t *testing.T, log framelog.Log, partition string) (all []archive.Frame) {
 	t.Helper()
 	at := framelog.End{}
 	require.NoError(t, log.Scan(t.Context(), 0, func(seq uint64, f framelog.Frame) error {

@@ -1,5 +1,4 @@
-// Package memstore is archive.Store in memory, for tests.
-package memstore
+package journaltest
 
 import (
 	"bytes"
@@ -10,60 +9,62 @@ import (
 	"quartet/pkg/journal/archive"
 )
 
-// Store keeps the archive of one partition. Its zero value is empty and ready to use.
-type Store struct {
+// MemArchive keeps the archive of one partition. Its zero value is empty and ready to use.
+type MemArchive struct {
 	mu       sync.Mutex
 	begun    int
-	segments map[string]*segment
+	segments map[string]*archivedSegment
 	catalog  []byte
 	version  uint64
 }
 
-// segment is one that is stored completely.
-type segment struct {
+// archivedSegment is one that is stored completely.
+type archivedSegment struct {
 	number  uint64
 	objects [][]byte
 }
 
-var _ archive.Store = (*Store)(nil)
+var _ archive.Store = (*MemArchive)(nil)
 
-// draft is a segment that is being stored. The place of an object is its index.
-type draft struct {
-	store *Store
+// archiveDraft is a segment that is being stored. The place of an object is its index.
+type archiveDraft struct {
+	store *MemArchive
 	name  string
-	segment
+	archivedSegment
 }
 
 // Begin implements archive.Store.
-func (s *Store) Begin(_ context.Context, number uint64) (archive.Draft, error) {
+func (s *MemArchive) Begin(_ context.Context, number uint64) (archive.Draft, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begun++
-	return &draft{store: s, name: fmt.Sprintf("%d-%d", number, s.begun), segment: segment{number: number}}, nil
+	return &archiveDraft{
+		store: s, name: fmt.Sprintf("%d-%d", number, s.begun), archivedSegment: archivedSegment{number: number},
+	}, nil
 }
 
 // Add implements archive.Draft.
-func (d *draft) Add(_ context.Context, object []byte) (uint64, error) {
+func (d *archiveDraft) Add(_ context.Context, object []byte) (uint64, error) {
 	d.objects = append(d.objects, bytes.Clone(object))
 	return uint64(len(d.objects) - 1), nil
 }
 
 // Commit implements archive.Draft.
-func (d *draft) Commit(context.Context) (string, error) {
+func (d *archiveDraft) Commit(context.Context) (string, error) {
 	d.store.mu.Lock()
 	defer d.store.mu.Unlock()
 	if d.store.segments == nil {
-		d.store.segments = map[string]*segment{}
+		d.store.segments = map[string]*archivedSegment{}
 	}
-	d.store.segments[d.name] = &d.segment
+	d.store.segments[d.name] = &d.archivedSegment
 	return d.name, nil
 }
 
 // Close implements archive.Draft.
-func (d *draft) Close() {}
+func (d *archiveDraft) Close() {}
 
 // Get implements archive.Store.
-func (s *Store) Get(_ context.Context, name string, at uint64, n int64) ([]byte, error) {
+func (s *MemArchive) Get(_ context.Context, name string, at uint64, n int64) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := s.segments[name]
@@ -74,7 +75,7 @@ func (s *Store) Get(_ context.Context, name string, at uint64, n int64) ([]byte,
 }
 
 // Last implements archive.Store.
-func (s *Store) Last(_ context.Context, name string) ([]byte, uint64, error) {
+func (s *MemArchive) Last(_ context.Context, name string) ([]byte, uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := s.segments[name]
@@ -86,7 +87,7 @@ func (s *Store) Last(_ context.Context, name string) ([]byte, uint64, error) {
 }
 
 // Names implements archive.Store.
-func (s *Store) Names(context.Context) (map[string]uint64, error) {
+func (s *MemArchive) Names(context.Context) (map[string]uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := map[string]uint64{}
@@ -97,7 +98,7 @@ func (s *Store) Names(context.Context) (map[string]uint64, error) {
 }
 
 // Remove implements archive.Store.
-func (s *Store) Remove(_ context.Context, name string) error {
+func (s *MemArchive) Remove(_ context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.segments, name)
@@ -105,14 +106,14 @@ func (s *Store) Remove(_ context.Context, name string) error {
 }
 
 // Catalog implements archive.Store.
-func (s *Store) Catalog(context.Context) ([]byte, uint64, error) {
+func (s *MemArchive) Catalog(context.Context) ([]byte, uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return bytes.Clone(s.catalog), s.version, nil
 }
 
 // ReplaceCatalog implements archive.Store.
-func (s *Store) ReplaceCatalog(_ context.Context, version uint64, content []byte) error {
+func (s *MemArchive) ReplaceCatalog(_ context.Context, version uint64, content []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if version != s.version {

@@ -1,4 +1,4 @@
-package archivetest
+package journaltest
 
 import (
 	"bytes"
@@ -15,9 +15,9 @@ import (
 // frameMagic begins what zstd compressed.
 var frameMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
 
-// Content returns all that the files below a directory have, as they are and decompressed, so that a test can look for
+// ArchiveContent returns all that the files below a directory have, as they are and decompressed, so that a test can look for
 // a text. A file that is removed meanwhile is left out.
-func Content(t testing.TB, dir string) (all []byte) {
+func ArchiveContent(t testing.TB, dir string) (all []byte) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

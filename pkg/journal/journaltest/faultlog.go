@@ -1,6 +1,4 @@
-// Package faultlog wraps a framelog.Log for tests and injects faults: appends that fail, hang,
-// are lost or are stored late, in the order in which they were injected.
-package faultlog
+package journaltest
 
 import (
 	"bytes"
@@ -44,8 +42,8 @@ const (
 // ErrLost is the ambiguous error.
 var ErrLost = errors.New("faultlog: no answer")
 
-// Log is a framelog.Log with faults.
-type Log struct {
+// FaultLog is a framelog.Log with faults.
+type FaultLog struct {
 	framelog.Log // what is not overridden passes through
 
 	limit atomic.Int64 // of bodies; see Limit
@@ -69,46 +67,46 @@ type late struct {
 }
 
 var (
-	_ framelog.Log       = (*Log)(nil)
-	_ framelog.Segmented = (*Log)(nil)
+	_ framelog.Log       = (*FaultLog)(nil)
+	_ framelog.Segmented = (*FaultLog)(nil)
 )
 
-// New wraps a log, which must be a framelog.Segmented if its segments are used. Until faults are set it behaves like
+// NewFaultLog wraps a log, which must be a framelog.Segmented if its segments are used. Until faults are set it behaves like
 // inner.
-func New(inner framelog.Log) *Log {
-	return &Log{Log: inner, release: make(chan struct{}), held: make(chan struct{}, 64)}
+func NewFaultLog(inner framelog.Log) *FaultLog {
+	return &FaultLog{Log: inner, release: make(chan struct{}), held: make(chan struct{}, 64)}
 }
 
 // Inject queues faults for the next appends, one for each append, in order.
-func (l *Log) Inject(faults ...Fault) {
+func (l *FaultLog) Inject(faults ...Fault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.faults = append(l.faults, faults...)
 }
 
 // FailReads makes the next n calls of Scan, Tail, Prepare, Size, Segments and Drop fail.
-func (l *Log) FailReads(n int) {
+func (l *FaultLog) FailReads(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.reads = n
 }
 
 // StaleReads makes the next n Scans return nothing, as a reader that lags does.
-func (l *Log) StaleReads(n int) {
+func (l *FaultLog) StaleReads(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stale = n
 }
 
 // Heal discards all faults that have not occurred yet.
-func (l *Log) Heal() {
+func (l *FaultLog) Heal() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.faults, l.reads, l.stale = nil, 0, 0
 }
 
 // Release continues all appends that wait for it: those that are Late, HeldRefused or Held.
-func (l *Log) Release() {
+func (l *FaultLog) Release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	close(l.release)
@@ -116,17 +114,17 @@ func (l *Log) Release() {
 }
 
 // Held returns a channel that receives a value for each append that waits for Release.
-func (l *Log) Held() <-chan struct{} { return l.held }
+func (l *FaultLog) Held() <-chan struct{} { return l.held }
 
 // Appends returns how often Append was called.
-func (l *Log) Appends() int {
+func (l *FaultLog) Appends() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.appends
 }
 
 // Get implements framelog.Log. It counts the calls for Gets.
-func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
+func (l *FaultLog) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	l.mu.Lock()
 	l.gets++
 	l.getting++
@@ -141,13 +139,13 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 }
 
 // Gets returns how often Get was called, and the largest number of concurrent calls.
-func (l *Log) Gets() (calls, atOnce int) {
+func (l *FaultLog) Gets() (calls, atOnce int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.gets, l.mostGets
 }
 
-func (l *Log) next() (f Fault, before, after []late, release chan struct{}) {
+func (l *FaultLog) next() (f Fault, before, after []late, release chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.appends++
@@ -160,7 +158,7 @@ func (l *Log) next() (f Fault, before, after []late, release chan struct{}) {
 }
 
 // Append implements framelog.Log.
-func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
+func (l *FaultLog) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
 	fault, before, after, release := l.next()
 	l.land(ctx, before)
 	defer l.land(ctx, after)
@@ -225,10 +223,10 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 }
 
 // Limit sets how large the body of a frame may be from now on.
-func (l *Log) Limit(most int) { l.limit.Store(int64(most)) }
+func (l *FaultLog) Limit(most int) { l.limit.Store(int64(most)) }
 
 // MaxBody implements framelog.Bounded.
-func (l *Log) MaxBody() int {
+func (l *FaultLog) MaxBody() int {
 	if most := l.limit.Load(); most > 0 {
 		return int(most)
 	}
@@ -239,13 +237,13 @@ func (l *Log) MaxBody() int {
 }
 
 // land appends the frames of earlier faults and discards the results.
-func (l *Log) land(ctx context.Context, all []late) {
+func (l *FaultLog) land(ctx context.Context, all []late) {
 	for _, x := range all {
 		_, _ = l.Log.Append(ctx, x.expect, x.frame)
 	}
 }
 
-func (l *Log) readFault() error {
+func (l *FaultLog) readFault() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reads > 0 {
@@ -255,7 +253,7 @@ func (l *Log) readFault() error {
 	return nil
 }
 
-func (l *Log) blind() bool {
+func (l *FaultLog) blind() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stale > 0 {
@@ -266,7 +264,7 @@ func (l *Log) blind() bool {
 }
 
 // Tail implements framelog.Log.
-func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
+func (l *FaultLog) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 	if err := l.readFault(); err != nil {
 		return framelog.Frame{}, 0, err
 	}
@@ -275,7 +273,7 @@ func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 
 // Scan implements framelog.Log. It returns ErrLost if FailReads asked for this read to fail, and nil without calling fn
 // if StaleReads asked for this one to show nothing.
-func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
+func (l *FaultLog) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	if err := l.readFault(); err != nil {
 		return err
 	}
@@ -286,7 +284,7 @@ func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Fr
 }
 
 // Prepare implements framelog.Segmented, as the inner log does, with the faults of reads.
-func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
+func (l *FaultLog) Prepare(ctx context.Context, number uint64) (uint64, error) {
 	if err := l.readFault(); err != nil {
 		return 0, err
 	}
@@ -294,7 +292,7 @@ func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
 }
 
 // Size implements framelog.Segmented, as the inner log does, with the faults of reads.
-func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
+func (l *FaultLog) Size(ctx context.Context, number uint64) (int64, error) {
 	if err := l.readFault(); err != nil {
 		return 0, err
 	}
@@ -302,7 +300,7 @@ func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
 }
 
 // Segments implements framelog.Segmented.
-func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
+func (l *FaultLog) Segments(ctx context.Context) ([]framelog.Segment, error) {
 	if err := l.readFault(); err != nil {
 		return nil, err
 	}
@@ -310,7 +308,7 @@ func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
 }
 
 // Drop implements framelog.Segmented.
-func (l *Log) Drop(ctx context.Context, number uint64) error {
+func (l *FaultLog) Drop(ctx context.Context, number uint64) error {
 	if err := l.readFault(); err != nil {
 		return err
 	}

@@ -1,5 +1,4 @@
-// Package archivetest tests implementations of archive.Store.
-package archivetest
+package journaltest
 
 import (
 	"testing"
@@ -9,8 +8,8 @@ import (
 	"quartet/pkg/journal/archive"
 )
 
-// RunStore tests a store. open opens the same empty store each time that it is called.
-func RunStore(t *testing.T, open func(t *testing.T) archive.Store) {
+// RunArchiveStore tests a store. open opens the same empty store each time that it is called.
+func RunArchiveStore(t *testing.T, open func(t *testing.T) archive.Store) {
 	ctx := t.Context()
 	s := open(t)
 	content, version, err := s.Catalog(ctx)

@@ -1,5 +1,4 @@
-// Package pagestest checks that a plane's state can be written and read in pages.
-package pagestest
+package journaltest
 
 import (
 	"bytes"
@@ -26,9 +25,9 @@ func evict(s any) {
 	}
 }
 
-// State is a state that a test observes. It panics where the contract of journal.Paged is broken, since Apply may not
+// CheckedState is a state that a test observes. It panics where the contract of journal.Paged is broken, since Apply may not
 // fail in other ways than that of the plane; the partition reports a panic as an error of the call, with its text.
-type State[S journal.Paged] struct {
+type CheckedState[S journal.Paged] struct {
 	Paged S
 	fresh func() S
 	every int // how many observed events are between two comparisons of all pages
@@ -54,8 +53,8 @@ const (
 // when it is read from its pages. In a history that is long and has large pages, only some of the events are
 // observed. seen, if not nil, collects which fields of pages had a value. What the state can evict is evicted after
 // two of three observed events, before each comparison, and while it is read from its pages.
-func Checked[S journal.Paged](fresh func() S, every int, seen *Seen) *State[S] {
-	c := &State[S]{
+func Checked[S journal.Paged](fresh func() S, every int, seen *Seen) *CheckedState[S] {
+	c := &CheckedState[S]{
 		Paged: fresh(), fresh: fresh, every: every, was: map[pages.Owner][]byte{}, seen: seen,
 		unobserved: map[pages.Owner]bool{},
 	}
@@ -70,7 +69,7 @@ func Checked[S journal.Paged](fresh func() S, every int, seen *Seen) *State[S] {
 }
 
 // Apply implements journal.State.
-func (c *State[S]) Apply(ev *journal.Event) error {
+func (c *CheckedState[S]) Apply(ev *journal.Event) error {
 	type taken struct {
 		page  proto.Message
 		bytes []byte
@@ -118,7 +117,7 @@ func (c *State[S]) Apply(ev *journal.Event) error {
 
 // Check returns an error if a page changed since it was last observed and no event touched its owner, or if the state
 // is another one when it is read from its pages.
-func (c *State[S]) Check() error {
+func (c *CheckedState[S]) Check() error {
 	evict(c.Paged)
 	all := map[pages.Owner]bool{}
 	c.Paged.AllOwners(func(o pages.Owner) {
@@ -144,7 +143,7 @@ func (c *State[S]) Check() error {
 
 // EraseDeleted erases each owner that can be erased, one after the other, and calls Check after each. It returns
 // these owners.
-func (c *State[S]) EraseDeleted() ([]pages.Owner, error) {
+func (c *CheckedState[S]) EraseDeleted() ([]pages.Owner, error) {
 	of, can := any(c.Paged).(journal.Erasable)
 	if !can {
 		return nil, fmt.Errorf("nothing of a %T can be erased", c.Paged)
@@ -179,7 +178,7 @@ func (c *State[S]) EraseDeleted() ([]pages.Owner, error) {
 }
 
 // encoded returns the page of an owner as it is written.
-func (c *State[S]) encoded(o pages.Owner) []byte {
+func (c *CheckedState[S]) encoded(o pages.Owner) []byte {
 	page := c.Paged.Page(o)
 	if page == nil {
 		return nil

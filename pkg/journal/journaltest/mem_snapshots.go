@@ -1,5 +1,4 @@
-// Package memstore is snapshot.Store in memory, for tests and for planes that are run without a broker.
-package memstore
+package journaltest
 
 import (
 	"bytes"
@@ -12,8 +11,8 @@ import (
 	"quartet/pkg/journal/snapshot"
 )
 
-// Store keeps the objects of one partition. New returns an empty one.
-type Store struct {
+// MemSnapshots keeps the objects of one partition. NewMemSnapshots returns an empty one.
+type MemSnapshots struct {
 	// Fail, if set, is called before each call with its name, and its error is returned. Tests only.
 	Fail func(call string) error
 
@@ -23,13 +22,15 @@ type Store struct {
 	slots   map[int]uint64
 }
 
-var _ snapshot.Store = (*Store)(nil)
+var _ snapshot.Store = (*MemSnapshots)(nil)
 
-// New returns an empty store.
-func New() *Store { return &Store{objects: map[uint64][]byte{}, slots: map[int]uint64{}} }
+// NewMemSnapshots returns an empty store.
+func NewMemSnapshots() *MemSnapshots {
+	return &MemSnapshots{objects: map[uint64][]byte{}, slots: map[int]uint64{}}
+}
 
 // begin locks the store, or returns the error of Fail.
-func (s *Store) begin(ctx context.Context, call string) error {
+func (s *MemSnapshots) begin(ctx context.Context, call string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -43,7 +44,7 @@ func (s *Store) begin(ctx context.Context, call string) error {
 }
 
 // Put implements snapshot.Store.
-func (s *Store) Put(ctx context.Context, objects [][]byte) ([]uint64, error) {
+func (s *MemSnapshots) Put(ctx context.Context, objects [][]byte) ([]uint64, error) {
 	if err := s.begin(ctx, "put"); err != nil {
 		return nil, err
 	}
@@ -55,14 +56,14 @@ func (s *Store) Put(ctx context.Context, objects [][]byte) ([]uint64, error) {
 	return numbers, nil
 }
 
-func (s *Store) put(o []byte) uint64 {
+func (s *MemSnapshots) put(o []byte) uint64 {
 	s.last++
 	s.objects[s.last] = bytes.Clone(o)
 	return s.last
 }
 
 // PutManifest implements snapshot.Store.
-func (s *Store) PutManifest(ctx context.Context, slot int, manifest []byte) (uint64, error) {
+func (s *MemSnapshots) PutManifest(ctx context.Context, slot int, manifest []byte) (uint64, error) {
 	if err := s.begin(ctx, "put manifest"); err != nil {
 		return 0, err
 	}
@@ -72,7 +73,7 @@ func (s *Store) PutManifest(ctx context.Context, slot int, manifest []byte) (uin
 }
 
 // Get implements snapshot.Store.
-func (s *Store) Get(ctx context.Context, number uint64) ([]byte, error) {
+func (s *MemSnapshots) Get(ctx context.Context, number uint64) ([]byte, error) {
 	if err := s.begin(ctx, "get"); err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ func (s *Store) Get(ctx context.Context, number uint64) ([]byte, error) {
 }
 
 // Manifests implements snapshot.Store.
-func (s *Store) Manifests(ctx context.Context) (map[uint64][]byte, error) {
+func (s *MemSnapshots) Manifests(ctx context.Context) (map[uint64][]byte, error) {
 	if err := s.begin(ctx, "manifests"); err != nil {
 		return nil, err
 	}
@@ -100,7 +101,7 @@ func (s *Store) Manifests(ctx context.Context) (map[uint64][]byte, error) {
 }
 
 // Numbers implements snapshot.Store. It returns the numbers of all objects and manifests, in ascending order.
-func (s *Store) Numbers(ctx context.Context) ([]uint64, error) {
+func (s *MemSnapshots) Numbers(ctx context.Context) ([]uint64, error) {
 	if err := s.begin(ctx, "numbers"); err != nil {
 		return nil, err
 	}
@@ -109,7 +110,7 @@ func (s *Store) Numbers(ctx context.Context) ([]uint64, error) {
 }
 
 // Remove implements snapshot.Store.
-func (s *Store) Remove(ctx context.Context, numbers []uint64) error {
+func (s *MemSnapshots) Remove(ctx context.Context, numbers []uint64) error {
 	if err := s.begin(ctx, "remove"); err != nil {
 		return err
 	}
@@ -121,7 +122,7 @@ func (s *Store) Remove(ctx context.Context, numbers []uint64) error {
 }
 
 // Damage changes a byte of an object, or removes it if at is beyond its end. Tests only.
-func (s *Store) Damage(number uint64, at int) {
+func (s *MemSnapshots) Damage(number uint64, at int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o := s.objects[number]; at < len(o) {

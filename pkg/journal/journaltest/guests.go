@@ -1,5 +1,4 @@
-// Package evictiontest has a state whose owners can leave memory, for tests.
-package evictiontest
+package journaltest
 
 import (
 	"google.golang.org/protobuf/proto"
@@ -20,8 +19,8 @@ type guest struct{ times int }
 
 var _ pages.Resident = (*Guests)(nil)
 
-// New returns an empty state.
-func New() *Guests {
+// NewGuests returns an empty state.
+func NewGuests() *Guests {
 	page := func(_ pages.Owner, g *guest) (proto.Message, struct{}, bool) { return g.page(), struct{}{}, true }
 	return &Guests{came: resident.New(resident.Codec[pages.Owner, guest, struct{}]{
 		Page: page, New: func() proto.Message { return &structpb.Value{} },
