@@ -21,19 +21,17 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
-	"quartet/pkg/journal/erasure"
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/snapshot"
 )
 
 // people is a state of which owners can be erased: what each agent said.
 type people struct {
-	said    map[pages.Owner][]string
-	deleted map[pages.Owner]time.Time
-	erased  *erasure.Set
+	said    map[snapshot.Owner][]string
+	deleted map[snapshot.Owner]time.Time
+	erased  *event.ErasedSet
 }
 
 var (
@@ -42,14 +40,14 @@ var (
 )
 
 func newPeople() *people {
-	return &people{said: map[pages.Owner][]string{}, deleted: map[pages.Owner]time.Time{}}
+	return &people{said: map[snapshot.Owner][]string{}, deleted: map[snapshot.Owner]time.Time{}}
 }
 
 const deletion = "delete"
 
 // Apply implements journal.State.
 func (s *people) Apply(ev *journal.Event) error {
-	o, text := pages.Owner{Namespace: ev.Namespace, ID: ev.AgentID}, ev.Payload.(*errdetails.ErrorInfo).GetDomain()
+	o, text := snapshot.Owner{Namespace: ev.Namespace, ID: ev.AgentID}, ev.Payload.(*errdetails.ErrorInfo).GetDomain()
 	if text == deletion {
 		s.deleted[o] = ev.CreatedAt
 	}
@@ -57,11 +55,11 @@ func (s *people) Apply(ev *journal.Event) error {
 	return nil
 }
 
-func (s *people) Owners(ev *journal.Event, touch func(pages.Owner)) {
-	touch(pages.Owner{Namespace: ev.Namespace, ID: ev.AgentID})
+func (s *people) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
+	touch(snapshot.Owner{Namespace: ev.Namespace, ID: ev.AgentID})
 }
 
-func (s *people) Page(o pages.Owner) proto.Message {
+func (s *people) Page(o snapshot.Owner) proto.Message {
 	if len(s.said[o]) == 0 {
 		return nil
 	}
@@ -74,7 +72,7 @@ func (s *people) Page(o pages.Owner) proto.Message {
 
 func (s *people) NewPage() proto.Message { return &structpb.ListValue{} }
 
-func (s *people) AddPage(o pages.Owner, page proto.Message) error {
+func (s *people) AddPage(o snapshot.Owner, page proto.Message) error {
 	for i, v := range page.(*structpb.ListValue).GetValues() {
 		if i > 0 {
 			s.said[o] = append(s.said[o], v.GetStringValue())
@@ -91,15 +89,15 @@ func (s *people) AddPage(o pages.Owner, page proto.Message) error {
 	return nil
 }
 
-func (s *people) AllOwners(fn func(pages.Owner)) {
+func (s *people) AllOwners(fn func(snapshot.Owner)) {
 	for o := range s.said {
 		fn(o)
 	}
 }
 
-func (s *people) UseErased(erased *erasure.Set) { s.erased = erased }
+func (s *people) UseErased(erased *event.ErasedSet) { s.erased = erased }
 
-func (s *people) DeletedBefore(before time.Time) (all []pages.Owner) {
+func (s *people) DeletedBefore(before time.Time) (all []snapshot.Owner) {
 	for o, at := range s.deleted {
 		if at.Before(before) {
 			all = append(all, o)
@@ -108,7 +106,7 @@ func (s *people) DeletedBefore(before time.Time) (all []pages.Owner) {
 	return all
 }
 
-func (s *people) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
+func (s *people) Erase(is func(namespace, id string) bool, touch func(snapshot.Owner)) {
 	for o := range s.deleted {
 		if is(o.Namespace, o.ID) {
 			touch(o)
@@ -138,7 +136,10 @@ type village struct {
 }
 
 func newVillage(t *testing.T) *village {
-	return &village{live: journaltest.NewMemLog(), dir: t.TempDir(), store: journaltest.NewMemSnapshots(), calls: -1, failed: make(chan struct{})}
+	return &village{
+		live: journaltest.NewMemLog(), dir: t.TempDir(), store: journaltest.NewMemSnapshots(), calls: -1,
+		failed: make(chan struct{}),
+	}
 }
 
 var errDead = errors.New("the process has ended")
@@ -171,7 +172,7 @@ func (v *village) call(do func() error) error {
 
 // log returns the log with its archive.
 func (v *village) log() *archive.Log {
-	return archive.NewLog(dyingLive{v.live, v}, dyingStore{dirstore.New(v.dir, "test", 0), v}, "test/0")
+	return archive.NewLog(dyingLive{v.live, v}, dyingStore{archive.NewDirectory(v.dir, "test", 0), v}, "test/0")
 }
 
 // open opens the partition.
@@ -253,7 +254,7 @@ func (v *village) found(t *testing.T, text string) bool {
 func saidOf(t *testing.T, p *journal.Partition[*people], agent string) []string {
 	t.Helper()
 	out, _, err := journal.View(t.Context(), p, func(s *people) ([]string, error) {
-		return slices.Clone(s.said[pages.Owner{Namespace: "default", ID: agent}]), nil
+		return slices.Clone(s.said[snapshot.Owner{Namespace: "default", ID: agent}]), nil
 	})
 	require.NoError(t, err)
 	return out

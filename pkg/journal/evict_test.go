@@ -13,9 +13,8 @@ import (
 
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/resident"
 )
 
@@ -27,7 +26,7 @@ type inn struct {
 	later atomic.Int64 // how much later than by the clock it is
 }
 
-func (i *inn) open(t *testing.T, policy *eviction.Policy) {
+func (i *inn) open(t *testing.T, policy *snapshot.EvictionPolicy) {
 	t.Helper()
 	if i.log == nil {
 		i.log, i.store = journaltest.NewMemLog(), journaltest.NewMemSnapshots()
@@ -49,7 +48,7 @@ func (i *inn) come(t *testing.T, agent string) (before int) {
 	_, _, err := journal.Do(t.Context(), i.p, journal.Op[*journaltest.Guests, struct{}]{
 		Method: "Come", Actor: journaltest.Actor, AgentID: agent,
 		Decide: func(s *journaltest.Guests, _ journal.Env) (journal.Decision[struct{}], error) {
-			before = s.Of(pages.Owner{Namespace: journaltest.Actor.Namespace, ID: agent})
+			before = s.Of(snapshot.Owner{Namespace: journaltest.Actor.Namespace, ID: agent})
 			return journal.Decision[struct{}]{
 				Events: []*journal.Event{{Payload: &errdetails.ErrorInfo{Reason: "came"}}},
 			}, nil
@@ -63,7 +62,7 @@ func (i *inn) come(t *testing.T, agent string) (before int) {
 func (i *inn) view(t *testing.T, agent string) int {
 	t.Helper()
 	n, _, err := journal.View(t.Context(), i.p, func(s *journaltest.Guests) (int, error) {
-		return s.Of(pages.Owner{Namespace: journaltest.Actor.Namespace, ID: agent}), nil
+		return s.Of(snapshot.Owner{Namespace: journaltest.Actor.Namespace, ID: agent}), nil
 	})
 	require.NoError(t, err)
 	return n
@@ -96,7 +95,7 @@ func requireAllStay(t *testing.T, i *inn) {
 // Owners that are not used leave memory, what a policy keeps stays, and nobody sees the difference.
 func TestEvict(t *testing.T) {
 	var i inn
-	i.open(t, &eviction.Policy{Dir: t.TempDir(), Keep: 4})
+	i.open(t, &snapshot.EvictionPolicy{Dir: t.TempDir(), Keep: 4})
 	for n := range 3 * guestsOfTest {
 		require.Equal(t, n/guestsOfTest, i.come(t, fmt.Sprint("agent-", n%guestsOfTest)))
 	}
@@ -120,7 +119,7 @@ func TestEvict(t *testing.T) {
 		require.Equal(t, map[bool]int{false: 3, true: 4}[n == 3], i.view(t, fmt.Sprint("agent-", n)))
 	}
 	require.NoError(t, i.p.Evict(t.Context(), false))
-	require.Equal(t, eviction.Counts{}, i.p.Resident(), "without a policy all stay")
+	require.Equal(t, snapshot.OwnerCounts{}, i.p.Resident(), "without a policy all stay")
 }
 
 // Whatever meets an owner first that cannot be read from the file: the partition is loaded again with all in memory,
@@ -162,7 +161,7 @@ func TestEvictedOwnersThatCannotBeRead(t *testing.T) {
 						agent := "agent-new"
 						if n++; n >= 2 { // the first event has an effect already
 							agent = "agent-1"
-							s.Of(pages.Owner{Namespace: ev.Namespace, ID: agent})
+							s.Of(snapshot.Owner{Namespace: ev.Namespace, ID: agent})
 						}
 						return []*journal.Event{{AgentID: agent, Payload: &errdetails.ErrorInfo{Reason: "came"}}}, nil
 					},
@@ -176,7 +175,7 @@ func TestEvictedOwnersThatCannotBeRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var i inn
-			i.open(t, &eviction.Policy{Dir: t.TempDir(), Always: true})
+			i.open(t, &snapshot.EvictionPolicy{Dir: t.TempDir(), Always: true})
 			for n := range 2 * guestsOfTest {
 				i.come(t, fmt.Sprint("agent-", n%guestsOfTest))
 			}
@@ -197,7 +196,7 @@ func TestEvictedOwnersThatCannotBeRead(t *testing.T) {
 // A snapshot that meets an owner that cannot be read is not written, and the next one is.
 func TestSnapshotOfEvictedOwnersThatCannotBeRead(t *testing.T) {
 	var i inn
-	i.open(t, &eviction.Policy{Dir: t.TempDir(), Always: true})
+	i.open(t, &snapshot.EvictionPolicy{Dir: t.TempDir(), Always: true})
 	for n := range guestsOfTest {
 		i.come(t, fmt.Sprint("agent-", n))
 	}

@@ -14,7 +14,6 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 )
@@ -58,7 +57,8 @@ func (v *village) expired(t *testing.T, p *journal.Partition[*people], ada, bob 
 		require.True(t, ev.Removed())
 		require.EqualValues(t, i+1, ev.WalSeq)
 	}
-	frames := journaltest.ArchiveFrames(t, v.log(), "test/0") // they continue each other, and what was removed is passed over
+	// The frames continue each other, and what was removed is passed over.
+	frames := journaltest.ArchiveFrames(t, v.log(), "test/0")
 	removed, kept := 0, 0
 	for _, f := range frames {
 		if f.Removed.Seq > 0 {
@@ -71,7 +71,7 @@ func (v *village) expired(t *testing.T, p *journal.Partition[*people], ada, bob 
 	require.Positive(t, removed)
 	require.Equal(t, 1, kept)
 
-	c, err := archive.Read(t.Context(), dirstore.New(v.dir, "test", 0), "test/0")
+	c, err := archive.Read(t.Context(), archive.NewDirectory(v.dir, "test", 0), "test/0")
 	require.NoError(t, err)
 	require.NotZero(t, c.Segments[0].GetRemovedLines())
 	// Somebody who has read up to a frame that was removed goes on behind it.

@@ -12,7 +12,6 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/partitions"
 )
 
 // While nothing can be written time stands still for leases, and after 30 s
@@ -79,10 +78,11 @@ func TestOpenRefusesWhatItCannotRead(t *testing.T) {
 }
 
 func TestSetSpreadsOwners(t *testing.T) {
-	open := func(n int) (*partitions.Set[*journaltest.State], error) {
-		return partitions.Open(t.Context(), partitions.Whole(n), func(int) (journal.Config[*journaltest.State], error) {
+	open := func(n int) (*journal.Partitions[*journaltest.State], error) {
+		config := func(int) (journal.Config[*journaltest.State], error) {
 			return journaltest.Config(journaltest.NewMemLog()), nil
-		})
+		}
+		return journal.OpenShare(t.Context(), journal.WholeShare(n), config)
 	}
 	_, err := open(0)
 	require.Error(t, err)
@@ -106,8 +106,8 @@ func TestSetSpreadsOwners(t *testing.T) {
 func TestSetThatCannotBeOpened(t *testing.T) {
 	over := &lease{}
 	over.over.Store(true)
-	_, err := partitions.Open(t.Context(), partitions.Whole(6), func(partition int) (journal.Config[*journaltest.State],
-		error,
+	_, err := journal.OpenShare(t.Context(), journal.WholeShare(6), func(partition int) (
+		journal.Config[*journaltest.State], error,
 	) {
 		cfg := journaltest.Config(journaltest.NewMemLog())
 		if partition == 3 {
@@ -116,8 +116,8 @@ func TestSetThatCannotBeOpened(t *testing.T) {
 		return cfg, nil
 	})
 	require.ErrorIs(t, err, journal.ErrNotHeld)
-	_, err = partitions.Open(t.Context(), partitions.Whole(2), func(partition int) (journal.Config[*journaltest.State],
-		error,
+	_, err = journal.OpenShare(t.Context(), journal.WholeShare(2), func(partition int) (
+		journal.Config[*journaltest.State], error,
 	) {
 		if partition == 1 {
 			return journal.Config[*journaltest.State]{}, errors.New("no log")

@@ -10,7 +10,6 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/partitions"
 )
 
 // lease is a lease that a test takes away.
@@ -109,12 +108,12 @@ func TestR6_NotOpenedWithoutALease(t *testing.T) {
 // looked up in the wrong place.
 func TestX1_AShareHoldsItsOwners(t *testing.T) {
 	const n = 4
-	open := func(h partitions.Share) (*partitions.Set[*journaltest.State], error) {
-		return partitions.Open(t.Context(), h, func(int) (journal.Config[*journaltest.State], error) {
+	open := func(h journal.Share) (*journal.Partitions[*journaltest.State], error) {
+		return journal.OpenShare(t.Context(), h, func(int) (journal.Config[*journaltest.State], error) {
 			return journaltest.Config(journaltest.NewMemLog()), nil
 		})
 	}
-	for _, bad := range []partitions.Share{
+	for _, bad := range []journal.Share{
 		{},
 		{First: -1, Count: 1, Of: 4},
 		{First: 3, Count: 2, Of: 4},
@@ -123,11 +122,11 @@ func TestX1_AShareHoldsItsOwners(t *testing.T) {
 		_, err := open(bad)
 		require.Error(t, err, bad)
 	}
-	s, err := open(partitions.One(2, n))
+	s, err := open(journal.SingleShare(2, n))
 	require.NoError(t, err)
 	seen := map[bool]int{}
 	for _, owner := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"} {
-		here := partitions.Of("default", owner, n) == 2
+		here := journal.PartitionOf("default", owner, n) == 2
 		seen[here]++
 		_, _, err := journal.View(t.Context(), s.For("default", owner), journaltest.Count("a"))
 		if here {

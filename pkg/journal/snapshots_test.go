@@ -17,7 +17,6 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/natsd/natsdtest"
 )
 
@@ -114,7 +113,7 @@ func TestR11_ALoadBeginsAtTheSnapshot(t *testing.T) {
 			require.NoError(t, err)
 			log, err := jetlog.New(nc, "test", 0)
 			require.NoError(t, err)
-			store, err := jetstore.New(nc, "test", 0, 1)
+			store, err := jetlog.NewSnapshotStore(nc, "test", 0, 1)
 			require.NoError(t, err)
 			return log, store
 		},
@@ -404,7 +403,9 @@ func TestR11_AFullStoreGetsNoSnapshot(t *testing.T) {
 	cfg.Snapshots, cfg.SnapshotBytes, cfg.Room = store, 2000, &framelog.Room{}
 	use := func(used int64) {
 		require.NoError(t,
-			cfg.Room.Measure(func() (framelog.RoomState, error) { return framelog.RoomState{Used: used, Limit: 400 << 20}, nil }))
+			cfg.Room.Measure(func() (framelog.RoomState, error) {
+				return framelog.RoomState{Used: used, Limit: 400 << 20}, nil
+			}))
 	}
 	use(381 << 20) // the reserve is 20 MiB
 	p, err := journal.Open(t.Context(), cfg)

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 
 	segments "quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
@@ -52,7 +51,7 @@ func logOf(t *testing.T, nc *nats.Conn, dir string, partition int) *segments.Log
 	t.Helper()
 	live, err := jetlog.New(nc, "work", partition)
 	require.NoError(t, err)
-	return segments.NewLog(live, dirstore.New(datadir.Archive(dir), "work", partition),
+	return segments.NewLog(live, segments.NewDirectory(datadir.Archive(dir), "work", partition),
 		framelog.PartitionName("work", partition))
 }
 
@@ -109,7 +108,7 @@ func newArchivedDir(t *testing.T) *archivedDir {
 		for i := range 2 {
 			live, err := jetlog.New(nc, "work", i)
 			require.NoError(t, err)
-			j := journaltest.NewArchivedJournal(live, dirstore.New(datadir.Archive(d.cfg.DataDir), "work", i),
+			j := journaltest.NewArchivedJournal(live, segments.NewDirectory(datadir.Archive(d.cfg.DataDir), "work", i),
 				framelog.PartitionName("work", i))
 			for range 3 - 2*i {
 				j.Write(t, 12, 120_000)

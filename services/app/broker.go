@@ -16,13 +16,11 @@ import (
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/follower"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/journal/witness"
-	"quartet/pkg/journal/witness/shared"
 	"quartet/pkg/life"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/varz"
@@ -50,12 +48,12 @@ type broker struct {
 	journals *nats.Conn
 	readers  *nats.Conn
 
-	witnesses *witness.Files // of the partitions that this process holds; nil before Start
-	shared    *shared.Bucket // of all partitions; nil with an embedded server, and before Start
+	witnesses *witness.Files  // of the partitions that this process holds; nil before Start
+	shared    *witness.Bucket // of all partitions; nil with an embedded server, and before Start
 
 	counts map[string]int // number of partitions of each plane; nil before Start
 
-	idle *idle.Watch // for followers of journals to which nothing is written
+	idle *follower.Watch // for followers of journals to which nothing is written
 
 	// feeds pass the frames of partitions held in this process to followers without NATS.
 	feeds *journal.Feeds
@@ -110,7 +108,7 @@ func (b *broker) Start(ctx context.Context) error {
 	}
 	b.witnesses = witnesses
 	if b.cfg.clustered() && slices.ContainsFunc(planes, b.cfg.serves) {
-		if b.shared, err = shared.Open(ctx, b.readers, b.cfg.Replicas, b.logger); err != nil {
+		if b.shared, err = witness.OpenBucket(ctx, b.readers, b.cfg.Replicas, b.logger); err != nil {
 			return joinStop(ctx, err, b)
 		}
 	}
@@ -235,7 +233,7 @@ func (b *broker) witness(plane string, partition int) framelog.Witness {
 // snapshots returns the store of a partition's snapshots. It uses the connection of readers, so that no frame waits
 // behind an object.
 func (b *broker) snapshots(plane string, partition int) (snapshot.Store, error) {
-	return jetstore.New(b.readers, plane, partition, b.cfg.Replicas)
+	return jetlog.NewSnapshotStore(b.readers, plane, partition, b.cfg.Replicas)
 }
 
 // lossPatience returns for how long a journal that ends before its witness is read again: a server of a cluster may

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/bus"
-	"quartet/pkg/journal/partitions"
+	"quartet/pkg/journal"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/life"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
@@ -141,7 +141,7 @@ func (w *wiring) heldPartitions() []*identityv1.HeldPartition {
 
 // consumed returns what a partition held by this process has consumed, or all partitions of a plane held as a whole.
 func (w *wiring) consumed(held *identityv1.HeldPartition) []*identityv1.ConsumedSource {
-	share := partitions.Share{First: int(held.GetPartition()), Count: 1}
+	share := journal.Share{First: int(held.GetPartition()), Count: 1}
 	if h := w.hosts[held.GetPlane()]; h != nil {
 		share = h.share(share.First)
 	}

@@ -13,10 +13,10 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/eviction"
+	"quartet/pkg/journal/follower"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/requests"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/lease"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
@@ -97,7 +97,7 @@ func (a *App) wire(version string) (*wiring, error) {
 	})
 	w.calls = calls.Planes{Network: w.network}
 	w.broker = &broker{
-		cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds(), idle: idle.New(clock.System()),
+		cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds(), idle: follower.NewWatch(clock.System()),
 		room: &framelog.Room{Remedy: w.cfg.storeRemedy()},
 	}
 	w.overview = w.broker.archive
@@ -127,7 +127,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		IDs:        id.New(), Logger: a.logger, Tracer: a.tracer, Metrics: w.metrics, EraseAfter: w.cfg.EraseAfter,
 		EraseEvents: w.broker.eraseEvents,
 		History:     kept, ReadThrough: w.readThrough, Positions: &plane.Positions{}, Removals: &plane.Removals{},
-		Eviction: &eviction.Policy{Dir: datadir.Unused(w.cfg.DataDir)}, EvictEvery: time.Minute,
+		Eviction: &snapshot.EvictionPolicy{Dir: datadir.Unused(w.cfg.DataDir)}, EvictEvery: time.Minute,
 		Pressed: memory.Above(w.cfg.memory() / 3),
 	}
 	if a.cfg.clustered() && slices.ContainsFunc(planes, a.cfg.serves) {

@@ -12,7 +12,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 )
 
@@ -49,7 +49,7 @@ func TestPages(t *testing.T) {
 	require.Len(t, s.Page(ownerOf(0)).(*auditv1.AuditPage).GetWalSeqSteps(), pageEntries)
 	require.Empty(t, s.Page(ownerOf(0)).(*auditv1.AuditPage).GetLastHash())
 	require.NotEmpty(t, s.Page(ownerOf(3)).(*auditv1.AuditPage).GetLastHash())
-	for _, o := range []pages.Owner{
+	for _, o := range []snapshot.Owner{
 		{},
 		{ID: "4"},
 		{ID: "-1"},
@@ -103,9 +103,9 @@ func TestPagesThatAreInvalid(t *testing.T) {
 	} {
 		s := NewState()
 		for _, g := range c.pages[:len(c.pages)-1] {
-			require.NoError(t, s.AddPage(pages.Owner{ID: g.id}, g.page), "%d: %s", i, c.want)
+			require.NoError(t, s.AddPage(snapshot.Owner{ID: g.id}, g.page), "%d: %s", i, c.want)
 		}
 		bad := c.pages[len(c.pages)-1]
-		require.ErrorContains(t, s.AddPage(pages.Owner{ID: bad.id}, bad.page), c.want, fmt.Sprint(i))
+		require.ErrorContains(t, s.AddPage(snapshot.Owner{ID: bad.id}, bad.page), c.want, fmt.Sprint(i))
 	}
 }

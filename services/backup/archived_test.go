@@ -14,7 +14,6 @@ import (
 
 	"quartet/pkg/archive"
 	segments "quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
@@ -38,7 +37,7 @@ func newArchiving(t *testing.T) *archiving {
 	require.NoError(t, err)
 	live, err := jetlog.New(a.nc, "work", 0)
 	require.NoError(t, err)
-	a.ArchivedJournal = journaltest.NewArchivedJournal(live, dirstore.New(a.dir, "work", 0), "work/0")
+	a.ArchivedJournal = journaltest.NewArchivedJournal(live, segments.NewDirectory(a.dir, "work", 0), "work/0")
 	return a
 }
 
@@ -61,7 +60,7 @@ func (a *archiving) export(t *testing.T) (all []segments.Frame, failure error) {
 	}, Deps{
 		Conn: func() *nats.Conn { return a.nc },
 		Archive: func(plane string, partition int) (segments.Store, error) {
-			return dirstore.New(a.dir, plane, partition), nil
+			return segments.NewDirectory(a.dir, plane, partition), nil
 		},
 	})
 	require.NoError(t, err)
@@ -182,7 +181,7 @@ func TestABackupHasErasedLines(t *testing.T) {
 		a.Archive(t)
 		whole := journaltest.ArchiveFrames(t, a.Log, a.Partition)
 		erase := func() {
-			store := dirstore.New(a.dir, "work", 0)
+			store := segments.NewDirectory(a.dir, "work", 0)
 			c, err := segments.Read(t.Context(), store, a.Partition)
 			require.NoError(t, err)
 			for i := range c.Segments {
@@ -284,7 +283,7 @@ func TestABackupOfADamagedArchive(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(a.dir, "work-0", "segment-1-*"))
 	require.NoError(t, err)
 	require.Len(t, files, 1)
-	require.NoError(t, dirstore.New(a.dir, "work", 0).Remove(t.Context(), filepath.Base(files[0])))
+	require.NoError(t, segments.NewDirectory(a.dir, "work", 0).Remove(t.Context(), filepath.Base(files[0])))
 	_, err = a.export(t)
 	require.ErrorContains(t, err, "segment 1 of work/0 in its archive")
 }
@@ -295,13 +294,13 @@ func TestASharedStreamOfArchives(t *testing.T) {
 	require.NoError(t, jetlog.Create(t.Context(), nc, jetlog.Place{Plane: "work", Shared: true}, 1, 2, 1))
 	dir := t.TempDir()
 	store := func(plane string, partition int) (segments.Store, error) {
-		return dirstore.New(dir, plane, partition), nil
+		return segments.NewDirectory(dir, plane, partition), nil
 	}
 	var journals []*journaltest.ArchivedJournal
 	for i := range 2 {
 		live, err := jetlog.New(nc, "work", i)
 		require.NoError(t, err)
-		journals = append(journals, journaltest.NewArchivedJournal(live, dirstore.New(dir, "work", i),
+		journals = append(journals, journaltest.NewArchivedJournal(live, segments.NewDirectory(dir, "work", i),
 			framelog.PartitionName("work", i)))
 	}
 	for range 5 {

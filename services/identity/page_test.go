@@ -10,7 +10,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
@@ -30,13 +30,13 @@ func TestPages(t *testing.T) {
 	} {
 		require.NoError(t, s.Apply(&journal.Event{Namespace: "default", Payload: payload}))
 	}
-	require.NotNil(t, s.Paged.Page(pages.Owner{ID: "key_2"}))
-	require.Nil(t, s.Paged.Page(pages.Owner{ID: "key_1"}))
-	require.Nil(t, s.Paged.Page(pages.Owner{}))
+	require.NotNil(t, s.Paged.Page(snapshot.Owner{ID: "key_2"}))
+	require.Nil(t, s.Paged.Page(snapshot.Owner{ID: "key_1"}))
+	require.Nil(t, s.Paged.Page(snapshot.Owner{}))
 }
 
 func TestPagesThatAreInvalid(t *testing.T) {
-	owner := pages.Owner{Namespace: "acme", ID: "key_1"}
+	owner := snapshot.Owner{Namespace: "acme", ID: "key_1"}
 	for want, page := range map[string]proto.Message{
 		"a page of type *emptypb.Empty":        &emptypb.Empty{},
 		"the page of key acme/key_1 has key /": &identityv1.KeyPage{SecretHash: "hash"},
@@ -53,5 +53,5 @@ func TestPagesThatAreInvalid(t *testing.T) {
 	page := &identityv1.KeyPage{Key: &identityv1.Key{KeyId: "key_1", Namespace: "acme"}}
 	require.NoError(t, s.AddPage(owner, page))
 	require.ErrorContains(t, s.AddPage(owner, page), "a second page of key key_1")
-	require.Error(t, NewState().AddPage(pages.Owner{}, &identityv1.KeyPage{}))
+	require.Error(t, NewState().AddPage(snapshot.Owner{}, &identityv1.KeyPage{}))
 }

@@ -11,7 +11,6 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/partitions"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -23,7 +22,7 @@ import (
 // run, wherever they live.
 func TestT4_CapacityCountsOverPartitions(t *testing.T) {
 	logs := []framelog.Log{journaltest.NewMemLog(), journaltest.NewMemLog(), journaltest.NewMemLog()}
-	svc, err := New(Config{Share: partitions.Whole(3)}, Deps{Output: output.NewMemory(output.Kept), Deps: plane.Deps{
+	svc, err := New(Config{Share: journal.WholeShare(3)}, Deps{Output: output.NewMemory(output.Kept), Deps: plane.Deps{
 		Log:     func(_ string, n int) (framelog.Log, error) { return logs[n], nil },
 		Sources: func(string) ([]journal.Source, error) { return nil, nil },
 	}})

@@ -14,7 +14,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/services/waiting/records"
 )
@@ -141,7 +141,7 @@ func TestPagesOfALongLife(t *testing.T) {
 		}
 	}
 	require.NoError(t, s.Check())
-	keeper := pages.Owner{Namespace: "acme", ID: "keeper"}
+	keeper := snapshot.Owner{Namespace: "acme", ID: "keeper"}
 	page := s.Paged.Page(keeper).(*waitingv1.AgentWaitsPage)
 	require.Len(t, page.GetWaits(), 133)
 	require.Len(t, page.GetEndedWaits().GetPlaces(), records.KeptEnded)
@@ -162,7 +162,7 @@ func TestPagesOfALongLife(t *testing.T) {
 }
 
 func TestPagesThatAreInvalid(t *testing.T) {
-	keeper, other := pages.Owner{Namespace: "acme", ID: "keeper"}, pages.Owner{Namespace: "acme", ID: "other"}
+	keeper, other := snapshot.Owner{Namespace: "acme", ID: "keeper"}, snapshot.Owner{Namespace: "acme", ID: "other"}
 	wait := &waitingv1.Wait{WaitId: "wt_1"}
 	secret := &waitingv1.TriggerSecret{Hash: "hash", TriggerId: "trg_1"}
 	for want, page := range map[string]proto.Message{
@@ -196,5 +196,5 @@ func TestPagesThatAreInvalid(t *testing.T) {
 	require.NoError(t, s.AddPage(keeper, page))
 	require.ErrorContains(t, s.AddPage(keeper, page), "a second page of agent acme/keeper")
 	require.ErrorContains(t, s.AddPage(other, page), "agent acme/other: a secret")
-	require.Nil(t, s.Page(pages.Owner{Namespace: "zeta", ID: "keeper"}))
+	require.Nil(t, s.Page(snapshot.Owner{Namespace: "zeta", ID: "keeper"}))
 }

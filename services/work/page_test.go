@@ -10,7 +10,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 )
@@ -132,7 +132,7 @@ func TestPagesThatAreInvalid(t *testing.T) {
 		"other/", "keeper", "keeper/1", "keeper/00", "keeper/-1",
 		"keeper/99999999999999999999",
 	} {
-		require.Nil(t, s.Page(pages.Owner{Namespace: "acme", ID: id}), id)
+		require.Nil(t, s.Page(snapshot.Owner{Namespace: "acme", ID: id}), id)
 	}
 }
 
@@ -153,12 +153,12 @@ func TestPagesOfManyItems(t *testing.T) {
 	for block, n := range []int{pageItems, pageItems, 3} {
 		require.Len(t, s.Paged.Page(blockOf(k, block*pageItems)).(*workv1.AgentWorkPage).GetItems(), n)
 	}
-	var touched []pages.Owner
+	var touched []snapshot.Owner
 	s.Paged.Owners(&journal.Event{
 		Namespace: "acme", AgentID: "keeper", WorkItemID: "wi_70",
 		Payload: &workv1.WorkItemUpdated{
 			WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_70", AgentId: "keeper"},
 		},
-	}, func(o pages.Owner) { touched = append(touched, o) })
-	require.ElementsMatch(t, []pages.Owner{blockOf(k, 70), blockOf(k, 70), headOf(k)}, touched)
+	}, func(o snapshot.Owner) { touched = append(touched, o) })
+	require.ElementsMatch(t, []snapshot.Owner{blockOf(k, 70), blockOf(k, 70), headOf(k)}, touched)
 }

@@ -17,7 +17,6 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/snapshot"
@@ -271,9 +270,9 @@ func (w *world) parts(l *life) planes.Parts {
 }
 
 // eviction is plane.Deps.Eviction.
-func (w *world) eviction() *eviction.Policy {
+func (w *world) eviction() *snapshot.EvictionPolicy {
 	if w.evicts {
-		return &eviction.Policy{Always: true}
+		return &snapshot.EvictionPolicy{Always: true}
 	}
 	return nil
 }

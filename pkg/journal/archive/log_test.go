@@ -18,7 +18,6 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 )
@@ -147,7 +146,7 @@ func TestLog_ReadsThrough(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWritten()
 			w.segments(t, sizes[0], sizes[1], sizes[2])
-			store := dirstore.New(t.TempDir(), "test", 0)
+			store := archive.NewDirectory(t.TempDir(), "test", 0)
 			l := archive.NewLog(w.live, store, partition)
 			w.reads(t, l)
 			w.archived(t, l)
@@ -176,7 +175,7 @@ func TestLog_ReadsThrough(t *testing.T) {
 func TestLog_FollowsWhileArchived(t *testing.T) {
 	w := newWritten()
 	w.segments(t, 3, 4, 10)
-	l := archive.NewLog(w.live, dirstore.New(t.TempDir(), "test", 0), partition)
+	l := archive.NewLog(w.live, archive.NewDirectory(t.TempDir(), "test", 0), partition)
 	go1, read := make(chan struct{}), make(chan framelog.End, 100)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -205,7 +204,7 @@ func TestLog_Damaged(t *testing.T) {
 	w := newWritten()
 	w.segments(t, 2, 3, 10)
 	dir := t.TempDir()
-	store := dirstore.New(dir, "test", 0)
+	store := archive.NewDirectory(dir, "test", 0)
 	l := archive.NewLog(w.live, store, partition)
 	w.archived(t, l)
 	files, err := filepath.Glob(filepath.Join(dir, "test-0", "segment-*"))
@@ -323,7 +322,7 @@ func TestArchiver_Repeats(t *testing.T) {
 		for reached := true; reached; calls++ {
 			w := newWritten()
 			w.segments(t, 3, 2, 10)
-			inner := dirstore.New(t.TempDir(), "test", 0)
+			inner := archive.NewDirectory(t.TempDir(), "test", 0)
 			f := &failing{left: calls, effect: effect, failed: make(chan struct{})}
 			a := archive.Start(archive.NewLog(failingLive{w.live, f}, failingStore{inner, f}, partition), time.Now,
 				zap.NewNop(), nil)

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/journaltest"
 )
@@ -47,7 +46,7 @@ func TestCatalog_EraseReadsOnlySegmentsOfTheOwner(t *testing.T) {
 		w.write(t, eventOf(2*i+1, "ns", agent, "what "+agent+" said")+eventOf(2*i+2, "other", "ada", "another one"))
 	}
 	dir := t.TempDir()
-	store := countingStore{dirstore.New(dir, "test", 0), map[string]int{}}
+	store := countingStore{archive.NewDirectory(dir, "test", 0), map[string]int{}}
 	w.archived(t, archive.NewLog(w.live, store, partition))
 	c, err := archive.Read(t.Context(), store, partition)
 	require.NoError(t, err)
@@ -91,7 +90,7 @@ func TestCatalog_EraseOfVeryManyOwners(t *testing.T) {
 		w.write(t, body.String())
 		w.close(t)
 		w.write(t, "{}\n")
-		store := dirstore.New(t.TempDir(), "test", 0)
+		store := archive.NewDirectory(t.TempDir(), "test", 0)
 		w.archived(t, archive.NewLog(w.live, store, partition))
 		c, err := archive.Read(t.Context(), store, partition)
 		require.NoError(t, err)

@@ -1,4 +1,9 @@
 // Package follower reads journals that others write, and goes on after errors.
+//
+// Owns: Source, by which a journal is followed; Feed, which gives what a partition of this process writes to followers
+// in the same process without the broker; Watch, which notices that a journal to which nothing is written was shortened
+// or exchanged; how far a reader has come (Progress).
+// Never does: write to a log, or decide that an idle journal is damaged; following it again does.
 package follower
 
 import (
@@ -9,7 +14,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"quartet/pkg/journal/feed"
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/retry"
@@ -28,7 +32,7 @@ const (
 // during the call. When following ends for another reason, or apply returns another error, Read logs
 // it and follows again, from the frame that was not applied. If the journal is damaged, Read returns
 // an error that wraps a *framelog.Broken.
-func Read(ctx context.Context, src feed.Source, after framelog.End, logger *zap.Logger,
+func Read(ctx context.Context, src Source, after framelog.End, logger *zap.Logger,
 	apply func(at framelog.End, lines []event.Line) error,
 ) error {
 	pacer := retry.New(firstPause, lastPause)
@@ -60,14 +64,14 @@ func Read(ctx context.Context, src feed.Source, after framelog.End, logger *zap.
 }
 
 // Run is Read that also goes on when the journal is damaged: it tries again every retryDamage.
-func Run(ctx context.Context, src feed.Source, after framelog.End, logger *zap.Logger,
+func Run(ctx context.Context, src Source, after framelog.End, logger *zap.Logger,
 	apply func(at framelog.End, lines []event.Line) error,
 ) {
 	run(ctx, src, after, logger, apply, func(error) {})
 }
 
 // run is Run, and calls damaged when the journal turns out to be damaged.
-func run(ctx context.Context, src feed.Source, after framelog.End, logger *zap.Logger,
+func run(ctx context.Context, src Source, after framelog.End, logger *zap.Logger,
 	apply func(at framelog.End, lines []event.Line) error, damaged func(error),
 ) {
 	read := func(at framelog.End, lines []event.Line) error {
@@ -100,22 +104,22 @@ func (stop) Error() string { return "follower: stop" }
 // come. All methods are safe for concurrent use.
 type Set struct {
 	logger *zap.Logger
-	apply  func(src feed.Source, lines []event.Line)
+	apply  func(src Source, lines []event.Line)
 	ctx    context.Context //nolint:containedctx // ends what runs in the background
 	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	read     map[feed.Source]uint64 // the last frame that is applied
-	damage   map[feed.Source]error  // why a source cannot be read on
-	advanced chan struct{}             // closed and replaced when read changes
+	read     map[Source]uint64 // the last frame that is applied
+	damage   map[Source]error  // why a source cannot be read on
+	advanced chan struct{}     // closed and replaced when read changes
 	running  sync.WaitGroup
 }
 
 // NewSet returns a Set without sources. It calls apply with the lines of every frame, in
 // the order of each source, from one goroutine for each source.
-func NewSet(logger *zap.Logger, apply func(src feed.Source, lines []event.Line)) *Set {
+func NewSet(logger *zap.Logger, apply func(src Source, lines []event.Line)) *Set {
 	s := &Set{
-		logger: logger, apply: apply, read: map[feed.Source]uint64{}, damage: map[feed.Source]error{},
+		logger: logger, apply: apply, read: map[Source]uint64{}, damage: map[Source]error{},
 		advanced: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -123,7 +127,7 @@ func NewSet(logger *zap.Logger, apply func(src feed.Source, lines []event.Line))
 }
 
 // Add begins to follow sources.
-func (s *Set) Add(sources ...feed.Source) {
+func (s *Set) Add(sources ...Source) {
 	for _, src := range sources {
 		s.mu.Lock()
 		s.read[src] = 0
@@ -139,7 +143,7 @@ func (s *Set) Add(sources ...feed.Source) {
 }
 
 // advance records the last frame of a source that is applied, or why it cannot be read on.
-func (s *Set) advance(src feed.Source, seq uint64, damage error) {
+func (s *Set) advance(src Source, seq uint64, damage error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.damage[src] = damage; damage == nil {
@@ -152,7 +156,7 @@ func (s *Set) advance(src feed.Source, seq uint64, damage error) {
 // CatchUp waits until all frames that the sources have at the call are applied. The sources must have been added. It
 // returns an error if the end of a source cannot be read, if a source is damaged, or if ctx ends first. After Close
 // only ctx ends the wait.
-func (s *Set) CatchUp(ctx context.Context, sources ...feed.Source) error {
+func (s *Set) CatchUp(ctx context.Context, sources ...Source) error {
 	for _, src := range sources {
 		end, err := src.End(ctx)
 		if err != nil {

@@ -12,14 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"quartet/pkg/journal/feed"
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 )
 
-// source is a journal of one line for each frame. It loses its followers on command.
-type source struct {
-	feed.Source
+// fakeSource is a journal of one line for each frame. It loses its followers on command.
+type fakeSource struct {
+	Source
 	mu      sync.Mutex
 	lines   []string
 	changed chan struct{}
@@ -27,15 +26,15 @@ type source struct {
 	endErr  error
 }
 
-func newSource(n int) *source {
-	s := &source{changed: make(chan struct{})}
+func newSource(n int) *fakeSource {
+	s := &fakeSource{changed: make(chan struct{})}
 	for range n {
 		s.append()
 	}
 	return s
 }
 
-func (s *source) append() {
+func (s *fakeSource) append() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lines = append(s.lines, fmt.Sprint(len(s.lines)+1))
@@ -43,7 +42,7 @@ func (s *source) append() {
 	s.changed = make(chan struct{})
 }
 
-func (s *source) lose(err error) {
+func (s *fakeSource) lose(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail = err
@@ -51,20 +50,20 @@ func (s *source) lose(err error) {
 	s.changed = make(chan struct{})
 }
 
-func (s *source) Plane() string  { return "work" }
-func (s *source) Partition() int { return 0 }
+func (s *fakeSource) Plane() string  { return "work" }
+func (s *fakeSource) Partition() int { return 0 }
 
-func (s *source) End(context.Context) (framelog.End, error) {
+func (s *fakeSource) End(context.Context) (framelog.End, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return framelog.End{Seq: uint64(len(s.lines))}, s.endErr
 }
 
-func (s *source) At(_ context.Context, seq uint64) (framelog.End, error) {
+func (s *fakeSource) At(_ context.Context, seq uint64) (framelog.End, error) {
 	return framelog.End{Seq: seq}, nil
 }
 
-func (s *source) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []event.Line) error) error {
+func (s *fakeSource) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []event.Line) error) error {
 	for seq := after.Seq + 1; ; seq++ {
 		var text string
 		for {
@@ -151,8 +150,8 @@ func TestRunEndsWithItsContext(t *testing.T) {
 func TestCatchUpWaitsForWhatIsThere(t *testing.T) {
 	a, b := newSource(100), newSource(0)
 	var mu sync.Mutex
-	applied := map[feed.Source]int{}
-	s := NewSet(zap.NewNop(), func(src feed.Source, lines []event.Line) {
+	applied := map[Source]int{}
+	s := NewSet(zap.NewNop(), func(src Source, lines []event.Line) {
 		mu.Lock()
 		defer mu.Unlock()
 		applied[src] += len(lines)

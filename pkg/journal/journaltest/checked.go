@@ -12,33 +12,34 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/resident"
 )
 
 // evict evicts everything that a state can evict. It does nothing to a state without a file.
 func evict(s any) {
-	if e, can := s.(pages.Resident); can {
+	if e, can := s.(snapshot.Resident); can {
 		if _, _, err := e.Evict(math.MaxInt, false); err != nil {
 			panic(err)
 		}
 	}
 }
 
-// CheckedState is a state that a test observes. It panics where the contract of journal.Paged is broken, since Apply may not
-// fail in other ways than that of the plane; the partition reports a panic as an error of the call, with its text.
+// CheckedState is a state that a test observes. It panics where the contract of journal.Paged is broken, since Apply
+// may not fail in other ways than that of the plane; the partition reports a panic as an error of the call, with its
+// text.
 type CheckedState[S journal.Paged] struct {
 	Paged S
 	fresh func() S
 	every int // how many observed events are between two comparisons of all pages
 	count int
-	was   map[pages.Owner][]byte
+	was   map[snapshot.Owner][]byte
 	seen  *Seen
 
 	applied int
 	bytes   int // of all pages that were encoded
 	// owners that were touched by an event that was not observed, and by none that was since
-	unobserved map[pages.Owner]bool
+	unobserved map[snapshot.Owner]bool
 }
 
 // Once observedBytes of pages were encoded, only one of observedOf events is observed: a long history of large pages
@@ -55,10 +56,10 @@ const (
 // two of three observed events, before each comparison, and while it is read from its pages.
 func Checked[S journal.Paged](fresh func() S, every int, seen *Seen) *CheckedState[S] {
 	c := &CheckedState[S]{
-		Paged: fresh(), fresh: fresh, every: every, was: map[pages.Owner][]byte{}, seen: seen,
-		unobserved: map[pages.Owner]bool{},
+		Paged: fresh(), fresh: fresh, every: every, was: map[snapshot.Owner][]byte{}, seen: seen,
+		unobserved: map[snapshot.Owner]bool{},
 	}
-	if of, can := any(c.Paged).(pages.Resident); can {
+	if of, can := any(c.Paged).(snapshot.Resident); can {
 		f, err := resident.Create("")
 		if err != nil {
 			panic(err)
@@ -75,11 +76,11 @@ func (c *CheckedState[S]) Apply(ev *journal.Event) error {
 		bytes []byte
 	}
 	if c.applied++; c.bytes > observedBytes && c.applied%observedOf > 0 {
-		c.Paged.Owners(ev, func(o pages.Owner) { c.unobserved[o] = true })
+		c.Paged.Owners(ev, func(o snapshot.Owner) { c.unobserved[o] = true })
 		return c.Paged.Apply(ev)
 	}
-	touched := map[pages.Owner]taken{}
-	c.Paged.Owners(ev, func(o pages.Owner) {
+	touched := map[snapshot.Owner]taken{}
+	c.Paged.Owners(ev, func(o snapshot.Owner) {
 		before := taken{page: c.Paged.Page(o)}
 		if before.page != nil {
 			before.bytes = encode(before.page)
@@ -119,8 +120,8 @@ func (c *CheckedState[S]) Apply(ev *journal.Event) error {
 // is another one when it is read from its pages.
 func (c *CheckedState[S]) Check() error {
 	evict(c.Paged)
-	all := map[pages.Owner]bool{}
-	c.Paged.AllOwners(func(o pages.Owner) {
+	all := map[snapshot.Owner]bool{}
+	c.Paged.AllOwners(func(o snapshot.Owner) {
 		if all[o] {
 			panic(fmt.Sprintf("AllOwners names %v twice", o))
 		}
@@ -143,17 +144,17 @@ func (c *CheckedState[S]) Check() error {
 
 // EraseDeleted erases each owner that can be erased, one after the other, and calls Check after each. It returns
 // these owners.
-func (c *CheckedState[S]) EraseDeleted() ([]pages.Owner, error) {
+func (c *CheckedState[S]) EraseDeleted() ([]snapshot.Owner, error) {
 	of, can := any(c.Paged).(journal.Erasable)
 	if !can {
 		return nil, fmt.Errorf("nothing of a %T can be erased", c.Paged)
 	}
 	all := of.DeletedBefore(time.Unix(1<<40, 0))
-	slices.SortFunc(all, pages.Owner.Compare)
+	slices.SortFunc(all, snapshot.Owner.Compare)
 	for _, owner := range all {
-		touched := map[pages.Owner]bool{}
-		of.Erase(func(namespace, id string) bool { return owner == pages.Owner{Namespace: namespace, ID: id} },
-			func(o pages.Owner) {
+		touched := map[snapshot.Owner]bool{}
+		of.Erase(func(namespace, id string) bool { return owner == snapshot.Owner{Namespace: namespace, ID: id} },
+			func(o snapshot.Owner) {
 				touched[o] = true
 				if b := c.encoded(o); !c.unobserved[o] && !bytes.Equal(b, c.was[o]) {
 					panic(fmt.Sprintf("the page of %v changed before it was touched", o))
@@ -178,7 +179,7 @@ func (c *CheckedState[S]) EraseDeleted() ([]pages.Owner, error) {
 }
 
 // encoded returns the page of an owner as it is written.
-func (c *CheckedState[S]) encoded(o pages.Owner) []byte {
+func (c *CheckedState[S]) encoded(o snapshot.Owner) []byte {
 	page := c.Paged.Page(o)
 	if page == nil {
 		return nil
@@ -191,7 +192,7 @@ func (c *CheckedState[S]) encoded(o pages.Owner) []byte {
 
 // encode returns the bytes of a page and one more, so that an empty page is not like none.
 func encode(page proto.Message) []byte {
-	b, err := pages.Encode(page)
+	b, err := snapshot.EncodePage(page)
 	if err != nil {
 		panic(err)
 	}
@@ -201,16 +202,16 @@ func encode(page proto.Message) []byte {
 // RoundTrip writes all pages of a state, reads them into a fresh one in a random order, and returns an error unless the
 // two are the same, field by field, and have the same pages.
 func RoundTrip[S journal.Paged](s S, fresh func() S) error {
-	var owners []pages.Owner
-	s.AllOwners(func(o pages.Owner) { owners = append(owners, o) })
+	var owners []snapshot.Owner
+	s.AllOwners(func(o snapshot.Owner) { owners = append(owners, o) })
 	rand.Shuffle(len(owners), func(i, j int) { owners[i], owners[j] = owners[j], owners[i] })
-	read, written := fresh(), map[pages.Owner][]byte{}
+	read, written := fresh(), map[snapshot.Owner][]byte{}
 	for _, o := range owners {
 		page := s.Page(o)
 		if page == nil {
 			return fmt.Errorf("%v has no page, and AllOwners names it", o)
 		}
-		b, err := pages.Encode(page)
+		b, err := snapshot.EncodePage(page)
 		if err != nil {
 			return err
 		}
@@ -230,7 +231,7 @@ func RoundTrip[S journal.Paged](s S, fresh func() S) error {
 		return fmt.Errorf("a state that was read from its pages differs: %w", err)
 	}
 	n := 0
-	read.AllOwners(func(pages.Owner) { n++ })
+	read.AllOwners(func(snapshot.Owner) { n++ })
 	if n != len(owners) {
 		return fmt.Errorf("%d owners were written, %d read", len(owners), n)
 	}
@@ -239,7 +240,7 @@ func RoundTrip[S journal.Paged](s S, fresh func() S) error {
 		if page == nil {
 			return fmt.Errorf("%v has no page after reading", o)
 		}
-		if b, err := pages.Encode(page); err != nil || !bytes.Equal(b, was) {
+		if b, err := snapshot.EncodePage(page); err != nil || !bytes.Equal(b, was) {
 			return fmt.Errorf("the page of %v has other bytes after reading: %w", o, err)
 		}
 	}

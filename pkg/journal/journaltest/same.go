@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"quartet/pkg/journal/erasure"
+	"quartet/pkg/journal/event"
 )
 
 // Same returns an error that names the first place in which two values of the same type differ. It reads all fields,
@@ -34,7 +34,7 @@ var (
 	comparableType = reflect.TypeFor[Comparable]()
 	messageType    = reflect.TypeFor[proto.Message]()
 	timeType       = reflect.TypeFor[time.Time]()
-	erasedType     = reflect.TypeFor[erasure.Tombstones]()
+	erasedType     = reflect.TypeFor[event.Tombstones]()
 )
 
 // addressable returns v as a value whose fields can be read, also those that are not exported.

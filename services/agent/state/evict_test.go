@@ -3,7 +3,7 @@ package state
 import (
 	"github.com/stretchr/testify/require"
 
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	"quartet/services/agent/ref"
 )
 
@@ -14,7 +14,7 @@ func (l *life) requireSameLoad(namespace, agentID string) {
 	if l.state.Lookup(k) == nil {
 		return // it was erased
 	}
-	owner := pages.Owner{Namespace: namespace, ID: agentID}
+	owner := snapshot.Owner{Namespace: namespace, ID: agentID}
 	inMemory := NewState()
 	require.NoError(l.t, inMemory.AddPage(owner, l.state.Page(owner)))
 	want, got := inMemory.LoadOf(k), l.state.LoadOf(k)

@@ -14,7 +14,6 @@ import (
 	"syscall"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/archive/s3store"
 	"quartet/pkg/journal/framelog"
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
@@ -379,7 +378,7 @@ type Dir string
 func (d Dir) Config(plane string, partition int) Config {
 	cfg := Config{Partition: framelog.PartitionName(plane, partition)}
 	if d != "" {
-		cfg.Store, cfg.Files = dirstore.New(string(d), plane, partition), true
+		cfg.Store, cfg.Files = archive.NewDirectory(string(d), plane, partition), true
 		cfg.Where = filepath.Join(string(d), plane+"-"+strconv.Itoa(partition))
 	}
 	return cfg
@@ -387,5 +386,5 @@ func (d Dir) Config(plane string, partition int) Config {
 
 // Partitions implements Place.
 func (d Dir) Partitions(_ context.Context, plane string) (int, error) {
-	return dirstore.Partitions(string(d), plane)
+	return archive.DirectoryPartitions(string(d), plane)
 }

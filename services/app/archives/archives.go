@@ -22,7 +22,6 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/conf"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/archive/s3store"
 	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/framelog"
@@ -99,7 +98,7 @@ func (p Places) own(nc *nats.Conn, plane string, partition int) (archive.Store, 
 	if p.Remote {
 		return streamstore.New(nc, plane, partition, p.Replicas)
 	}
-	return dirstore.New(datadir.Archive(p.DataDir), plane, partition), nil
+	return archive.NewDirectory(datadir.Archive(p.DataDir), plane, partition), nil
 }
 
 // Archived returns the archives for those who look for damage; nil if they are in streams.
@@ -177,5 +176,5 @@ func (p Places) where(plane string, partition int) string {
 	if p.Remote {
 		return "in the stream " + streamstore.Stream(plane, partition)
 	}
-	return "in " + dirstore.New(datadir.Archive(p.DataDir), plane, partition).Dir()
+	return "in " + archive.NewDirectory(datadir.Archive(p.DataDir), plane, partition).Dir()
 }

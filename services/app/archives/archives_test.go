@@ -16,7 +16,6 @@ import (
 
 	"quartet/pkg/conf"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/archive/s3store"
 	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/framelog"
@@ -114,7 +113,7 @@ func TestPlaces(t *testing.T) {
 	dir := archives.Places{DataDir: t.TempDir()}
 	store, err := dir.Stores(nil)("work", 0)
 	require.NoError(t, err)
-	require.IsType(t, &dirstore.Store{}, store)
+	require.IsType(t, &archive.Directory{}, store)
 	require.NotNil(t, dir.Archived())
 	remote := archives.Places{DataDir: t.TempDir(), Remote: true, Replicas: 1}
 	store, err = remote.Stores(nc)("work", 0)

@@ -17,7 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"quartet/pkg/bus"
-	"quartet/pkg/journal/snapshot/jetstore"
+	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/natsd/blockfile"
 	taskoutput "quartet/services/task/output"
 )
@@ -78,7 +78,7 @@ func snapshots(names []string) (all []Stream) {
 
 // Stored returns Streams and the streams of snapshots that are in the store of an embedded server.
 func Stored(store, account string) ([]Stream, error) {
-	names, err := blockfile.Streams(store, account, jetstore.Prefix)
+	names, err := blockfile.Streams(store, account, jetlog.SnapshotPrefix)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 
 	"quartet/pkg/bus"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/snapshot/jetstore"
+	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/services/app/derived"
@@ -212,12 +212,12 @@ func TestR10_StreamsOfSnapshots(t *testing.T) {
 	require.NoError(t, err)
 	var names []string
 	for _, plane := range []string{"agent", "work"} {
-		store, err := jetstore.New(nc, plane, 0, 1)
+		store, err := jetlog.NewSnapshotStore(nc, plane, 0, 1)
 		require.NoError(t, err)
 		numbers, err := store.Put(t.Context(), [][]byte{[]byte("one"), []byte("two"), []byte("three"), []byte("four")})
 		require.NoError(t, err)
 		require.NoError(t, store.Remove(t.Context(), numbers[1:2]))
-		names = append(names, jetstore.Stream(plane, 0))
+		names = append(names, jetlog.SnapshotStream(plane, 0))
 	}
 	running, err := derived.Running(t.Context(), nc)
 	require.NoError(t, err)

@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"quartet/pkg/journal/jetlog"
-	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/retry"
 )
 
@@ -28,7 +27,7 @@ func Running(ctx context.Context, nc *nats.Conn) ([]Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := jetstore.Streams(ctx, js)
+	names, err := jetlog.SnapshotStreams(ctx, js)
 	if err != nil {
 		return nil, fmt.Errorf("the streams of snapshots: %w", err)
 	}

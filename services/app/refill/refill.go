@@ -22,8 +22,7 @@ import (
 	segments "quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
-	"quartet/pkg/journal/snapshot/jetstore"
-	"quartet/pkg/journal/witness/shared"
+	"quartet/pkg/journal/witness"
 	"quartet/services/app/repair"
 	"quartet/services/backup"
 )
@@ -74,8 +73,8 @@ func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *a
 	p := &publishing{
 		js: js, output: cfg.Output.Name, last: map[string]uint64{}, unused: map[string]string{},
 		create: func(name string, first uint64) (string, error) {
-			if plane, partition, ok := jetstore.ParseStream(name); ok {
-				return jetstore.Restore(ctx, nc, plane, partition, cfg.Replicas, first)
+			if plane, partition, ok := jetlog.ParseSnapshotStream(name); ok {
+				return jetlog.RestoreSnapshots(ctx, nc, plane, partition, cfg.Replicas, first)
 			}
 			of, segment := jetlog.ParseStream(name)
 			if !segment {
@@ -101,14 +100,14 @@ func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *a
 		if name == cfg.Output.Name || want.Messages == 0 {
 			continue
 		}
-		if _, _, ok := jetstore.ParseStream(name); ok { // whoever reads a snapshot verifies it
+		if _, _, ok := jetlog.ParseSnapshotStream(name); ok { // whoever reads a snapshot verifies it
 			continue
 		}
 		if err := compare(ctx, js, name, want); err != nil {
 			return fmt.Errorf("stream %s: %w", name, err)
 		}
 	}
-	witnessed, err := shared.Read(ctx, nc)
+	witnessed, err := witness.ReadBucket(ctx, nc)
 	if err != nil {
 		return err
 	}
@@ -123,7 +122,7 @@ func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *a
 		}
 	}
 	// What was witnessed of the journals that were there before is not true of the restored ones.
-	return shared.Remove(ctx, nc)
+	return witness.RemoveBucket(ctx, nc)
 }
 
 // checkEmpty refuses servers that have journals. Streams without a message may be there, of a server that was started.

@@ -120,11 +120,11 @@ type build struct {
 
 // repaired reports whether the repair builds the streams of the journal anew: what is wrong with it is repairable, or
 // its loss was accepted.
-func (j *journal) repaired() bool { return j.Status == Repairable || j.Status == Accepted }
+func (j *examined) repaired() bool { return j.Status == Repairable || j.Status == Accepted }
 
 // content returns the frames that a journal has after the repair, in order. Those of a journal that is Lost, which is
 // not repaired, are the frames that the store has of it now. The caller must not change the slice.
-func (j *journal) content(s *stream) []*copyOf {
+func (j *examined) content(s *stream) []*copyOf {
 	switch j.Status {
 	case Lost:
 		return s.stored(j.of.number, 0)
@@ -189,7 +189,7 @@ func (r *run) builds() (all []*build, err error) {
 // first returns the sequence number at which a segment begins: as its stream says, else that of the frame with which a
 // new incarnation begins it, else as the frame says that closed the segment before. If nothing says it, it is that of
 // its first frame, or 1 in the first segment.
-func (r *run) first(j *journal, of jetlog.Place) uint64 {
+func (r *run) first(j *examined, of jetlog.Place) uint64 {
 	for _, seg := range r.streams[of.Plane].segments {
 		if seg.Place == of {
 			return seg.First
@@ -327,7 +327,7 @@ func (r *run) verify(ctx context.Context, store string, builds []*build) error {
 }
 
 // verify reads a rebuilt journal, whose first segment begins at a sequence number.
-func (j *journal) verify(ctx context.Context, nc *nats.Conn, first uint64) error {
+func (j *examined) verify(ctx context.Context, nc *nats.Conn, first uint64) error {
 	log, err := jetlog.New(nc, j.of.plane, j.of.number)
 	if err != nil {
 		return err

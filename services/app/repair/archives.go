@@ -11,7 +11,6 @@ import (
 	"slices"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/natsd/salvage"
@@ -224,7 +223,7 @@ func endBefore(f *copyOf) framelog.End {
 type span struct{ first, last uint64 }
 
 // wanted returns the frames of a journal of which copies are needed.
-func (j *journal) wanted() (all []span) {
+func (j *examined) wanted() (all []span) {
 	for _, p := range j.archived.parts {
 		if p.damage != nil {
 			all = append(all, span{p.before.Seq + 1, p.end.Seq})
@@ -268,13 +267,13 @@ func (s *stream) readArchived(ctx context.Context, store archive.Store, of parti
 
 // readArchives adds what the archives of another data directory have.
 func (s *stream) readArchives(ctx context.Context, dir string) error {
-	n, err := dirstore.Partitions(dir, s.plane)
+	n, err := archive.DirectoryPartitions(dir, s.plane)
 	if err != nil {
 		return err
 	}
 	for i := range n {
 		of := partition{s.plane, i}
-		store := dirstore.New(dir, s.plane, i)
+		store := archive.NewDirectory(dir, s.plane, i)
 		all, _, err := archive.Stored(ctx, store, of.String())
 		if err != nil {
 			return err
@@ -288,7 +287,7 @@ func (s *stream) readArchives(ctx context.Context, dir string) error {
 
 // readArchive adds the frames that can be read of the damaged segments of a journal's archive, and of what is stored
 // beside its catalog.
-func (j *journal) readArchive(ctx context.Context, s *stream) {
+func (j *examined) readArchive(ctx context.Context, s *stream) {
 	for _, p := range j.archived.parts {
 		if p.row != nil && p.damage != nil {
 			s.readArchived(ctx, j.archived.store, j.of, *p.row, placeArchive)

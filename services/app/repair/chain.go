@@ -32,7 +32,7 @@ type chain struct {
 }
 
 // assemble puts the journal of a partition together from copies of its frames. It begins behind from, up to where the
-// journal is known. Where several frames name the same predecessor, it takes that of the newest incarnation, since an
+// examined is known. Where several frames name the same predecessor, it takes that of the newest incarnation, since an
 // operator who began that one gave up the others; then the one that leads to the witnessed frame; then the one of the
 // preferred place.
 func assemble(partition string, from framelog.End, copies []*copyOf, witnessed framelog.End) chain {

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"quartet/pkg/journal/snapshot/jetstore"
+	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
 	"quartet/services/app/derived"
@@ -34,8 +34,8 @@ func (r *run) examineDerived() (damaged []derived.Report, err error) {
 // shortened reports whether a stream has the snapshots of a partition of whose journal old events were removed: without
 // them the journal does not lead to the state, and an older snapshot may be intact.
 func (r *run) shortened(name string) bool {
-	plane, partition, ok := jetstore.ParseStream(name)
-	return ok && slices.ContainsFunc(r.journals, func(j *journal) bool {
+	plane, partition, ok := jetlog.ParseSnapshotStream(name)
+	return ok && slices.ContainsFunc(r.journals, func(j *examined) bool {
 		return j.of.plane == plane && j.of.number == partition &&
 			slices.ContainsFunc(j.archived.parts, func(p *part) bool { return p.row.GetRemovedLines() > 0 })
 	})

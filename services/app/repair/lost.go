@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/partitions"
 	"quartet/pkg/natsd/salvage"
 )
 
@@ -98,7 +98,7 @@ func envelopeOf(line []byte) (e envelope) {
 // ofPartition reports whether an event is in a partition, by its owner.
 func ofPartition(line []byte, number, n int) bool {
 	e := envelopeOf(line)
-	return n <= 1 || partitions.Of(e.Namespace, cmp.Or(e.Session, e.Agent), n) == number
+	return n <= 1 || journal.PartitionOf(e.Namespace, cmp.Or(e.Session, e.Agent), n) == number
 }
 
 // sorted returns the members of a set in order.

@@ -77,8 +77,8 @@ type Journal struct {
 	Archive *Archive
 }
 
-// journal is a Journal with what it is made of.
-type journal struct {
+// examined is a Journal with what it is made of.
+type examined struct {
 	Journal
 	of        partition
 	chain     chain
@@ -109,7 +109,7 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 	if err := r.checkAccepted(); err != nil {
 		return result, err
 	}
-	if slices.ContainsFunc(r.journals, func(j *journal) bool {
+	if slices.ContainsFunc(r.journals, func(j *examined) bool {
 		return j.Status != Intact ||
 			j.archived.Status != Intact
 	}) {
@@ -149,7 +149,7 @@ type run struct {
 	Config
 	store    string
 	streams  map[string]*stream // by plane
-	journals []*journal
+	journals []*examined
 }
 
 // stamp names what this call writes.
@@ -176,7 +176,7 @@ func (r *run) examine(ctx context.Context) error {
 		s.partitions = max(s.partitions, witnessed, archives)
 		r.streams[plane] = s
 		for i := range s.partitions {
-			j := &journal{of: partition{plane, i}}
+			j := &examined{of: partition{plane, i}}
 			j.Partition = j.of.String()
 			if j.witnessed, err = witness.At(r.WitnessDir, plane, i).Last(); err != nil {
 				return err
@@ -203,7 +203,7 @@ func (c *chain) intact(copies int) bool {
 }
 
 // describe says what is wrong with a journal.
-func (j *journal) describe(s *stream) (all []string) {
+func (j *examined) describe(s *stream) (all []string) {
 	end := j.chain.end
 	switch {
 	case len(s.has(j.of.number)) == 0:
@@ -234,7 +234,7 @@ func (j *journal) describe(s *stream) (all []string) {
 // checkAccepted returns an error if AcceptLoss names something that is not damaged.
 func (r *run) checkAccepted() error {
 	for _, name := range r.AcceptLoss {
-		i := slices.IndexFunc(r.journals, func(j *journal) bool { return j.Partition == name })
+		i := slices.IndexFunc(r.journals, func(j *examined) bool { return j.Partition == name })
 		switch {
 		case i < 0:
 			return fmt.Errorf("there is no partition %q; --accept-loss takes one as `quartet repair` prints it, such "+
@@ -346,7 +346,7 @@ const margin = 1000
 
 // decide sets the status of a damaged journal from the copies of all places. If its loss is accepted, decide also
 // makes the frame with which it goes on.
-func (r *run) decide(j *journal, k *known) error {
+func (r *run) decide(j *examined, k *known) error {
 	s := r.streams[j.of.plane]
 	j.chain = assemble(j.Partition, j.archived.end(), s.behind(j.of.number, j.archived.end().Seq), j.witnessed)
 	j.Copies = map[string]int{}
@@ -371,7 +371,7 @@ func (r *run) decide(j *journal, k *known) error {
 
 // goesOn returns the segment in which a journal goes on behind what is kept of it: one of its own, behind all that
 // anybody knows. Within a stream a server would keep account of each of the sequence numbers that are left out.
-func (s *stream) goesOn(j *journal) jetlog.Place {
+func (s *stream) goesOn(j *examined) jetlog.Place {
 	n := max(j.chain.end.Segment, j.witnessed.Segment)
 	for _, seg := range s.has(j.of.number) {
 		n = max(n, seg.Segment)
@@ -383,7 +383,7 @@ func (s *stream) goesOn(j *journal) jetlog.Place {
 }
 
 // beginIncarnation makes the frame with which a journal goes on.
-func (r *run) beginIncarnation(j *journal, of jetlog.Place, seq, first uint64) error {
+func (r *run) beginIncarnation(j *examined, of jetlog.Place, seq, first uint64) error {
 	generation, number := uint64(0), max(j.chain.end.Incarnation, j.witnessed.Incarnation, 1)
 	for _, f := range slices.Concat(j.chain.kept, j.chain.left) {
 		generation, number = max(generation, f.frame.Generation), max(number, f.frame.Link.Incarnation)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
@@ -24,8 +23,6 @@ import (
 	"quartet/services/app/derived"
 	"quartet/services/app/scrub"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const plane = "test"
 

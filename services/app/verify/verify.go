@@ -21,7 +21,6 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
-	"quartet/pkg/journal/witness/shared"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
@@ -144,7 +143,7 @@ func (cfg *Config) readings(ctx context.Context, nc *nats.Conn) (all []*reading,
 	if err != nil {
 		return nil, err
 	}
-	known, err := shared.Read(ctx, nc)
+	known, err := witness.ReadBucket(ctx, nc)
 	if err != nil {
 		return nil, err
 	}
@@ -161,12 +160,12 @@ func (cfg *Config) readings(ctx context.Context, nc *nats.Conn) (all []*reading,
 		if err != nil {
 			return nil, err
 		}
-		for i := range max(n, witnessed, archives, shared.Partitions(known, plane)) {
+		for i := range max(n, witnessed, archives, witness.BucketPartitions(known, plane)) {
 			r, err := cfg.reading(nc, plane, i)
 			if err != nil {
 				return nil, err
 			}
-			r.recorded, r.stored = shared.Or(witness.At(cfg.WitnessDir, plane, i),
+			r.recorded, r.stored = witness.Or(witness.At(cfg.WitnessDir, plane, i),
 				known[framelog.PartitionName(plane, i)]), n > 0
 			all = append(all, r)
 		}

@@ -10,9 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/resident"
@@ -92,7 +91,7 @@ func TestEndedBoardsLeaveMemory(t *testing.T) {
 			require.NoError(t, journaltest.RoundTrip(s, fresh))
 			read := fresh()
 			read.UseFile(f)
-			s.AllOwners(func(o pages.Owner) { require.NoError(t, read.AddPage(o, proto.Clone(s.Page(o)))) })
+			s.AllOwners(func(o snapshot.Owner) { require.NoError(t, read.AddPage(o, proto.Clone(s.Page(o)))) })
 			require.Equal(t, counts[f != nil], read.Counts())
 			found, err = read.FindWAL(second.Key)
 			require.NoError(t, err)
@@ -111,7 +110,7 @@ func TestEndedBoardsAreErased(t *testing.T) {
 	left := f.Bytes()
 	endedBoard(t, s, "other", "two")
 	require.NoError(t, s.Apply(&journal.Event{Namespace: "acme", Payload: &boardv1.OwnerDeleted{AgentId: "other"}}))
-	s.Erase(func(_, id string) bool { return id == "other" }, func(pages.Owner) {})
+	s.Erase(func(_, id string) bool { return id == "other" }, func(snapshot.Owner) {})
 	require.Equal(t, left, f.Bytes())
 	require.Equal(t, resident.Counts{Evicted: 1}, s.Counts())
 }
@@ -133,7 +132,7 @@ func TestFileOfEndedBoardsFails(t *testing.T) {
 	require.Zero(t, n)
 	require.Equal(t, resident.Counts{Resident: 4}, s.Counts())
 	require.NoError(t, s.Apply(&journal.Event{Namespace: "acme", Payload: &boardv1.OwnerDeleted{AgentId: "session-1"}}))
-	s.Erase(func(_, id string) bool { return id == "session-1" }, func(pages.Owner) {})
+	s.Erase(func(_, id string) bool { return id == "session-1" }, func(snapshot.Owner) {})
 	delete(want, "session-1")
 	all := func() {
 		for session, b := range want {
@@ -178,7 +177,7 @@ func TestUnreadableEndedBoard(t *testing.T) {
 		"lines": func() { b.LinePositions(0, 1) },
 		"page":  func() { s.Page(b.Key.owner()) },
 	} {
-		require.ErrorIs(t, eviction.Guarded(read), resident.ErrUnreadable, name)
+		require.ErrorIs(t, snapshot.Guarded(read), resident.ErrUnreadable, name)
 	}
 }
 

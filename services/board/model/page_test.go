@@ -14,7 +14,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 )
@@ -225,7 +225,7 @@ func TestPagesOfRunsThatEndedLongAgo(t *testing.T) {
 	end(2*keptRuns, 100)
 	require.NoError(t, j.st.Check())
 	var touched []string
-	j.st.Paged.Owners(j.event("one", "", &boardv1.WorkerRunEnded{RunId: "run_5000"}), func(o pages.Owner) {
+	j.st.Paged.Owners(j.event("one", "", &boardv1.WorkerRunEnded{RunId: "run_5000"}), func(o snapshot.Owner) {
 		touched = append(touched, o.ID)
 	})
 	require.Equal(t, []string{"ended/78"}, touched, "only the page with the run is touched")
@@ -310,7 +310,7 @@ func TestAnInvalidPageIsRefused(t *testing.T) {
 		RunId: "run_1", Status: boardv1.RunStatus_RUN_STATUS_LOST,
 	}}
 	for says, c := range map[string]struct {
-		owner pages.Owner
+		owner snapshot.Owner
 		page  proto.Message
 	}{
 		"it has 0 ended runs":  {endedOwner(0), ended()},
@@ -331,8 +331,8 @@ func TestAnInvalidPageIsRefused(t *testing.T) {
 		"", "ended/", "ended/01", "ended/1", "board/", "board/keeper", "board/keeper/one",
 		"board/%/%", "session/keeper",
 	} {
-		require.Nil(t, fresh().Page(pages.Owner{Namespace: "acme", ID: id}), id)
-		require.Nil(t, fresh().Page(pages.Owner{ID: id}), id)
+		require.Nil(t, fresh().Page(snapshot.Owner{Namespace: "acme", ID: id}), id)
+		require.Nil(t, fresh().Page(snapshot.Owner{ID: id}), id)
 	}
 }
 

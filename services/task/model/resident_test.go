@@ -16,9 +16,8 @@ import (
 
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/packed"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
@@ -110,10 +109,10 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 }
 
 // allPages returns all pages of a state.
-func allPages(t require.TestingT, s *State) map[pages.Owner][]byte {
-	all := map[pages.Owner][]byte{}
-	s.AllOwners(func(o pages.Owner) {
-		b, err := pages.Encode(s.Page(o))
+func allPages(t require.TestingT, s *State) map[snapshot.Owner][]byte {
+	all := map[snapshot.Owner][]byte{}
+	s.AllOwners(func(o snapshot.Owner) {
+		b, err := snapshot.EncodePage(s.Page(o))
 		require.NoError(t, err)
 		all[o] = b
 	})
@@ -136,7 +135,7 @@ func TestEvictedAgents(t *testing.T) {
 	require.Empty(t, s.Tasks)
 	require.Empty(t, s.ListPage(plane.KeyOf("acme", "many"), &taskv1.ListTasksRequest{}, 1<<62, 50).Tasks)
 	require.Empty(t, slices.Collect(s.Active(plane.KeyOf("acme", "many"))))
-	s.AllOwners(func(pages.Owner) {})
+	s.AllOwners(func(snapshot.Owner) {})
 	require.Equal(t, resident.Counts{Evicted: 4}, s.Counts(), "none of these reads an evicted agent")
 	sameAnswers(t, whole, s)
 
@@ -252,7 +251,7 @@ func TestEvictedAgentsAreErased(t *testing.T) {
 	require.Empty(t, s.DeletedBefore(time.Unix(100, 0)))
 	require.Len(t, s.DeletedBefore(time.Unix(101, 0)), 2)
 	require.Equal(t, before, s.Counts(), "none is read for that")
-	s.Erase(func(_, id string) bool { return id != "a" }, func(pages.Owner) {})
+	s.Erase(func(_, id string) bool { return id != "a" }, func(snapshot.Owner) {})
 	require.Equal(t, [2]int{0, 1}, [2]int{s.Counts().Resident, s.Counts().Evicted})
 	require.Equal(t, groupTasks+3, s.packed.Len())
 	require.Equal(t, 1, s.numbers.Len())
@@ -291,7 +290,7 @@ func TestUnreadableTasks(t *testing.T) {
 		p, err := journal.Open(t.Context(), journal.Config[*State]{
 			Log: log, Plane: "task", New: NewState,
 			Registry: journal.NewRegistry(taskv1.File_quartet_task_v1_task_event_proto), NewID: id.New().New,
-			Logger: zap.NewNop(), Eviction: &eviction.Policy{Dir: t.TempDir(), Keep: 1},
+			Logger: zap.NewNop(), Eviction: &snapshot.EvictionPolicy{Dir: t.TempDir(), Keep: 1},
 		})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = p.Close(context.WithoutCancel(t.Context())) })

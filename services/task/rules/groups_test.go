@@ -12,7 +12,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/task/model"
 )
@@ -78,7 +78,7 @@ func (p *plain) requireSame(t require.TestingT, s *model.State, size int) {
 
 // packedTasks returns how many tasks of an agent are packed.
 func packedTasks(s *model.State, agent string) (n int) {
-	s.AllOwners(func(o pages.Owner) {
+	s.AllOwners(func(o snapshot.Owner) {
 		if page := s.Page(o).(*taskv1.AgentTasksPage); o.ID[:len(agent)+1] == agent+"/" {
 			for _, g := range page.GetPacked() {
 				n += len(g.GetIdHashes())
@@ -182,7 +182,7 @@ func TestT3_APackedTaskStays(t *testing.T) {
 		ev := model.NewEvent("acme", first, payload)
 		require.Error(t, w.state.Apply(ev))
 		touched := 0
-		w.state.Owners(ev, func(pages.Owner) { touched++ })
+		w.state.Owners(ev, func(snapshot.Owner) { touched++ })
 		require.Equal(t, 1, touched)
 	}
 	require.Equal(t, before, dump(w.state))
@@ -216,7 +216,7 @@ func TestT3_PagesOfFormat2(t *testing.T) {
 	for _, r := range allTasks(w.state) {
 		old.Tasks = append(old.Tasks, &taskv1.StoredTask{Task: r.Task, Ordinal: r.Ordinal})
 	}
-	require.NoError(t, read.AddPage(pages.Owner{Namespace: "acme", ID: "keeper/0"}, old))
+	require.NoError(t, read.AddPage(snapshot.Owner{Namespace: "acme", ID: "keeper/0"}, old))
 	require.NoError(t, journaltest.Same(w.state, read))
 	require.Equal(t, 32, packedTasks(read, "keeper"))
 }
@@ -224,7 +224,7 @@ func TestT3_PagesOfFormat2(t *testing.T) {
 // A page with groups is read as it was written, or is an error.
 func TestT3_PagesOfGroups(t *testing.T) {
 	w := ended(t, 40, nil)
-	o := pages.Owner{Namespace: "acme", ID: "keeper/0"}
+	o := snapshot.Owner{Namespace: "acme", ID: "keeper/0"}
 	page := func() *taskv1.AgentTasksPage { return proto.CloneOf(w.state.Page(o).(*taskv1.AgentTasksPage)) }
 	require.Len(t, page().GetPacked(), 2)
 	require.Len(t, page().GetTasks(), 8)

@@ -8,7 +8,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/task/model"
@@ -83,7 +83,7 @@ func TestABlockOfTasksIsAPage(t *testing.T) {
 	require.NoError(t, w.paged.Check())
 	touched := func(ev *journal.Event) (names []string) {
 		ev.Namespace = "acme"
-		w.state.Owners(ev, func(o pages.Owner) { names = append(names, o.ID) })
+		w.state.Owners(ev, func(o snapshot.Owner) { names = append(names, o.ID) })
 		return names
 	}
 	require.Equal(t, []string{"keeper/2"},
@@ -95,10 +95,10 @@ func TestABlockOfTasksIsAPage(t *testing.T) {
 	require.Equal(t, []string{"keeper/0"}, touched(&journal.Event{Payload: &taskv1.OwnerDeleted{AgentId: "keeper"}}))
 	require.Empty(t, touched(&journal.Event{Payload: &taskv1.TaskInputAccepted{TaskId: "tsk_none"}}))
 	var all []string
-	w.state.AllOwners(func(o pages.Owner) { all = append(all, o.ID) })
+	w.state.AllOwners(func(o snapshot.Owner) { all = append(all, o.ID) })
 	require.Equal(t, []string{"keeper/0", "keeper/1", "keeper/2"}, all)
 	for _, id := range []string{"keeper", "keeper/3", "keeper/x", "keeper/-1", "keeper/01", "other/0", ""} {
-		require.Nil(t, w.state.Page(pages.Owner{Namespace: "acme", ID: id}), id)
+		require.Nil(t, w.state.Page(snapshot.Owner{Namespace: "acme", ID: id}), id)
 	}
 }
 
@@ -132,17 +132,17 @@ func TestAnInvalidPageIsRefused(t *testing.T) {
 	} {
 		t.Run(says, func(t *testing.T) {
 			s := model.NewState()
-			require.NoError(t, s.AddPage(pages.Owner{Namespace: "acme", ID: "keeper/4"}, &taskv1.AgentTasksPage{
+			require.NoError(t, s.AddPage(snapshot.Owner{Namespace: "acme", ID: "keeper/4"}, &taskv1.AgentTasksPage{
 				Tasks: stored(func(s *taskv1.StoredTask) { s.Task.TaskId = "tsk_1" }),
 			}))
 			if c.owner == "" {
 				c.owner = "keeper/0"
 			}
-			require.ErrorContains(t, s.AddPage(pages.Owner{Namespace: "acme", ID: c.owner}, &taskv1.AgentTasksPage{
+			require.ErrorContains(t, s.AddPage(snapshot.Owner{Namespace: "acme", ID: c.owner}, &taskv1.AgentTasksPage{
 				Tasks: c.tasks, Deleted: c.gone,
 			}), says)
 		})
 	}
-	require.ErrorContains(t, model.NewState().AddPage(pages.Owner{ID: "keeper/0"}, &taskv1.Task{}),
+	require.ErrorContains(t, model.NewState().AddPage(snapshot.Owner{ID: "keeper/0"}, &taskv1.Task{}),
 		fmt.Sprintf("%T", &taskv1.Task{}))
 }

@@ -15,7 +15,6 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
@@ -67,7 +66,7 @@ func New(t *testing.T, store func(*nats.Conn) archive.Store) *Journal {
 		j.stop = func() {}
 	}
 	t.Cleanup(func() { j.stop() })
-	if j.Store = dirstore.New(datadir.Archive(j.DataDir), Plane, 0); store != nil {
+	if j.Store = archive.NewDirectory(datadir.Archive(j.DataDir), Plane, 0); store != nil {
 		j.Store = store(j.Conn)
 	}
 	n := 0
@@ -84,7 +83,7 @@ func New(t *testing.T, store func(*nats.Conn) archive.Store) *Journal {
 // Archives returns the archives of the partitions of the data directory.
 func (j *Journal) Archives() func(plane string, partition int) (archive.Store, error) {
 	return func(plane string, partition int) (archive.Store, error) {
-		return dirstore.New(datadir.Archive(j.DataDir), plane, partition), nil
+		return archive.NewDirectory(datadir.Archive(j.DataDir), plane, partition), nil
 	}
 }
 
