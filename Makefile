@@ -144,7 +144,7 @@ PROCESSES := ./tests/console ./tests/guides
 READING   := ./tests/arch ./tests/generated ./tests/spec
 PURE      := ./services/agent/lane ./services/agent/prompt ./services/agent/state ./services/board/model ./services/task/model \
 	./services/task/rules ./services/waiting/records
-LARGE     := ./tests ./tests/continuity ./tests/model ./pkg/confine ./pkg/journal ./services/agent ./services/app ./services/app/datadir \
+LARGE     := ./tests ./tests/continuity ./tests/model ./pkg/confine ./pkg/journal ./services/agent ./services/app ./services/storage/datadir \
 	./services/backup ./services/runner ./services/waiting ./services/work
 CLUSTER   := ./tests/cluster ./tests/sim
 

@@ -15,7 +15,7 @@ import (
 
 	"quartet/pkg/journal/archive"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
-	"quartet/services/app/datadir"
+	"quartet/services/storage/datadir"
 )
 
 // archived returns the catalog of the journal of work.

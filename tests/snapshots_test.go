@@ -19,7 +19,7 @@ import (
 
 	"quartet/pkg/journal/jetlog"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/services/app/datadir"
+	"quartet/services/storage/datadir"
 	"quartet/tests/load"
 )
 

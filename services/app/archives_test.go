@@ -21,9 +21,9 @@ import (
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
-	"quartet/services/app/datadir"
-	"quartet/services/app/repair"
 	"quartet/services/backup"
+	"quartet/services/storage/datadir"
+	"quartet/services/storage/repair"
 )
 
 // archivedDir is a data directory whose journals of work have archived segments, a backup of it, and the frames that

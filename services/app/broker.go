@@ -25,8 +25,7 @@ import (
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/varz"
 	"quartet/pkg/retry"
-	"quartet/services/app/datadir"
-	"quartet/services/app/fill"
+	"quartet/services/storage/datadir"
 	taskoutput "quartet/services/task/output"
 )
 
@@ -205,12 +204,12 @@ func (b *broker) openJournal(ctx context.Context, plane string) error {
 }
 
 // fill returns the module that measures how full the store is.
-func (b *broker) fill(metrics prometheus.Registerer) *fill.Gauge {
-	source := fill.Account(func() *nats.Conn { return b.readers }, b.cfg.Replicas)
+func (b *broker) fill(metrics prometheus.Registerer) *datadir.FillGauge {
+	source := datadir.AccountFill(func() *nats.Conn { return b.readers }, b.cfg.Replicas)
 	if b.cfg.NATSURL == "" {
-		source = fill.Embedded(func() *natsd.Server { return b.embedded }, b.cfg.DataDir)
+		source = datadir.EmbeddedFill(func() *natsd.Server { return b.embedded }, b.cfg.DataDir)
 	}
-	return fill.New(b.room, source, b.logger, metrics)
+	return datadir.NewFillGauge(b.room, source, b.logger, metrics)
 }
 
 // storeRemedy returns how an operator makes room in the store.

@@ -19,9 +19,9 @@ import (
 	"quartet/pkg/keyfile"
 	"quartet/pkg/life"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
-	"quartet/services/app/history"
 	"quartet/services/app/installation"
 	"quartet/services/identity"
+	"quartet/services/storage/archives"
 )
 
 const (
@@ -145,12 +145,12 @@ func (w *wiring) consumed(held *identityv1.HeldPartition) []*identityv1.Consumed
 	if h := w.hosts[held.GetPlane()]; h != nil {
 		share = h.share(share.First)
 	}
-	return history.Consumed(w.deps.Positions, held.GetPlane(), share.First, share.Count)
+	return archives.Consumed(w.deps.Positions, held.GetPlane(), share.First, share.Count)
 }
 
 // readThrough is plane.Deps.ReadThrough.
 func (w *wiring) readThrough(ctx context.Context, plane string, partition int) (uint64, error) {
-	floor := history.Floor{List: w.processes.bucket.List, Units: func(plane string) int {
+	floor := archives.Floor{List: w.processes.bucket.List, Units: func(plane string) int {
 		if w.cfg.clustered() && !splits[plane] {
 			return 1
 		}

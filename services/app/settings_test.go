@@ -15,7 +15,7 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/rpc"
-	"quartet/services/app/datadir"
+	"quartet/services/storage/datadir"
 )
 
 // defaults returns the settings of a server whose flags are all unset.

@@ -23,16 +23,14 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
-	"quartet/services/app/archives"
 	"quartet/services/app/calls"
-	"quartet/services/app/datadir"
-	"quartet/services/app/fill"
-	"quartet/services/app/history"
 	"quartet/services/app/memory"
 	"quartet/services/app/namespaces"
 	"quartet/services/audit"
 	"quartet/services/identity"
 	"quartet/services/quota"
+	"quartet/services/storage/archives"
+	"quartet/services/storage/datadir"
 )
 
 // wiring holds what the services of a process are built from. Its connections and journals are opened
@@ -53,7 +51,7 @@ type wiring struct {
 	overview  func(plane string, partition int) (archive.Store, error) // archives, for an overview of all
 	bucket    *archives.Watch                                          // of the archive; nil: it is in none
 	output    *output
-	fill      *fill.Gauge
+	fill      *datadir.FillGauge
 	keeper    *lease.Keeper // nil unless other processes may serve the same planes
 	gate      *quota.Gate
 	server    *rpc.Server
@@ -114,7 +112,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		Client: auditv1.NewAuditServiceClient(w.calls.To("identity")), Logger: a.logger.Named("audit"),
 	})
 	w.creds.authenticator.Refused = w.recorder.Refused
-	kept, err := history.Parse(w.cfg.HistoryDays, w.cfg.NamespaceHistoryDays, w.cfg.Day)
+	kept, err := archives.ParseHistory(w.cfg.HistoryDays, w.cfg.NamespaceHistoryDays, w.cfg.Day)
 	if err != nil {
 		return nil, err
 	}

@@ -67,9 +67,9 @@ var wallClock = map[string]string{
 	"services/work/homes":       "the times of a plan file are the operating system's",
 	"services/worker":           "processes run in real time",
 	"pkg/natsd/salvage":         "how long reading took is logged",
-	"services/app/datadir":      "the date of a copy",
-	"services/app/refill":       "acknowledgements of the broker are waited for",
-	"services/app/scrub":        "disks are read at a rate in real time",
+	"services/storage/datadir":  "the date of a copy",
+	"services/storage/repair":   "acknowledgements of the broker are waited for",
+	"services/storage/verify":   "disks are read at a rate in real time",
 }
 
 // clockFunctions read the machine's clock or start its timers.
