@@ -265,7 +265,7 @@ fuzz: ## Fuzz every target for FUZZTIME (20s each)
 	done
 
 # A dozen packages that need few others, so that what the demo takes does not grow with the repository.
-PACKAGES ?= ./pkg/clock ./pkg/conf ./pkg/id ./pkg/journal/adaptive ./pkg/journal/frame... ./pkg/jsontext ./pkg/packed ./pkg/page ./pkg/retry ./pkg/utf8cut ./pkg/watch
+PACKAGES ?= ./pkg/clock ./pkg/conf ./pkg/id ./pkg/journal/framelog ./pkg/jsontext ./pkg/packed ./pkg/page ./pkg/retry ./pkg/utf8cut ./pkg/watch
 
 .PHONY: demo
 demo: ## Run the release-keeper example with a dozen packages; PACKAGES=./pkg/... checks others, ARGS=--exit ends by itself

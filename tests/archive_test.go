@@ -13,15 +13,14 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
-	"quartet/services/app/datadir"
+	"quartet/services/storage/datadir"
 )
 
 // archived returns the catalog of the journal of work.
 func (d *damageable) archived() *archive.Catalog {
 	d.t.Helper()
-	c, err := archive.Read(d.ctx, dirstore.New(datadir.Archive(d.srv.DataDir), "work", 0), "work/0")
+	c, err := archive.Read(d.ctx, archive.NewDirectory(datadir.Archive(d.srv.DataDir), "work", 0), "work/0")
 	require.NoError(d.t, err)
 	return c
 }

@@ -14,14 +14,14 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/s3store"
-	"quartet/services/app/datadir"
+	"quartet/services/storage/archives"
+	"quartet/services/storage/datadir"
 	"quartet/tests/bucket"
 	"quartet/tests/proc"
 )
 
 // inBucket returns the catalog of the journal of work in a bucket.
-func (d *damageable) inBucket(b *s3store.Bucket) *archive.Catalog {
+func (d *damageable) inBucket(b *archives.Bucket) *archive.Catalog {
 	d.t.Helper()
 	c, err := archive.Read(d.ctx, b.Store("work", 0), "work/0")
 	require.NoError(d.t, err)
@@ -36,9 +36,9 @@ func TestR12_ArchiveInABucket(t *testing.T) {
 	credentials := bucket.Credentials(t, bucket.AccessKey, bucket.SecretKey)
 	t.Setenv("QUARTET_ARCHIVE", s3.URL("prod"))
 	t.Setenv("QUARTET_ARCHIVE_CREDENTIALS_FILE", credentials)
-	location, err := s3store.Parse(s3.URL("prod"))
+	location, err := archives.ParseLocation(s3.URL("prod"))
 	require.NoError(t, err)
-	b, err := s3store.Open(s3store.Config{Location: location, CredentialsFile: credentials, Now: clock.System().Now})
+	b, err := archives.OpenBucket(archives.BucketConfig{Location: location, CredentialsFile: credentials, Now: clock.System().Now})
 	require.NoError(t, err)
 
 	d := newDamageable(t, "--segment-mib", "1", "--snapshot-mib", "1", "--log-level", "debug")

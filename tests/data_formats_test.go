@@ -18,7 +18,7 @@ import (
 	"quartet/pkg/natsd"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/services/app/datadir"
+	"quartet/services/storage/datadir"
 	"quartet/tests/load"
 	"quartet/tests/proc"
 )

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/journal/archive/archivetest"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/natsd/blockfile"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
@@ -127,7 +127,7 @@ func filesWith(t *testing.T, dir string, texts ...string) (found []string) {
 		all := raw
 		switch {
 		case strings.HasSuffix(path, ".frames"):
-			all = append(all, archivetest.Decompressed(raw)...)
+			all = append(all, journaltest.Decompressed(raw)...)
 		case strings.HasSuffix(path, ".blk") && strings.Contains(path, "quartet-snapshot-"):
 			stream := filepath.Base(filepath.Dir(filepath.Dir(path)))
 			var index int

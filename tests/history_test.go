@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -31,7 +30,7 @@ import (
 // removedOfWork returns how many events were removed from the journal of work of a data directory.
 func removedOfWork(t *testing.T, data string) (removed int64) {
 	t.Helper()
-	c, err := archive.Read(t.Context(), dirstore.New(filepath.Join(data, "archive"), "work", 0), "work/0")
+	c, err := archive.Read(t.Context(), archive.NewDirectory(filepath.Join(data, "archive"), "work", 0), "work/0")
 	require.NoError(t, err)
 	for _, s := range c.Segments {
 		removed += s.GetRemovedLines()

@@ -9,7 +9,7 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/services/app/datadir"
+	"quartet/services/storage/datadir"
 	"quartet/tests/proc"
 )
 

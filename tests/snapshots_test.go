@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
-	"quartet/pkg/journal/snapshot/jetstore"
+	"quartet/pkg/journal/jetlog"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/services/app/datadir"
+	"quartet/services/storage/datadir"
 	"quartet/tests/load"
 )
 
@@ -189,7 +189,7 @@ func (d *damageable) startAnyhow() (l loaded, damaged []string) {
 
 // snapshotStream returns the directory of the snapshots of work.
 func snapshotStream(dataDir string) string {
-	return filepath.Join(dataDir, "nats", "jetstream", "$G", "streams", jetstore.Stream("work", 0))
+	return filepath.Join(dataDir, "nats", "jetstream", "$G", "streams", jetlog.SnapshotStream("work", 0))
 }
 
 // snapshotBlock returns the newest file of the snapshots of work with its content.

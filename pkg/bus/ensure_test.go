@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"quartet/pkg/journal/room"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/natsd/natsdtest"
 )
 
@@ -100,8 +100,8 @@ func TestX16_EventsTakeAQuarter(t *testing.T) {
 		4*DefaultBytes - 1: DefaultBytes / 2, 24 << 20: 4 << 20, 1 << 20: minBytes,
 	} {
 		nc := natsdtest.Connect(t)
-		space := &room.Room{}
-		require.NoError(t, space.Measure(func() (room.State, error) { return room.State{Limit: limit}, nil }))
+		space := &framelog.Room{}
+		require.NoError(t, space.Measure(func() (framelog.RoomState, error) { return framelog.RoomState{Limit: limit}, nil }))
 		require.NoError(t, EnsureStream(t.Context(), nc, 1, DefaultBytes, space))
 		js, err := jetstream.New(nc)
 		require.NoError(t, err)

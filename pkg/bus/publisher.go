@@ -15,7 +15,6 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/room"
 	"quartet/pkg/meter"
 	"quartet/pkg/retry"
 )
@@ -66,7 +65,7 @@ const (
 // until ctx ends. EVENTS may have at most bytes, at most a quarter of the store, and less if the server
 // cannot reserve that, but at least minBytes. With one replica a new stream has asynchronous persistence:
 // events that are lost with the machine's power are copied again. The mode of an existing stream stays.
-func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int, bytes int64, space *room.Room) error {
+func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int, bytes int64, space *framelog.Room) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return fmt.Errorf("bus: %w", err)
@@ -154,7 +153,7 @@ type Config struct {
 	Lag time.Duration
 	// Room says whether the store has room. While it has none but the reserve, nothing is copied. nil: there
 	// is always room.
-	Room *room.Room
+	Room *framelog.Room
 }
 
 // Publisher copies one partition's journal to EVENTS: at least once, in the order

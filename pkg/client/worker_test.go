@@ -18,7 +18,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -39,7 +39,7 @@ type floor struct {
 }
 
 func newFloor(t *testing.T) *floor {
-	f := &floor{t: t, log: memlog.New(), output: taskoutput.NewMemory(taskoutput.Kept), addr: "127.0.0.1:0"}
+	f := &floor{t: t, log: journaltest.NewMemLog(), output: taskoutput.NewMemory(taskoutput.Kept), addr: "127.0.0.1:0"}
 	f.up()
 	t.Cleanup(f.down)
 	var err error

@@ -14,8 +14,6 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/lines"
-	"quartet/pkg/journal/memlog"
 )
 
 // keep is a command that writes nothing and whose answer is remembered.
@@ -31,7 +29,7 @@ func keep(requestID, argument, reply string) journal.Op[*journaltest.State, *wra
 // A request that wrote nothing keeps its first answer: while its frame is on its way, from the log, and
 // after a restart. Neither the state nor those who are notified of events see anything of it.
 func TestX2_ARequestWithoutEventsIsRemembered(t *testing.T) {
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	cfg := journaltest.Config(log)
 	var notified []string
 	cfg.OnCommit = func(events []*journal.Event) {
@@ -75,7 +73,7 @@ func TestX2_ARequestWithoutEventsIsRemembered(t *testing.T) {
 
 // A repeated request may have had arguments that mean the same; others are still refused.
 func TestX2_EquivalentArguments(t *testing.T) {
-	p, err := journal.Open(t.Context(), journaltest.Config(memlog.New()))
+	p, err := journal.Open(t.Context(), journaltest.Config(journaltest.NewMemLog()))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close(context.Background())) })
 	_, _, err = journal.Do(t.Context(), p, keep("r1", "under key 1", "first"))
@@ -93,7 +91,7 @@ func TestX2_EquivalentArguments(t *testing.T) {
 
 // Only a request that its caller named takes a line of the journal.
 func TestX2_ARequestWithoutEventsIsOneLine(t *testing.T) {
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	p, err := journal.Open(t.Context(), journaltest.Config(log))
 	require.NoError(t, err)
 	_, _, err = journal.Do(t.Context(), p, keep("r1", "a", "first"))
@@ -103,7 +101,7 @@ func TestX2_ARequestWithoutEventsIsOneLine(t *testing.T) {
 	require.NoError(t, p.Close(context.Background()))
 	var types []string
 	require.NoError(t, log.Scan(t.Context(), 0, func(_ uint64, f framelog.Frame) error {
-		for _, line := range lines.Split(f.Body) {
+		for _, line := range framelog.SplitLines(f.Body) {
 			raw, err := journal.ParseLine(line)
 			require.NoError(t, err)
 			types = append(types, raw.Type)

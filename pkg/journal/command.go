@@ -13,11 +13,8 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/event"
-	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/outcome"
-	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
-	"quartet/pkg/journal/spans"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/resident"
 )
 
@@ -155,7 +152,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	}
 	if p.cfg.Tracer.On() {
 		var span trace.Span
-		ctx, span, c.traceparent = spans.Begin(ctx, p.cfg.Tracer, p.cfg.Plane, p.cfg.Partition, c.method)
+		ctx, span, c.traceparent = beginSpan(ctx, p.cfg.Tracer, p.cfg.Plane, p.cfg.Partition, c.method)
 		defer func() { p.endSpan(span, c) }()
 	}
 	if err := p.run(ctx, c); err != nil {
@@ -164,7 +161,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	res := Result{Replayed: c.replayed, Seq: c.seq}
 	if len(c.events) == 0 && c.recall == nil && !p.held() {
 		// It wrote nothing, so no append verified that this process still holds the partition.
-		return zero, Result{}, refusal.LeaseLost()
+		return zero, Result{}, leaseLost()
 	}
 	if c.err != nil {
 		return zero, Result{}, c.err
@@ -173,7 +170,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	if c.recall != nil {
 		var err error
 		if events, err = p.recallEvents(ctx, c.recall); err != nil {
-			return zero, Result{}, refusal.Unavailable(refusal.None, "the first answer to this request could not be "+
+			return zero, Result{}, unavailable(outcomeNone, "the first answer to this request could not be "+
 				"read back", err)
 		}
 		if slices.ContainsFunc(events, func(ev *Event) bool { return ev.Type == event.TypeLineErased }) {
@@ -207,9 +204,9 @@ func (p *Partition[S]) endSpan(span trace.Span, c *command[S]) {
 	}
 	select {
 	case <-c.done:
-		spans.End(span, len(c.events), c.seq, c.replayed, c.err != nil)
+		endSpan(span, len(c.events), c.seq, c.replayed, c.err != nil)
 	default: // the caller stopped waiting; the loop may still write to c
-		spans.Unknown(span)
+		unknownSpan(span)
 	}
 }
 
@@ -218,7 +215,7 @@ func (p *Partition[S]) endSpan(span trace.Span, c *command[S]) {
 func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 	p.cfg.Arrive(ctx, c.method, c.agentID, c.requestID)
 	if err := ctx.Err(); err != nil {
-		return refusal.Unavailable(refusal.None, "the request ended before it was accepted", err)
+		return unavailable(outcomeNone, "the request ended before it was accepted", err)
 	}
 	if err := p.enqueue(c); err != nil {
 		return err
@@ -234,9 +231,9 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 	default:
 	}
 	if c.stage.CompareAndSwap(stageQueued, stageWithdrawn) || c.stage.CompareAndSwap(stageDecided, stageWithdrawn) {
-		return refusal.Unavailable(refusal.None, "the deadline passed before the journal took the request", ctx.Err())
+		return unavailable(outcomeNone, "the deadline passed before the journal took the request", ctx.Err())
 	}
-	return refusal.Unavailable(refusal.Unknown, "the deadline passed while the journal was writing; repeat with the "+
+	return unavailable(outcomeUnknown, "the deadline passed while the journal was writing; repeat with the "+
 		"same request_id to learn what happened", ctx.Err())
 }
 
@@ -268,7 +265,7 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 			return zero, 0, p.refusal()
 		}
 		if !p.held() {
-			return zero, 0, refusal.LeaseLost()
+			return zero, 0, leaseLost()
 		}
 		if err != nil {
 			return zero, 0, err
@@ -289,12 +286,12 @@ func Ahead[S State](ctx context.Context, p *Partition[S]) context.Context {
 
 // readState calls read under the read lock, which is released even if read panics. It also returns seq, the
 // wal_seq of the state that was read, and the commit result that the state depends on, nil if it is durable.
-func readState[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, result *outcome.Result,
+func readState[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, result *frameOutcome,
 	err error,
 ) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if unread := eviction.Guarded(func() { out, err = read(p.core.state) }); unread != nil {
+	if unread := snapshot.Guarded(func() { out, err = read(p.core.state) }); unread != nil {
 		err = unread
 	}
 	return out, p.core.applied, p.uncommitted, err

@@ -11,7 +11,6 @@ import (
 
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/spans"
 	"quartet/pkg/tracing"
 )
 
@@ -338,7 +337,7 @@ func (p *Partition[S]) reaction(c *command[S], h sourceEvent) ([]*Event, []byte)
 	c.decide = func(s S, env Env) ([]*Event, error) { return c.consume.react(s, env, h.ev) }
 	var span trace.Span
 	if c.traceparent = ""; p.cfg.Tracer.On() && h.ev.Traceparent != "" {
-		span, c.traceparent = spans.Reaction(p.cfg.Tracer, p.cfg.Plane, h.ev)
+		span, c.traceparent = reactionSpan(p.cfg.Tracer, p.cfg.Plane, h.ev)
 	}
 	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID, Traceparent: c.traceparent})
 	if err == nil && len(events) > 0 {

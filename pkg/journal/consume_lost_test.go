@@ -10,10 +10,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
 )
 
 // mirror puts what the source put, with the same key and value. "quiet" leads to nothing, and "answer" puts
@@ -68,10 +66,10 @@ func requireOrder(t *testing.T, p *partition, keys ...string) {
 // A refused append ends Consume at once, although the source writes no more, and nothing behind it is applied
 // without it.
 func TestConsumeNothingPassesARefusedAppend(t *testing.T) {
-	from, log := open(t, memlog.New(), "from"), faultlog.New(memlog.New())
+	from, log := open(t, journaltest.NewMemLog(), "from"), journaltest.NewFaultLog(journaltest.NewMemLog())
 	to := open(t, log, "to")
 	ctx, cancel := context.WithCancel(context.Background())
-	log.Inject(faultlog.HeldRefused)
+	log.Inject(journaltest.HeldRefused)
 	done := mirror(ctx, to, from.Source())
 	write(t, from, "v", "a")
 	<-log.Held()
@@ -85,7 +83,7 @@ func TestConsumeNothingPassesARefusedAppend(t *testing.T) {
 	require.Empty(t, s.Log)
 
 	// A call that is refused again, and one that succeeds.
-	log.Inject(faultlog.Refused)
+	log.Inject(journaltest.Refused)
 	require.ErrorIs(t, <-mirror(ctx, to, from.Source()), framelog.ErrRefused)
 	done = mirror(ctx, to, from.Source())
 	requireOrder(t, to, "a", "b", "c")
@@ -102,15 +100,15 @@ func TestConsumeNothingPassesARefusedAppend(t *testing.T) {
 func TestConsumeNoPartOfASplitFrameIsLost(t *testing.T) {
 	keys := strings.Split("abcdefghijklmnopqrst", "")
 	for refused := range 4 {
-		from, log := open(t, memlog.New(), "from"), faultlog.New(memlog.New())
+		from, log := open(t, journaltest.NewMemLog(), "from"), journaltest.NewFaultLog(journaltest.NewMemLog())
 		cfg := journaltest.Config(log)
 		cfg.MaxFrame = 3000
 		to, err := journal.Open(t.Context(), cfg)
 		require.NoError(t, err)
 		value := strings.Repeat("x", 1000)
 		write(t, from, value, keys...)
-		log.Inject(make([]faultlog.Fault, refused)...) // faultlog.None
-		log.Inject(faultlog.Refused)
+		log.Inject(make([]journaltest.Fault, refused)...) // journaltest.None
+		log.Inject(journaltest.Refused)
 		ctx, cancel := context.WithCancel(context.Background())
 		require.Error(t, <-mirror(ctx, to, from.Source()), "part %d", refused)
 		done := mirror(ctx, to, from.Source())
@@ -128,7 +126,7 @@ func TestConsumeNoPartOfASplitFrameIsLost(t *testing.T) {
 
 // An effect that the state refuses is skipped alone, not with the events behind it in the same frame.
 func TestConsumeSkipsOneEventThatBreaksTheState(t *testing.T) {
-	from, log := open(t, memlog.New(), "from"), memlog.New()
+	from, log := open(t, journaltest.NewMemLog(), "from"), journaltest.NewMemLog()
 	to := open(t, log, "to")
 	op := journaltest.Put("", "", "")
 	op.Decide = func(*journaltest.State, journal.Env) (d journal.Decision[int], _ error) {
@@ -164,7 +162,7 @@ func TestConsumeSkipsOneEventThatBreaksTheState(t *testing.T) {
 // An event that led to nothing is not processed again with a later state, also when the partition was loaded
 // again before its position was written.
 func TestConsumeKeepsItsPositionAcrossAReload(t *testing.T) {
-	from, log := open(t, memlog.New(), "from"), faultlog.New(memlog.New())
+	from, log := open(t, journaltest.NewMemLog(), "from"), journaltest.NewFaultLog(journaltest.NewMemLog())
 	to := open(t, log, "to")
 	ctx, cancel := context.WithCancel(context.Background())
 	done := mirror(ctx, to, from.Source())
@@ -172,7 +170,7 @@ func TestConsumeKeepsItsPositionAcrossAReload(t *testing.T) {
 	_, _, err := journal.Do(t.Context(), from, journaltest.Put("quiet", "v", ""))
 	require.NoError(t, err)
 	require.True(t, to.AwaitConsumed(t.Context(), "from", 0, 3, nil))
-	log.Inject(faultlog.Refused)
+	log.Inject(journaltest.Refused)
 	_, _, err = journal.Do(t.Context(), to, journaltest.Put("lost", "v", ""))
 	require.ErrorIs(t, err, framelog.ErrRefused)
 	put(t, to, "question", "v")
@@ -196,7 +194,7 @@ func TestConsumeKeepsItsPositionAcrossAReload(t *testing.T) {
 // Random faults of the log, with a consumer that is called again whenever it ends: every effect occurs once and
 // in order.
 func TestConsumeOnceOverRandomFaults(t *testing.T) {
-	from, log := open(t, memlog.New(), "from"), faultlog.New(memlog.New())
+	from, log := open(t, journaltest.NewMemLog(), "from"), journaltest.NewFaultLog(journaltest.NewMemLog())
 	to := open(t, log, "to")
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
@@ -209,9 +207,9 @@ func TestConsumeOnceOverRandomFaults(t *testing.T) {
 			}
 		}
 	}()
-	faults := []faultlog.Fault{
-		faultlog.None, faultlog.Refused, faultlog.None, faultlog.AnswerLost, faultlog.NotSent,
-		faultlog.LandsBefore, faultlog.LandsAfter, faultlog.Doubted,
+	faults := []journaltest.Fault{
+		journaltest.None, journaltest.Refused, journaltest.None, journaltest.AnswerLost, journaltest.NotSent,
+		journaltest.LandsBefore, journaltest.LandsAfter, journaltest.Doubted,
 	}
 	var keys []string
 	for i := range 300 {

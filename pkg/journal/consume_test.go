@@ -13,11 +13,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/lines"
-	"quartet/pkg/journal/memlog"
 )
 
 type partition = journal.Partition[*journaltest.State]
@@ -77,7 +74,7 @@ func put(t *testing.T, p *partition, key, value string) {
 }
 
 func TestConsumeOnceAcrossFaultsAndRestarts(t *testing.T) {
-	from, log := open(t, memlog.New(), "from"), faultlog.New(memlog.New())
+	from, log := open(t, journaltest.NewMemLog(), "from"), journaltest.NewFaultLog(journaltest.NewMemLog())
 	to := open(t, log, "to")
 	stop := copies(t, to, from.Source())
 	var want []string
@@ -89,8 +86,8 @@ func TestConsumeOnceAcrossFaultsAndRestarts(t *testing.T) {
 		heardEventually(t, to, want...)
 	}
 	say("k", "1")
-	for f := faultlog.None; f < faultlog.Last; f++ {
-		if f == faultlog.Late || f == faultlog.HeldRefused || f == faultlog.Frozen || f == faultlog.Refused {
+	for f := journaltest.None; f < journaltest.Last; f++ {
+		if f == journaltest.Late || f == journaltest.HeldRefused || f == journaltest.Frozen || f == journaltest.Refused {
 			continue
 		}
 		log.Inject(f)
@@ -111,7 +108,7 @@ func TestConsumeOnceAcrossFaultsAndRestarts(t *testing.T) {
 }
 
 func TestConsumeCutsAFrameThatGrows(t *testing.T) {
-	from := open(t, memlog.New(), "from")
+	from := open(t, journaltest.NewMemLog(), "from")
 	op := journaltest.Put("k", "", "")
 	op.Decide = func(*journaltest.State, journal.Env) (journal.Decision[int], error) {
 		var events []*journal.Event
@@ -123,7 +120,7 @@ func TestConsumeCutsAFrameThatGrows(t *testing.T) {
 	op.Answer = nil
 	_, _, err := journal.Do(t.Context(), from, op)
 	require.NoError(t, err)
-	cfg := journaltest.Config(memlog.New())
+	cfg := journaltest.Config(journaltest.NewMemLog())
 	cfg.MaxFrame = 3000
 	to, err := journal.Open(t.Context(), cfg)
 	require.NoError(t, err)
@@ -147,7 +144,7 @@ func TestConsumeCutsAFrameThatGrows(t *testing.T) {
 
 // Two planes that hear each other must fall silent: a mark is no news.
 func TestConsumeMarksDoNotAnswerMarks(t *testing.T) {
-	logs := [2]*faultlog.Log{faultlog.New(memlog.New()), faultlog.New(memlog.New())}
+	logs := [2]*journaltest.FaultLog{journaltest.NewFaultLog(journaltest.NewMemLog()), journaltest.NewFaultLog(journaltest.NewMemLog())}
 	a, b := open(t, logs[0], "a"), open(t, logs[1], "b")
 	stopA, stopB := copies(t, a, b.Source()), copies(t, b, a.Source())
 	for i := range 2500 {
@@ -155,8 +152,8 @@ func TestConsumeMarksDoNotAnswerMarks(t *testing.T) {
 	}
 	marks := func() (n int) {
 		require.NoError(t, logs[1].Scan(t.Context(), 1, func(_ uint64, f framelog.Frame) error {
-			for _, line := range lines.Split(f.Body) {
-				if typ, _ := lines.TypeOf(line); typ == journal.TypeSourceConsumed {
+			for _, line := range framelog.SplitLines(f.Body) {
+				if typ, _ := framelog.TypeOfLine(line); typ == journal.TypeSourceConsumed {
 					n++
 				}
 			}
@@ -176,7 +173,7 @@ func TestConsumeMarksDoNotAnswerMarks(t *testing.T) {
 // What a source said and led to nothing is not heard again by a state that came
 // later, whether a command or another source brought that about.
 func TestConsumeNothingIsHeardByALaterState(t *testing.T) {
-	from, other, log := open(t, memlog.New(), "from"), open(t, memlog.New(), "other"), memlog.New()
+	from, other, log := open(t, journaltest.NewMemLog(), "from"), open(t, journaltest.NewMemLog(), "other"), journaltest.NewMemLog()
 	seen := make(chan int, 100)
 	start := func() (*partition, func()) {
 		to := open(t, log, "to")

@@ -9,13 +9,12 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
 )
 
 // A reader that waits for a position of a source sees the effects of every event up to
 // it, also after a restart in which nothing is consumed again.
 func TestAwaitConsumed(t *testing.T) {
-	from, log := open(t, memlog.New(), "from"), memlog.New()
+	from, log := open(t, journaltest.NewMemLog(), "from"), journaltest.NewMemLog()
 	to := open(t, log, "to")
 	never := make(chan time.Time)
 	fired := make(chan time.Time)

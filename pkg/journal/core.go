@@ -8,15 +8,10 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"quartet/pkg/journal/changes"
-	"quartet/pkg/journal/erasure"
 	"quartet/pkg/journal/event"
-	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/frameindex"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
-	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
+	"quartet/pkg/journal/snapshot"
 )
 
 // core is everything that a partition knows from its log. A reload builds a new core beside the old one.
@@ -26,7 +21,7 @@ type core[S State] struct {
 	generation uint64       // of the last partition_opened
 	end        framelog.End // of the log, as far as it is known
 	memory     *requests.Memory
-	frames     frameindex.Index
+	frames     framelog.Index
 	positions  map[sourceKey]*position
 	// recovered holds, after a reload, the requests without a caller's request id that turned out to be in the
 	// log, by the request id that the loop generated for them.
@@ -34,15 +29,15 @@ type core[S State] struct {
 	ages      requests.Ages
 	name      string // of the partition, in hashes
 	// track is what snapshots need to know, nil if none are written.
-	track *changes.Tracker
+	track *snapshot.Tracker
 	// erased are the owners of owner_erased events. erasedThrough is the wal_seq of the last of these events whose
 	// owner's lines are erased everywhere, and erasedRecorded the highest one that a snapshot records as such.
-	erased                        *erasure.Set
+	erased                        *event.ErasedSet
 	erasedThrough, erasedRecorded uint64
 	// skip are owners whose events replay does not apply, as if they were erased already; nil: all are applied.
-	skip *erasure.Set
+	skip *event.ErasedSet
 	// evictor evicts owners of state; nil if all stay in memory.
-	evictor *eviction.Evictor
+	evictor *snapshot.Evictor
 	// damaged reports a line that could not be read and was quarantined.
 	damaged func(Damage)
 }
@@ -76,18 +71,18 @@ type position struct {
 // newCore returns a core with an empty state.
 func newCore[S State](cfg *Config[S]) *core[S] {
 	state := cfg.New()
-	var track *changes.Tracker
+	var track *snapshot.Tracker
 	if cfg.Snapshots != nil {
-		track = changes.New(state)
+		track = snapshot.NewTracker(state)
 	}
-	erased := erasure.New()
+	erased := event.NewErasedSet()
 	if of, can := any(state).(Erasable); can {
 		of.UseErased(erased)
 	}
 	return &core[S]{
 		state:     state,
 		erased:    erased,
-		evictor:   eviction.New(state, cfg.Eviction, cfg.Logger),
+		evictor:   snapshot.NewEvictor(state, cfg.Eviction, cfg.Logger),
 		track:     track,
 		name:      framelog.PartitionName(cfg.Plane, cfg.Partition),
 		memory:    cfg.Requests.New(),
@@ -130,7 +125,7 @@ func (c *core[S]) keepConfirmed(old *core[S]) {
 
 // IsDamage reports whether an error of Open says that the log cannot be read as this plane's.
 func IsDamage(err error) bool {
-	var e *refusal.ReplayError
+	var e *replayError
 	return errors.As(err, &e)
 }
 
@@ -139,11 +134,11 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 	before := c.end
 	end, intact, err := before.Next(c.name, seq, f)
 	if err != nil {
-		return &refusal.ReplayError{Cause: err}
+		return &replayError{Cause: err}
 	}
 	c.end = end
 	if f.Removed.Seq > 0 {
-		return &refusal.ReplayError{Cause: &framelog.Broken{
+		return &replayError{Cause: &framelog.Broken{
 			Partition: c.name, After: before, Seq: seq,
 			Cause: "old events were removed there (history-days), so the state needs a snapshot, and none can be " +
 				"used; restore a backup",
@@ -151,7 +146,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 	}
 	if len(f.Body) == 0 {
 		if !intact { // the frame had lines when it was written
-			return &refusal.ReplayError{Cause: framelog.Altered(c.name, before, seq)}
+			return &replayError{Cause: framelog.Altered(c.name, before, seq)}
 		}
 		return nil
 	}
@@ -160,10 +155,10 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 		c.applied = f.Link.First - 1 // a new incarnation leaves out what may have been in the former one
 	}
 	c.frames.Add(c.applied+1, seq)
-	for _, line := range lines.Split(f.Body) {
+	for _, line := range framelog.SplitLines(f.Body) {
 		raw, err := ParseLine(line)
 		if err == nil && raw.WalSeq != c.applied+1 {
-			return &refusal.ReplayError{Cause: fmt.Errorf("frame %d: wal_seq %d follows %d", seq, raw.WalSeq,
+			return &replayError{Cause: fmt.Errorf("frame %d: wal_seq %d follows %d", seq, raw.WalSeq,
 				c.applied)}
 		}
 		if err == nil && c.skip.Has(raw.Namespace, raw.AgentID) {
@@ -179,12 +174,12 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 		}
 		if err != nil {
 			if err := c.quarantine(Damage{Frame: seq, WalSeq: c.applied + 1, Line: line, Cause: err}); err != nil {
-				return &refusal.ReplayError{Cause: err}
+				return &replayError{Cause: err}
 			}
 			continue
 		}
 		if err := c.apply(ev); err != nil {
-			return &refusal.ReplayError{Cause: fmt.Errorf("frame %d: apply %s, wal_seq %d: %w", seq, ev.Type, ev.WalSeq,
+			return &replayError{Cause: fmt.Errorf("frame %d: apply %s, wal_seq %d: %w", seq, ev.Type, ev.WalSeq,
 				err)}
 		}
 		c.evictor.Replayed()
@@ -198,7 +193,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 func (c *core[S]) apply(ev *Event) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = eviction.Panicked(r)
+			err = snapshot.Panicked(r)
 		}
 	}()
 	if Internal(ev.Type) {

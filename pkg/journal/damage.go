@@ -3,7 +3,7 @@ package journal
 import (
 	"fmt"
 
-	"quartet/pkg/journal/lines"
+	"quartet/pkg/journal/framelog"
 )
 
 // Damage is a line of the log that cannot be read.
@@ -21,9 +21,9 @@ type Quarantiner interface {
 	Quarantine(d Damage) error
 }
 
-// Field searches the readable part of the envelope for a text field; see lines.Field.
+// Field searches the readable part of the envelope for a text field; see framelog.LineField.
 func (d Damage) Field(name string) (string, bool) {
-	return lines.Field(d.Line, name)
+	return framelog.LineField(d.Line, name)
 }
 
 // quarantine continues behind a damaged line if the state is a Quarantiner that accepts it, and otherwise returns why

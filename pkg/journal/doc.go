@@ -13,7 +13,8 @@
 //	handler --Do--> inbox --> loop: Decide, Apply, encode --> frame --> Log
 //	handler <-----------------answers, in order----------- acknowledged
 //
-// Logs live in sub-packages: memlog (memory), jetlog (NATS JetStream), faultlog (with injected faults), archive (with
-// what the log does not have any more). Parts that know no event are in requests, stall, frameindex, framecache,
-// framechain and adaptive.
+// The log of frames is framelog, and jetlog is that log in NATS JetStream. archive keeps segments that the log does not
+// have any more, snapshot writes the state in pages, and evicts pages from memory; witness remembers how far a
+// partition was written. requests is the request memory, event the lines of frames, follower reads the journals of
+// other planes, and journaltest has what tests share.
 package journal

@@ -11,9 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/erasure"
 	"quartet/pkg/journal/event"
-	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/snapshot"
 )
 
@@ -22,13 +20,13 @@ type Erasable interface {
 	Paged
 	// DeletedBefore returns the owners that were deleted before a time, with the namespace and agent id of their
 	// events.
-	DeletedBefore(before time.Time) []pages.Owner
+	DeletedBefore(before time.Time) []snapshot.Owner
 	// Erase removes everything that the state has of the one deleted owner for which is returns true; nothing if there
 	// is none. Before it changes a page, it calls touch with the page's owner. Like Apply it is pure.
-	Erase(is func(namespace, id string) bool, touch func(pages.Owner))
+	Erase(is func(namespace, id string) bool, touch func(snapshot.Owner))
 	// UseErased gives an empty state the set of erased owners. The state must not change it, may read it under the same
 	// lock as itself, and refuses new owners with names in it.
-	UseErased(erased *erasure.Set)
+	UseErased(erased *event.ErasedSet)
 }
 
 // ErrNotErasable means that a partition has no archive or no snapshots, or a state of which nothing can be erased.
@@ -63,7 +61,7 @@ func (c *core[S]) applyErased(walSeq uint64, payload *structpb.Struct) error {
 //
 // If a call fails, the next one continues. If there is nothing to erase, Erase returns 0. Calls must not overlap.
 func (p *Partition[S]) Erase(ctx context.Context, before time.Time,
-	elsewhere func(ctx context.Context, owner pages.Owner) error,
+	elsewhere func(ctx context.Context, owner snapshot.Owner) error,
 ) (lines int64, err error) {
 	owners, err := p.deleted(ctx, before)
 	if err != nil {
@@ -82,7 +80,7 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time,
 			ErrNotErasable)
 	}
 	if elsewhere == nil {
-		elsewhere = func(context.Context, pages.Owner) error { return nil }
+		elsewhere = func(context.Context, snapshot.Owner) error { return nil }
 	}
 	for _, o := range owners {
 		if err := elsewhere(ctx, o); err != nil {
@@ -148,8 +146,8 @@ func (p *Partition[S]) recordErased(ctx context.Context, c *core[S], through uin
 }
 
 // deleted returns the owners that were deleted before a time and not erased yet.
-func (p *Partition[S]) deleted(ctx context.Context, before time.Time) ([]pages.Owner, error) {
-	owners, _, err := View(ctx, p, func(s S) ([]pages.Owner, error) {
+func (p *Partition[S]) deleted(ctx context.Context, before time.Time) ([]snapshot.Owner, error) {
+	owners, _, err := View(ctx, p, func(s S) ([]snapshot.Owner, error) {
 		if of, can := any(s).(Erasable); can {
 			return of.DeletedBefore(before), nil
 		}
@@ -168,7 +166,7 @@ func (p *Partition[S]) unerased() (c *core[S], through uint64, left, pending boo
 }
 
 // writeErased writes owner_erased for each of some owners.
-func (p *Partition[S]) writeErased(ctx context.Context, owners []pages.Owner) error {
+func (p *Partition[S]) writeErased(ctx context.Context, owners []snapshot.Owner) error {
 	secret := p.cfg.NewSecret()
 	for few := range slices.Chunk(owners, erasedAtOnce) {
 		err := p.internalCommand(ctx, "erase", func(S, Env) ([]*Event, error) {

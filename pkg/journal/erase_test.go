@@ -21,23 +21,18 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/archivetest"
-	"quartet/pkg/journal/archive/dirstore"
-	"quartet/pkg/journal/erasure"
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
-	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/memstore"
 	"quartet/tests/proc"
 )
 
 // people is a state of which owners can be erased: what each agent said.
 type people struct {
-	said    map[pages.Owner][]string
-	deleted map[pages.Owner]time.Time
-	erased  *erasure.Set
+	said    map[snapshot.Owner][]string
+	deleted map[snapshot.Owner]time.Time
+	erased  *event.ErasedSet
 }
 
 var (
@@ -46,14 +41,14 @@ var (
 )
 
 func newPeople() *people {
-	return &people{said: map[pages.Owner][]string{}, deleted: map[pages.Owner]time.Time{}}
+	return &people{said: map[snapshot.Owner][]string{}, deleted: map[snapshot.Owner]time.Time{}}
 }
 
 const deletion = "delete"
 
 // Apply implements journal.State.
 func (s *people) Apply(ev *journal.Event) error {
-	o, text := pages.Owner{Namespace: ev.Namespace, ID: ev.AgentID}, ev.Payload.(*errdetails.ErrorInfo).GetDomain()
+	o, text := snapshot.Owner{Namespace: ev.Namespace, ID: ev.AgentID}, ev.Payload.(*errdetails.ErrorInfo).GetDomain()
 	if text == deletion {
 		s.deleted[o] = ev.CreatedAt
 	}
@@ -61,11 +56,11 @@ func (s *people) Apply(ev *journal.Event) error {
 	return nil
 }
 
-func (s *people) Owners(ev *journal.Event, touch func(pages.Owner)) {
-	touch(pages.Owner{Namespace: ev.Namespace, ID: ev.AgentID})
+func (s *people) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
+	touch(snapshot.Owner{Namespace: ev.Namespace, ID: ev.AgentID})
 }
 
-func (s *people) Page(o pages.Owner) proto.Message {
+func (s *people) Page(o snapshot.Owner) proto.Message {
 	if len(s.said[o]) == 0 {
 		return nil
 	}
@@ -78,7 +73,7 @@ func (s *people) Page(o pages.Owner) proto.Message {
 
 func (s *people) NewPage() proto.Message { return &structpb.ListValue{} }
 
-func (s *people) AddPage(o pages.Owner, page proto.Message) error {
+func (s *people) AddPage(o snapshot.Owner, page proto.Message) error {
 	for i, v := range page.(*structpb.ListValue).GetValues() {
 		if i > 0 {
 			s.said[o] = append(s.said[o], v.GetStringValue())
@@ -95,15 +90,15 @@ func (s *people) AddPage(o pages.Owner, page proto.Message) error {
 	return nil
 }
 
-func (s *people) AllOwners(fn func(pages.Owner)) {
+func (s *people) AllOwners(fn func(snapshot.Owner)) {
 	for o := range s.said {
 		fn(o)
 	}
 }
 
-func (s *people) UseErased(erased *erasure.Set) { s.erased = erased }
+func (s *people) UseErased(erased *event.ErasedSet) { s.erased = erased }
 
-func (s *people) DeletedBefore(before time.Time) (all []pages.Owner) {
+func (s *people) DeletedBefore(before time.Time) (all []snapshot.Owner) {
 	for o, at := range s.deleted {
 		if at.Before(before) {
 			all = append(all, o)
@@ -112,7 +107,7 @@ func (s *people) DeletedBefore(before time.Time) (all []pages.Owner) {
 	return all
 }
 
-func (s *people) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
+func (s *people) Erase(is func(namespace, id string) bool, touch func(snapshot.Owner)) {
 	for o := range s.deleted {
 		if is(o.Namespace, o.ID) {
 			touch(o)
@@ -129,9 +124,9 @@ func (s *people) Needs(ev *journal.Event, _ time.Time) bool {
 
 // village is what a partition of people is stored in.
 type village struct {
-	live  *memlog.Log
+	live  *journaltest.MemLog
 	dir   string
-	store *memstore.Store
+	store *journaltest.MemSnapshots
 	// calls is how many calls of the stores and of the log still succeed; negative: all do. effect says that the first
 	// one that fails has its effect. failed is closed then.
 	mu     sync.Mutex
@@ -142,7 +137,10 @@ type village struct {
 }
 
 func newVillage(t *testing.T) *village {
-	return &village{live: memlog.New(), dir: t.TempDir(), store: memstore.New(), calls: -1, failed: make(chan struct{})}
+	return &village{
+		live: journaltest.NewMemLog(), dir: t.TempDir(), store: journaltest.NewMemSnapshots(), calls: -1,
+		failed: make(chan struct{}),
+	}
 }
 
 var errDead = errors.New("the process has ended")
@@ -175,7 +173,7 @@ func (v *village) call(do func() error) error {
 
 // log returns the log with its archive.
 func (v *village) log() *archive.Log {
-	return archive.NewLog(dyingLive{v.live, v}, dyingStore{dirstore.New(v.dir, "test", 0), v}, "test/0")
+	return archive.NewLog(dyingLive{v.live, v}, dyingStore{archive.NewDirectory(v.dir, "test", 0), v}, "test/0")
 }
 
 // open opens the partition.
@@ -233,7 +231,7 @@ func (v *village) talk(t *testing.T, p *journal.Partition[*people]) {
 // found returns whether a text is anywhere in what is stored.
 func (v *village) found(t *testing.T, text string) bool {
 	t.Helper()
-	all := archivetest.Content(t, v.dir)
+	all := journaltest.ArchiveContent(t, v.dir)
 	segments, err := v.live.Segments(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, v.live.Scan(t.Context(), segments[0].First, func(_ uint64, f framelog.Frame) error {
@@ -257,7 +255,7 @@ func (v *village) found(t *testing.T, text string) bool {
 func saidOf(t *testing.T, p *journal.Partition[*people], agent string) []string {
 	t.Helper()
 	out, _, err := journal.View(t.Context(), p, func(s *people) ([]string, error) {
-		return slices.Clone(s.said[pages.Owner{Namespace: "default", ID: agent}]), nil
+		return slices.Clone(s.said[snapshot.Owner{Namespace: "default", ID: agent}]), nil
 	})
 	require.NoError(t, err)
 	return out
@@ -279,12 +277,12 @@ func (v *village) erasedWholly(t *testing.T, p *journal.Partition[*people], bob 
 	require.False(t, v.found(t, "what ada said"))
 	require.False(t, v.found(t, `"ada"`))
 	require.True(t, v.found(t, "what bob said 0"))
-	archivetest.Frames(t, v.log(), "test/0") // they continue each other
+	journaltest.ArchiveFrames(t, v.log(), "test/0") // they continue each other
 	require.NoError(t, p.Close(t.Context()))
 	for _, snapshots := range []bool{true, false} { // the log alone gives the same state
 		store := v.store
 		if !snapshots {
-			v.store = memstore.New()
+			v.store = journaltest.NewMemSnapshots()
 		}
 		p = v.open(t)
 		require.Nil(t, saidOf(t, p, "ada"))
@@ -371,7 +369,7 @@ func TestEraseEndsAnywhere(t *testing.T) {
 			v.calls = -1
 			v.mu.Unlock()
 			if c.lost {
-				v.store = memstore.New()
+				v.store = journaltest.NewMemSnapshots()
 			}
 			p = v.open(t)
 			require.Equal(t, bob, saidOf(t, p, "bob"))

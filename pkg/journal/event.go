@@ -6,10 +6,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/pkg/journal/event"
-	"quartet/pkg/journal/feed"
+	"quartet/pkg/journal/follower"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/requests"
+	"quartet/pkg/journal/snapshot"
 )
 
 // Aliases of the types of package event.
@@ -29,21 +29,21 @@ type (
 // Aliases of the types of package feed, which followers use.
 type (
 	// Source is a journal that can be followed.
-	Source = feed.Source
+	Source = follower.Source
 	// Feeds holds the feeds of the partitions that this process may hold.
-	Feeds = feed.Feeds
+	Feeds = follower.Feeds
 	// Feed gives the frames of a partition to followers in the same process.
-	Feed = feed.Feed
+	Feed = follower.Feed
 	// Hinter is implemented by a Source that has a Feed.
-	Hinter = feed.Hinter
+	Hinter = follower.Hinter
 )
 
 // NewFeeds returns an empty set of feeds.
-func NewFeeds() *Feeds { return feed.NewFeeds() }
+func NewFeeds() *Feeds { return follower.NewFeeds() }
 
 // NewSource returns a Source that reads a partition's log.
 func NewSource(plane string, partition int, log framelog.Log) Source {
-	return feed.NewSource(plane, partition, log)
+	return follower.NewSource(plane, partition, log)
 }
 
 // Types of the events that belong to the journal itself. State.Apply never receives them.
@@ -83,7 +83,7 @@ type State interface {
 // Paged is a State that is written to snapshots, and read from them, in pages.
 type Paged interface {
 	State
-	pages.State
+	snapshot.State
 }
 
 // Actor is who makes a call (SPEC X4). It comes from the credential.

@@ -6,13 +6,13 @@ import (
 
 	"go.uber.org/zap"
 
-	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/outcome"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/resident"
 )
 
 // Evict evicts owners not used since it last looked at them, or all if unused is false, in batches that take the loop
-// a millisecond. Before a batch it ends if at most eviction.Policy.Keep are in memory. Errors of the file are logged.
+// a millisecond. Before a batch it ends if at most snapshot.EvictionPolicy.Keep are in memory. Errors of the file are
+// logged.
 func (p *Partition[S]) Evict(ctx context.Context, unused bool) error {
 	for more := true; more; {
 		err := p.internalCommand(ctx, "evict", func(S, Env) ([]*Event, error) {
@@ -29,7 +29,7 @@ func (p *Partition[S]) Evict(ctx context.Context, unused bool) error {
 }
 
 // Resident returns how many owners are in memory, and how many are evicted to the file.
-func (p *Partition[S]) Resident() eviction.Counts {
+func (p *Partition[S]) Resident() snapshot.OwnerCounts {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.core.evictor.Counts()
@@ -43,7 +43,7 @@ func (c *core[S]) release() {
 
 // reloadSoon hides the state, and makes the loop reload once the begun frames are written. The caller must hold p.mu.
 func (p *Partition[S]) reloadSoon() {
-	p.loop.pendingReload = outcome.NewHidden()
+	p.loop.pendingReload = newHiddenOutcome()
 	p.uncommitted = p.loop.pendingReload
 }
 
@@ -56,7 +56,7 @@ func (p *Partition[S]) noteUnreadable(err error) {
 	p.cfg.Logger.Error("journal: owners that left memory cannot be read from their file; the partition is loaded "+
 		"again, and all stay in memory",
 		zap.String("partition", p.core.name), zap.Error(err))
-	p.loop.unreadable, p.cfg.Eviction = true, eviction.Off()
+	p.loop.unreadable, p.cfg.Eviction = true, snapshot.NoEviction()
 	if p.loop.pendingReload == nil {
 		p.mu.Lock()
 		p.reloadSoon()

@@ -13,31 +13,27 @@ import (
 
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/eviction/evictiontest"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
-	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/snapshot/memstore"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/resident"
 )
 
 // inn is what a partition of guests is stored in.
 type inn struct {
-	log   *memlog.Log
-	store *memstore.Store
-	p     *journal.Partition[*evictiontest.Guests]
+	log   *journaltest.MemLog
+	store *journaltest.MemSnapshots
+	p     *journal.Partition[*journaltest.Guests]
 	later atomic.Int64 // how much later than by the clock it is
 }
 
-func (i *inn) open(t *testing.T, policy *eviction.Policy) {
+func (i *inn) open(t *testing.T, policy *snapshot.EvictionPolicy) {
 	t.Helper()
 	if i.log == nil {
-		i.log, i.store = memlog.New(), memstore.New()
+		i.log, i.store = journaltest.NewMemLog(), journaltest.NewMemSnapshots()
 	}
 	var err error
-	i.p, err = journal.Open(t.Context(), journal.Config[*evictiontest.Guests]{
-		Log: i.log, Plane: "test", New: evictiontest.New, Registry: journaltest.Registry(), NewID: id.New().New,
+	i.p, err = journal.Open(t.Context(), journal.Config[*journaltest.Guests]{
+		Log: i.log, Plane: "test", New: journaltest.NewGuests, Registry: journaltest.Registry(), NewID: id.New().New,
 		Logger:    zap.NewNop(),
 		Snapshots: i.store, SnapshotBytes: 20_000, Eviction: policy,
 		Mono: func() time.Time { return time.Now().Add(time.Duration(i.later.Load())) },
@@ -49,10 +45,10 @@ func (i *inn) open(t *testing.T, policy *eviction.Policy) {
 // come lets an agent come, and returns how often it had come before.
 func (i *inn) come(t *testing.T, agent string) (before int) {
 	t.Helper()
-	_, _, err := journal.Do(t.Context(), i.p, journal.Op[*evictiontest.Guests, struct{}]{
+	_, _, err := journal.Do(t.Context(), i.p, journal.Op[*journaltest.Guests, struct{}]{
 		Method: "Come", Actor: journaltest.Actor, AgentID: agent,
-		Decide: func(s *evictiontest.Guests, _ journal.Env) (journal.Decision[struct{}], error) {
-			before = s.Of(pages.Owner{Namespace: journaltest.Actor.Namespace, ID: agent})
+		Decide: func(s *journaltest.Guests, _ journal.Env) (journal.Decision[struct{}], error) {
+			before = s.Of(snapshot.Owner{Namespace: journaltest.Actor.Namespace, ID: agent})
 			return journal.Decision[struct{}]{
 				Events: []*journal.Event{{Payload: &errdetails.ErrorInfo{Reason: "came"}}},
 			}, nil
@@ -65,8 +61,8 @@ func (i *inn) come(t *testing.T, agent string) (before int) {
 // view returns how often an agent came.
 func (i *inn) view(t *testing.T, agent string) int {
 	t.Helper()
-	n, _, err := journal.View(t.Context(), i.p, func(s *evictiontest.Guests) (int, error) {
-		return s.Of(pages.Owner{Namespace: journaltest.Actor.Namespace, ID: agent}), nil
+	n, _, err := journal.View(t.Context(), i.p, func(s *journaltest.Guests) (int, error) {
+		return s.Of(snapshot.Owner{Namespace: journaltest.Actor.Namespace, ID: agent}), nil
 	})
 	require.NoError(t, err)
 	return n
@@ -75,7 +71,7 @@ func (i *inn) view(t *testing.T, agent string) int {
 // spoil closes the file of those that are not in memory.
 func (i *inn) spoil(t *testing.T) {
 	t.Helper()
-	_, _, err := journal.View(t.Context(), i.p, func(s *evictiontest.Guests) (struct{}, error) {
+	_, _, err := journal.View(t.Context(), i.p, func(s *journaltest.Guests) (struct{}, error) {
 		return struct{}{},
 			s.File.Close()
 	})
@@ -99,7 +95,7 @@ func requireAllStay(t *testing.T, i *inn) {
 // Owners that are not used leave memory, what a policy keeps stays, and nobody sees the difference.
 func TestEvict(t *testing.T) {
 	var i inn
-	i.open(t, &eviction.Policy{Dir: t.TempDir(), Keep: 4})
+	i.open(t, &snapshot.EvictionPolicy{Dir: t.TempDir(), Keep: 4})
 	for n := range 3 * guestsOfTest {
 		require.Equal(t, n/guestsOfTest, i.come(t, fmt.Sprint("agent-", n%guestsOfTest)))
 	}
@@ -123,7 +119,7 @@ func TestEvict(t *testing.T) {
 		require.Equal(t, map[bool]int{false: 3, true: 4}[n == 3], i.view(t, fmt.Sprint("agent-", n)))
 	}
 	require.NoError(t, i.p.Evict(t.Context(), false))
-	require.Equal(t, eviction.Counts{}, i.p.Resident(), "without a policy all stay")
+	require.Equal(t, snapshot.OwnerCounts{}, i.p.Resident(), "without a policy all stay")
 }
 
 // Whatever meets an owner first that cannot be read from the file: the partition is loaded again with all in memory,
@@ -136,9 +132,9 @@ func TestEvictedOwnersThatCannotBeRead(t *testing.T) {
 			require.Equal(t, 2, i.come(t, "agent-1"))
 		},
 		"apply": func(t *testing.T, i *inn) {
-			_, _, err := journal.Do(t.Context(), i.p, journal.Op[*evictiontest.Guests, struct{}]{
+			_, _, err := journal.Do(t.Context(), i.p, journal.Op[*journaltest.Guests, struct{}]{
 				Method: "Come", Actor: journaltest.Actor, AgentID: "agent-1",
-				Decide: func(*evictiontest.Guests, journal.Env) (journal.Decision[struct{}], error) {
+				Decide: func(*journaltest.Guests, journal.Env) (journal.Decision[struct{}], error) {
 					other := &journal.Event{AgentID: "agent-new", Payload: &errdetails.ErrorInfo{Reason: "came"}}
 					return journal.Decision[struct{}]{
 						Events: []*journal.Event{other, {Payload: &errdetails.ErrorInfo{Reason: "came"}}},
@@ -149,7 +145,7 @@ func TestEvictedOwnersThatCannotBeRead(t *testing.T) {
 			require.Equal(t, 1, i.view(t, "agent-new"))
 		},
 		"reaction": func(t *testing.T, i *inn) {
-			other := open(t, memlog.New(), "other")
+			other := open(t, journaltest.NewMemLog(), "other")
 			defer func() { require.NoError(t, other.Close(t.Context())) }()
 			for range 3 {
 				put(t, other, "x", "1")
@@ -159,13 +155,13 @@ func TestEvictedOwnersThatCannotBeRead(t *testing.T) {
 			n := 0 // of events
 			done := make(chan error, 1)
 			go func() {
-				done <- journal.Consume(ctx, i.p, journal.Reaction[*evictiontest.Guests]{
+				done <- journal.Consume(ctx, i.p, journal.Reaction[*journaltest.Guests]{
 					Source: other.Source(), Registry: journaltest.Registry(), Interest: []string{"error_info"},
-					React: func(s *evictiontest.Guests, _ journal.Env, ev *journal.Event) ([]*journal.Event, error) {
+					React: func(s *journaltest.Guests, _ journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 						agent := "agent-new"
 						if n++; n >= 2 { // the first event has an effect already
 							agent = "agent-1"
-							s.Of(pages.Owner{Namespace: ev.Namespace, ID: agent})
+							s.Of(snapshot.Owner{Namespace: ev.Namespace, ID: agent})
 						}
 						return []*journal.Event{{AgentID: agent, Payload: &errdetails.ErrorInfo{Reason: "came"}}}, nil
 					},
@@ -179,7 +175,7 @@ func TestEvictedOwnersThatCannotBeRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var i inn
-			i.open(t, &eviction.Policy{Dir: t.TempDir(), Always: true})
+			i.open(t, &snapshot.EvictionPolicy{Dir: t.TempDir(), Always: true})
 			for n := range 2 * guestsOfTest {
 				i.come(t, fmt.Sprint("agent-", n%guestsOfTest))
 			}
@@ -200,7 +196,7 @@ func TestEvictedOwnersThatCannotBeRead(t *testing.T) {
 // A snapshot that meets an owner that cannot be read is not written, and the next one is.
 func TestSnapshotOfEvictedOwnersThatCannotBeRead(t *testing.T) {
 	var i inn
-	i.open(t, &eviction.Policy{Dir: t.TempDir(), Always: true})
+	i.open(t, &snapshot.EvictionPolicy{Dir: t.TempDir(), Always: true})
 	for n := range guestsOfTest {
 		i.come(t, fmt.Sprint("agent-", n))
 	}

@@ -11,11 +11,9 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/event"
-	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/outcome"
-	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
+	"quartet/pkg/journal/snapshot"
 )
 
 // execute runs one command in the loop: it looks the request up in the request memory, runs the rule, encodes
@@ -100,7 +98,7 @@ func (p *Partition[S]) execute(c *command[S]) {
 func (p *Partition[S]) decide(c *command[S], env Env) (events []*Event, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			cause := eviction.Panicked(r)
+			cause := snapshot.Panicked(r)
 			p.noteUnreadable(cause)
 			events, err = nil, fault.Internal(fmt.Errorf("rule of %s: %w", c.method, cause))
 		}
@@ -172,11 +170,11 @@ func (p *Partition[S]) encode(dst []byte, events []*Event) ([]byte, error) {
 			return nil, fault.Internal(fmt.Errorf("encode %s: %w", ev.Type, err))
 		}
 		if n := len(dst) - start; n > p.cfg.MaxEvent {
-			return nil, refusal.TooLarge("event "+ev.Type, n, p.cfg.MaxEvent)
+			return nil, tooLarge("event "+ev.Type, n, p.cfg.MaxEvent)
 		}
 	}
 	if limit := max(MaxCommand, p.cfg.MaxEvent); len(dst) > limit {
-		return nil, refusal.TooLarge("a command of "+strconv.Itoa(len(events))+" events", len(dst), limit)
+		return nil, tooLarge("a command of "+strconv.Itoa(len(events))+" events", len(dst), limit)
 	}
 	return dst, nil
 }
@@ -205,7 +203,7 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 	f.content.Add(body)
 	f.events = append(f.events, events...)
 	if p.cfg.OnApply != nil {
-		p.noteUnreadable(eviction.Guarded(func() { f.followUps += p.cfg.OnApply(p.core.state, events) }))
+		p.noteUnreadable(snapshot.Guarded(func() { f.followUps += p.cfg.OnApply(p.core.state, events) }))
 	}
 	p.cfg.Feed.Pass(events, false)
 	return nil
@@ -274,7 +272,7 @@ func (p *Partition[S]) frameFor(size, count int) *pending[S] {
 	f := &pending[S]{
 		Frame:  framelog.Frame{ID: id, Generation: p.core.generation, Body: body},
 		first:  p.core.applied + 1,
-		result: outcome.New(),
+		result: newFrameOutcome(),
 
 		content: framelog.NewContent(p.log.Salt(id)),
 

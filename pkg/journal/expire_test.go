@@ -14,11 +14,9 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/archivetest"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/snapshot/memstore"
 	"quartet/tests/proc"
+	"quartet/pkg/journal/journaltest"
 )
 
 // allOld says that everything is older than history is kept.
@@ -34,7 +32,7 @@ func expire(ctx context.Context, p *journal.Partition[*people]) (int64, error) {
 func (v *village) remember(t *testing.T, p *journal.Partition[*people]) (ada, bob []string) {
 	t.Helper()
 	v.talk(t, p)
-	archived := func() bool { return strings.Contains(string(archivetest.Content(t, v.dir)), "farewell") }
+	archived := func() bool { return strings.Contains(string(journaltest.ArchiveContent(t, v.dir)), "farewell") }
 	for i := 0; i < 20 || !archived(); i++ {
 		require.Less(t, i, 1000)
 		require.NoError(t, say(t, p, "bob", fmt.Sprintf("what bob said then %d %s", i, strings.Repeat("c", 300)), ""))
@@ -52,7 +50,7 @@ func (v *village) expired(t *testing.T, p *journal.Partition[*people], ada, bob 
 	t.Helper()
 	require.Equal(t, ada, saidOf(t, p, "ada"))
 	require.Equal(t, bob, saidOf(t, p, "bob"))
-	content := string(archivetest.Content(t, v.dir))
+	content := string(journaltest.ArchiveContent(t, v.dir))
 	require.NotContains(t, content, "what bob said 0")
 	require.NotContains(t, content, "what ada said 0")
 	require.Contains(t, content, "farewell ada's friend")
@@ -63,7 +61,8 @@ func (v *village) expired(t *testing.T, p *journal.Partition[*people], ada, bob 
 		require.True(t, ev.Removed())
 		require.EqualValues(t, i+1, ev.WalSeq)
 	}
-	frames := archivetest.Frames(t, v.log(), "test/0") // they continue each other, and what was removed is passed over
+	// The frames continue each other, and what was removed is passed over.
+	frames := journaltest.ArchiveFrames(t, v.log(), "test/0")
 	removed, kept := 0, 0
 	for _, f := range frames {
 		if f.Removed.Seq > 0 {
@@ -76,7 +75,7 @@ func (v *village) expired(t *testing.T, p *journal.Partition[*people], ada, bob 
 	require.Positive(t, removed)
 	require.Equal(t, 1, kept)
 
-	c, err := archive.Read(t.Context(), dirstore.New(v.dir, "test", 0), "test/0")
+	c, err := archive.Read(t.Context(), archive.NewDirectory(v.dir, "test", 0), "test/0")
 	require.NoError(t, err)
 	require.NotZero(t, c.Segments[0].GetRemovedLines())
 	// Somebody who has read up to a frame that was removed goes on behind it.
@@ -97,7 +96,7 @@ func TestExpire(t *testing.T) {
 	v := newVillage(t)
 	p := v.open(t)
 	ada, bob := v.remember(t, p)
-	all := string(archivetest.Content(t, v.dir))
+	all := string(journaltest.ArchiveContent(t, v.dir))
 	require.Contains(t, all, "farewell", "it is in the archive")
 
 	n, err := p.Expire(t.Context(), allOld, time.Now().Add(-time.Hour), time.Now().Add(-time.Hour), math.MaxUint64)
@@ -110,12 +109,12 @@ func TestExpire(t *testing.T) {
 		time.Now().Add(-time.Hour), math.MaxUint64)
 	require.NoError(t, err)
 	require.Zero(t, n, "everything is kept")
-	require.Equal(t, all, string(archivetest.Content(t, v.dir)))
+	require.Equal(t, all, string(journaltest.ArchiveContent(t, v.dir)))
 
 	n, err = expire(t.Context(), p)
 	require.NoError(t, err)
 	require.Positive(t, n)
-	require.Less(t, len(archivetest.Content(t, v.dir)), len(all)/2)
+	require.Less(t, len(journaltest.ArchiveContent(t, v.dir)), len(all)/2)
 	v.expired(t, p, ada, bob)
 	n, err = expire(t.Context(), p)
 	require.NoError(t, err)
@@ -134,7 +133,7 @@ func TestExpire(t *testing.T) {
 	require.Nil(t, saidOf(t, p, "ada"))
 	require.Equal(t, bob, saidOf(t, p, "bob"))
 	require.False(t, v.found(t, "what ada said"))
-	archivetest.Frames(t, v.log(), "test/0")
+	journaltest.ArchiveFrames(t, v.log(), "test/0")
 	require.NoError(t, p.Close(t.Context()))
 }
 
@@ -151,7 +150,7 @@ func TestExpireByNamespace(t *testing.T) {
 	}, time.Now().Add(time.Hour), time.Now().Add(time.Hour), math.MaxUint64)
 	require.NoError(t, err)
 	require.Positive(t, n, "events of the journal itself")
-	content := string(archivetest.Content(t, v.dir))
+	content := string(journaltest.ArchiveContent(t, v.dir))
 	require.Contains(t, content, "what ada said 0")
 	require.NotContains(t, content, "partition_opened")
 	require.NoError(t, p.Close(t.Context()))
@@ -165,11 +164,11 @@ func TestExpireNeedsASnapshot(t *testing.T) {
 	v.remember(t, p)
 	numbers, err := v.store.Numbers(t.Context())
 	require.NoError(t, err)
-	before := archivetest.Content(t, v.dir)
+	before := journaltest.ArchiveContent(t, v.dir)
 	require.NoError(t, v.store.Remove(t.Context(), numbers[:len(numbers)-1])) // pages that the newest one needs
 	_, err = expire(t.Context(), p)
 	require.ErrorContains(t, err, "the newest snapshot of test/0 cannot be read")
-	require.Equal(t, before, archivetest.Content(t, v.dir))
+	require.Equal(t, before, journaltest.ArchiveContent(t, v.dir))
 	require.NoError(t, p.Close(t.Context()))
 
 	v = newVillage(t)
@@ -178,7 +177,7 @@ func TestExpireNeedsASnapshot(t *testing.T) {
 	_, err = expire(t.Context(), p)
 	require.NoError(t, err)
 	require.NoError(t, p.Close(t.Context()))
-	v.store = memstore.New()
+	v.store = journaltest.NewMemSnapshots()
 	_, err = v.tryOpen(t)
 	require.True(t, journal.IsDamage(err))
 	require.ErrorContains(t, err, "old events were removed there (history-days)")

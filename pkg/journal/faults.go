@@ -2,8 +2,6 @@ package journal
 
 import (
 	"errors"
-
-	"quartet/pkg/journal/refusal"
 )
 
 // refusal returns the error for a command or a read of a partition that has ended. Its text names the damage if the
@@ -13,10 +11,10 @@ func (p *Partition[S]) refusal() error {
 	if err := p.failed.Load(); err != nil {
 		cause = *err
 	}
-	var damage *refusal.DamageError
+	var damage *damageError
 	if errors.As(cause, &damage) {
-		return refusal.Damaged(damage.Error()+"; nothing in this partition can be used until it is repaired, and the "+
+		return refuseDamaged(damage.Error()+"; nothing in this partition can be used until it is repaired, and the "+
 			"rest is served", damage.Partition, cause)
 	}
-	return refusal.Unavailable(refusal.None, "the partition is not held here", cause)
+	return unavailable(outcomeNone, "the partition is not held here", cause)
 }

@@ -11,7 +11,6 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
 )
 
 // shortened is a log that loses its last frame.
@@ -43,7 +42,7 @@ func (s *shortened) Get(ctx context.Context, seq uint64) (framelog.Frame, error)
 // TestR10_FollowersInTheHoldersProcessNotice: they get their frames from memory, and notice all the same, while nothing
 // is written, that the log does not have the last one any more.
 func TestR10_FollowersInTheHoldersProcessNotice(t *testing.T) {
-	log, feeds := &shortened{Log: memlog.New()}, journal.NewFeeds()
+	log, feeds := &shortened{Log: journaltest.NewMemLog()}, journal.NewFeeds()
 	cfg := journaltest.Config(log)
 	cfg.Feed = feeds.Of(cfg.Plane, 0)
 	p, err := journal.Open(t.Context(), cfg)

@@ -11,11 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/lines"
-	"quartet/pkg/journal/memlog"
 )
 
 // hears is what a follower heard, and over which way.
@@ -52,12 +49,12 @@ func (h *hears) count() (seqs, fed int) {
 }
 
 type feedRig struct {
-	log   *faultlog.Log
+	log   *journaltest.FaultLog
 	feeds *journal.Feeds
 }
 
 func newFeedRig() *feedRig {
-	return &feedRig{faultlog.New(memlog.New()), journal.NewFeeds()}
+	return &feedRig{journaltest.NewFaultLog(journaltest.NewMemLog()), journal.NewFeeds()}
 }
 
 func (r *feedRig) open(t *testing.T) *partition {
@@ -94,7 +91,7 @@ func (r *feedRig) whole(t *testing.T, after framelog.End) *hears {
 			return nil // a fence says nothing
 		}
 		var all []journal.Line
-		for _, text := range lines.Split(f.Body) {
+		for _, text := range framelog.SplitLines(f.Body) {
 			all = append(all, journal.Line{Text: text})
 		}
 		return h.take(framelog.End{Seq: seq}, all)
@@ -154,9 +151,9 @@ func TestFeedThroughFaults(t *testing.T) {
 	r := newFeedRig()
 	p := r.open(t)
 	h, stop := r.follow(t, framelog.End{})
-	for f := faultlog.None; f < faultlog.Last; f++ {
+	for f := journaltest.None; f < journaltest.Last; f++ {
 		switch f {
-		case faultlog.Refused, faultlog.HeldRefused, faultlog.Late, faultlog.Frozen:
+		case journaltest.Refused, journaltest.HeldRefused, journaltest.Late, journaltest.Frozen:
 			continue // these wait for somebody
 		}
 		r.log.Inject(f)
@@ -219,7 +216,7 @@ func TestFeedGivesBackTheFollowersError(t *testing.T) {
 func TestConsumeOverTheFeed(t *testing.T) {
 	r := newFeedRig()
 	from := r.open(t)
-	to := open(t, memlog.New(), "to")
+	to := open(t, journaltest.NewMemLog(), "to")
 	var want []string
 	for round := range 3 {
 		stop := copies(t, to, r.source())

@@ -9,10 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
 )
 
 // openWithFollowUps opens a partition that announces a follow-up of every put to the key "first", and reports each
@@ -52,7 +50,7 @@ func putKey(t *testing.T, p *partition, key string, followUp bool) error {
 
 // A command and its expected follow-up are one write, and both are completed by it.
 func TestR3_AFollowUpSharesTheFrame(t *testing.T) {
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	p, announced := openWithFollowUps(t, log, time.Hour)
 	before := frames(t, log)
 	for range 3 {
@@ -69,14 +67,14 @@ func TestR3_AFollowUpSharesTheFrame(t *testing.T) {
 
 // A follow-up that does not arrive delays the frame by the term, and ever fewer frames wait.
 func TestR3_AFollowUpThatDoesNotArrive(t *testing.T) {
-	p, _ := openWithFollowUps(t, memlog.New(), time.Millisecond)
+	p, _ := openWithFollowUps(t, journaltest.NewMemLog(), time.Millisecond)
 	for range 40 {
 		require.NoError(t, putKey(t, p, "first", false))
 	}
 	require.NoError(t, p.Close(context.Background()))
 
 	// What comes meanwhile goes with it, and whoever closes does not wait for it.
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	p, announced := openWithFollowUps(t, log, time.Hour)
 	before := frames(t, log)
 	errs := make(chan error, 2)
@@ -94,9 +92,9 @@ func TestR3_AFollowUpThatDoesNotArrive(t *testing.T) {
 
 // A frame that several callers share does not wait for follow-ups.
 func TestR3_ALargeFrameDoesNotWaitForFollowUps(t *testing.T) {
-	log := faultlog.New(memlog.New())
+	log := journaltest.NewFaultLog(journaltest.NewMemLog())
 	p, announced := openWithFollowUps(t, log, time.Hour)
-	log.Inject(faultlog.Late)
+	log.Inject(journaltest.Late)
 	var all sync.WaitGroup
 	errs := make(chan error, 8)
 	do := func(key string) { all.Go(func() { errs <- putKey(t, p, key, false) }) }
@@ -140,7 +138,7 @@ func TestFeedHints(t *testing.T) {
 		}
 	})
 	require.True(t, r.feeds.Of("fed", 0).Hinted())
-	r.log.Inject(faultlog.Late)
+	r.log.Inject(journaltest.Late)
 	errs := make(chan error, 1)
 	go func() { errs <- putKey(t, p, "k", false) }()
 	<-r.log.Held()
@@ -149,7 +147,7 @@ func TestFeedHints(t *testing.T) {
 	r.log.Release()
 	require.NoError(t, <-errs)
 
-	r.log.Inject(faultlog.Refused)
+	r.log.Inject(journaltest.Refused)
 	require.Error(t, putKey(t, p, "k", false))
 	require.EqualValues(t, 3, <-hints)
 	require.EqualValues(t, 3, <-lostOnes, "it was taken back")

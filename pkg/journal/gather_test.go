@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/inbox"
 )
 
 type emptyState struct{}
@@ -18,7 +17,7 @@ func (emptyState) Apply(*Event) error { return nil }
 func gathering(n int) (*Partition[emptyState], *pending[emptyState]) {
 	p := &Partition[emptyState]{core: &core[emptyState]{}}
 	p.cfg.Now = time.Now
-	p.inbox = inbox.New[*command[emptyState]](maxQueued)
+	p.inbox = newInbox[*command[emptyState]](maxQueued)
 	f := &pending[emptyState]{cmds: make([]*command[emptyState], n)}
 	p.loop.frames = []*pending[emptyState]{f}
 	p.loop.results = make(chan framelog.Result, 1)

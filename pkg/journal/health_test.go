@@ -10,17 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
-	"quartet/pkg/journal/partitions"
 )
 
 // While nothing can be written time stands still for leases, and after 30 s
 // the service is not ready any more.
 func TestStallIsMeasuredAndUnhealthy(t *testing.T) {
-	log := faultlog.New(memlog.New())
+	log := journaltest.NewFaultLog(journaltest.NewMemLog())
 	cfg := journaltest.Config(log)
 	var mono atomic.Int64
 	cfg.Mono = func() time.Time { return time.Unix(0, mono.Load()) }
@@ -29,7 +26,7 @@ func TestStallIsMeasuredAndUnhealthy(t *testing.T) {
 	p, err := journal.Open(t.Context(), cfg)
 	require.NoError(t, err)
 	require.NoError(t, p.Health())
-	log.Inject(faultlog.Late)
+	log.Inject(journaltest.Late)
 	done := make(chan error, 1)
 	go func() {
 		_, _, err := journal.Do(context.Background(), p, journaltest.Put("k", "v", ""))
@@ -50,7 +47,7 @@ func TestStallIsMeasuredAndUnhealthy(t *testing.T) {
 }
 
 func TestOnCommitGetsThePlanesEventsInOrder(t *testing.T) {
-	cfg := journaltest.Config(memlog.New())
+	cfg := journaltest.Config(journaltest.NewMemLog())
 	var got []uint64
 	cfg.OnCommit = func(events []*journal.Event) {
 		for _, ev := range events {
@@ -67,7 +64,7 @@ func TestOnCommitGetsThePlanesEventsInOrder(t *testing.T) {
 }
 
 func TestOpenRefusesWhatItCannotRead(t *testing.T) {
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	_, err := log.Append(t.Context(), 0, framelog.Frame{ID: "x", Body: []byte("no line\n")})
 	require.NoError(t, err)
 	_, err = journal.Open(t.Context(), journaltest.Config(log))
@@ -76,15 +73,16 @@ func TestOpenRefusesWhatItCannotRead(t *testing.T) {
 	require.Error(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = journal.Open(ctx, journaltest.Config(memlog.New()))
+	_, err = journal.Open(ctx, journaltest.Config(journaltest.NewMemLog()))
 	require.ErrorIs(t, err, context.Canceled)
 }
 
 func TestSetSpreadsOwners(t *testing.T) {
-	open := func(n int) (*partitions.Set[*journaltest.State], error) {
-		return partitions.Open(t.Context(), partitions.Whole(n), func(int) (journal.Config[*journaltest.State], error) {
-			return journaltest.Config(memlog.New()), nil
-		})
+	open := func(n int) (*journal.Partitions[*journaltest.State], error) {
+		config := func(int) (journal.Config[*journaltest.State], error) {
+			return journaltest.Config(journaltest.NewMemLog()), nil
+		}
+		return journal.OpenShare(t.Context(), journal.WholeShare(n), config)
 	}
 	_, err := open(0)
 	require.Error(t, err)
@@ -108,23 +106,23 @@ func TestSetSpreadsOwners(t *testing.T) {
 func TestSetThatCannotBeOpened(t *testing.T) {
 	over := &lease{}
 	over.over.Store(true)
-	_, err := partitions.Open(t.Context(), partitions.Whole(6), func(partition int) (journal.Config[*journaltest.State],
-		error,
+	_, err := journal.OpenShare(t.Context(), journal.WholeShare(6), func(partition int) (
+		journal.Config[*journaltest.State], error,
 	) {
-		cfg := journaltest.Config(memlog.New())
+		cfg := journaltest.Config(journaltest.NewMemLog())
 		if partition == 3 {
 			cfg.Lease = over
 		}
 		return cfg, nil
 	})
 	require.ErrorIs(t, err, journal.ErrNotHeld)
-	_, err = partitions.Open(t.Context(), partitions.Whole(2), func(partition int) (journal.Config[*journaltest.State],
-		error,
+	_, err = journal.OpenShare(t.Context(), journal.WholeShare(2), func(partition int) (
+		journal.Config[*journaltest.State], error,
 	) {
 		if partition == 1 {
 			return journal.Config[*journaltest.State]{}, errors.New("no log")
 		}
-		return journaltest.Config(memlog.New()), nil
+		return journaltest.Config(journaltest.NewMemLog()), nil
 	})
 	require.EqualError(t, err, "no log")
 }

@@ -10,8 +10,6 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
-	"quartet/pkg/journal/partitions"
 )
 
 // lease is a lease that a test takes away.
@@ -36,7 +34,7 @@ func count(t *testing.T, p *partition, key string) int {
 // nothing of what it remembers, whatever was done by the next holder meanwhile,
 // and what it is asked to write is not stored.
 func TestR6_ALapsedLeaseShowsNothing(t *testing.T) {
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	mine := &lease{}
 	open := func(l journal.Lease) *journal.Partition[*journaltest.State] {
 		cfg := journaltest.Config(log)
@@ -78,7 +76,7 @@ func TestR6_ALapsedLeaseShowsNothing(t *testing.T) {
 // while, and that nobody took, is as good as before.
 func TestR6_ALeaseThatComesBackShowsAgain(t *testing.T) {
 	mine := &lease{}
-	cfg := journaltest.Config(memlog.New())
+	cfg := journaltest.Config(journaltest.NewMemLog())
 	cfg.Lease = mine
 	p, err := journal.Open(t.Context(), cfg)
 	require.NoError(t, err)
@@ -96,7 +94,7 @@ func TestR6_ALeaseThatComesBackShowsAgain(t *testing.T) {
 func TestR6_NotOpenedWithoutALease(t *testing.T) {
 	mine := &lease{}
 	mine.over.Store(true)
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	cfg := journaltest.Config(log)
 	cfg.Lease = mine
 	_, err := journal.Open(t.Context(), cfg)
@@ -110,12 +108,12 @@ func TestR6_NotOpenedWithoutALease(t *testing.T) {
 // looked up in the wrong place.
 func TestX1_AShareHoldsItsOwners(t *testing.T) {
 	const n = 4
-	open := func(h partitions.Share) (*partitions.Set[*journaltest.State], error) {
-		return partitions.Open(t.Context(), h, func(int) (journal.Config[*journaltest.State], error) {
-			return journaltest.Config(memlog.New()), nil
+	open := func(h journal.Share) (*journal.Partitions[*journaltest.State], error) {
+		return journal.OpenShare(t.Context(), h, func(int) (journal.Config[*journaltest.State], error) {
+			return journaltest.Config(journaltest.NewMemLog()), nil
 		})
 	}
-	for _, bad := range []partitions.Share{
+	for _, bad := range []journal.Share{
 		{},
 		{First: -1, Count: 1, Of: 4},
 		{First: 3, Count: 2, Of: 4},
@@ -124,11 +122,11 @@ func TestX1_AShareHoldsItsOwners(t *testing.T) {
 		_, err := open(bad)
 		require.Error(t, err, bad)
 	}
-	s, err := open(partitions.One(2, n))
+	s, err := open(journal.SingleShare(2, n))
 	require.NoError(t, err)
 	seen := map[bool]int{}
 	for _, owner := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"} {
-		here := partitions.Of("default", owner, n) == 2
+		here := journal.PartitionOf("default", owner, n) == 2
 		seen[here]++
 		_, _, err := journal.View(t.Context(), s.For("default", owner), journaltest.Count("a"))
 		if here {

@@ -7,11 +7,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"quartet/pkg/journal/erasure"
 	"quartet/pkg/journal/event"
-	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/snapshot"
 )
 
@@ -27,7 +24,7 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 		return nil, err
 	}
 	var short time.Time
-	var skip *erasure.Set
+	var skip *event.ErasedSet
 	for {
 		c, err := p.loadBehind(ctx, from, skip, awaiting, until, &short)
 		if err == nil && len(from) == 0 && skip == nil && c.erased.Len() > 0 {
@@ -51,10 +48,10 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 		if err != nil {
 			return nil, err
 		}
-		if err := eviction.Guarded(func() { p.cfg.OnLoad(c.state) }); err != nil {
+		if err := snapshot.Guarded(func() { p.cfg.OnLoad(c.state) }); err != nil {
 			p.cfg.Logger.Error("journal: owners that left memory cannot be read from their file; all stay in memory",
 				zap.String("partition", c.name), zap.Error(err))
-			p.cfg.Eviction = eviction.Off()
+			p.cfg.Eviction = snapshot.NoEviction()
 			c.release()
 			continue
 		}
@@ -66,7 +63,7 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 
 // loadBehind is load from the snapshot from[0], or from the log alone if from is empty. *short is when the log was
 // first seen to end before its witness, zero if it was not. skip is as for core.
-func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot, skip *erasure.Set,
+func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot, skip *event.ErasedSet,
 	awaiting map[string]struct{}, until *framelog.End, short *time.Time,
 ) (loaded *core[S], err error) {
 	c, err := p.restored(ctx, from)
@@ -86,7 +83,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 		err = witnessed.ReadFrom(c.end)
 	}
 	if err != nil {
-		return nil, &refusal.ReplayError{Cause: err}
+		return nil, &replayError{Cause: err}
 	}
 	frames := 0
 	for {
@@ -99,7 +96,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 			}
 			next, frames = seq+1, frames+1
 			if err := witnessed.Read(c.end); err != nil {
-				return &refusal.ReplayError{Cause: err}
+				return &replayError{Cause: err}
 			}
 			return nil
 		})
@@ -108,7 +105,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 				*short = time.Now()
 			}
 			if err != nil && time.Since(*short) >= p.cfg.LossPatience {
-				err = &refusal.ReplayError{Cause: err}
+				err = &replayError{Cause: err}
 			}
 		}
 		if !p.held() {
@@ -120,7 +117,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 		if err == nil && (until == nil || c.end != *until) {
 			err = p.takeOver(ctx, c)
 		}
-		var damaged *refusal.ReplayError
+		var damaged *replayError
 		var broken *framelog.Broken // in an archive
 		switch {
 		case err == nil:
@@ -131,7 +128,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 		case errors.As(err, &damaged):
 			return nil, err
 		case errors.As(err, &broken):
-			return nil, &refusal.ReplayError{Cause: err}
+			return nil, &replayError{Cause: err}
 		}
 		// Wrong sequence: another writer, or an earlier takeOver whose
 		// acknowledgement was lost. The next scan reads its frame.
@@ -155,7 +152,7 @@ func (p *Partition[S]) takeOver(ctx context.Context, c *core[S]) error {
 	}
 	body, err := event.AppendLine(nil, ev)
 	if err != nil {
-		return &refusal.ReplayError{Cause: err}
+		return &replayError{Cause: err}
 	}
 	f := framelog.Frame{ID: p.cfg.NewID(""), Generation: generation, Body: body}
 	content := framelog.NewContent(p.log.Salt(f.ID))

@@ -8,10 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"quartet/pkg/journal/adaptive"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/outcome"
-	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
 )
 
@@ -23,7 +20,7 @@ type pending[S State] struct {
 	events  []*Event
 	cmds    []*command[S] // completed with the frame, in order
 	// result is resolved when the outcome of the frame is known.
-	result *outcome.Result
+	result *frameOutcome
 	// followUps is the number of expected follow-ups that should share the frame.
 	followUps int
 	sent      bool // an attempt to store it was made
@@ -36,15 +33,15 @@ type loop[S State] struct {
 	sending bool
 	// pendingReload is non-nil when memory and log may differ. No command is accepted; the partition reloads
 	// once every frame has been written.
-	pendingReload *outcome.Result
+	pendingReload *frameOutcome
 	unreadable    bool          // a reload is pending because evicted owners cannot be read
 	backlog       []*command[S] // taken from the inbox
 	next          int           // index in backlog of the next command
 	closed        bool          // the inbox was closed
 	scratch       []byte        // buffer for encoding one command
 	spare         []byte        // body for the next frame, nil if there is none to reuse
-	size          adaptive.Size
-	adaptiveWait  adaptive.Wait
+	size          frameSize
+	adaptiveWait  adaptiveWait
 	prefix        string    // of the request ids that the loop generates
 	count         uint64    // number of request ids generated
 	probed        time.Time // when an append was last refused for want of space, or probe last tried one
@@ -308,7 +305,7 @@ func (p *Partition[S]) reload(refusedFrame *pending[S], until *framelog.End, fir
 	}
 	reloaded := l.pendingReload
 	if reloaded == nil {
-		reloaded = outcome.NewHidden()
+		reloaded = newHiddenOutcome()
 	}
 	p.mu.Lock()
 	if p.uncommitted == nil {
@@ -409,10 +406,10 @@ func (p *Partition[S]) shutDown(cause error) {
 // abandon completes c with UNAVAILABLE. unknown says that its frame may be in the log.
 func (p *Partition[S]) abandon(c *command[S], unknown bool, cause error) {
 	if unknown {
-		c.err = refusal.Unavailable(refusal.Unknown, "the journal stopped while it was writing; repeat with the same "+
+		c.err = unavailable(outcomeUnknown, "the journal stopped while it was writing; repeat with the same "+
 			"request_id to learn what happened", cause)
 	} else {
-		c.err = refusal.Unavailable(refusal.None, "the partition is not held here any more", cause)
+		c.err = unavailable(outcomeNone, "the partition is not held here any more", cause)
 	}
 	p.complete(c)
 }

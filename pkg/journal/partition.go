@@ -12,19 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"quartet/pkg/journal/counters"
-	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/framecache"
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/follower"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/inbox"
-	"quartet/pkg/journal/outcome"
-	"quartet/pkg/journal/progress"
-	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
-	"quartet/pkg/journal/rolling"
-	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/stall"
 	"quartet/pkg/tracing"
 )
 
@@ -91,14 +83,14 @@ type Config[S State] struct {
 	// differ it returns an error, and the partition is not loaded. Tests only.
 	CheckRestored func(restored, replayed State) error
 
-	// Eviction says when owners are evicted; nil: all stay in memory. The state must be a pages.Resident.
-	Eviction *eviction.Policy
+	// Eviction says when owners are evicted; nil: all stay in memory. The state must be a snapshot.Resident.
+	Eviction *snapshot.EvictionPolicy
 
 	// Feed passes durable frames to followers in this process; nil for none.
 	Feed *Feed
 
 	// Room says whether the store has room for more; nil: it always has.
-	Room *room.Room
+	Room *framelog.Room
 
 	// Requests is the pool of entries that the request memories of a process share; nil: this partition has
 	// RequestMemory entries for itself.
@@ -164,7 +156,7 @@ func (c *Config[S]) complete() error {
 		c.Requests = requests.NewPool(orDefault(c.RequestMemory, DefaultRequestMemory))
 	}
 	if c.Room == nil {
-		c.Room = &room.Room{}
+		c.Room = &framelog.Room{}
 	}
 	c.MaxFrame = orDefault(c.MaxFrame, DefaultMaxFrame)
 	c.MaxEvent = orDefault(c.MaxEvent, DefaultMaxEvent)
@@ -204,18 +196,18 @@ type Partition[S State] struct {
 	core *core[S]
 	// uncommitted is the result of the newest applied frame that is not durable, or of a pending reload; nil if
 	// the state is durable.
-	uncommitted *outcome.Result
+	uncommitted *frameOutcome
 
-	inbox *inbox.Inbox[*command[S]]
+	inbox *inbox[*command[S]]
 	loop  loop[S]
 
 	log        *framelog.Writer
-	roller     *rolling.Roller
+	roller     *archive.Roller
 	snapshots  snapshots
-	consumed   progress.Set[sourceKey]
-	metrics    *counters.Counters
-	frameCache framecache.Cache
-	stall      stall.Meter
+	consumed   follower.Positions[sourceKey]
+	metrics    *counters
+	frameCache framelog.Cache
+	stall      stallMeter
 	failed     atomic.Pointer[error] // set once, when the partition ends
 
 	//nolint:containedctx // not a request's: it lasts until the partition ends
@@ -233,14 +225,14 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 		return nil, err
 	}
 	p := &Partition[S]{cfg: cfg, stopped: make(chan struct{})}
-	p.inbox = inbox.New[*command[S]](maxQueued)
-	p.metrics = counters.New(cfg.Metrics, cfg.Plane)
+	p.inbox = newInbox[*command[S]](maxQueued)
+	p.metrics = newCounters(cfg.Metrics, cfg.Plane)
 	p.log = &framelog.Writer{
 		Log: cfg.Log, Partition: framelog.PartitionName(cfg.Plane, cfg.Partition), NewID: cfg.NewID,
 		Timeout: cfg.AppendTimeout, Logger: cfg.Logger,
 		Secret: cfg.NewSecret(), Fencing: func() { p.loop.fencing.Store(true) }, Appended: p.metrics.Appended,
 	}
-	p.roller = rolling.New(cfg.Log, cfg.SegmentSize, cfg.Now, cfg.Mono, cfg.Logger, cfg.Metrics)
+	p.roller = archive.NewRoller(cfg.Log, cfg.SegmentSize, cfg.Now, cfg.Mono, cfg.Logger, cfg.Metrics)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	core, err := p.load(ctx, nil, nil)
 	if err != nil {
@@ -305,7 +297,7 @@ func (p *Partition[S]) Health() error {
 
 // Damage returns the damage because of which the partition refuses all commands and reads; nil if there is none.
 func (p *Partition[S]) Damage() error {
-	var damage *refusal.DamageError
+	var damage *damageError
 	if err := p.failed.Load(); err != nil && errors.As(*err, &damage) {
 		return damage
 	}
@@ -313,7 +305,7 @@ func (p *Partition[S]) Damage() error {
 }
 
 // Stalled returns for how long the journal has been unable to write; 0 while it can, and until that is
-// stall.Threshold. While it is not 0, the caller must let no lease expire.
+// stallThreshold. While it is not 0, the caller must let no lease expire.
 func (p *Partition[S]) Stalled() time.Duration { return p.stall.Current(p.cfg.Mono()) }
 
 // StallTotal returns the sum of all stalls since Open, including the current one. A caller that sets a deadline
@@ -330,11 +322,11 @@ func Damaged[S State](cfg Config[S], cause error) *Partition[S] {
 	return refusing(cfg, cfg.explain(cause))
 }
 
-// explain returns the cause with which a partition ends: err, or, if err is a *refusal.ReplayError, a
-// *refusal.DamageError that names the partition. It reports such damage to the feed too.
+// explain returns the cause with which a partition ends: err, or, if err is a *replayError, a
+// *damageError that names the partition. It reports such damage to the feed too.
 func (c *Config[S]) explain(err error) error {
 	var broken *framelog.Broken
-	var replay *refusal.ReplayError
+	var replay *replayError
 	if !errors.As(err, &replay) {
 		return err
 	}
@@ -344,7 +336,7 @@ func (c *Config[S]) explain(err error) error {
 		cause = broken
 	}
 	c.Feed.Report(cause)
-	return &refusal.DamageError{Partition: name, Cause: cause}
+	return &damageError{Partition: name, Cause: cause}
 }
 
 // refusing returns a partition that has ended with a cause.
@@ -354,7 +346,7 @@ func refusing[S State](cfg Config[S], cause error) *Partition[S] {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cancel()
 	p.failed.Store(&cause)
-	p.inbox = inbox.New[*command[S]](maxQueued)
+	p.inbox = newInbox[*command[S]](maxQueued)
 	p.inbox.Close()
 	p.closing.Store(true)
 	close(p.stopped)

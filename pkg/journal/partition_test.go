@@ -10,16 +10,14 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestX1_DoThenView(t *testing.T) {
 	ctx := t.Context()
-	p, err := journal.Open(ctx, journaltest.Config(memlog.New()))
+	p, err := journal.Open(ctx, journaltest.Config(journaltest.NewMemLog()))
 	require.NoError(t, err)
 	for i := range 3 {
 		n, res, err := journal.Do(ctx, p, journaltest.Put("k", "v", ""))
@@ -39,12 +37,12 @@ func TestX1_DoThenView(t *testing.T) {
 // write goes on waiting for its outcome.
 func TestR4_AReaderSoonGetsTheErrorOfAStalledLog(t *testing.T) {
 	ctx := t.Context()
-	log := faultlog.New(memlog.New())
+	log := journaltest.NewFaultLog(journaltest.NewMemLog())
 	cfg := journaltest.Config(log)
 	cfg.ViewPatience = 20 * time.Millisecond
 	p, err := journal.Open(ctx, cfg)
 	require.NoError(t, err)
-	log.Inject(faultlog.Late)
+	log.Inject(journaltest.Late)
 	written := make(chan error, 1)
 	go func() {
 		_, _, err := journal.Do(ctx, p, journaltest.Put("k", "v", ""))
@@ -67,7 +65,7 @@ func TestR4_AReaderSoonGetsTheErrorOfAStalledLog(t *testing.T) {
 // while it is written; readers of other partitions' journals, and everybody else, wait.
 func TestR4_WhoWritesNextSeesWhatIsBeingWritten(t *testing.T) {
 	ctx := t.Context()
-	log := faultlog.New(memlog.New())
+	log := journaltest.NewFaultLog(journaltest.NewMemLog())
 	cfg := journaltest.Config(log)
 	cfg.ViewPatience = 20 * time.Millisecond
 	applied := make(chan string, 1)
@@ -77,9 +75,9 @@ func TestR4_WhoWritesNextSeesWhatIsBeingWritten(t *testing.T) {
 	}
 	p, err := journal.Open(ctx, cfg)
 	require.NoError(t, err)
-	other, err := journal.Open(ctx, journaltest.Config(memlog.New()))
+	other, err := journal.Open(ctx, journaltest.Config(journaltest.NewMemLog()))
 	require.NoError(t, err)
-	log.Inject(faultlog.Late)
+	log.Inject(journaltest.Late)
 	written := make(chan error, 1)
 	go func() {
 		_, _, err := journal.Do(ctx, p, journaltest.Put("k", "v", ""))
@@ -101,12 +99,12 @@ func TestR4_WhoWritesNextSeesWhatIsBeingWritten(t *testing.T) {
 
 // A read that waits for a reload ends when the partition does, not after ViewPatience.
 func TestViewEndsWithAPartitionThatHasToReload(t *testing.T) {
-	log := faultlog.New(memlog.New())
+	log := journaltest.NewFaultLog(journaltest.NewMemLog())
 	cfg := journaltest.Config(log)
 	cfg.ViewPatience = time.Hour
 	p, err := journal.Open(t.Context(), cfg)
 	require.NoError(t, err)
-	log.Inject(faultlog.Late)
+	log.Inject(journaltest.Late)
 	done := make(chan error, 3)
 	go func() {
 		_, _, err := journal.Do(context.Background(), p, journaltest.Put("k", "v", ""))

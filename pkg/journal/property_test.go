@@ -11,20 +11,17 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
-	"quartet/pkg/journal/snapshot/memstore"
 )
 
 // TestX1_NothingTwiceNothingMissing: whatever the log does, every answered put
 // is there once, none is there twice, and the log tells the same state.
 func TestX1_NothingTwiceNothingMissing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		log := faultlog.New(memlog.New())
+		log := journaltest.NewFaultLog(journaltest.NewMemLog())
 		writers := make([]*partition, rapid.IntRange(1, 2).Draw(t, "writers"))
 		segment := rapid.SampledFrom([]int64{0, 1, 1500}).Draw(t, "segment size")
-		store := memstore.New()
+		store := journaltest.NewMemSnapshots()
 		snapshots := rapid.SampledFrom([]int64{0, 1, 1500}).Draw(t, "snapshot bytes")
 		config := func() journal.Config[*journaltest.State] {
 			cfg := journaltest.Config(log)
@@ -40,10 +37,10 @@ func TestX1_NothingTwiceNothingMissing(t *testing.T) {
 			require.NoError(t, err)
 			writers[i] = p
 		}
-		faults := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) faultlog.Fault {
-			f := faultlog.Fault(rapid.IntRange(0, int(faultlog.Last)-1).Draw(t, "fault"))
-			if f == faultlog.Late || f == faultlog.HeldRefused {
-				f = faultlog.None
+		faults := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) journaltest.Fault {
+			f := journaltest.Fault(rapid.IntRange(0, int(journaltest.Last)-1).Draw(t, "fault"))
+			if f == journaltest.Late || f == journaltest.HeldRefused {
+				f = journaltest.None
 			}
 			return f
 		}), 0, 25).Draw(t, "faults")

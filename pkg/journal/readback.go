@@ -8,8 +8,6 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
-	"quartet/pkg/journal/refusal"
 )
 
 // eventLocation is where an event is: in a frame that is not durable yet, or in the log.
@@ -59,12 +57,12 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 			continue
 		}
 		if err != nil {
-			return nil, refusal.Unreadable(err)
+			return nil, unreadable(err)
 		}
 		ev, err := event.In(lines, l.walSeq, p.cfg.Registry)
 		if err != nil {
 			return nil,
-				refusal.Unreadable(&framelog.Broken{
+				unreadable(&framelog.Broken{
 					Partition: framelog.PartitionName(p.cfg.Plane, p.cfg.Partition),
 					Seq:       l.frame, Cause: fmt.Sprintf("frame %d: %v", l.frame, err),
 				})
@@ -95,7 +93,7 @@ func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, err
 	if err != nil {
 		return nil, err
 	}
-	return lines.Split(f.Body), nil
+	return framelog.SplitLines(f.Body), nil
 }
 
 // recallEvents reads the events of an earlier command from the log.

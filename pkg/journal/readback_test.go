@@ -10,16 +10,14 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
 )
 
 // Whatever stands in the log can be read back by its coordinates, in any order,
 // however it was framed, before and after a restart (SPEC W11).
 func TestW11_ReadBack(t *testing.T) {
 	ctx := context.Background()
-	log := faultlog.New(memlog.New())
+	log := journaltest.NewFaultLog(journaltest.NewMemLog())
 	p, err := journal.Open(ctx, journaltest.Config(log))
 	require.NoError(t, err)
 	const n = 200
@@ -72,10 +70,10 @@ func TestW11_ReadBack(t *testing.T) {
 // An event that is decided and not yet on disk is answered when it is.
 func TestX1_ReadBackWaitsForTheDisk(t *testing.T) {
 	ctx := context.Background()
-	log := faultlog.New(memlog.New())
+	log := journaltest.NewFaultLog(journaltest.NewMemLog())
 	p, err := journal.Open(ctx, journaltest.Config(log))
 	require.NoError(t, err)
-	log.Inject(faultlog.Late)
+	log.Inject(journaltest.Late)
 	wrote := make(chan error, 1)
 	go func() {
 		_, _, err := journal.Do(ctx, p, journaltest.Put("k", "v", "r1"))

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/refusal"
 )
 
 // probeEvery is how often a partition tries whether the store has space again, after it refused an append.
@@ -15,7 +14,7 @@ const probeEvery = time.Second
 // events are applied, so that a refusal leaves the state as it is.
 func (p *Partition[S]) admit(size int, frees bool) error {
 	if most := p.maxBody(size); size > most {
-		return refusal.TooLarge("a command", size, most)
+		return tooLarge("a command", size, most)
 	}
 	if p.cfg.Room.Refusing() { // no partition of this process applies anything until an append succeeds
 		return p.cfg.Room.Refused()
@@ -66,7 +65,7 @@ func (p *Partition[S]) handleRefusal(f *pending[S], v framelog.Result) error {
 		return p.reload(f, &v.End, f.cmds)
 	}
 	for _, c := range f.cmds {
-		c.err = refusal.Unavailable(refusal.None, "the journal refused the write", v.Err)
+		c.err = unavailable(outcomeNone, "the journal refused the write", v.Err)
 		p.complete(c)
 	}
 	return p.reload(f, &v.End, nil)

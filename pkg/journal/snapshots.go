@@ -13,11 +13,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
 
-	"quartet/pkg/journal/changes"
-	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/snapshot"
 	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
@@ -45,13 +41,13 @@ var errReplaced = errors.New("journal: the state was loaded again")
 
 // unusable reports whether an error of a load may be one of the snapshot from which it began.
 func unusable(err error) bool {
-	var replay *refusal.ReplayError
+	var replay *replayError
 	return errors.Is(err, errNotAnnounced) || errors.Is(err, snapshot.ErrNoObject) || errors.As(err, &replay)
 }
 
 // stored returns the snapshots of the partition, the newest first. It retries until ctx ends.
 func (p *Partition[S]) stored(ctx context.Context) (all []*snapshot.Snapshot, err error) {
-	if p.cfg.Snapshots == nil || changes.New(p.cfg.New()) == nil {
+	if p.cfg.Snapshots == nil || snapshot.NewTracker(p.cfg.New()) == nil {
 		return nil, nil
 	}
 	err = p.readStore(ctx, func() (err error) {
@@ -123,7 +119,7 @@ func (c *core[S]) restore(ctx context.Context, store snapshot.Store, from []*sna
 
 // restoring is a core into which a snapshot is read.
 type restoring[S State] struct {
-	*changes.Tracker
+	*snapshot.Tracker
 	core *core[S]
 }
 
@@ -134,7 +130,7 @@ func (r restoring[S]) AddRequest(k requests.Key, e requests.Entry) {
 }
 
 // AddPage implements snapshot.Into.
-func (r restoring[S]) AddPage(o pages.Owner, page proto.Message) error {
+func (r restoring[S]) AddPage(o snapshot.Owner, page proto.Message) error {
 	err := r.Tracker.AddPage(o, page)
 	r.core.evictor.PageAdded()
 	return err
@@ -144,8 +140,8 @@ func (r restoring[S]) AddPage(o pages.Owner, page proto.Message) error {
 func (r restoring[S]) AddFrame(f snapshot.Frame) { r.core.frames.Add(f.WalSeq, f.Seq) }
 
 // extent returns how many additions to the request memory and entries of the index of frames there were so far.
-func (c *core[S]) extent() changes.Extent {
-	return changes.Extent{Requests: c.memory.Additions(), Frames: c.frames.Len()}
+func (c *core[S]) extent() snapshot.Extent {
+	return snapshot.Extent{Requests: c.memory.Additions(), Frames: c.frames.Len()}
 }
 
 // begins returns the number of the snapshot from which the core was loaded, 0 if it was read from the log alone.
@@ -284,7 +280,7 @@ func (p *Partition[S]) SettleSnapshot(ctx context.Context) error {
 }
 
 // writeSnapshot writes and announces the snapshot of a cut of c. If that fails, the next one has its changes.
-func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
+func (p *Partition[S]) writeSnapshot(c *core[S], n *snapshot.PageCut) {
 	t, began := c.track, p.cfg.Mono()
 	d := snapshot.Begin(p.cfg.Snapshots, t.Base(), t.Announced.Snapshot)
 	s, base, err := p.draft(d, c, n)
@@ -326,8 +322,8 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
 const cutBatch = 16
 
 // draft stores the pages of a cut and its manifest. The function that it returns is that of snapshot.Draft.Finish.
-func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *changes.Cut) (*snapshot.Snapshot, func() *snapshot.Base,
-	error,
+func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *snapshot.PageCut) (
+	*snapshot.Snapshot, func() *snapshot.Base, error,
 ) {
 	for batch := range slices.Chunk(n.Owners(), cutBatch) {
 		p.mu.Lock()
@@ -335,8 +331,8 @@ func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *changes.Cut) (*sn
 			p.mu.Unlock()
 			return nil, nil, errReplaced
 		}
-		var taken []changes.Page
-		err := eviction.Guarded(func() { taken = c.track.Take(n, batch) })
+		var taken []snapshot.OwnerPage
+		err := snapshot.Guarded(func() { taken = c.track.Take(n, batch) })
 		p.mu.Unlock()
 		if err != nil {
 			return nil, nil, err
@@ -357,7 +353,7 @@ func (p *Partition[S]) announce(of *core[S], ref snapshot.Ref) error {
 		if p.core != of { // the loop's own
 			return nil, errReplaced
 		}
-		return []*Event{{Type: TypeSnapshotTaken, Payload: changes.Announcement(ref)}}, nil
+		return []*Event{{Type: TypeSnapshotTaken, Payload: snapshot.Announcement(ref)}}, nil
 	}
 	if err := p.run(p.ctx, c); err != nil {
 		return err

@@ -13,15 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
-	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/jetstore"
-	"quartet/pkg/journal/snapshot/memstore"
 	"quartet/pkg/natsd/natsdtest"
 )
 
@@ -79,7 +74,7 @@ func stateOf(t *testing.T, p *partition) *journaltest.State {
 // step (SPEC X2.1).
 func TestX2_AClockStepForgetsNoRequest(t *testing.T) {
 	var ahead atomic.Int64
-	log, store := memlog.New(), memstore.New()
+	log, store := journaltest.NewMemLog(), journaltest.NewMemSnapshots()
 	open := func() *partition {
 		cfg := journaltest.Config(log)
 		cfg.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
@@ -109,14 +104,16 @@ func TestX2_AClockStepForgetsNoRequest(t *testing.T) {
 
 func TestR11_ALoadBeginsAtTheSnapshot(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) (framelog.Log, snapshot.Store){
-		"memory": func(*testing.T) (framelog.Log, snapshot.Store) { return memlog.New(), memstore.New() },
+		"memory": func(*testing.T) (framelog.Log, snapshot.Store) {
+			return journaltest.NewMemLog(), journaltest.NewMemSnapshots()
+		},
 		"JetStream": func(t *testing.T) (framelog.Log, snapshot.Store) {
 			nc := natsdtest.Connect(t)
 			_, err := jetlog.Ensure(t.Context(), nc, "test", 1, 1)
 			require.NoError(t, err)
 			log, err := jetlog.New(nc, "test", 0)
 			require.NoError(t, err)
-			store, err := jetstore.New(nc, "test", 0, 1)
+			store, err := jetlog.NewSnapshotStore(nc, "test", 0, 1)
 			require.NoError(t, err)
 			return log, store
 		},
@@ -165,7 +162,7 @@ func TestR11_ALoadBeginsAtTheSnapshot(t *testing.T) {
 // TestR11_ADamagedSnapshotIsPassedOver: each object of each snapshot is damaged or gone in turn, and the state is that
 // of the log.
 func TestR11_ADamagedSnapshotIsPassedOver(t *testing.T) {
-	log, store := &readFrom{Log: memlog.New()}, memstore.New()
+	log, store := &readFrom{Log: journaltest.NewMemLog()}, journaltest.NewMemSnapshots()
 	p := withSnapshots(t, log, store, 2000)
 	untilStored(t, p, store, 5)
 	want := stateOf(t, p)
@@ -199,7 +196,7 @@ func TestR11_ADamagedSnapshotIsPassedOver(t *testing.T) {
 // TestR11_TheSnapshotBeforeADamagedOne: a load begins at an older snapshot, although frames behind it announce newer
 // ones.
 func TestR11_TheSnapshotBeforeADamagedOne(t *testing.T) {
-	log, store := &readFrom{Log: memlog.New()}, memstore.New()
+	log, store := &readFrom{Log: journaltest.NewMemLog()}, journaltest.NewMemSnapshots()
 	p := withSnapshots(t, log, store, 2000)
 	untilStored(t, p, store, 8)
 	want := stateOf(t, p)
@@ -219,7 +216,7 @@ func TestR11_TheSnapshotBeforeADamagedOne(t *testing.T) {
 func TestR11_AFailingStore(t *testing.T) {
 	for _, call := range []string{"put", "put manifest", "get", "numbers", "remove"} {
 		t.Run(call, func(t *testing.T) {
-			log, store := &readFrom{Log: memlog.New()}, memstore.New()
+			log, store := &readFrom{Log: journaltest.NewMemLog()}, journaltest.NewMemSnapshots()
 			clock := time.Now()
 			var mu sync.Mutex
 			failing, failed := false, 0
@@ -269,13 +266,13 @@ func TestR11_AFailingStore(t *testing.T) {
 
 // TestR11_WhatIsNotAnnounced: a manifest that no frame names is not used, wherever it comes from.
 func TestR11_WhatIsNotAnnounced(t *testing.T) {
-	log, store := memlog.New(), memstore.New()
+	log, store := journaltest.NewMemLog(), journaltest.NewMemSnapshots()
 	p := withSnapshots(t, log, store, 2000)
 	untilStored(t, p, store, 2)
 	require.NoError(t, p.Close(t.Context()))
 
 	// Another log with the same partition, of which the snapshots are found here.
-	foreign := withSnapshots(t, memlog.New(), store, 2000)
+	foreign := withSnapshots(t, journaltest.NewMemLog(), store, 2000)
 	untilStored(t, foreign, store, 9)
 	require.NoError(t, foreign.Close(t.Context()))
 	p = withSnapshots(t, log, store, 1<<30)
@@ -290,7 +287,7 @@ func TestR11_WhatIsNotAnnounced(t *testing.T) {
 // TestR11_WhatChangedIsWritten: a snapshot writes the pages of the owners that changed, and stores do not grow without
 // bounds.
 func TestR11_WhatChangedIsWritten(t *testing.T) {
-	log, store := memlog.New(), memstore.New()
+	log, store := journaltest.NewMemLog(), journaltest.NewMemSnapshots()
 	p := withSnapshots(t, log, store, 200_000)
 	for i := range 2000 {
 		put(t, p, fmt.Sprint("key", i), fmt.Sprint(i))
@@ -320,7 +317,7 @@ func TestR11_WhatChangedIsWritten(t *testing.T) {
 
 // TestR11_ASnapshotWhileCommandsRun: the pages are those of one moment, whatever changes while they are written.
 func TestR11_ASnapshotWhileCommandsRun(t *testing.T) {
-	log, store := faultlog.New(memlog.New()), memstore.New()
+	log, store := journaltest.NewFaultLog(journaltest.NewMemLog()), journaltest.NewMemSnapshots()
 	p := withSnapshots(t, log, store, 4000)
 	var callers sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
@@ -332,9 +329,9 @@ func TestR11_ASnapshotWhileCommandsRun(t *testing.T) {
 			}
 		})
 	}
-	faults := []faultlog.Fault{
-		faultlog.Refused, faultlog.Busy, faultlog.AnswerLost, faultlog.NotSent,
-		faultlog.LandsBefore, faultlog.LandsAfter, faultlog.Duplicated, faultlog.Doubted,
+	faults := []journaltest.Fault{
+		journaltest.Refused, journaltest.Busy, journaltest.AnswerLost, journaltest.NotSent,
+		journaltest.LandsBefore, journaltest.LandsAfter, journaltest.Duplicated, journaltest.Doubted,
 	}
 	for n := uint64(1); n < 40; n++ {
 		require.Eventually(t, func() bool {
@@ -361,7 +358,7 @@ func TestR11_ASnapshotWhileCommandsRun(t *testing.T) {
 // TestR11_AStoreThatLosesObjects: objects that are gone while the partition runs are missed at the next snapshot, and
 // the one after that has all pages.
 func TestR11_AStoreThatLosesObjects(t *testing.T) {
-	log, store := &readFrom{Log: memlog.New()}, memstore.New()
+	log, store := &readFrom{Log: journaltest.NewMemLog()}, journaltest.NewMemSnapshots()
 	p := withSnapshots(t, log, store, 2000)
 	for i := range 50 {
 		put(t, p, fmt.Sprint("old", i), "value")
@@ -401,12 +398,14 @@ func TestR11_AStoreThatLosesObjects(t *testing.T) {
 
 // TestR11_AFullStoreGetsNoSnapshot: what is kept for commands that end something is not used for snapshots.
 func TestR11_AFullStoreGetsNoSnapshot(t *testing.T) {
-	log, store := memlog.New(), memstore.New()
+	log, store := journaltest.NewMemLog(), journaltest.NewMemSnapshots()
 	cfg := journaltest.Config(log)
-	cfg.Snapshots, cfg.SnapshotBytes, cfg.Room = store, 2000, &room.Room{}
+	cfg.Snapshots, cfg.SnapshotBytes, cfg.Room = store, 2000, &framelog.Room{}
 	use := func(used int64) {
 		require.NoError(t,
-			cfg.Room.Measure(func() (room.State, error) { return room.State{Used: used, Limit: 400 << 20}, nil }))
+			cfg.Room.Measure(func() (framelog.RoomState, error) {
+				return framelog.RoomState{Used: used, Limit: 400 << 20}, nil
+			}))
 	}
 	use(381 << 20) // the reserve is 20 MiB
 	p, err := journal.Open(t.Context(), cfg)

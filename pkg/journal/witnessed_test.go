@@ -9,10 +9,8 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
 )
 
 // memory is a witness in memory.
@@ -24,7 +22,7 @@ func (m *memory) Record(end framelog.End)     { m.end = end }
 // TestR10_ALogThatLostItsEnd: a partition does not open over a log that ends before its witness, or has another frame
 // in its place; one that is open and has to load again names the loss, and refuses everything.
 func TestR10_ALogThatLostItsEnd(t *testing.T) {
-	log, feeds, w := faultlog.New(memlog.New()), journal.NewFeeds(), &memory{}
+	log, feeds, w := journaltest.NewFaultLog(journaltest.NewMemLog()), journal.NewFeeds(), &memory{}
 	cfg := journaltest.Config(log)
 	cfg.Witness, cfg.Feed = w, feeds.Of(cfg.Plane, 0)
 	name := framelog.PartitionName(cfg.Plane, 0)
@@ -58,7 +56,7 @@ func TestR10_ALogThatLostItsEnd(t *testing.T) {
 	require.NoError(t, feeds.Damage.Of(name))
 
 	w.end.Seq, w.end.WalSeq = w.end.Seq+50, 50 // it loses what it has, in operation
-	log.Inject(faultlog.Refused)
+	log.Inject(journaltest.Refused)
 	_, _, err = journal.Do(t.Context(), p, journaltest.Put("k", "2", ""))
 	require.ErrorIs(t, err, fault.Storage)
 	require.Eventually(t, func() bool { return p.Damage() != nil }, time.Minute, time.Millisecond)

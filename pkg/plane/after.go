@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/partitions"
 )
 
 const (
@@ -77,7 +76,7 @@ func (e *Engine[S]) At(namespace, agentID string, walSeq uint64) Position {
 // Elsewhere returns a position in the journal of another plane that holds the same
 // agent, such as the revision that a response of it reported.
 func (e *Engine[S]) Elsewhere(plane, namespace, agentID string, walSeq uint64) Position {
-	return Position{plane, partitions.Of(namespace, agentID, e.deps.Partitions(plane)), walSeq}
+	return Position{plane, journal.PartitionOf(namespace, agentID, e.deps.Partitions(plane)), walSeq}
 }
 
 // Consumed returns the position of the newest event that the partition of an agent has

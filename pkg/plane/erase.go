@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 )
 
 // There are ten passes within EraseAfter, but not more or less often than these bounds say. A pass that finds deleted
@@ -48,7 +48,7 @@ func (e *Engine[S]) Erase(ctx context.Context, before time.Time) error {
 }
 
 // eraseElsewhere removes what is stored of a deleted owner outside of its partition.
-func (e *Engine[S]) eraseElsewhere(ctx context.Context, owner pages.Owner) error {
+func (e *Engine[S]) eraseElsewhere(ctx context.Context, owner snapshot.Owner) error {
 	if e.deps.EraseEvents != nil {
 		if err := e.deps.EraseEvents(ctx, e.cfg.Plane, owner.Namespace, owner.ID); err != nil {
 			return err

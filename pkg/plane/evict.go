@@ -4,8 +4,7 @@ import (
 	"context"
 	"time"
 
-	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 )
 
 const (
@@ -18,14 +17,14 @@ const (
 
 // evicts reports whether the plane's owners can be evicted, and EvictEvery says when.
 func (e *Engine[S]) evicts() bool {
-	_, can := any(e.cfg.New()).(pages.Resident)
+	_, can := any(e.cfg.New()).(snapshot.Resident)
 	return can && e.deps.Eviction != nil && e.deps.EvictEvery > 0
 }
 
 // evict evicts owners that are not used, in passes, until ctx ends. If memory is still short after a pass that was
 // made because it was short, the next pass evicts all that can be.
 func (e *Engine[S]) evict(ctx context.Context) {
-	metrics := eviction.NewMetrics(e.deps.Metrics, e.cfg.Plane)
+	metrics := snapshot.NewEvictionMetrics(e.deps.Metrics, e.cfg.Plane)
 	defer func() {
 		for _, p := range e.parts.All() {
 			metrics.Remove(p.Index())
@@ -62,7 +61,7 @@ func (e *Engine[S]) evict(ctx context.Context) {
 }
 
 // sample sets the metrics of owners.
-func (e *Engine[S]) sample(metrics *eviction.Metrics) {
+func (e *Engine[S]) sample(metrics *snapshot.EvictionMetrics) {
 	for _, p := range e.parts.All() {
 		metrics.Set(p.Index(), p.Resident())
 	}

@@ -16,9 +16,8 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/eviction/evictiontest"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -26,13 +25,13 @@ import (
 
 // house is a plane named test whose owners can leave memory.
 type house struct {
-	*plane.Engine[*evictiontest.Guests]
+	*plane.Engine[*journaltest.Guests]
 	now     *clock.Fake
 	pressed atomic.Bool
 	metrics *prometheus.Registry
 }
 
-func openHouse(t *testing.T, policy *eviction.Policy, change ...func(*plane.Deps)) *house {
+func openHouse(t *testing.T, policy *snapshot.EvictionPolicy, change ...func(*plane.Deps)) *house {
 	t.Helper()
 	h := &house{now: clock.NewFake(time.Unix(1_800_000_000, 0)), metrics: prometheus.NewRegistry()}
 	deps := over(planetest.NewJournals())
@@ -42,8 +41,8 @@ func openHouse(t *testing.T, policy *eviction.Policy, change ...func(*plane.Deps
 		c(&deps)
 	}
 	var err error
-	h.Engine, err = plane.Open(t.Context(), plane.Config[*evictiontest.Guests]{
-		Plane: "test", New: evictiontest.New, Events: errdetails.File_google_rpc_error_details_proto,
+	h.Engine, err = plane.Open(t.Context(), plane.Config[*journaltest.Guests]{
+		Plane: "test", New: journaltest.NewGuests, Events: errdetails.File_google_rpc_error_details_proto,
 	}, deps)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, h.Close(context.Background())) })
@@ -56,8 +55,8 @@ func openHouse(t *testing.T, policy *eviction.Policy, change ...func(*plane.Deps
 func (h *house) come(t *testing.T, agents ...string) {
 	t.Helper()
 	for _, agent := range agents {
-		_, err := plane.Do(as(rpc.RoleOperator), h.Engine, plane.Command[*evictiontest.Guests, struct{}]{
-			Method: "Come", AgentID: agent, Decide: func(*evictiontest.Guests, journal.Env) (journal.Decision[struct{}],
+		_, err := plane.Do(as(rpc.RoleOperator), h.Engine, plane.Command[*journaltest.Guests, struct{}]{
+			Method: "Come", AgentID: agent, Decide: func(*journaltest.Guests, journal.Env) (journal.Decision[struct{}],
 				error,
 			) {
 				return journal.Decision[struct{}]{
@@ -73,8 +72,8 @@ func (h *house) come(t *testing.T, agents ...string) {
 func (h *house) use(t *testing.T, agents ...string) {
 	t.Helper()
 	for _, agent := range agents {
-		n, _, err := plane.View(as(rpc.RoleOperator), h.Engine, agent, func(s *evictiontest.Guests) (int, error) {
-			return s.Of(pages.Owner{Namespace: "acme", ID: agent}), nil
+		n, _, err := plane.View(as(rpc.RoleOperator), h.Engine, agent, func(s *journaltest.Guests) (int, error) {
+			return s.Of(snapshot.Owner{Namespace: "acme", ID: agent}), nil
 		})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
@@ -122,7 +121,7 @@ func (h *house) gauges(t *testing.T) map[string]float64 {
 
 // Owners that were not used for a minute leave memory, and not before.
 func TestOwnersThatAreNotUsedLeaveMemory(t *testing.T) {
-	h := openHouse(t, &eviction.Policy{Dir: t.TempDir(), Keep: 2})
+	h := openHouse(t, &snapshot.EvictionPolicy{Dir: t.TempDir(), Keep: 2})
 	h.come(t, "a", "b", "c", "d", "e")
 	h.pass(60 * time.Second)
 	require.Equal(t, [2]int{5, 0}, h.counts(), "they were used in this minute")
@@ -139,7 +138,7 @@ func TestOwnersThatAreNotUsedLeaveMemory(t *testing.T) {
 
 // If memory is short, they leave it at the next second, and if it is still short then, all do.
 func TestOwnersLeaveMemorySoonerIfItIsShort(t *testing.T) {
-	h := openHouse(t, &eviction.Policy{Dir: t.TempDir(), Keep: 1})
+	h := openHouse(t, &snapshot.EvictionPolicy{Dir: t.TempDir(), Keep: 1})
 	h.come(t, "a", "b", "c", "d", "e")
 	h.pass(60 * time.Second)
 	h.use(t, "a", "b")
@@ -163,7 +162,7 @@ func TestOwnersLeaveMemorySoonerIfItIsShort(t *testing.T) {
 
 // The metrics say where the owners are, at most ten seconds late, until the partition is not held any more.
 func TestMetricsOfOwners(t *testing.T) {
-	h := openHouse(t, &eviction.Policy{Dir: t.TempDir(), Keep: 1})
+	h := openHouse(t, &snapshot.EvictionPolicy{Dir: t.TempDir(), Keep: 1})
 	gauges := func(resident, evicted, bytes, failed, reads float64) map[string]float64 {
 		return map[string]float64{
 			"quartet_owners_resident": resident, "quartet_owners_evicted": evicted, "quartet_owners_file_bytes": bytes,
@@ -186,7 +185,7 @@ func TestMetricsOfOwners(t *testing.T) {
 	require.Equal(t, gauges(0, 3, 3*64, 0, 2), h.gauges(t), "the second reader of b found it in memory")
 
 	h.come(t, "d", "e")
-	_, _, err := plane.View(as(rpc.RoleOperator), h.Engine, "a", func(s *evictiontest.Guests) (struct{}, error) {
+	_, _, err := plane.View(as(rpc.RoleOperator), h.Engine, "a", func(s *journaltest.Guests) (struct{}, error) {
 		return struct{}{}, s.File.Close()
 	})
 	require.NoError(t, err)
@@ -206,7 +205,7 @@ func TestOwnersWithoutAFile(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
 	taken := filepath.Join(t.TempDir(), "taken")
 	require.NoError(t, os.WriteFile(taken, nil, 0o600))
-	h := openHouse(t, &eviction.Policy{Dir: taken}, func(d *plane.Deps) { d.Logger = zap.New(core) })
+	h := openHouse(t, &snapshot.EvictionPolicy{Dir: taken}, func(d *plane.Deps) { d.Logger = zap.New(core) })
 	h.come(t, "a")
 	h.pass(10 * time.Second)
 	require.InDelta(t, 1, h.gauges(t)["quartet_owners_resident"], 0)
@@ -219,7 +218,7 @@ func TestOwnersWithoutAFile(t *testing.T) {
 func TestAPlaneWhoseOwnersStay(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	deps := over(planetest.NewJournals())
-	deps.Metrics, deps.Eviction, deps.EvictEvery = reg, &eviction.Policy{Dir: t.TempDir()}, time.Minute
+	deps.Metrics, deps.Eviction, deps.EvictEvery = reg, &snapshot.EvictionPolicy{Dir: t.TempDir()}, time.Minute
 	e := open(t, deps)
 	require.NoError(t, e.Close(t.Context()))
 	families, err := reg.Gather()

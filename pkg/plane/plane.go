@@ -22,11 +22,8 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/partitions"
 	"quartet/pkg/journal/requests"
-	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/retry"
 	"quartet/pkg/rpc"
@@ -50,7 +47,7 @@ type Deps struct {
 	// Eviction is that of journal.Config; nil: all owners stay in memory. Every EvictEvery, the owners that were not
 	// used since the last time are evicted; 0: never. Pressed reports that memory is short, so that owners are evicted
 	// sooner; nil: it never is.
-	Eviction   *eviction.Policy
+	Eviction   *snapshot.EvictionPolicy
 	EvictEvery time.Duration
 	Pressed    func() bool
 	// CheckRestored is that of journal.Config.
@@ -67,7 +64,7 @@ type Deps struct {
 	// Requests is the pool that the request memories of the process share. Optional.
 	Requests *requests.Pool
 	// Room says whether the store of the journals has room for more. Optional.
-	Room *room.Room
+	Room *framelog.Room
 	// EraseEvents removes a plane's events of an agent from the stream EVENTS; nil: that has none.
 	EraseEvents func(ctx context.Context, plane, namespace, agentID string) error
 	// EraseAfter is how long after the deletion of an owner everything that it had is erased; 0: never.
@@ -143,7 +140,7 @@ type Followed struct {
 type Config[S journal.State] struct {
 	Plane string
 	// Share says which partitions of the plane this process may hold; zero: all.
-	Share  partitions.Share
+	Share  journal.Share
 	New    func() S
 	Events protoreflect.FileDescriptor
 	Follow []Followed
@@ -179,7 +176,7 @@ const (
 type Engine[S journal.State] struct {
 	cfg     Config[S]
 	deps    Deps
-	parts   *partitions.Set[S]
+	parts   *journal.Partitions[S]
 	erased  *removal
 	expired *removal
 	stop    context.CancelFunc
@@ -199,7 +196,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		newRemoval(deps.Metrics, deps.Removals, cfg.Plane, causeHistory)
 	registry := journal.NewRegistry(cfg.Events)
 	var err error
-	e.parts, err = partitions.Open(ctx, cmp.Or(cfg.Share, partitions.Whole(deps.Partitions(cfg.Plane))),
+	e.parts, err = journal.OpenShare(ctx, cmp.Or(cfg.Share, journal.WholeShare(deps.Partitions(cfg.Plane))),
 		func(partition int) (journal.Config[S], error) {
 			log, err := deps.Log(cfg.Plane, partition)
 			c := journal.Config[S]{

@@ -15,7 +15,6 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/plane"
@@ -181,12 +180,12 @@ func TestAReadWaitsForALimitedTime(t *testing.T) {
 
 func TestAPartitionThatCannotBeWritten(t *testing.T) {
 	journals := planetest.NewJournals()
-	var faults *faultlog.Log
+	var faults *journaltest.FaultLog
 	journals.Wrap = func(name string, log framelog.Log) framelog.Log {
 		if name != "test" {
 			return log
 		}
-		faults = faultlog.New(log)
+		faults = journaltest.NewFaultLog(log)
 		return faults
 	}
 	e := open(t, over(journals))
@@ -195,7 +194,7 @@ func TestAPartitionThatCannotBeWritten(t *testing.T) {
 	_, stalled := e.Stall("acme", "a1")
 	require.False(t, stalled)
 
-	faults.Inject(faultlog.HeldRefused)
+	faults.Inject(journaltest.HeldRefused)
 	done := make(chan error, 1)
 	go func() {
 		_, err := put(as(rpc.RoleOperator), e, "k", "")
@@ -213,18 +212,18 @@ func TestAPartitionThatCannotBeWritten(t *testing.T) {
 // A refused append of an effect ends neither following nor the effect.
 func TestFollowingContinuesAfterAnError(t *testing.T) {
 	journals := planetest.NewJournals()
-	var faults *faultlog.Log
+	var faults *journaltest.FaultLog
 	journals.Wrap = func(name string, log framelog.Log) framelog.Log {
 		if name != "test" {
 			return log
 		}
-		faults = faultlog.New(log)
+		faults = journaltest.NewFaultLog(log)
 		return faults
 	}
 	source := journals.NewWriter(t, "source", errdetails.File_google_rpc_error_details_proto)
 	e := open(t, over(journals))
 	for i := range 3 {
-		faults.Inject(faultlog.Refused, faultlog.None, faultlog.Refused) // None is the load
+		faults.Inject(journaltest.Refused, journaltest.None, journaltest.Refused) // None is the load
 		ev := journaltest.Event("k", fmt.Sprint(i))
 		ev.AgentID = "a1"
 		source.Write(ev)

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/plane"
@@ -19,12 +18,12 @@ import (
 // What was received counts only once what it led to is durable.
 func TestDurablePositions(t *testing.T) {
 	journals := planetest.NewJournals()
-	var faults *faultlog.Log
+	var faults *journaltest.FaultLog
 	journals.Wrap = func(name string, log framelog.Log) framelog.Log {
 		if name != "test" {
 			return log
 		}
-		faults = faultlog.New(log)
+		faults = journaltest.NewFaultLog(log)
 		return faults
 	}
 	source := journals.NewWriter(t, "source", errdetails.File_google_rpc_error_details_proto)
@@ -60,7 +59,7 @@ func TestDurablePositions(t *testing.T) {
 	write()
 	first := reaches(1)
 
-	faults.Inject(faultlog.Held)
+	faults.Inject(journaltest.Held)
 	write()
 	<-faults.Held()
 	require.Equal(t, []plane.Position{{Plane: "source", Partition: 0, WalSeq: first}},

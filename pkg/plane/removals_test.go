@@ -18,14 +18,10 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
-	archivestore "quartet/pkg/journal/archive/memstore"
-	"quartet/pkg/journal/erasure"
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
-	"quartet/pkg/journal/memlog"
-	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/memstore"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -34,7 +30,7 @@ import (
 // leaving is a state that needs none of its old events, and of which an agent can be deleted.
 type leaving struct {
 	*journaltest.State
-	gone *pages.Owner // the agent that is deleted
+	gone *snapshot.Owner // the agent that is deleted
 }
 
 var (
@@ -44,18 +40,18 @@ var (
 
 func (leaving) Needs(*journal.Event, time.Time) bool { return false }
 
-func (s leaving) DeletedBefore(time.Time) []pages.Owner {
+func (s leaving) DeletedBefore(time.Time) []snapshot.Owner {
 	if s.gone.ID == "" {
 		return nil
 	}
-	return []pages.Owner{*s.gone}
+	return []snapshot.Owner{*s.gone}
 }
 
-func (leaving) Erase(func(namespace, id string) bool, func(pages.Owner)) {}
-func (leaving) UseErased(*erasure.Set)                                   {}
+func (leaving) Erase(func(namespace, id string) bool, func(snapshot.Owner)) {}
+func (leaving) UseErased(*event.ErasedSet)                                  {}
 
 // openLeaving opens a plane of leaving, and returns its metrics.
-func openLeaving(t *testing.T, gone *pages.Owner, deps plane.Deps) (*plane.Engine[leaving], *prometheus.Registry) {
+func openLeaving(t *testing.T, gone *snapshot.Owner, deps plane.Deps) (*plane.Engine[leaving], *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	deps.Metrics = reg
@@ -94,7 +90,8 @@ func removed(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 // TestWhatIsRemovedIsCounted: events that are removed are counted, and a pass that failed is known until one is
 // complete, or the partition is closed.
 func TestWhatIsRemovedIsCounted(t *testing.T) {
-	live, store, snapshots, all := memlog.New(), &archivestore.Store{}, memstore.New(), &plane.Removals{}
+	live, store := journaltest.NewMemLog(), &journaltest.MemArchive{}
+	snapshots, all := journaltest.NewMemSnapshots(), &plane.Removals{}
 	unread := errors.New("nobody knows what was read")
 	now := clock.NewFake(time.Unix(1_800_000_000, 0))
 	deps := plane.Deps{
@@ -109,7 +106,7 @@ func TestWhatIsRemovedIsCounted(t *testing.T) {
 		},
 		Removals: all, Clock: now,
 	}
-	e, reg := openLeaving(t, &pages.Owner{}, deps)
+	e, reg := openLeaving(t, &snapshot.Owner{}, deps)
 	p := e.For("acme", "a1")
 	for i := range 60 {
 		key := fmt.Sprintf("k%d", i)
@@ -162,7 +159,7 @@ func TestWhatIsRemovedIsCounted(t *testing.T) {
 
 // TestAnErasureThatFailsIsCounted: without an archive nothing can be erased.
 func TestAnErasureThatFailsIsCounted(t *testing.T) {
-	all, gone := &plane.Removals{}, &pages.Owner{Namespace: "acme", ID: "a1"}
+	all, gone := &plane.Removals{}, &snapshot.Owner{Namespace: "acme", ID: "a1"}
 	deps := over(planetest.NewJournals())
 	deps.Removals = all
 	e, reg := openLeaving(t, gone, deps)
@@ -170,7 +167,7 @@ func TestAnErasureThatFailsIsCounted(t *testing.T) {
 	require.Equal(t, []string{"test/0 still has all events of deleted agents (erase-after): " +
 		journal.ErrNotErasable.Error()}, all.Failed())
 	require.InDelta(t, 1, removed(t, reg)["removal_failed erase"], 0)
-	*gone = pages.Owner{}
+	*gone = snapshot.Owner{}
 	require.NoError(t, e.Erase(t.Context(), time.Now()))
 	require.Nil(t, all.Failed())
 	got := removed(t, reg)
@@ -188,7 +185,7 @@ func TestAPassThatFailedIsRepeatedSoon(t *testing.T) {
 	deps.Clock, deps.WaitClock, deps.Logger = now, now, zap.New(core)
 	deps.History, deps.ReadThrough = plane.History{Default: 90 * 24 * time.Hour},
 		func(context.Context, string, int) (uint64, error) { return 0, failing }
-	e, reg := openLeaving(t, &pages.Owner{}, deps)
+	e, reg := openLeaving(t, &snapshot.Owner{}, deps)
 	require.NoError(t, e.Follow(t.Context()))
 	for range 3 {
 		now.AwaitTimers(1)

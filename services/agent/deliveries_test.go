@@ -10,7 +10,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
-	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/journaltest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -30,7 +30,7 @@ func TestA6_ATurnThatLandedLateCountsNoAttempt(t *testing.T) {
 			messageID := r.send("keeper", "x", normal)
 			r.service.commitTimeout = time.Second // also of the turns that do not fail, on a busy machine
 			r.service.assemble()
-			log.Inject(faultlog.Late)
+			log.Inject(journaltest.Late)
 			req := &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}, RequestId: "a1", Wait: durationpb.New(0)}
 			failed := make(chan error, 1)
 			go func() {
@@ -82,9 +82,9 @@ func TestA6_ATurnThatLandedLateCountsNoAttempt(t *testing.T) {
 // and holds it only if that lands.
 func TestA6_ATurnIsPreparedWhileItsMessageIsWritten(t *testing.T) {
 	for name, c := range map[string]struct {
-		fault faultlog.Fault
+		fault journaltest.Fault
 		lands bool
-	}{"it lands": {faultlog.Late, true}, "it is refused": {faultlog.HeldRefused, false}} {
+	}{"it lands": {journaltest.Late, true}, "it is refused": {journaltest.HeldRefused, false}} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			log := r.injectFaults()

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/journaltest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
@@ -38,8 +38,8 @@ func TestX1_AnErrorAfterAnEffectIsNotNone(t *testing.T) {
 			ran := 0
 			r.on("ExecCommand", func(context.Context, proto.Message) (proto.Message, error) {
 				ran++
-				log.Inject(faultlog.Refused, faultlog.Refused, faultlog.Refused, faultlog.Refused, faultlog.Refused,
-					faultlog.Refused)
+				log.Inject(journaltest.Refused, journaltest.Refused, journaltest.Refused, journaltest.Refused, journaltest.Refused,
+					journaltest.Refused)
 				return &taskv1.ExecCommandResponse{
 					Outcome: taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED,
 					Task:    &taskv1.Task{TaskId: "tsk_1"},

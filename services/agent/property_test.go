@@ -16,7 +16,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -63,7 +63,7 @@ func TestX7_RandomHistories(t *testing.T) {
 			soundAgent(rt, live, a)
 		}
 		require.Equal(rt, live.AcquiredTurns, replayed.AcquiredTurns)
-		require.NoError(rt, pagestest.RoundTrip(live, state.NewState))
+		require.NoError(rt, journaltest.RoundTrip(live, state.NewState))
 		r.checkPages()
 	})
 }

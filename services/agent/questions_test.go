@@ -12,7 +12,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/journaltest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -168,9 +168,9 @@ func TestA14_AQuestionSurvivesEveryCut(t *testing.T) {
 
 // The frame with a question is refused, lost, sent twice or stored late: it is asked once.
 func TestA14_AQuestionIsAskedOnceOverEveryFault(t *testing.T) {
-	for _, kind := range []faultlog.Fault{
-		faultlog.Refused, faultlog.Busy, faultlog.AnswerLost, faultlog.NotSent, faultlog.LandsBefore,
-		faultlog.LandsAfter, faultlog.Duplicated, faultlog.Doubted,
+	for _, kind := range []journaltest.Fault{
+		journaltest.Refused, journaltest.Busy, journaltest.AnswerLost, journaltest.NotSent, journaltest.LandsBefore,
+		journaltest.LandsAfter, journaltest.Duplicated, journaltest.Doubted,
 	} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			r := family(t)

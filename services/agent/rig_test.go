@@ -21,9 +21,8 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -316,10 +315,10 @@ func (r *rig) restart() {
 }
 
 // injectFaults restarts the service over a log in which the test can inject faults.
-func (r *rig) injectFaults() (log *faultlog.Log) {
+func (r *rig) injectFaults() (log *journaltest.FaultLog) {
 	r.t.Helper()
 	r.journals.Wrap = func(_ string, inner framelog.Log) framelog.Log {
-		log = faultlog.New(inner)
+		log = journaltest.NewFaultLog(inner)
 		return log
 	}
 	r.restart()
@@ -423,7 +422,7 @@ func (r *rig) events() []*journal.Event { return r.journals.Events(r.t, Plane, r
 // checkPages folds all events into a state whose pages are checked.
 func (r *rig) checkPages() {
 	r.t.Helper()
-	checked := pagestest.Checked(state.NewState, 20, nil)
+	checked := journaltest.Checked(state.NewState, 20, nil)
 	for _, ev := range r.events() {
 		require.NoError(r.t, checked.Apply(ev))
 	}

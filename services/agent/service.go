@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/partitions"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/watch"
@@ -60,7 +59,7 @@ type Boards = projection.Boards
 
 // Config is what an operator sets.
 type Config struct {
-	Share partitions.Share // the partitions that this instance holds; zero: all of them
+	Share journal.Share // the partitions that this instance holds; zero: all of them
 	// Weights are the namespaces' shares of the turns that shared runners take
 	// (SPEC D7), 1 to MaxWeight; the default is 1.
 	Weights map[string]int

@@ -14,17 +14,16 @@ import (
 	"google.golang.org/grpc"
 
 	segments "quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/archivetest"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
-	"quartet/services/app/datadir"
-	"quartet/services/app/repair"
 	"quartet/services/backup"
+	"quartet/services/storage/datadir"
+	"quartet/services/storage/repair"
 )
 
 // archivedDir is a data directory whose journals of work have archived segments, a backup of it, and the frames that
@@ -52,7 +51,7 @@ func logOf(t *testing.T, nc *nats.Conn, dir string, partition int) *segments.Log
 	t.Helper()
 	live, err := jetlog.New(nc, "work", partition)
 	require.NoError(t, err)
-	return segments.NewLog(live, dirstore.New(datadir.Archive(dir), "work", partition),
+	return segments.NewLog(live, segments.NewDirectory(datadir.Archive(dir), "work", partition),
 		framelog.PartitionName("work", partition))
 }
 
@@ -62,7 +61,7 @@ func framesOf(t *testing.T, dir string) map[int][]segments.Frame {
 	all := map[int][]segments.Frame{}
 	open(t, dir, func(nc *nats.Conn) {
 		for i := range 2 {
-			all[i] = archivetest.Frames(t, logOf(t, nc, dir, i), framelog.PartitionName("work", i))
+			all[i] = journaltest.ArchiveFrames(t, logOf(t, nc, dir, i), framelog.PartitionName("work", i))
 		}
 	})
 	return all
@@ -109,7 +108,7 @@ func newArchivedDir(t *testing.T) *archivedDir {
 		for i := range 2 {
 			live, err := jetlog.New(nc, "work", i)
 			require.NoError(t, err)
-			j := archivetest.NewJournal(live, dirstore.New(datadir.Archive(d.cfg.DataDir), "work", i),
+			j := journaltest.NewArchivedJournal(live, segments.NewDirectory(datadir.Archive(d.cfg.DataDir), "work", i),
 				framelog.PartitionName("work", i))
 			for range 3 - 2*i {
 				j.Write(t, 12, 120_000)

@@ -16,20 +16,16 @@ import (
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/follower"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/jetlog"
-	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/journal/witness"
-	"quartet/pkg/journal/witness/shared"
 	"quartet/pkg/life"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/varz"
 	"quartet/pkg/retry"
-	"quartet/services/app/datadir"
-	"quartet/services/app/fill"
+	"quartet/services/storage/datadir"
 	taskoutput "quartet/services/task/output"
 )
 
@@ -51,17 +47,17 @@ type broker struct {
 	journals *nats.Conn
 	readers  *nats.Conn
 
-	witnesses *witness.Files // of the partitions that this process holds; nil before Start
-	shared    *shared.Bucket // of all partitions; nil with an embedded server, and before Start
+	witnesses *witness.Files  // of the partitions that this process holds; nil before Start
+	shared    *witness.Bucket // of all partitions; nil with an embedded server, and before Start
 
 	counts map[string]int // number of partitions of each plane; nil before Start
 
-	idle *idle.Watch // for followers of journals to which nothing is written
+	idle *follower.Watch // for followers of journals to which nothing is written
 
 	// feeds pass the frames of partitions held in this process to followers without NATS.
 	feeds *journal.Feeds
 
-	room *room.Room // of the store
+	room *framelog.Room // of the store
 }
 
 // Name implements life.Service.
@@ -111,7 +107,7 @@ func (b *broker) Start(ctx context.Context) error {
 	}
 	b.witnesses = witnesses
 	if b.cfg.clustered() && slices.ContainsFunc(planes, b.cfg.serves) {
-		if b.shared, err = shared.Open(ctx, b.readers, b.cfg.Replicas, b.logger); err != nil {
+		if b.shared, err = witness.OpenBucket(ctx, b.readers, b.cfg.Replicas, b.logger); err != nil {
 			return joinStop(ctx, err, b)
 		}
 	}
@@ -208,12 +204,12 @@ func (b *broker) openJournal(ctx context.Context, plane string) error {
 }
 
 // fill returns the module that measures how full the store is.
-func (b *broker) fill(metrics prometheus.Registerer) *fill.Gauge {
-	source := fill.Account(func() *nats.Conn { return b.readers }, b.cfg.Replicas)
+func (b *broker) fill(metrics prometheus.Registerer) *datadir.FillGauge {
+	source := datadir.AccountFill(func() *nats.Conn { return b.readers }, b.cfg.Replicas)
 	if b.cfg.NATSURL == "" {
-		source = fill.Embedded(func() *natsd.Server { return b.embedded }, b.cfg.DataDir)
+		source = datadir.EmbeddedFill(func() *natsd.Server { return b.embedded }, b.cfg.DataDir)
 	}
-	return fill.New(b.room, source, b.logger, metrics)
+	return datadir.NewFillGauge(b.room, source, b.logger, metrics)
 }
 
 // storeRemedy returns how an operator makes room in the store.
@@ -237,7 +233,7 @@ func (b *broker) witness(plane string, partition int) framelog.Witness {
 // snapshots returns the store of a partition's snapshots. It uses the connection of readers, so that no frame waits
 // behind an object.
 func (b *broker) snapshots(plane string, partition int) (snapshot.Store, error) {
-	return jetstore.New(b.readers, plane, partition, b.cfg.Replicas)
+	return jetlog.NewSnapshotStore(b.readers, plane, partition, b.cfg.Replicas)
 }
 
 // lossPatience returns for how long a journal that ends before its witness is read again: a server of a cluster may

@@ -17,16 +17,14 @@ import (
 	"quartet/pkg/conf"
 	"quartet/pkg/confine"
 	"quartet/pkg/connlimit"
-	"quartet/pkg/journal/archive/s3store"
 	"quartet/pkg/lease"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/varz"
 	"quartet/services/agent"
-	"quartet/services/app/archives"
-	"quartet/services/app/history"
 	"quartet/services/board"
 	"quartet/services/console/signin"
 	"quartet/services/identity"
+	"quartet/services/storage/archives"
 	"quartet/services/task"
 	"quartet/services/worker"
 )
@@ -72,7 +70,7 @@ type Config struct {
 	Day                  time.Duration     // how long a day of HistoryDays is; 0: 24 h. Tests only.
 	// Archive is where closed segments of journals are kept, if that is a bucket.
 	Archive archives.Settings
-	bucket  *s3store.Bucket
+	bucket  *archives.Bucket
 	// EraseAfter is how long after its deletion everything that an agent had is erased; 0: never.
 	EraseAfter time.Duration
 	// SnapshotSize is after how many MiB of a journal a snapshot is written.
@@ -468,7 +466,7 @@ func (c *Config) completeSizes() error {
 		return fmt.Errorf("output-days is %d; it must be from 1 to 3650, or 0 to keep the output of commands always",
 			c.OutputDays)
 	}
-	_, err := history.Parse(c.HistoryDays, c.NamespaceHistoryDays, c.Day)
+	_, err := archives.ParseHistory(c.HistoryDays, c.NamespaceHistoryDays, c.Day)
 	return err
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/partitions"
 	"quartet/pkg/lease"
 	"quartet/pkg/life"
 	"quartet/pkg/meter"
@@ -49,7 +48,7 @@ type unit struct {
 // holders.
 type host struct {
 	name   string
-	build  func(d plane.Deps, share partitions.Share) (planeService, error)
+	build  func(d plane.Deps, share journal.Share) (planeService, error)
 	deps   plane.Deps
 	broker *broker
 	keeper *lease.Keeper
@@ -89,7 +88,7 @@ func (h *host) Name() string { return h.name }
 func (h *host) route(server *rpc.Server, network *rpc.Network, newID func(string) string,
 	missing func(context.Context, proto.Message, error) error, search ...string,
 ) error {
-	prototype, err := h.build(h.deps, partitions.Share{})
+	prototype, err := h.build(h.deps, journal.Share{})
 	if err != nil {
 		return err
 	}
@@ -99,7 +98,7 @@ func (h *host) route(server *rpc.Server, network *rpc.Network, newID func(string
 	}
 	rpc.Route(server, shape, rpc.Routes{
 		Service: h.name, Size: h.size, Search: search, Missing: missing, Where: h.where, NewID: newID,
-		Of:   func(namespace, agentID string) int { return partitions.Of(namespace, agentID, h.size()) },
+		Of:   func(namespace, agentID string) int { return journal.PartitionOf(namespace, agentID, h.size()) },
 		Left: func(err error) bool { return errors.Is(err, journal.ErrNotHeld) },
 		Peer: func(addr, name string) grpc.ClientConnInterface { return network.Peer(addr, name) },
 	})
@@ -115,11 +114,11 @@ func (h *host) size() int {
 }
 
 // share returns the partitions of unit n.
-func (h *host) share(n int) partitions.Share {
+func (h *host) share(n int) journal.Share {
 	if splits[h.name] {
-		return partitions.One(n, h.size())
+		return journal.SingleShare(n, h.size())
 	}
-	return partitions.Whole(h.broker.partitions(h.name))
+	return journal.WholeShare(h.broker.partitions(h.name))
 }
 
 // Start registers the plane's units with the keeper, which acquires leases once this
@@ -225,7 +224,7 @@ func (h *host) take(ctx context.Context, n int, l *lease.Lease) error {
 
 // publish copies the events of unit n to the EVENTS stream until it is stopped, if the process does that. The unit does
 // not wait for the stream: in a cluster that elects a leader, callers would wait for as long.
-func (h *host) publish(n int, share partitions.Share) (stop func()) {
+func (h *host) publish(n int, share journal.Share) (stop func()) {
 	if !h.copy || h.name == identity.Plane { // events of API keys are not published
 		return func() {}
 	}
@@ -257,7 +256,7 @@ func (h *host) publish(n int, share partitions.Share) (stop func()) {
 }
 
 // publishers starts the publishers of a share. It returns those that it started, also after an error.
-func (h *host) publishers(ctx context.Context, share partitions.Share) (running []*bus.Publisher, err error) {
+func (h *host) publishers(ctx context.Context, share journal.Share) (running []*bus.Publisher, err error) {
 	if err := bus.EnsureStream(ctx, h.broker.readers, h.broker.cfg.Replicas, int64(h.broker.cfg.EventsSize)<<20,
 		h.broker.room); err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/deploy/openapi"
-	"quartet/pkg/journal/partitions"
+	"quartet/pkg/journal"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/life"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -57,7 +57,7 @@ func (w *wiring) services() []serviceRow {
 // to w.hosts.
 func (w *wiring) plane(p planeRow) (life.Service, error) {
 	if w.keeper == nil {
-		return p.build(w.deps, partitions.Share{})
+		return p.build(w.deps, journal.Share{})
 	}
 	h := newHost(&host{
 		name: p.name, build: p.build, deps: w.deps, broker: w.broker, keeper: w.keeper, copy: w.cfg.Publish,

@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"quartet/pkg/journal/partitions"
+	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -26,7 +26,7 @@ import (
 // modules must run before it in the same process.
 type planeRow struct {
 	name  string
-	build func(d plane.Deps, share partitions.Share) (planeService, error)
+	build func(d plane.Deps, share journal.Share) (planeService, error)
 	needs []string
 	// search are the full names of methods whose request does not name an agent; they
 	// are sent to each unit until one finds the record.
@@ -38,7 +38,7 @@ type planeRow struct {
 // planes returns one row for each plane.
 func (w *wiring) planes() []planeRow {
 	return []planeRow{
-		{"agent", func(d plane.Deps, share partitions.Share) (planeService, error) {
+		{"agent", func(d plane.Deps, share journal.Share) (planeService, error) {
 			return agent.New(agent.Config{Share: share, Weights: w.weights, MaxChildren: w.cfg.MaxChildren}, agent.Deps{
 				Deps: d, Work: w.calls.Work(), Waiting: waitingv1.NewWaitingServiceClient(w.calls.To("waiting")),
 				Tasks:  taskv1.NewTaskServiceClient(w.calls.To("task")),
@@ -47,11 +47,11 @@ func (w *wiring) planes() []planeRow {
 				Allowed: allowed,
 			})
 		}, []string{"nats"}, nil, nil},
-		{"work", func(d plane.Deps, share partitions.Share) (planeService, error) {
+		{"work", func(d plane.Deps, share journal.Share) (planeService, error) {
 			return work.New(work.Config{Share: share, Home: w.cfg.HomeDir},
 				work.Deps{Deps: d, Tasks: w.calls, Agents: w.calls})
 		}, []string{"nats"}, []string{workv1.WorkService_FindWorkItem_FullMethodName}, w.calls.ForeignItem},
-		{"waiting", func(d plane.Deps, share partitions.Share) (planeService, error) {
+		{"waiting", func(d plane.Deps, share journal.Share) (planeService, error) {
 			rechecks, err := rechecksOf(w.cfg.NamespaceRechecks)
 			if err != nil {
 				return nil, err
@@ -67,14 +67,14 @@ func (w *wiring) planes() []planeRow {
 			waitingv1.WaitingService_DeliverTrigger_FullMethodName,
 			waitingv1.WaitingService_CheckDelivery_FullMethodName,
 		}, nil},
-		{"task", func(d plane.Deps, share partitions.Share) (planeService, error) {
+		{"task", func(d plane.Deps, share journal.Share) (planeService, error) {
 			return task.New(task.Config{Share: share, LeaseTerm: w.cfg.CommandLease, KeepOutput: w.cfg.keepOutput()},
 				task.Deps{
 					Deps: d, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem,
 					Children: calls.Children{Planes: w.calls},
 				})
 		}, []string{"nats", "output"}, nil, nil},
-		{"board", func(d plane.Deps, share partitions.Share) (planeService, error) {
+		{"board", func(d plane.Deps, share journal.Share) (planeService, error) {
 			return board.New(board.Config{
 				Share: share, LeaseTerm: w.cfg.StepLease, CancelWait: w.cfg.CancelWait,
 				TokenBudget: w.cfg.BoardBudget,
@@ -87,14 +87,14 @@ func (w *wiring) planes() []planeRow {
 				},
 			})
 		}, []string{"nats"}, nil, nil},
-		{"identity", func(d plane.Deps, _ partitions.Share) (planeService, error) {
+		{"identity", func(d plane.Deps, _ journal.Share) (planeService, error) {
 			return identity.New(identity.Deps{
 				Deps: d, Installation: w.keys, Known: w.creds.keys.Known,
 				Processes: w.listProcesses, Usage: w.gate.Usage, Largest: w.gate.Largest, Version: w.version,
 			})
 		}, []string{"nats"}, nil, nil},
 		{
-			"audit", func(d plane.Deps, _ partitions.Share) (planeService, error) { return audit.New(d) },
+			"audit", func(d plane.Deps, _ journal.Share) (planeService, error) { return audit.New(d) },
 			[]string{"nats"},
 			nil, nil,
 		},

@@ -15,13 +15,13 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/bus"
-	"quartet/pkg/journal/partitions"
+	"quartet/pkg/journal"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/life"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
-	"quartet/services/app/history"
 	"quartet/services/app/installation"
 	"quartet/services/identity"
+	"quartet/services/storage/archives"
 )
 
 const (
@@ -141,16 +141,16 @@ func (w *wiring) heldPartitions() []*identityv1.HeldPartition {
 
 // consumed returns what a partition held by this process has consumed, or all partitions of a plane held as a whole.
 func (w *wiring) consumed(held *identityv1.HeldPartition) []*identityv1.ConsumedSource {
-	share := partitions.Share{First: int(held.GetPartition()), Count: 1}
+	share := journal.Share{First: int(held.GetPartition()), Count: 1}
 	if h := w.hosts[held.GetPlane()]; h != nil {
 		share = h.share(share.First)
 	}
-	return history.Consumed(w.deps.Positions, held.GetPlane(), share.First, share.Count)
+	return archives.Consumed(w.deps.Positions, held.GetPlane(), share.First, share.Count)
 }
 
 // readThrough is plane.Deps.ReadThrough.
 func (w *wiring) readThrough(ctx context.Context, plane string, partition int) (uint64, error) {
-	floor := history.Floor{List: w.processes.bucket.List, Units: func(plane string) int {
+	floor := archives.Floor{List: w.processes.bucket.List, Units: func(plane string) int {
 		if w.cfg.clustered() && !splits[plane] {
 			return 1
 		}

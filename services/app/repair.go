@@ -7,18 +7,18 @@ import (
 	"time"
 
 	"quartet/pkg/id"
-	"quartet/services/app/datadir"
-	"quartet/services/app/derived"
-	"quartet/services/app/repair"
-	"quartet/services/app/scrub"
+	"quartet/services/storage/datadir"
+	"quartet/services/storage/derived"
+	"quartet/services/storage/repair"
+	"quartet/services/storage/verify"
 )
 
 // account is the account of the streams of an embedded server.
 const account = "$G"
 
 // newScrubber builds the module that reads the journals of the embedded server in the background.
-func newScrubber(w *wiring) *scrub.Scrubber {
-	return scrub.New(scrub.Config{
+func newScrubber(w *wiring) *verify.Scrubber {
+	return verify.NewScrubber(verify.ScrubConfig{
 		Store: filepath.Join(w.cfg.DataDir, "nats"), Account: account, Archives: w.cfg.places().Archived(),
 		SalvageDir: datadir.Salvage(w.cfg.DataDir), Planes: planes, Streams: derived.Stored,
 		Rate:       int64(w.cfg.ScrubRate) << 20,

@@ -24,9 +24,9 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/natsd"
-	"quartet/services/app/archives"
-	"quartet/services/app/datadir"
-	"quartet/services/app/refill"
+	"quartet/services/storage/archives"
+	"quartet/services/storage/datadir"
+	"quartet/services/storage/repair"
 	taskoutput "quartet/services/task/output"
 )
 
@@ -314,7 +314,7 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from *archive.
 		nc, err = embedded.Connect("quartet-restore")
 	}
 	if err == nil {
-		err = refill.Run(ctx, refill.Config{
+		err = repair.Refill(ctx, repair.RefillConfig{
 			Archive: cfg.places().Stores(nc), Planes: planes, Partitions: m.Partitions, Streams: m.Streams,
 			Replicas: cfg.Replicas, Output: taskoutput.StreamConfig(cfg.Replicas, cfg.keepOutput()),
 			WitnessDir: datadir.Witness(cfg.DataDir), Servers: natsd.Redact(cfg.NATSURL, cfg.NATSURL), Now: time.Now(),

@@ -12,10 +12,10 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
-	"quartet/pkg/journal/partitions"
+	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/rpc"
-	"quartet/services/app/datadir"
+	"quartet/services/storage/datadir"
 )
 
 // defaults returns the settings of a server whose flags are all unset.
@@ -164,9 +164,9 @@ func TestUnitsOfAHost(t *testing.T) {
 	b := &broker{counts: map[string]int{"work": 6, "agent": 1}}
 	work, agent := &host{name: "work", broker: b}, &host{name: "agent", broker: b}
 	require.Equal(t, 6, work.size())
-	require.Equal(t, partitions.One(2, 6), work.share(2))
+	require.Equal(t, journal.SingleShare(2, 6), work.share(2))
 	require.Equal(t, 1, agent.size())
-	require.Equal(t, partitions.Whole(1), agent.share(0))
+	require.Equal(t, journal.WholeShare(1), agent.share(0))
 	require.NoError(t, work.Ready(), "a host without units is ready")
 	require.False(t, work.over(2))
 	place, changed := work.where(2)

@@ -3,8 +3,8 @@ package app
 import (
 	"context"
 
-	"quartet/services/app/datadir"
-	"quartet/services/app/verify"
+	"quartet/services/storage/datadir"
+	"quartet/services/storage/verify"
 )
 
 // Verify reads the journals and other streams of the installation with these settings; see verify.Run.

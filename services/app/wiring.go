@@ -13,24 +13,22 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/idle"
+	"quartet/pkg/journal/follower"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/requests"
-	"quartet/pkg/journal/room"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/lease"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
-	"quartet/services/app/archives"
 	"quartet/services/app/calls"
-	"quartet/services/app/datadir"
-	"quartet/services/app/fill"
-	"quartet/services/app/history"
 	"quartet/services/audit"
 	"quartet/services/identity"
 	"quartet/services/quota"
+	"quartet/services/storage/archives"
+	"quartet/services/storage/datadir"
 )
 
 // wiring holds what the services of a process are built from. Its connections and journals are opened
@@ -51,7 +49,7 @@ type wiring struct {
 	overview  func(plane string, partition int) (archive.Store, error) // archives, for an overview of all
 	bucket    *archives.Watch                                          // of the archive; nil: it is in none
 	output    *output
-	fill      *fill.Gauge
+	fill      *datadir.FillGauge
 	keeper    *lease.Keeper // nil unless other processes may serve the same planes
 	gate      *quota.Gate
 	server    *rpc.Server
@@ -95,8 +93,8 @@ func (a *App) wire(version string) (*wiring, error) {
 	})
 	w.calls = calls.Planes{Network: w.network}
 	w.broker = &broker{
-		cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds(), idle: idle.New(clock.System()),
-		room: &room.Room{Remedy: w.cfg.storeRemedy()},
+		cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds(), idle: follower.NewWatch(clock.System()),
+		room: &framelog.Room{Remedy: w.cfg.storeRemedy()},
 	}
 	w.overview = w.broker.archive
 	if b := a.cfg.bucket; b != nil {
@@ -112,7 +110,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		Client: auditv1.NewAuditServiceClient(w.calls.To("identity")), Logger: a.logger.Named("audit"),
 	})
 	w.creds.authenticator.Refused = w.recorder.Refused
-	kept, err := history.Parse(w.cfg.HistoryDays, w.cfg.NamespaceHistoryDays, w.cfg.Day)
+	kept, err := archives.ParseHistory(w.cfg.HistoryDays, w.cfg.NamespaceHistoryDays, w.cfg.Day)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +123,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		IDs:        id.New(), Logger: a.logger, Tracer: a.tracer, Metrics: w.metrics, EraseAfter: w.cfg.EraseAfter,
 		EraseEvents: w.broker.eraseEvents,
 		History:     kept, ReadThrough: w.readThrough, Positions: &plane.Positions{}, Removals: &plane.Removals{},
-		Eviction: &eviction.Policy{Dir: datadir.Unused(w.cfg.DataDir)}, EvictEvery: time.Minute,
+		Eviction: &snapshot.EvictionPolicy{Dir: datadir.Unused(w.cfg.DataDir)}, EvictEvery: time.Minute,
 		Pressed: above(w.cfg.memory() / 3),
 	}
 	if a.cfg.clustered() && slices.ContainsFunc(planes, a.cfg.serves) {

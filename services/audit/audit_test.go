@@ -16,7 +16,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
@@ -62,7 +62,7 @@ func (r *rig) ListAudit(ctx context.Context, req *auditv1.ListAuditRequest, _ ..
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, log: memlog.New(), clock: clock.NewFake(epoch)}
+	r := &rig{t: t, log: journaltest.NewMemLog(), clock: clock.NewFake(epoch)}
 	r.recorder = audit.NewRecorder(audit.RecorderConfig{Client: r, Clock: r.clock})
 	r.start()
 	t.Cleanup(r.stop)

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 )
 
@@ -18,10 +18,10 @@ const pageEntries = 4096
 var _ journal.Paged = (*State)(nil)
 
 // ownerOf returns the owner of a page, which is its number from 0.
-func ownerOf(number int) pages.Owner { return pages.Owner{ID: strconv.Itoa(number)} }
+func ownerOf(number int) snapshot.Owner { return snapshot.Owner{ID: strconv.Itoa(number)} }
 
 // numberOf returns the number of the page of an owner, false if it is no page of this plane.
-func numberOf(o pages.Owner) (int, bool) {
+func numberOf(o snapshot.Owner) (int, bool) {
 	n, err := strconv.ParseUint(o.ID, 10, 31)
 	return int(n), err == nil && ownerOf(int(n)) == o
 }
@@ -31,7 +31,7 @@ func (s *State) newest() int { return (len(s.positions)+pageEntries-1)/pageEntri
 
 // Owners implements journal.Paged. An entry changes only the newest page, unless it is the first of a new page:
 // then the page before changes for the last time, since only the newest page has the hash of the last entry.
-func (s *State) Owners(_ *journal.Event, touch func(pages.Owner)) {
+func (s *State) Owners(_ *journal.Event, touch func(snapshot.Owner)) {
 	number := len(s.positions) / pageEntries
 	if newest := s.newest(); newest >= 0 && newest != number {
 		touch(ownerOf(newest))
@@ -40,7 +40,7 @@ func (s *State) Owners(_ *journal.Event, touch func(pages.Owner)) {
 }
 
 // AllOwners implements journal.Paged. It passes the pages in the order of their numbers.
-func (s *State) AllOwners(fn func(pages.Owner)) {
+func (s *State) AllOwners(fn func(snapshot.Owner)) {
 	for n := range s.newest() + 1 {
 		fn(ownerOf(n))
 	}
@@ -51,7 +51,7 @@ func (s *State) NewPage() proto.Message { return &auditv1.AuditPage{} }
 
 // Page implements journal.Paged. It returns nil for an owner that is no page of this plane, and for a page
 // beyond the newest one. Only the newest page has the hash of the last entry.
-func (s *State) Page(o pages.Owner) proto.Message {
+func (s *State) Page(o snapshot.Owner) proto.Message {
 	number, ok := numberOf(o)
 	if !ok || number > s.newest() {
 		return nil
@@ -71,7 +71,7 @@ func (s *State) Page(o pages.Owner) proto.Message {
 
 // AddPage implements journal.Paged. Pages may be added in any order. The positions of pages that are not added yet
 // are zero.
-func (s *State) AddPage(o pages.Owner, page proto.Message) error {
+func (s *State) AddPage(o snapshot.Owner, page proto.Message) error {
 	p, ok := page.(*auditv1.AuditPage)
 	if !ok {
 		return fmt.Errorf("audit: a page of type %T", page)

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/snapshot"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 )
 
@@ -32,8 +32,8 @@ func record(t *testing.T, to journal.State, s *State, n int) {
 
 // The positions of any number of entries are written and read in pages, and an entry changes the newest page only.
 func TestPages(t *testing.T) {
-	var seen pagestest.Seen
-	checked := pagestest.Checked(NewState, 1000, &seen)
+	var seen journaltest.Seen
+	checked := journaltest.Checked(NewState, 1000, &seen)
 	record(t, checked, checked.Paged, pageEntries-3)
 	for range 6 {
 		record(t, checked, checked.Paged, 1)
@@ -43,13 +43,13 @@ func TestPages(t *testing.T) {
 	s := checked.Paged
 	for range 5 {
 		record(t, s, s, pageEntries/2)
-		require.NoError(t, pagestest.RoundTrip(s, NewState))
+		require.NoError(t, journaltest.RoundTrip(s, NewState))
 	}
 	require.Equal(t, 3, s.newest())
 	require.Len(t, s.Page(ownerOf(0)).(*auditv1.AuditPage).GetWalSeqSteps(), pageEntries)
 	require.Empty(t, s.Page(ownerOf(0)).(*auditv1.AuditPage).GetLastHash())
 	require.NotEmpty(t, s.Page(ownerOf(3)).(*auditv1.AuditPage).GetLastHash())
-	for _, o := range []pages.Owner{
+	for _, o := range []snapshot.Owner{
 		{},
 		{ID: "4"},
 		{ID: "-1"},
@@ -103,9 +103,9 @@ func TestPagesThatAreInvalid(t *testing.T) {
 	} {
 		s := NewState()
 		for _, g := range c.pages[:len(c.pages)-1] {
-			require.NoError(t, s.AddPage(pages.Owner{ID: g.id}, g.page), "%d: %s", i, c.want)
+			require.NoError(t, s.AddPage(snapshot.Owner{ID: g.id}, g.page), "%d: %s", i, c.want)
 		}
 		bad := c.pages[len(c.pages)-1]
-		require.ErrorContains(t, s.AddPage(pages.Owner{ID: bad.id}, bad.page), c.want, fmt.Sprint(i))
+		require.ErrorContains(t, s.AddPage(snapshot.Owner{ID: bad.id}, bad.page), c.want, fmt.Sprint(i))
 	}
 }

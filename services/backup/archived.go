@@ -15,7 +15,6 @@ import (
 	segments "quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
-	"quartet/pkg/journal/snapshot/jetstore"
 )
 
 // archived is a segment in the archive of its partition.
@@ -115,7 +114,7 @@ type copying struct {
 // stream copies a stream. A segment that was archived before the moment, or is archived while the backup is made, is
 // copied from the archive, in the latter case from where its stream could not be read any more.
 func (c *copying) stream(ctx context.Context, name string, archives map[string][]archived) error {
-	if plane, partition, ok := jetstore.ParseStream(name); ok {
+	if plane, partition, ok := jetlog.ParseSnapshotStream(name); ok {
 		return c.snapshots(ctx, name, plane, partition)
 	}
 	of, segment := jetlog.ParseStream(name)

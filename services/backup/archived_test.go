@@ -14,10 +14,9 @@ import (
 
 	"quartet/pkg/archive"
 	segments "quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/archivetest"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/natsd/natsdtest"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
@@ -25,7 +24,7 @@ import (
 
 // archiving is a journal that is backed up, and archived meanwhile.
 type archiving struct {
-	*archivetest.Journal
+	*journaltest.ArchivedJournal
 	nc       *nats.Conn
 	dir      string
 	listed   func(n int) // is called when the streams were listed for the nth time
@@ -38,7 +37,7 @@ func newArchiving(t *testing.T) *archiving {
 	require.NoError(t, err)
 	live, err := jetlog.New(a.nc, "work", 0)
 	require.NoError(t, err)
-	a.Journal = archivetest.NewJournal(live, dirstore.New(a.dir, "work", 0), "work/0")
+	a.ArchivedJournal = journaltest.NewArchivedJournal(live, segments.NewDirectory(a.dir, "work", 0), "work/0")
 	return a
 }
 
@@ -61,7 +60,7 @@ func (a *archiving) export(t *testing.T) (all []segments.Frame, failure error) {
 	}, Deps{
 		Conn: func() *nats.Conn { return a.nc },
 		Archive: func(plane string, partition int) (segments.Store, error) {
-			return dirstore.New(a.dir, plane, partition), nil
+			return segments.NewDirectory(a.dir, plane, partition), nil
 		},
 	})
 	require.NoError(t, err)
@@ -140,11 +139,11 @@ func TestABackupHasArchivedSegments(t *testing.T) {
 			}
 			a.Write(t, 5, 100)
 			during(t, a)
-			want := archivetest.Frames(t, a.Log, a.Partition)
+			want := journaltest.ArchiveFrames(t, a.Log, a.Partition)
 			got, err := a.export(t)
 			require.NoError(t, err)
 			if name == "and went on" { // new segments were listed, so another moment was chosen
-				want = archivetest.Frames(t, a.Log, a.Partition)
+				want = journaltest.ArchiveFrames(t, a.Log, a.Partition)
 			}
 			requireFrames(t, want, got)
 			live, err := a.Log.Segments(t.Context())
@@ -180,9 +179,9 @@ func TestABackupHasErasedLines(t *testing.T) {
 		}
 		a.Write(t, 5, 100)
 		a.Archive(t)
-		whole := archivetest.Frames(t, a.Log, a.Partition)
+		whole := journaltest.ArchiveFrames(t, a.Log, a.Partition)
 		erase := func() {
-			store := dirstore.New(a.dir, "work", 0)
+			store := segments.NewDirectory(a.dir, "work", 0)
 			c, err := segments.Read(t.Context(), store, a.Partition)
 			require.NoError(t, err)
 			for i := range c.Segments {
@@ -202,7 +201,7 @@ func TestABackupHasErasedLines(t *testing.T) {
 		}
 		got, err := a.export(t)
 		require.NoError(t, err)
-		want := archivetest.Frames(t, a.Log, a.Partition)
+		want := journaltest.ArchiveFrames(t, a.Log, a.Partition)
 		if before {
 			requireFrames(t, want, got)
 			require.NotEqual(t, want, whole)
@@ -228,7 +227,7 @@ func TestABackupOfALargeSegment(t *testing.T) {
 	a.Write(t, 40, 1<<20)
 	a.Close(t)
 	a.Write(t, 1, 10)
-	want := archivetest.Frames(t, a.Log, a.Partition)
+	want := journaltest.ArchiveFrames(t, a.Log, a.Partition)
 	a.received = func() { a.Archive(t) }
 	got, err := a.export(t)
 	require.NoError(t, err)
@@ -263,7 +262,7 @@ func TestABackupWhileAJournalIsArchived(t *testing.T) {
 	}
 	close(rounds)
 	<-done
-	want := archivetest.Frames(t, a.Log, a.Partition)
+	want := journaltest.ArchiveFrames(t, a.Log, a.Partition)
 	before := 0
 	for _, got := range all {
 		requireFrames(t, want[:len(got)], got)
@@ -284,7 +283,7 @@ func TestABackupOfADamagedArchive(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(a.dir, "work-0", "segment-1-*"))
 	require.NoError(t, err)
 	require.Len(t, files, 1)
-	require.NoError(t, dirstore.New(a.dir, "work", 0).Remove(t.Context(), filepath.Base(files[0])))
+	require.NoError(t, segments.NewDirectory(a.dir, "work", 0).Remove(t.Context(), filepath.Base(files[0])))
 	_, err = a.export(t)
 	require.ErrorContains(t, err, "segment 1 of work/0 in its archive")
 }
@@ -295,13 +294,13 @@ func TestASharedStreamOfArchives(t *testing.T) {
 	require.NoError(t, jetlog.Create(t.Context(), nc, jetlog.Place{Plane: "work", Shared: true}, 1, 2, 1))
 	dir := t.TempDir()
 	store := func(plane string, partition int) (segments.Store, error) {
-		return dirstore.New(dir, plane, partition), nil
+		return segments.NewDirectory(dir, plane, partition), nil
 	}
-	var journals []*archivetest.Journal
+	var journals []*journaltest.ArchivedJournal
 	for i := range 2 {
 		live, err := jetlog.New(nc, "work", i)
 		require.NoError(t, err)
-		journals = append(journals, archivetest.NewJournal(live, dirstore.New(dir, "work", i),
+		journals = append(journals, journaltest.NewArchivedJournal(live, segments.NewDirectory(dir, "work", i),
 			framelog.PartitionName("work", i)))
 	}
 	for range 5 {

@@ -9,23 +9,23 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/jetstore"
 )
 
 // shortened returns the streams, sorted by name, of the snapshots of partitions from whose journals old events were
 // removed, because the state of such a partition cannot be built from its journal alone. The catalogs of archives say
-// which partitions these are, and jetstore.Restored says it of those whose events were removed before a restore.
+// which partitions these are, and jetlog.RestoredSnapshots says it of those whose events were removed before a restore.
 func shortened(ctx context.Context, js jetstream.JetStream, archives map[string][]archived) (names []string,
 	err error,
 ) {
-	if names, err = jetstore.Restored(ctx, js); err != nil {
+	if names, err = jetlog.RestoredSnapshots(ctx, js); err != nil {
 		return nil, err
 	}
 	for _, parts := range archives {
 		for _, p := range parts {
 			if p.GetRemovedLines() > 0 {
-				names = append(names, jetstore.Stream(p.of.Plane, p.of.Partition))
+				names = append(names, jetlog.SnapshotStream(p.of.Plane, p.of.Partition))
 			}
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/services/board/model"
@@ -27,7 +26,7 @@ type spoiled struct {
 }
 
 func (s *spoiled) frame(before int, f framelog.Frame) framelog.Frame {
-	lines := lines.Split(f.Body)
+	lines := framelog.SplitLines(f.Body)
 	at := s.line - before
 	if at < 0 || at >= len(lines) {
 		return f
@@ -41,7 +40,7 @@ func (s *spoiled) Scan(ctx context.Context, from uint64, fn func(uint64, framelo
 	n := 0
 	return s.Log.Scan(ctx, 0, func(seq uint64, f framelog.Frame) error {
 		g := s.frame(n, f)
-		n += len(lines.Split(f.Body))
+		n += len(framelog.SplitLines(f.Body))
 		if seq < from {
 			return nil
 		}
@@ -84,7 +83,7 @@ func TestB2_AnyDamagedRecord(t *testing.T) {
 	var whose []string
 	var first []uint64 // wal_seq of the first line of the frame
 	require.NoError(t, log.Scan(t.Context(), 0, func(_ uint64, f framelog.Frame) error {
-		for _, line := range lines.Split(f.Body) {
+		for _, line := range framelog.SplitLines(f.Body) {
 			raw, err := journal.ParseLine(line)
 			if err != nil {
 				return err

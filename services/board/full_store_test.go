@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/journal/room"
+	"quartet/pkg/journal/framelog"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/services/board/model"
 )
@@ -17,7 +17,7 @@ import (
 func TestX16_BoardsEndInAFullStore(t *testing.T) {
 	r := openRig(t)
 	r.down()
-	r.room = &room.Room{}
+	r.room = &framelog.Room{}
 	r.up()
 	t.Cleanup(r.down)
 	for _, board := range []string{"completed", "failed", "cancelled"} {
@@ -31,8 +31,8 @@ func TestX16_BoardsEndInAFullStore(t *testing.T) {
 	r.held("failed", "a")
 
 	const limit = 1 << 30
-	require.NoError(t, r.room.Measure(func() (room.State, error) {
-		return room.State{Used: limit - room.Reserve(limit) + 1, Limit: limit}, nil
+	require.NoError(t, r.room.Measure(func() (framelog.RoomState, error) {
+		return framelog.RoomState{Used: limit - framelog.RoomReserve(limit) + 1, Limit: limit}, nil
 	}))
 	_, err := r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
 		SessionId: owner, BoardId: "new", WalName: "new", Title: "New", Steps: []*boardv1.StepInput{in("a")},

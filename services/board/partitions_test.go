@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"quartet/pkg/journal/partitions"
+	"quartet/pkg/journal"
 	"quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 )
@@ -19,7 +19,7 @@ func TestB11_OneStreamOverPartitions(t *testing.T) {
 	const sessions, steps, capacity = 8, 12, 3
 	r := openRig(t)
 	r.down()
-	r.cfg.Share = partitions.Whole(4)
+	r.cfg.Share = journal.WholeShare(4)
 	r.up()
 	t.Cleanup(r.down)
 	parts := map[any]bool{}

@@ -13,8 +13,8 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages/pagestest"
-	"quartet/pkg/journal/room"
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/journaltest"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -33,7 +33,7 @@ type rig struct {
 	clk      *clock.Fake
 	ids      *id.Sequence
 	journals *planetest.Journals
-	room     *room.Room // of the store of the journals; nil: there is room for everything
+	room     *framelog.Room // of the store of the journals; nil: there is room for everything
 	cfg      Config
 	service  *Service
 }
@@ -214,7 +214,7 @@ func (r *rig) checkPages() {
 	if len(all) > 500 {
 		return // each event encodes the page of its board, which then is large
 	}
-	state := pagestest.Checked(func() *model.State { return model.NewState(time.Minute) }, max(1, len(all)/8), nil)
+	state := journaltest.Checked(func() *model.State { return model.NewState(time.Minute) }, max(1, len(all)/8), nil)
 	for _, ev := range all {
 		require.NoError(t, state.Apply(ev))
 	}

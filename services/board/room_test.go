@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/partitions"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/services/board/model"
@@ -108,7 +107,7 @@ func TestB15_TheEndOfABoardFreesItsWorkers(t *testing.T) {
 func TestB15_ARunThatEndsBeforeItBegins(t *testing.T) {
 	r := openRig(t)
 	r.down()
-	r.cfg.Share = partitions.Whole(4)
+	r.cfg.Share = journal.WholeShare(4)
 	r.up()
 	t.Cleanup(r.down)
 	w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})

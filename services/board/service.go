@@ -11,7 +11,6 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/partitions"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/watch"
@@ -33,7 +32,7 @@ const (
 
 // Config is what an operator sets.
 type Config struct {
-	Share partitions.Share // the partitions that this process holds; zero: all of them
+	Share journal.Share // the partitions that this process holds; zero: all of them
 	// LeaseTerm is how long a worker may be silent about a step: 1 s to 24 h; 0 is
 	// DefaultLeaseTerm.
 	LeaseTerm time.Duration

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/journal/damages"
+	"quartet/pkg/journal/framelog"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/terminal"
 )
@@ -136,7 +136,7 @@ func (r *report) journals(ctx context.Context, c Client) {
 		for _, text := range p.GetDamage() {
 			if !found[text] {
 				found[text] = true
-				r.add("journals", Problem, damages.Remedy(text), "%s", text)
+				r.add("journals", Problem, framelog.DamageRemedy(text), "%s", text)
 			}
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/rpc"
 )
@@ -237,12 +237,12 @@ func (c *collected) Send(m *eventv1.WatchEventsResponse, _ []byte) error {
 func TestX10_NoGapNoDuplicateAtAnyCursor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		parts := rapid.IntRange(1, 3).Draw(t, "partitions")
-		logs := map[string][]*memlog.Log{}
+		logs := map[string][]*journaltest.MemLog{}
 		written := map[string][]string{} // by journal, what should be shown
 		n := 0
 		for _, p := range watched {
 			for range parts {
-				logs[p] = append(logs[p], memlog.New())
+				logs[p] = append(logs[p], journaltest.NewMemLog())
 			}
 		}
 		write := func(plane string, part, lines int) {
@@ -323,9 +323,9 @@ func TestX10_NoGapNoDuplicateAtAnyCursor(t *testing.T) {
 }
 
 func TestCatchingUpIsInOrderOfTime(t *testing.T) {
-	logs := map[string]*memlog.Log{}
+	logs := map[string]*journaltest.MemLog{}
 	for i, p := range watched {
-		logs[p] = memlog.New()
+		logs[p] = journaltest.NewMemLog()
 		for f := range 5 {
 			_, tail, err := logs[p].Tail(t.Context())
 			require.NoError(t, err)

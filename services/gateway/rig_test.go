@@ -20,7 +20,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -220,7 +220,7 @@ func newRig(t *testing.T, change ...func(*Config, *Deps)) *rig {
 		waiting: &waitingDouble{}, task: &taskDouble{}, client: &http.Client{Transport: &http.Transport{}},
 	}
 	for _, p := range watched {
-		r.journals[p] = memlog.New()
+		r.journals[p] = journaltest.NewMemLog()
 	}
 	w, err := work.New(work.Config{Home: t.TempDir()}, work.Deps{
 		Tasks: nothingRuns{}, Agents: nothingRuns{},

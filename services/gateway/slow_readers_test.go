@@ -15,7 +15,7 @@ import (
 	"quartet/pkg/admission"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/rpc"
 )
@@ -48,7 +48,7 @@ func (r *reader) Send(m *eventv1.WatchEventsResponse, _ []byte) error {
 // of their namespace wait for these. Those that are read have every event once, in order.
 func TestG10_SlowReadersKeepNobodyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := memlog.New()
+		log := journaltest.NewMemLog()
 		life, stop := context.WithCancel(t.Context())
 		e := &events{
 			heartbeat: time.Hour, life: life, log: zap.NewNop(), behind: admission.NewHeld(maxBehind),

@@ -17,7 +17,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/keyfile"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/plane"
@@ -264,7 +264,7 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 // TestX14_ReplayIsTheLiveState, also if it was written and read in pages, and a Keys that begins later knows
 // the same.
 func TestX14_ReplayIsTheLiveState(t *testing.T) {
-	var seen pagestest.Seen
+	var seen journaltest.Seen
 	service := rpc.WithActor(context.Background(), rpc.Actor{
 		Namespace: "default", Principal: "s",
 		Role: rpc.RoleService,
@@ -296,13 +296,13 @@ func TestX14_ReplayIsTheLiveState(t *testing.T) {
 			require.NoError(rt, err)
 			revoked[i] = true
 		}
-		replayed := pagestest.Checked(NewState, 3, &seen)
+		replayed := journaltest.Checked(NewState, 3, &seen)
 		for _, ev := range r.journals.Events(t, Plane, registry) {
 			require.NoError(rt, replayed.Apply(ev))
 		}
 		require.NoError(rt, replayed.Check())
 		_, err := journalView(r, func(st *State) {
-			require.NoError(rt, pagestest.Same(st, replayed.Paged))
+			require.NoError(rt, journaltest.Same(st, replayed.Paged))
 		})
 		require.NoError(rt, err)
 		late := NewKeys(KeysConfig{Sources: r.journals.Sources, Clock: r.clk})

@@ -6,19 +6,19 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
 var _ journal.Paged = (*State)(nil)
 
 // ownerOf returns the owner of the page of a key.
-func ownerOf(k *identityv1.Key) pages.Owner {
-	return pages.Owner{Namespace: k.GetNamespace(), ID: k.GetKeyId()}
+func ownerOf(k *identityv1.Key) snapshot.Owner {
+	return snapshot.Owner{Namespace: k.GetNamespace(), ID: k.GetKeyId()}
 }
 
 // Owners implements journal.Paged. Each key has a page.
-func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
+func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
 	switch p := ev.Payload.(type) {
 	case *identityv1.KeyCreated:
 		touch(ownerOf(p.GetKey()))
@@ -32,7 +32,7 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 }
 
 // AllOwners implements journal.Paged.
-func (s *State) AllOwners(fn func(pages.Owner)) {
+func (s *State) AllOwners(fn func(snapshot.Owner)) {
 	for _, r := range s.keys {
 		fn(ownerOf(r.key))
 	}
@@ -42,7 +42,7 @@ func (s *State) AllOwners(fn func(pages.Owner)) {
 func (s *State) NewPage() proto.Message { return &identityv1.KeyPage{} }
 
 // Page implements journal.Paged.
-func (s *State) Page(o pages.Owner) proto.Message {
+func (s *State) Page(o snapshot.Owner) proto.Message {
 	r := s.keys[o.ID]
 	if r == nil || ownerOf(r.key) != o {
 		return nil
@@ -51,7 +51,7 @@ func (s *State) Page(o pages.Owner) proto.Message {
 }
 
 // AddPage implements journal.Paged.
-func (s *State) AddPage(o pages.Owner, page proto.Message) error {
+func (s *State) AddPage(o snapshot.Owner, page proto.Message) error {
 	p, ok := page.(*identityv1.KeyPage)
 	switch {
 	case !ok:

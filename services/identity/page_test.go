@@ -9,15 +9,15 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/snapshot"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
 // Each key has a page, also one without a namespace, and keys are in order of their ids whichever page comes first.
 func TestPages(t *testing.T) {
 	key := func(id, namespace string) *identityv1.Key { return &identityv1.Key{KeyId: id, Namespace: namespace} }
-	s := pagestest.Checked(NewState, 1, nil)
+	s := journaltest.Checked(NewState, 1, nil)
 	for _, payload := range []proto.Message{
 		&identityv1.KeyCreated{Key: key("key_1", "zeta"), SecretHash: "hash 1"},
 		&identityv1.KeyCreated{Key: key("key_2", ""), SecretHash: "hash 2"},
@@ -30,13 +30,13 @@ func TestPages(t *testing.T) {
 	} {
 		require.NoError(t, s.Apply(&journal.Event{Namespace: "default", Payload: payload}))
 	}
-	require.NotNil(t, s.Paged.Page(pages.Owner{ID: "key_2"}))
-	require.Nil(t, s.Paged.Page(pages.Owner{ID: "key_1"}))
-	require.Nil(t, s.Paged.Page(pages.Owner{}))
+	require.NotNil(t, s.Paged.Page(snapshot.Owner{ID: "key_2"}))
+	require.Nil(t, s.Paged.Page(snapshot.Owner{ID: "key_1"}))
+	require.Nil(t, s.Paged.Page(snapshot.Owner{}))
 }
 
 func TestPagesThatAreInvalid(t *testing.T) {
-	owner := pages.Owner{Namespace: "acme", ID: "key_1"}
+	owner := snapshot.Owner{Namespace: "acme", ID: "key_1"}
 	for want, page := range map[string]proto.Message{
 		"a page of type *emptypb.Empty":        &emptypb.Empty{},
 		"the page of key acme/key_1 has key /": &identityv1.KeyPage{SecretHash: "hash"},
@@ -53,5 +53,5 @@ func TestPagesThatAreInvalid(t *testing.T) {
 	page := &identityv1.KeyPage{Key: &identityv1.Key{KeyId: "key_1", Namespace: "acme"}}
 	require.NoError(t, s.AddPage(owner, page))
 	require.ErrorContains(t, s.AddPage(owner, page), "a second page of key key_1")
-	require.Error(t, NewState().AddPage(pages.Owner{}, &identityv1.KeyPage{}))
+	require.Error(t, NewState().AddPage(snapshot.Owner{}, &identityv1.KeyPage{}))
 }

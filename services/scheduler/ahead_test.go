@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/journaltest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/scheduler"
@@ -32,7 +32,7 @@ func TestD1_ALookDoesNotWaitForTheDisk(t *testing.T) {
 	s, sc := paused(t)
 	before := s.looking.aheads.Load()
 
-	s.agentLog.Inject(faultlog.Late)
+	s.agentLog.Inject(journaltest.Late)
 	errs := make(chan error, 1)
 	go func() {
 		_, err := s.agents.ResumeAgent(s.as(rpc.RoleOperator), &agentv1.ResumeAgentRequest{AgentId: "keeper"})
@@ -58,7 +58,7 @@ func TestD1_WhatWasSeenAheadAndLost(t *testing.T) {
 	require.NoError(t, err)
 	<-s.looking.begun
 	// The look reads a message that is never stored, and so decides nothing.
-	s.agentLog.Inject(faultlog.HeldRefused)
+	s.agentLog.Inject(journaltest.HeldRefused)
 	errs := make(chan error, 1)
 	go func() {
 		_, err := s.agents.EnqueueMessage(s.as(rpc.RoleOperator), &agentv1.EnqueueMessageRequest{

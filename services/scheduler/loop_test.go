@@ -16,8 +16,8 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/keyfile"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
@@ -53,7 +53,7 @@ type site struct {
 	listDown atomic.Bool  // the work plane cannot list the agents with pending work
 	looks    sync.Map     // how often each agent was evaluated, an *atomic.Int32
 	sources  func(plane string) ([]journal.Source, error)
-	agentLog *faultlog.Log
+	agentLog *journaltest.FaultLog
 	// looking, if armed, holds the next look at an agent up until it is let go.
 	looking held
 }
@@ -91,7 +91,7 @@ func newSite(t *testing.T) *site {
 	s := &site{t: t, clk: clock.NewFake(epoch), journals: planetest.NewJournals(), net: planetest.NewNet(t)}
 	s.journals.Wrap = func(plane string, log framelog.Log) framelog.Log {
 		if plane == "agent" {
-			s.agentLog = faultlog.New(log)
+			s.agentLog = journaltest.NewFaultLog(log)
 			return s.agentLog
 		}
 		return log

@@ -10,8 +10,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
-	"quartet/pkg/journal/partitions"
+	"quartet/pkg/journal/journaltest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -22,8 +21,8 @@ import (
 // A worker's capacity counts over all partitions, and every agent's commands
 // run, wherever they live.
 func TestT4_CapacityCountsOverPartitions(t *testing.T) {
-	logs := []framelog.Log{memlog.New(), memlog.New(), memlog.New()}
-	svc, err := New(Config{Share: partitions.Whole(3)}, Deps{Output: output.NewMemory(output.Kept), Deps: plane.Deps{
+	logs := []framelog.Log{journaltest.NewMemLog(), journaltest.NewMemLog(), journaltest.NewMemLog()}
+	svc, err := New(Config{Share: journal.WholeShare(3)}, Deps{Output: output.NewMemory(output.Kept), Deps: plane.Deps{
 		Log:     func(_ string, n int) (framelog.Log, error) { return logs[n], nil },
 		Sources: func(string) ([]journal.Source, error) { return nil, nil },
 	}})

@@ -16,8 +16,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -43,7 +42,7 @@ type site struct {
 }
 
 func newSite(t *testing.T) *site {
-	s := &site{t: t, clk: clock.NewFake(start), log: memlog.New(), output: output.NewMemory(output.Kept)}
+	s := &site{t: t, clk: clock.NewFake(start), log: journaltest.NewMemLog(), output: output.NewMemory(output.Kept)}
 	s.ctx = rpc.WithActor(t.Context(), rpc.Actor{Namespace: "acme", Principal: "op", Role: rpc.RoleOperator})
 	s.up()
 	t.Cleanup(func() { s.stop() })
@@ -141,7 +140,7 @@ func (s *site) awaitState(id string, want taskv1.TaskState) *taskv1.Task {
 func (s *site) types(id string) []string {
 	var out []string
 	require.NoError(s.t, s.log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
-		for _, line := range lines.Split(f.Body) {
+		for _, line := range framelog.SplitLines(f.Body) {
 			raw, err := journal.ParseLine(line)
 			require.NoError(s.t, err)
 			if raw.TaskID == id {

@@ -9,7 +9,6 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/partitions"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -28,8 +27,8 @@ const LeaseTerm = 30 * time.Second
 
 // Config is what an operator sets.
 type Config struct {
-	Share     partitions.Share // the partitions that this process holds; zero: all of them
-	LeaseTerm time.Duration    // default LeaseTerm
+	Share     journal.Share // the partitions that this process holds; zero: all of them
+	LeaseTerm time.Duration // default LeaseTerm
 	// KeepOutput is how long Deps.Output keeps what commands wrote; 0: always.
 	KeepOutput time.Duration
 }

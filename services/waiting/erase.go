@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 )
@@ -12,22 +12,22 @@ import (
 var _ journal.Erasable = (*State)(nil)
 
 // DeletedBefore implements journal.Erasable: it returns the agents that were deleted before a time.
-func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
+func (s *State) DeletedBefore(before time.Time) (all []snapshot.Owner) {
 	s.deletedAgents(func(k plane.Key, a *agentWaits) {
 		if a.deletedAt.Before(before) {
-			all = append(all, pages.Owner(k))
+			all = append(all, snapshot.Owner(k))
 		}
 	})
 	return all
 }
 
 // Erase implements journal.Erasable: it removes the deleted agents that is selects, with their triggers' secrets.
-func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
+func (s *State) Erase(is func(namespace, id string) bool, touch func(snapshot.Owner)) {
 	s.deletedAgents(func(k plane.Key, a *agentWaits) {
 		if !is(k.Namespace, k.ID) {
 			return
 		}
-		touch(pages.Owner(k))
+		touch(snapshot.Owner(k))
 		for _, w := range a.activeWaits(func(*waitingv1.Wait) bool { return true }) {
 			s.countOpen(w, -1)
 		}

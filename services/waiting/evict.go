@@ -3,12 +3,12 @@ package waiting
 import (
 	"google.golang.org/protobuf/proto"
 
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/plane"
 	"quartet/pkg/resident"
 )
 
-var _ pages.Resident = (*State)(nil)
+var _ snapshot.Resident = (*State)(nil)
 
 // summary is what is in memory of an agent that is evicted.
 type summary struct {
@@ -16,15 +16,15 @@ type summary struct {
 	deleted bool
 }
 
-// UseFile implements pages.Resident.
+// UseFile implements snapshot.Resident.
 func (s *State) UseFile(f *resident.File) { s.agents.Use(f) }
 
-// Evict implements pages.Resident.
+// Evict implements snapshot.Resident.
 func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
 	return s.agents.Evict(most, unused)
 }
 
-// Counts implements pages.Resident.
+// Counts implements snapshot.Resident.
 func (s *State) Counts() resident.Counts { return s.agents.Counts() }
 
 // evictedPage returns what the file keeps of an agent, which is its page. Its secrets also stay in State.tokens.

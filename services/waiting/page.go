@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 )
@@ -19,14 +19,14 @@ var _ journal.Paged = (*State)(nil)
 
 // Owners implements journal.Paged. Each agent has a page, and an event changes that of its own
 // agent only.
-func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
-	touch(pages.Owner{Namespace: ev.Namespace, ID: ev.AgentID})
+func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
+	touch(snapshot.Owner{Namespace: ev.Namespace, ID: ev.AgentID})
 }
 
 // AllOwners implements journal.Paged.
-func (s *State) AllOwners(fn func(pages.Owner)) {
+func (s *State) AllOwners(fn func(snapshot.Owner)) {
 	for k := range s.agents.Keys() {
-		fn(pages.Owner(k))
+		fn(snapshot.Owner(k))
 	}
 }
 
@@ -34,7 +34,7 @@ func (s *State) AllOwners(fn func(pages.Owner)) {
 func (s *State) NewPage() proto.Message { return &waitingv1.AgentWaitsPage{} }
 
 // Page implements journal.Paged.
-func (s *State) Page(o pages.Owner) proto.Message {
+func (s *State) Page(o snapshot.Owner) proto.Message {
 	a := s.agents.Peek(plane.Key(o))
 	if a == nil {
 		return nil
@@ -100,7 +100,7 @@ func (a *agentWaits) mismatchedPage() []*waitingv1.RecordedMismatch {
 }
 
 // AddPage implements journal.Paged.
-func (s *State) AddPage(o pages.Owner, page proto.Message) error {
+func (s *State) AddPage(o snapshot.Owner, page proto.Message) error {
 	p, ok := page.(*waitingv1.AgentWaitsPage)
 	if !ok {
 		return fmt.Errorf("waiting: a page of type %T", page)

@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/snapshot"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/services/waiting/records"
 )
@@ -22,7 +22,7 @@ import (
 // checkPages writes and reads the state that events lead to in pages, a few times in between.
 func checkPages(t *testing.T, events []*journal.Event) {
 	t.Helper()
-	s := pagestest.Checked(NewState, max(50, len(events)/4), nil)
+	s := journaltest.Checked(NewState, max(50, len(events)/4), nil)
 	for _, ev := range events {
 		require.NoError(t, s.Apply(ev))
 	}
@@ -33,9 +33,9 @@ func checkPages(t *testing.T, events []*journal.Event) {
 
 // The pages of random events, also of such as no rule emits, are all that the state has.
 func TestPagesOfRandomEvents(t *testing.T) {
-	var seen pagestest.Seen
+	var seen journaltest.Seen
 	rapid.Check(t, func(rt *rapid.T) {
-		s := pagestest.Checked(NewState, 20, &seen)
+		s := journaltest.Checked(NewState, 20, &seen)
 		generations := map[string]int{}
 		for i := range rapid.IntRange(1, 100).Draw(rt, "events") {
 			agent := rapid.SampledFrom([]string{"keeper", "other"}).Draw(rt, "agent")
@@ -55,7 +55,7 @@ func TestPagesOfRandomEvents(t *testing.T) {
 		}
 		_, err := s.EraseDeleted()
 		require.NoError(rt, err)
-		require.NoError(rt, pagestest.Same(NewState(), s.Paged), "nothing is left of anybody")
+		require.NoError(rt, journaltest.Same(NewState(), s.Paged), "nothing is left of anybody")
 	})
 	const of2 = "quartet.waiting.v1.AgentWaitsPage." // what pages of format 2 have
 	require.Equal(t, []string{of2 + "ended_timer_ids", of2 + "ended_trigger_ids", of2 + "ended_wait_ids"},
@@ -115,7 +115,7 @@ func randomPayload(rt *rapid.T, agent string, generations map[string]int) proto.
 
 // What ended is kept in the order of its end, and what was forgotten stays forgotten.
 func TestPagesOfALongLife(t *testing.T) {
-	s := pagestest.Checked(NewState, 0, nil)
+	s := journaltest.Checked(NewState, 0, nil)
 	apply := func(payload proto.Message) {
 		require.NoError(t, s.Apply(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: payload}))
 	}
@@ -141,7 +141,7 @@ func TestPagesOfALongLife(t *testing.T) {
 		}
 	}
 	require.NoError(t, s.Check())
-	keeper := pages.Owner{Namespace: "acme", ID: "keeper"}
+	keeper := snapshot.Owner{Namespace: "acme", ID: "keeper"}
 	page := s.Paged.Page(keeper).(*waitingv1.AgentWaitsPage)
 	require.Len(t, page.GetWaits(), 133)
 	require.Len(t, page.GetEndedWaits().GetPlaces(), records.KeptEnded)
@@ -158,11 +158,11 @@ func TestPagesOfALongLife(t *testing.T) {
 	}
 	require.Len(t, page.GetCompletedWorkItemIds(), remembered)
 	require.Equal(t, "wi_1", page.GetCompletedWorkItemIds()[0], "a page stays as it was taken")
-	require.NoError(t, pagestest.RoundTrip(s.Paged, NewState))
+	require.NoError(t, journaltest.RoundTrip(s.Paged, NewState))
 }
 
 func TestPagesThatAreInvalid(t *testing.T) {
-	keeper, other := pages.Owner{Namespace: "acme", ID: "keeper"}, pages.Owner{Namespace: "acme", ID: "other"}
+	keeper, other := snapshot.Owner{Namespace: "acme", ID: "keeper"}, snapshot.Owner{Namespace: "acme", ID: "other"}
 	wait := &waitingv1.Wait{WaitId: "wt_1"}
 	secret := &waitingv1.TriggerSecret{Hash: "hash", TriggerId: "trg_1"}
 	for want, page := range map[string]proto.Message{
@@ -196,5 +196,5 @@ func TestPagesThatAreInvalid(t *testing.T) {
 	require.NoError(t, s.AddPage(keeper, page))
 	require.ErrorContains(t, s.AddPage(keeper, page), "a second page of agent acme/keeper")
 	require.ErrorContains(t, s.AddPage(other, page), "agent acme/other: a secret")
-	require.Nil(t, s.Page(pages.Owner{Namespace: "zeta", ID: "keeper"}))
+	require.Nil(t, s.Page(snapshot.Owner{Namespace: "zeta", ID: "keeper"}))
 }

@@ -11,7 +11,7 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
-	"quartet/pkg/journal/partitions"
+	"quartet/pkg/journal"
 	"quartet/pkg/keyfile"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -61,7 +61,7 @@ type Quota interface {
 
 // Config holds the settings of the plane.
 type Config struct {
-	Share partitions.Share // the partitions that this process may hold; zero: all
+	Share journal.Share // the partitions that this process may hold; zero: all
 	// PublicURL is the gateway's address as outside systems see it.
 	PublicURL string
 	// DefaultRecheck is after how long the owner of a wait is reminded of it if WaitFor

@@ -9,7 +9,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/erasure"
+	"quartet/pkg/journal/event"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/resident"
@@ -18,7 +18,7 @@ import (
 
 // State is one partition of the waiting plane. Records are replaced and never changed.
 type State struct {
-	erasure.Tombstones
+	event.Tombstones
 	agents *resident.Map[plane.Key, agentWaits, summary] // by namespace and agent id
 	tokens map[string]address                            // by the hash of the secret
 	open   [waitKinds]int                                // active waits, by kind

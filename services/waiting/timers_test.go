@@ -12,7 +12,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -233,7 +233,7 @@ func TestX7_ReplayIsLive(t *testing.T) {
 	for _, ev := range r.events() {
 		require.NoError(t, replayed.Apply(ev))
 	}
-	require.NoError(t, pagestest.Same(live, replayed))
+	require.NoError(t, journaltest.Same(live, replayed))
 }
 
 // What ended long ago leaves the memory; what lives stays.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 )
@@ -16,10 +16,10 @@ var (
 )
 
 // DeletedBefore implements journal.Erasable. It goes by the agent's last change, which is the blocking of its items.
-func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
+func (s *State) DeletedBefore(before time.Time) (all []snapshot.Owner) {
 	for _, k := range s.deleted() {
 		if s.agents.Peek(k).changed.Before(before) {
-			all = append(all, pages.Owner(k))
+			all = append(all, snapshot.Owner(k))
 		}
 	}
 	return all
@@ -41,7 +41,7 @@ func (s *State) deleted() (all []plane.Key) {
 }
 
 // Erase implements journal.Erasable: it removes the deleted agents that is selects, with their items.
-func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
+func (s *State) Erase(is func(namespace, id string) bool, touch func(snapshot.Owner)) {
 	for _, k := range s.deleted() {
 		if !is(k.Namespace, k.ID) {
 			continue

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/journal/room"
+	"quartet/pkg/journal/framelog"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -17,13 +17,13 @@ import (
 func TestX16_AReportInAFullStore(t *testing.T) {
 	r := openRig(t)
 	r.down()
-	r.room = &room.Room{}
+	r.room = &framelog.Room{}
 	r.up()
 	t.Cleanup(func() { r.down() })
 	item := r.create("ship it").GetWorkItemId()
 	const limit = 1 << 30
-	require.NoError(t, r.room.Measure(func() (room.State, error) {
-		return room.State{Used: limit - room.Reserve(limit) + 1, Limit: limit}, nil
+	require.NoError(t, r.room.Measure(func() (framelog.RoomState, error) {
+		return framelog.RoomState{Used: limit - framelog.RoomReserve(limit) + 1, Limit: limit}, nil
 	}))
 	_, err := r.service.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "more"})
 	require.ErrorIs(t, err, fault.StorageFull)

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/resident"
@@ -21,7 +21,7 @@ import (
 
 // shown are the items of an agent, as a reader sees them.
 type shown struct {
-	state *pagestest.State[*State]
+	state *journaltest.CheckedState[*State]
 	seq   uint64
 	recs  map[string]*workv1.WorkItemRecord
 	seqs  map[string][]uint64 // of the events of each item
@@ -30,10 +30,10 @@ type shown struct {
 
 const owner = "keeper"
 
-// newShown returns the items of an agent that has none. fresh and seen are described at pagestest.Checked.
-func newShown(fresh func() *State, seen *pagestest.Seen) *shown {
+// newShown returns the items of an agent that has none. fresh and seen are described at journaltest.Checked.
+func newShown(fresh func() *State, seen *journaltest.Seen) *shown {
 	return &shown{
-		state: pagestest.Checked(fresh, 25, seen), recs: map[string]*workv1.WorkItemRecord{},
+		state: journaltest.Checked(fresh, 25, seen), recs: map[string]*workv1.WorkItemRecord{},
 		seqs: map[string][]uint64{},
 	}
 }
@@ -186,7 +186,7 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 }
 
 // manyCompleted is a history of an agent that completes one item after the other, so that some groups are packed.
-func manyCompleted(t *testing.T, groups int, seen *pagestest.Seen) *shown {
+func manyCompleted(t *testing.T, groups int, seen *journaltest.Seen) *shown {
 	s := newShown(evicting(t), seen)
 	for n := range groups*groupItems + recentItems {
 		at := timestamppb.New(time.Unix(int64(n+1), 0))

@@ -11,7 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/page"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -44,7 +44,7 @@ func (r *rig) pendingOf() map[string]*timestamppb.Timestamp {
 func TestD1_AgentsWithPendingWork(t *testing.T) {
 	r := newRig(t)
 	require.Empty(t, r.pendingOf())
-	f := pagestest.NewFile(t)
+	f := journaltest.NewFile(t)
 	require.NoError(t, r.look(func(s *State) { s.UseFile(f) }))
 	// both lists what is pending while everybody is in memory, and while nobody is, which reads nobody.
 	both := func() map[string]*timestamppb.Timestamp {

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 )
@@ -26,15 +26,17 @@ const (
 )
 
 // headOf returns the owner of the page with what an agent has beside its items.
-func headOf(k plane.Key) pages.Owner { return pages.Owner{Namespace: k.Namespace, ID: k.ID + "/"} }
+func headOf(k plane.Key) snapshot.Owner {
+	return snapshot.Owner{Namespace: k.Namespace, ID: k.ID + "/"}
+}
 
 // blockOf returns the owner of the page with the item of an agent at an index.
-func blockOf(k plane.Key, index int) pages.Owner {
-	return pages.Owner{Namespace: k.Namespace, ID: k.ID + "/" + strconv.Itoa(index/pageItems)}
+func blockOf(k plane.Key, index int) snapshot.Owner {
+	return snapshot.Owner{Namespace: k.Namespace, ID: k.ID + "/" + strconv.Itoa(index/pageItems)}
 }
 
 // parseOwner returns a page's agent and block number, -1 for the page of headOf; false for an owner without a page.
-func parseOwner(o pages.Owner) (k plane.Key, block int, ok bool) {
+func parseOwner(o snapshot.Owner) (k plane.Key, block int, ok bool) {
 	at := strings.LastIndexByte(o.ID, '/')
 	if at < 0 {
 		return k, 0, false
@@ -49,7 +51,7 @@ func parseOwner(o pages.Owner) (k plane.Key, block int, ok bool) {
 
 // Owners implements journal.Paged. An event changes items of its own agent only. After it, settle may pack groups
 // that are in other blocks than the item, so Owners calls touch with the blocks of all packable groups.
-func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
+func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
 	k := plane.KeyOf(ev.Namespace, ev.AgentID)
 	item := func(id string) {
 		if it := s.item(ev.Namespace, id); it != nil {
@@ -84,7 +86,7 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 }
 
 // AllOwners implements journal.Paged.
-func (s *State) AllOwners(fn func(pages.Owner)) {
+func (s *State) AllOwners(fn func(snapshot.Owner)) {
 	for k, a := range s.agents.Resident() {
 		ownersOf(k, a.size(), fn)
 	}
@@ -94,7 +96,7 @@ func (s *State) AllOwners(fn func(pages.Owner)) {
 }
 
 // ownersOf calls fn with the owners of the pages of an agent with so many items.
-func ownersOf(k plane.Key, items int, fn func(pages.Owner)) {
+func ownersOf(k plane.Key, items int, fn func(snapshot.Owner)) {
 	fn(headOf(k))
 	for at := 0; at < items; at += pageItems {
 		fn(blockOf(k, at))
@@ -105,7 +107,7 @@ func ownersOf(k plane.Key, items int, fn func(pages.Owner)) {
 func (s *State) NewPage() proto.Message { return &workv1.AgentWorkPage{} }
 
 // Page implements journal.Paged.
-func (s *State) Page(o pages.Owner) proto.Message {
+func (s *State) Page(o snapshot.Owner) proto.Message {
 	k, block, ok := parseOwner(o)
 	if !ok {
 		return nil
@@ -155,7 +157,7 @@ func (s *State) itemsPage(a *agentWork, block int) proto.Message {
 }
 
 // AddPage implements journal.Paged.
-func (s *State) AddPage(o pages.Owner, page proto.Message) error {
+func (s *State) AddPage(o snapshot.Owner, page proto.Message) error {
 	p, is := page.(*workv1.AgentWorkPage)
 	k, block, ok := parseOwner(o)
 	items := len(p.GetItems()) + len(p.GetPacked())*groupItems

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/snapshot"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 )
@@ -19,7 +19,7 @@ import (
 // that evicts nothing.
 func checkPages(t *testing.T, events []*journal.Event) {
 	t.Helper()
-	s, whole := pagestest.Checked(evicting(t), max(50, len(events)/4), nil), NewState()
+	s, whole := journaltest.Checked(evicting(t), max(50, len(events)/4), nil), NewState()
 	for _, ev := range events {
 		require.NoError(t, s.Apply(ev))
 		require.NoError(t, whole.Apply(ev))
@@ -39,13 +39,13 @@ func checkPages(t *testing.T, events []*journal.Event) {
 	erased, err := s.EraseDeleted()
 	require.NoError(t, err)
 	require.Len(t, erased, len(agents))
-	require.NoError(t, pagestest.Same(NewState(), s.Paged), "nothing is left of anybody")
+	require.NoError(t, journaltest.Same(NewState(), s.Paged), "nothing is left of anybody")
 	require.Zero(t, s.Paged.numbers.Len())
 }
 
 // The waits that ended last are in the page, also when earlier ones were forgotten.
 func TestPagesOfManyWaits(t *testing.T) {
-	s := pagestest.Checked(evicting(t), 1, nil)
+	s := journaltest.Checked(evicting(t), 1, nil)
 	for i := range endedMemory + 5 {
 		require.NoError(t, s.Apply(&journal.Event{
 			Namespace: "acme", AgentID: "keeper", WorkItemID: "wi_1",
@@ -132,13 +132,13 @@ func TestPagesThatAreInvalid(t *testing.T) {
 		"other/", "keeper", "keeper/1", "keeper/00", "keeper/-1",
 		"keeper/99999999999999999999",
 	} {
-		require.Nil(t, s.Page(pages.Owner{Namespace: "acme", ID: id}), id)
+		require.Nil(t, s.Page(snapshot.Owner{Namespace: "acme", ID: id}), id)
 	}
 }
 
 // Items are in blocks, of which an event changes that of its item, in whatever order they are read.
 func TestPagesOfManyItems(t *testing.T) {
-	s := pagestest.Checked(evicting(t), 50, nil)
+	s := journaltest.Checked(evicting(t), 50, nil)
 	k := plane.KeyOf("acme", "keeper")
 	for i := range 2*pageItems + 3 {
 		id := fmt.Sprint("wi_", i)
@@ -153,12 +153,12 @@ func TestPagesOfManyItems(t *testing.T) {
 	for block, n := range []int{pageItems, pageItems, 3} {
 		require.Len(t, s.Paged.Page(blockOf(k, block*pageItems)).(*workv1.AgentWorkPage).GetItems(), n)
 	}
-	var touched []pages.Owner
+	var touched []snapshot.Owner
 	s.Paged.Owners(&journal.Event{
 		Namespace: "acme", AgentID: "keeper", WorkItemID: "wi_70",
 		Payload: &workv1.WorkItemUpdated{
 			WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_70", AgentId: "keeper"},
 		},
-	}, func(o pages.Owner) { touched = append(touched, o) })
-	require.ElementsMatch(t, []pages.Owner{blockOf(k, 70), blockOf(k, 70), headOf(k)}, touched)
+	}, func(o snapshot.Owner) { touched = append(touched, o) })
+	require.ElementsMatch(t, []snapshot.Owner{blockOf(k, 70), blockOf(k, 70), headOf(k)}, touched)
 }

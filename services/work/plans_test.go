@@ -18,7 +18,6 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/room"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
@@ -302,8 +301,8 @@ func TestX5_ARefusedCreationLeavesNoPlan(t *testing.T) {
 		}
 	}
 	full := func(used int64) {
-		require.NoError(t, r.room.Measure(func() (room.State, error) {
-			return room.State{Used: used, Limit: 1 << 30},
+		require.NoError(t, r.room.Measure(func() (framelog.RoomState, error) {
+			return framelog.RoomState{Used: used, Limit: 1 << 30},
 				nil
 		}))
 	}

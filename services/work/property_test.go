@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -27,7 +27,7 @@ import (
 // that every invariant holds at every step of the log. The state is written and read in pages
 // in between, and the pages of all histories have every field.
 func TestX7_RandomHistories(t *testing.T) {
-	var seen pagestest.Seen
+	var seen journaltest.Seen
 	fresh := evicting(t)
 	history := func(rt *rapid.T) {
 		r := openRig(t)
@@ -46,7 +46,7 @@ func TestX7_RandomHistories(t *testing.T) {
 			return s, nil
 		})
 		require.NoError(rt, err)
-		replayed, whole := pagestest.Checked(fresh, 10, &seen), NewState() // whole evicts nothing
+		replayed, whole := journaltest.Checked(fresh, 10, &seen), NewState() // whole evicts nothing
 		items := map[string]*workv1.WorkItemRecord{}
 		events := r.events()
 		for i, ev := range events {
@@ -63,7 +63,7 @@ func TestX7_RandomHistories(t *testing.T) {
 			}
 		}
 		require.NoError(rt, replayed.Check())
-		require.NoError(rt, pagestest.Same(live, replayed.Paged))
+		require.NoError(rt, journaltest.Same(live, replayed.Paged))
 		checkState(rt, live)
 	}
 	manyCompleted(t, 2, &seen)

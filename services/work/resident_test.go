@@ -15,9 +15,8 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/packed"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -29,7 +28,7 @@ import (
 
 // evicting returns a function that returns empty states with a file.
 func evicting(t *testing.T) func() *State {
-	f := pagestest.NewFile(t)
+	f := journaltest.NewFile(t)
 	return func() *State {
 		s := NewState()
 		s.UseFile(f)
@@ -48,7 +47,7 @@ func evictAll(t require.TestingT, s *State) {
 // no read changes who is evicted.
 func sameAnswers(t require.TestingT, whole, s *State) {
 	before := s.Counts()
-	require.NoError(t, pagestest.Same(whole, s))
+	require.NoError(t, journaltest.Same(whole, s))
 	require.Equal(t, allPages(t, whole), allPages(t, s))
 	require.ElementsMatch(t, whole.DeletedBefore(time.Unix(1<<40, 0)), s.DeletedBefore(time.Unix(1<<40, 0)))
 	for k := range whole.agents.Keys() {
@@ -89,10 +88,10 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 }
 
 // allPages returns all pages of a state.
-func allPages(t require.TestingT, s *State) map[pages.Owner][]byte {
-	all := map[pages.Owner][]byte{}
-	s.AllOwners(func(o pages.Owner) {
-		b, err := pages.Encode(s.Page(o))
+func allPages(t require.TestingT, s *State) map[snapshot.Owner][]byte {
+	all := map[snapshot.Owner][]byte{}
+	s.AllOwners(func(o snapshot.Owner) {
+		b, err := snapshot.EncodePage(s.Page(o))
 		require.NoError(t, err)
 		all[o] = b
 	})
@@ -188,7 +187,7 @@ func TestEvictedItemsOfOneHash(t *testing.T) {
 	both("c", 0, 19)
 	both("b", 5, groupItems+recentItems)
 	require.Equal(t, groupItems, s.agents.Get(plane.KeyOf("acme", "b")).packed)
-	require.NoError(t, pagestest.RoundTrip(s, fresh))
+	require.NoError(t, journaltest.RoundTrip(s, fresh))
 }
 
 // An event that changes nothing of an evicted agent does not read it.
@@ -199,7 +198,7 @@ func TestEventsThatReadNoEvictedAgent(t *testing.T) {
 	evictAll(t, s)
 	for _, p := range []proto.Message{&workv1.HomeFileWritten{}, &workv1.WaitAttachRefused{}} {
 		ev := &journal.Event{Namespace: "acme", AgentID: "a", WorkItemID: "wi_a_1", Payload: p}
-		s.Owners(ev, func(o pages.Owner) { require.Fail(t, "a page was touched", o) })
+		s.Owners(ev, func(o snapshot.Owner) { require.Fail(t, "a page was touched", o) })
 		require.NoError(t, s.Apply(ev))
 	}
 	require.Equal(t, resident.Counts{Evicted: 1}, s.Counts())
@@ -268,7 +267,7 @@ func TestPackedGroupsAreInTheFile(t *testing.T) {
 	require.NoError(t,
 		s.Apply(&journal.Event{Namespace: "acme", AgentID: "large", Payload: &workv1.OwnerDeleted{AgentId: "large"}}))
 	free := f.Bytes() // of the index
-	s.Erase(func(string, string) bool { return true }, func(pages.Owner) {})
+	s.Erase(func(string, string) bool { return true }, func(snapshot.Owner) {})
 	require.Less(t, f.Bytes(), free/2)
 	require.NoError(t, f.Close())
 }
@@ -296,9 +295,9 @@ func TestFileOfPackedGroupsFails(t *testing.T) {
 	require.Positive(t, s.file.Bytes())
 	sameAnswers(t, whole, s)
 	require.NoError(t, s.file.Close())
-	err = eviction.Guarded(func() { s.agents.Get(plane.KeyOf("acme", "a")).groups[3].entries() })
+	err = snapshot.Guarded(func() { s.agents.Get(plane.KeyOf("acme", "a")).groups[3].entries() })
 	require.ErrorIs(t, err, resident.ErrUnreadable)
-	err = eviction.Guarded(func() { s.Page(blockOf(plane.KeyOf("acme", "a"), 0)) })
+	err = snapshot.Guarded(func() { s.Page(blockOf(plane.KeyOf("acme", "a"), 0)) })
 	require.ErrorIs(t, err, resident.ErrUnreadable)
 }
 
@@ -319,20 +318,20 @@ func TestEvictedAgentsAreErased(t *testing.T) {
 	require.NoError(t, s.Apply(deleted))
 	evictAll(t, s)
 	before := s.Counts().Reads
-	s.AllOwners(func(pages.Owner) {})
+	s.AllOwners(func(snapshot.Owner) {})
 	require.True(t, s.ownerIsDeleted("acme", "b"))
 	require.False(t,
 		s.Needs(&journal.Event{Namespace: "acme", Payload: &workv1.WorkItemCreated{
 			WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_a_19"},
 		}}, time.Time{}))
 	require.Empty(t, s.DeletedBefore(time.Unix(100, 0)))
-	require.Equal(t, []pages.Owner{{Namespace: "acme", ID: "b"}}, s.DeletedBefore(time.Unix(101, 0)))
+	require.Equal(t, []snapshot.Owner{{Namespace: "acme", ID: "b"}}, s.DeletedBefore(time.Unix(101, 0)))
 	after := s.Counts().Reads
 	require.Equal(t, before+1, after)
 
-	var touched []pages.Owner
-	s.Erase(func(_, id string) bool { return id != "a" }, func(o pages.Owner) { touched = append(touched, o) })
-	require.ElementsMatch(t, []pages.Owner{headOf(plane.KeyOf("acme", "b")), blockOf(plane.KeyOf("acme", "b"), 0)},
+	var touched []snapshot.Owner
+	s.Erase(func(_, id string) bool { return id != "a" }, func(o snapshot.Owner) { touched = append(touched, o) })
+	require.ElementsMatch(t, []snapshot.Owner{headOf(plane.KeyOf("acme", "b")), blockOf(plane.KeyOf("acme", "b"), 0)},
 		touched)
 	require.Equal(t, [2]int{0, 2}, [2]int{s.Counts().Resident, s.Counts().Evicted})
 	require.Equal(t, 2*(groupItems+recentItems), s.packed.Len())
@@ -359,9 +358,9 @@ func TestPagesOfEvictedAgents(t *testing.T) {
 	a, err := s.evictedAgent(k, page)
 	require.NoError(t, err)
 	again, _, _ := s.evictedPage(k, a)
-	want, err := pages.Encode(page)
+	want, err := snapshot.EncodePage(page)
 	require.NoError(t, err)
-	got, err := pages.Encode(again)
+	got, err := snapshot.EncodePage(again)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(want, got))
 	p := proto.CloneOf(page.(*workv1.AgentWorkPage))

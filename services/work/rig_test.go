@@ -15,7 +15,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/room"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/page"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -34,7 +34,7 @@ type rig struct {
 	clk      *clock.Fake
 	ids      *id.Sequence
 	journals *planetest.Journals
-	room     *room.Room // of the store of the journals; nil: there is room for everything
+	room     *framelog.Room // of the store of the journals; nil: there is room for everything
 	home     string
 	tasks    runningTasks
 	agents   known
@@ -86,7 +86,7 @@ func newRig(t *testing.T) *rig {
 func openRig(t *testing.T) *rig {
 	r := &rig{
 		t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), home: t.TempDir(),
-		ctx: planetest.AsAgent(t.Context(), "keeper"), room: &room.Room{},
+		ctx: planetest.AsAgent(t.Context(), "keeper"), room: &framelog.Room{},
 		agents: known{"keeper": true, "other": true, strings.Repeat("a", 127): true, strings.Repeat("a", 128): true},
 	}
 	r.up()

@@ -11,7 +11,6 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/partitions"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -38,8 +37,8 @@ type Agents interface {
 
 // Config holds the settings of the plane.
 type Config struct {
-	Home  string           // the directory of the agents' homes
-	Share partitions.Share // the partitions that this process may hold; zero: all
+	Home  string        // the directory of the agents' homes
+	Share journal.Share // the partitions that this process may hold; zero: all
 }
 
 // Deps are what the plane needs of its process and of other planes.

@@ -8,7 +8,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/erasure"
+	"quartet/pkg/journal/event"
 	"quartet/pkg/packed"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -20,7 +20,7 @@ import (
 // State is one partition of the work plane. Records are replaced, never edited,
 // so that readers may keep what they found.
 type State struct {
-	erasure.Tombstones
+	event.Tombstones
 	items   map[plane.Key]*item                          // of resident agents, in no packed group; by item id
 	packed  *resident.Index                              // where all other items are, by hashOf; see packedAt
 	agents  *resident.Map[plane.Key, agentWork, summary] // by namespace and agent id

@@ -15,8 +15,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -44,7 +43,7 @@ type rig struct {
 }
 
 func newRig(t testing.TB) *rig {
-	return newRigOver(t, memlog.New(), taskoutput.NewMemory(taskoutput.Kept))
+	return newRigOver(t, journaltest.NewMemLog(), taskoutput.NewMemory(taskoutput.Kept))
 }
 
 func newRigOver(t testing.TB, log framelog.Log, output taskoutput.Store) *rig {
@@ -205,7 +204,7 @@ func (r *rig) events(taskID string) []string {
 	r.t.Helper()
 	var types []string
 	err := r.log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
-		for _, line := range lines.Split(f.Body) {
+		for _, line := range framelog.SplitLines(f.Body) {
 			raw, err := journal.ParseLine(line)
 			if err != nil {
 				return err

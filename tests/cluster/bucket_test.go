@@ -17,10 +17,10 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/s3store"
 	"quartet/pkg/journal/jetlog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/storage/archives"
 	"quartet/tests/bucket"
 	"quartet/tests/load"
 	"quartet/tests/proc"
@@ -38,9 +38,9 @@ func TestR12_ABucketOfACluster(t *testing.T) {
 	credentials := bucket.Credentials(t, bucket.AccessKey, bucket.SecretKey)
 	t.Setenv("QUARTET_ARCHIVE", location)
 	t.Setenv("QUARTET_ARCHIVE_CREDENTIALS_FILE", credentials)
-	at, err := s3store.Parse(location)
+	at, err := archives.ParseLocation(location)
 	require.NoError(t, err)
-	b, err := s3store.Open(s3store.Config{Location: at, CredentialsFile: credentials, Now: clock.System().Now})
+	b, err := archives.OpenBucket(archives.BucketConfig{Location: at, CredentialsFile: credentials, Now: clock.System().Now})
 	require.NoError(t, err)
 
 	var s3 *bucket.Server

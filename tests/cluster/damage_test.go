@@ -23,7 +23,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"quartet/services/app/datadir"
+	"quartet/services/storage/datadir"
 	"quartet/tests/load"
 	"quartet/tests/proc"
 )

@@ -17,7 +17,7 @@ import (
 
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
-	"quartet/pkg/journal/witness/shared"
+	"quartet/pkg/journal/witness"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/tests/load"
 	"quartet/tests/proc"
@@ -36,14 +36,14 @@ func TestR10_WitnessesOfALostMachine(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	p, err := StartProbe(ctx, 6, conn)
 	require.NoError(t, err)
-	<-time.After(2 * shared.Interval)
+	<-time.After(2 * witness.Interval)
 	_, err = p.Stop()
 	require.NoError(t, err)
 	witnessed := map[string]framelog.End{}
 	require.Eventually(t, func() bool {
-		witnessed, err = shared.Read(ctx, c.client)
+		witnessed, err = witness.ReadBucket(ctx, c.client)
 		require.NoError(t, err)
-		return shared.Partitions(witnessed, "work") == 6 && shared.Partitions(witnessed, "agent") == 1
+		return witness.BucketPartitions(witnessed, "work") == 6 && witness.BucketPartitions(witnessed, "agent") == 1
 	}, time.Minute, 100*time.Millisecond)
 	for _, in := range c.Instances {
 		require.NoError(t, in.Kill())

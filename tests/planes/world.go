@@ -16,9 +16,8 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/memstore"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -81,7 +80,7 @@ type World struct {
 	calls   calls.Planes
 	output  taskoutput.Store
 	ids     map[string]*id.Sequence
-	stores  map[string]*memstore.Store
+	stores  map[string]*journaltest.MemSnapshots
 	stops   map[string]func(ctx context.Context) error
 }
 
@@ -92,12 +91,12 @@ func New(cfg Config) (*World, error) {
 		Clock: clock.NewFake(Epoch), Journals: planetest.NewJournals(), taps: newTaps(), cfg: cfg, keys: keys,
 		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
 		output:  taskoutput.NewMemory(taskoutput.Kept), ids: map[string]*id.Sequence{},
-		stores: map[string]*memstore.Store{}, stops: map[string]func(ctx context.Context) error{},
+		stores: map[string]*journaltest.MemSnapshots{}, stops: map[string]func(ctx context.Context) error{},
 	}
 	w.calls = calls.Planes{Network: w.network}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for _, name := range Names {
-		w.ids[name], w.stores[name] = &id.Sequence{}, memstore.New()
+		w.ids[name], w.stores[name] = &id.Sequence{}, journaltest.NewMemSnapshots()
 	}
 	return w, w.Up()
 }
@@ -185,7 +184,7 @@ func (w *World) build(name string) (m Module, publish func(), err error) {
 			SegmentSize:   20 << 10, // some dozens of frames
 			Snapshots:     func(of string, _ int) (snapshot.Store, error) { return w.stores[of], nil },
 			SnapshotBytes: 8 << 10,
-			CheckRestored: func(restored, replayed journal.State) error { return pagestest.Same(restored, replayed) },
+			CheckRestored: func(restored, replayed journal.State) error { return journaltest.Same(restored, replayed) },
 			Sources: func(of string) ([]journal.Source, error) {
 				all, err := w.Journals.Sources(of)
 				for i, src := range all {

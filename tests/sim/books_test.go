@@ -15,7 +15,6 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -198,7 +197,7 @@ func (b *books) stored(plane string, seq uint64, f framelog.Frame) {
 		b.violation("%s: frame %d is of generation %d and was stored in generation %d: a writer was not fenced", plane,
 			seq, f.Generation, p.generation)
 	}
-	for _, line := range lines.Split(f.Body) {
+	for _, line := range framelog.SplitLines(f.Body) {
 		raw, err := journal.ParseLine(line)
 		var ev *journal.Event
 		if err == nil {

@@ -8,9 +8,8 @@ import (
 	"time"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/journal/archive/memstore"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -37,11 +36,11 @@ func (r *run) damage() error {
 	what := r.spoil(frames)
 	r.q.Note("damage %s: %s", plane, what.how)
 	r.w.kill(r.w.names)
-	spoiled := memlog.New()
+	spoiled := journaltest.NewMemLog()
 	for _, f := range what.frames {
 		spoiled.Add(f)
 	}
-	r.w.logs[plane], r.w.archives[plane] = spoiled, &memstore.Store{}
+	r.w.logs[plane], r.w.archives[plane] = spoiled, &journaltest.MemArchive{}
 	r.w.mu.Lock()
 	r.w.spoiled = true
 	r.w.mu.Unlock()

@@ -81,7 +81,7 @@ var mutants = []mutant{
 	},
 	{
 		"a refused write is answered as stored", "pkg/journal/refused.go",
-		"		c.err = refusal.Unavailable(refusal.None, \"the journal refused the write\", v.Err)\n", "",
+		"		c.err = unavailable(outcomeNone, \"the journal refused the write\", v.Err)\n", "",
 	},
 	{
 		"a consumption passes over one that was lost", "pkg/journal/consume.go",

@@ -17,13 +17,9 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
-	archivemem "quartet/pkg/journal/archive/memstore"
-	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/memstore"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/app/calls"
@@ -88,8 +84,8 @@ type world struct {
 	output  taskoutput.Store
 
 	mu            sync.Mutex
-	logs          map[string]*memlog.Log
-	stores        map[string]*memstore.Store
+	logs          map[string]*journaltest.MemLog
+	stores        map[string]*journaltest.MemSnapshots
 	archives      map[string]archive.Store
 	archived      bool // closed segments are archived
 	evicts        bool // what can be is evicted after each event
@@ -115,15 +111,15 @@ func newWorld(q *engine.Queue, home string, together bool, names []string) *worl
 		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Renewed: func() string {
 			return keys.MintService("test")
 		}}),
-		output: taskoutput.NewMemory(taskoutput.Kept), logs: map[string]*memlog.Log{},
-		stores: map[string]*memstore.Store{}, archives: map[string]archive.Store{}, lives: map[string]*life{},
+		output: taskoutput.NewMemory(taskoutput.Kept), logs: map[string]*journaltest.MemLog{},
+		stores: map[string]*journaltest.MemSnapshots{}, archives: map[string]archive.Store{}, lives: map[string]*life{},
 		ends: map[string]*witness{}, feeds: journal.NewFeeds(),
 	}
 	w.events = engine.NewEvents(w.books.copied.message)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for _, p := range journals {
-		w.logs[p], w.stores[p] = memlog.New(), memstore.New()
-		w.archives[p], w.ends[p] = &archivemem.Store{}, &witness{}
+		w.logs[p], w.stores[p] = journaltest.NewMemLog(), journaltest.NewMemSnapshots()
+		w.archives[p], w.ends[p] = &journaltest.MemArchive{}, &witness{}
 	}
 	return w
 }
@@ -274,9 +270,9 @@ func (w *world) parts(l *life) planes.Parts {
 }
 
 // eviction is plane.Deps.Eviction.
-func (w *world) eviction() *eviction.Policy {
+func (w *world) eviction() *snapshot.EvictionPolicy {
 	if w.evicts {
-		return &eviction.Policy{Always: true}
+		return &snapshot.EvictionPolicy{Always: true}
 	}
 	return nil
 }
@@ -294,7 +290,7 @@ func (w *world) checked() func(restored, replayed journal.State) error {
 
 // restored compares a state that was read from a snapshot with that of the whole log.
 func (w *world) restored(restored, replayed journal.State) error {
-	err := pagestest.Same(restored, replayed)
+	err := journaltest.Same(restored, replayed)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.fromSnapshots++; err != nil && w.err == nil {

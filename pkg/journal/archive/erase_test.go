@@ -11,9 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/archivetest"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/journaltest"
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
 )
 
@@ -65,11 +64,11 @@ func (w *written) erasedFrames(until uint64) {
 func TestCatalog_Erase(t *testing.T) {
 	w := withSecrets(t)
 	dir := t.TempDir()
-	store := dirstore.New(dir, "test", 0)
+	store := archive.NewDirectory(dir, "test", 0)
 	l := archive.NewLog(w.live, store, partition)
 	w.archived(t, l)
 	w.reads(t, l)
-	require.Contains(t, string(archivetest.Content(t, dir)), secretText)
+	require.Contains(t, string(journaltest.ArchiveContent(t, dir)), secretText)
 
 	before, n := erase(t, store, 1)
 	require.Zero(t, n)
@@ -87,7 +86,7 @@ func TestCatalog_Erase(t *testing.T) {
 	w.erasedFrames(c.End().Seq)
 	w.reads(t, l) // which knows the catalog of before
 	w.reads(t, archive.NewLog(w.live, store, partition))
-	found := string(archivetest.Content(t, dir))
+	found := string(journaltest.ArchiveContent(t, dir))
 	require.NotContains(t, found, secretText)
 	require.Contains(t, found, "what bob said")
 	names, err := store.Names(t.Context())
@@ -107,7 +106,7 @@ func TestCatalog_Erase(t *testing.T) {
 // has none is written as they read it.
 func TestCatalog_FormatOfErasedLines(t *testing.T) {
 	w := withSecrets(t)
-	store := dirstore.New(t.TempDir(), "test", 0)
+	store := archive.NewDirectory(t.TempDir(), "test", 0)
 	w.archived(t, archive.NewLog(w.live, store, partition))
 	format := func() uint32 {
 		b, _, err := store.Catalog(t.Context())
@@ -134,7 +133,7 @@ func TestCatalog_EraseRepeats(t *testing.T) {
 		for reached := true; reached; calls++ {
 			w := withSecrets(t)
 			dir := t.TempDir()
-			inner := dirstore.New(dir, "test", 0)
+			inner := archive.NewDirectory(dir, "test", 0)
 			l := archive.NewLog(w.live, inner, partition)
 			w.archived(t, l)
 			f := &failing{left: calls, effect: effect, failed: make(chan struct{})}
@@ -154,7 +153,7 @@ func TestCatalog_EraseRepeats(t *testing.T) {
 			erase(t, inner, 2)
 			w.erasedFrames(c.End().Seq)
 			w.reads(t, l)
-			require.NotContains(t, string(archivetest.Content(t, dir)), secretText)
+			require.NotContains(t, string(journaltest.ArchiveContent(t, dir)), secretText)
 		}
 		require.Greater(t, calls, 8)
 	}
@@ -177,7 +176,7 @@ func (w *written) follows(t *testing.T, l framelog.Log) {
 func TestCatalog_EraseWhileAnotherArchives(t *testing.T) {
 	w := withSecrets(t)
 	dir := t.TempDir()
-	store := dirstore.New(dir, "test", 0)
+	store := archive.NewDirectory(dir, "test", 0)
 	l := archive.NewLog(w.live, store, partition)
 	w.archived(t, l)
 	old, err := archive.Read(t.Context(), store, partition)
@@ -195,7 +194,7 @@ func TestCatalog_EraseWhileAnotherArchives(t *testing.T) {
 // A process that cleans by a catalog that another one has replaced since removes nothing that is in force.
 func TestCatalog_CleanByAnOldCatalog(t *testing.T) {
 	w := withSecrets(t)
-	store := dirstore.New(t.TempDir(), "test", 0)
+	store := archive.NewDirectory(t.TempDir(), "test", 0)
 	l := archive.NewLog(w.live, store, partition)
 	w.archived(t, l)
 	old, err := archive.Read(t.Context(), store, partition)
@@ -228,7 +227,7 @@ func (s *cleanedStore) ReplaceCatalog(ctx context.Context, version uint64, conte
 // repeated.
 func TestCatalog_EraseWhileAnotherCleans(t *testing.T) {
 	w := withSecrets(t)
-	store := &cleanedStore{Store: dirstore.New(t.TempDir(), "test", 0)}
+	store := &cleanedStore{Store: archive.NewDirectory(t.TempDir(), "test", 0)}
 	l := archive.NewLog(w.live, store.Store, partition)
 	w.archived(t, l)
 	c, err := archive.Read(t.Context(), store, partition)
@@ -245,7 +244,7 @@ func TestCatalog_EraseWhileAnotherCleans(t *testing.T) {
 func TestLog_ReadsWhileErased(t *testing.T) {
 	for at := range 16 {
 		w := withSecrets(t)
-		store := dirstore.New(t.TempDir(), "test", 0)
+		store := archive.NewDirectory(t.TempDir(), "test", 0)
 		l := archive.NewLog(w.live, store, partition)
 		w.archived(t, l)
 		end, n := framelog.End{}, 0

@@ -18,24 +18,22 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
-	"quartet/pkg/journal/archive/memstore"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 )
 
 const partition = "test/0"
 
 // written is a log of some segments.
 type written struct {
-	live   *memlog.Log
+	live   *journaltest.MemLog
 	writer *framelog.Writer
 	ends   []framelog.End
 	frames map[uint64]framelog.Frame
 }
 
 func newWritten() *written {
-	w := &written{live: memlog.New(), frames: map[uint64]framelog.Frame{}}
+	w := &written{live: journaltest.NewMemLog(), frames: map[uint64]framelog.Frame{}}
 	n := 0
 	w.writer = &framelog.Writer{
 		Log: w.live, Partition: partition, Timeout: 5 * time.Second, Logger: zap.NewNop(), Secret: [32]byte{9},
@@ -148,7 +146,7 @@ func TestLog_ReadsThrough(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWritten()
 			w.segments(t, sizes[0], sizes[1], sizes[2])
-			store := dirstore.New(t.TempDir(), "test", 0)
+			store := archive.NewDirectory(t.TempDir(), "test", 0)
 			l := archive.NewLog(w.live, store, partition)
 			w.reads(t, l)
 			w.archived(t, l)
@@ -177,7 +175,7 @@ func TestLog_ReadsThrough(t *testing.T) {
 func TestLog_FollowsWhileArchived(t *testing.T) {
 	w := newWritten()
 	w.segments(t, 3, 4, 10)
-	l := archive.NewLog(w.live, dirstore.New(t.TempDir(), "test", 0), partition)
+	l := archive.NewLog(w.live, archive.NewDirectory(t.TempDir(), "test", 0), partition)
 	go1, read := make(chan struct{}), make(chan framelog.End, 100)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -206,7 +204,7 @@ func TestLog_Damaged(t *testing.T) {
 	w := newWritten()
 	w.segments(t, 2, 3, 10)
 	dir := t.TempDir()
-	store := dirstore.New(dir, "test", 0)
+	store := archive.NewDirectory(dir, "test", 0)
 	l := archive.NewLog(w.live, store, partition)
 	w.archived(t, l)
 	files, err := filepath.Glob(filepath.Join(dir, "test-0", "segment-*"))
@@ -262,7 +260,7 @@ func TestArchiver_AnothersArchive(t *testing.T) {
 	other.segments(t, 3, 2, 10)
 	w.write(t, "its own")
 	w.segments(t, 3, 2, 10)
-	store := &memstore.Store{}
+	store := &journaltest.MemArchive{}
 	other.archived(t, archive.NewLog(other.live, store, partition))
 	core, logs := observer.New(zap.WarnLevel)
 	failed := make(chan struct{}, 1)
@@ -287,13 +285,13 @@ func TestArchiver_AnothersArchive(t *testing.T) {
 
 // damagedAt is a log with a frame of which the link has changed.
 type damagedAt struct {
-	*memlog.Log
+	*journaltest.MemLog
 	seq uint64
 }
 
 // Get implements framelog.Log.
 func (d damagedAt) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
-	f, err := d.Log.Get(ctx, seq)
+	f, err := d.MemLog.Get(ctx, seq)
 	if seq == d.seq {
 		f.Link.Hash[0] ^= 1
 	}
@@ -310,7 +308,7 @@ func TestArchiver_DropsADamagedSegment(t *testing.T) {
 	f, err := w.live.Get(t.Context(), w.ends[3].Seq)
 	require.NoError(t, err)
 	require.Equal(t, segments[1].First, f.Link.Next, "it closes the first segment")
-	w.archived(t, archive.NewLog(damagedAt{w.live, w.ends[3].Seq}, &memstore.Store{}, partition))
+	w.archived(t, archive.NewLog(damagedAt{w.live, w.ends[3].Seq}, &journaltest.MemArchive{}, partition))
 	left, err := w.live.Segments(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, segments[2:], left)
@@ -324,7 +322,7 @@ func TestArchiver_Repeats(t *testing.T) {
 		for reached := true; reached; calls++ {
 			w := newWritten()
 			w.segments(t, 3, 2, 10)
-			inner := dirstore.New(t.TempDir(), "test", 0)
+			inner := archive.NewDirectory(t.TempDir(), "test", 0)
 			f := &failing{left: calls, effect: effect, failed: make(chan struct{})}
 			a := archive.Start(archive.NewLog(failingLive{w.live, f}, failingStore{inner, f}, partition), time.Now,
 				zap.NewNop(), nil)

@@ -9,9 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/archivetest"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/event"
+	"quartet/pkg/journal/journaltest"
 )
 
 // countingStore counts what is read of segments.
@@ -47,7 +46,7 @@ func TestCatalog_EraseReadsOnlySegmentsOfTheOwner(t *testing.T) {
 		w.write(t, eventOf(2*i+1, "ns", agent, "what "+agent+" said")+eventOf(2*i+2, "other", "ada", "another one"))
 	}
 	dir := t.TempDir()
-	store := countingStore{dirstore.New(dir, "test", 0), map[string]int{}}
+	store := countingStore{archive.NewDirectory(dir, "test", 0), map[string]int{}}
 	w.archived(t, archive.NewLog(w.live, store, partition))
 	c, err := archive.Read(t.Context(), store, partition)
 	require.NoError(t, err)
@@ -76,8 +75,8 @@ func TestCatalog_EraseReadsOnlySegmentsOfTheOwner(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, x.GetOwners(), 1, "whoever was erased is not listed")
 	require.Equal(t, "other", x.GetOwners()[0].GetNamespace())
-	require.NotContains(t, string(archivetest.Content(t, dir)), "what ada said")
-	require.Contains(t, string(archivetest.Content(t, dir)), "another one")
+	require.NotContains(t, string(journaltest.ArchiveContent(t, dir)), "what ada said")
+	require.Contains(t, string(journaltest.ArchiveContent(t, dir)), "another one")
 }
 
 // TestCatalog_EraseOfVeryManyOwners: a segment with more agents than an index lists is read.
@@ -91,7 +90,7 @@ func TestCatalog_EraseOfVeryManyOwners(t *testing.T) {
 		w.write(t, body.String())
 		w.close(t)
 		w.write(t, "{}\n")
-		store := dirstore.New(t.TempDir(), "test", 0)
+		store := archive.NewDirectory(t.TempDir(), "test", 0)
 		w.archived(t, archive.NewLog(w.live, store, partition))
 		c, err := archive.Read(t.Context(), store, partition)
 		require.NoError(t, err)

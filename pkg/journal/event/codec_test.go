@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
-	"quartet/pkg/journal/lines"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/jsontext"
 )
 
@@ -53,7 +53,7 @@ func TestB1_LineRoundTrip(t *testing.T) {
 		require.True(t, proto.Equal(want.Payload, got.Payload))
 		got.Payload = want.Payload
 		require.Equal(t, want, got)
-		typ, agent := lines.TypeOf(line)
+		typ, agent := framelog.TypeOfLine(line)
 		require.Equal(t, want.Type, typ)
 		require.Equal(t, want.AgentID, agent)
 	})
@@ -70,7 +70,7 @@ func FuzzParseLine(f *testing.F) {
 	f.Add([]byte(`{"wal_seq":1,"event_type":"\`))
 	f.Add([]byte(`{"wal_seq":1,"event_type":"x","agent_id":"\u12`))
 	f.Fuzz(func(t *testing.T, line []byte) {
-		lines.TypeOf(line)
+		framelog.TypeOfLine(line)
 		raw, err := ParseLine(line)
 		if err != nil {
 			return
@@ -102,6 +102,6 @@ func TestSnake(t *testing.T) {
 		"WorkItemCreated": "work_item_created", "HTTPDone": "http_done", "StepID": "step_id", "A": "a",
 		"TaskQueuedV2": "task_queued_v2",
 	} {
-		require.Equal(t, want, lines.TypeOfMessage(in))
+		require.Equal(t, want, framelog.TypeOfMessage(in))
 	}
 }

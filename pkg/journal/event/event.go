@@ -1,5 +1,5 @@
 // Package event is one event of a journal: its fields, the line of a frame that it is written as, and the types of
-// payloads.
+// payloads. It also knows which owners of a partition's records were erased, by hashes of their names.
 package event
 
 import (

@@ -1,6 +1,6 @@
 package event
 
-import "quartet/pkg/journal/lines"
+import "quartet/pkg/journal/framelog"
 
 // Line is one event of a followed frame.
 type Line struct {
@@ -17,7 +17,7 @@ func (l Line) Type() (eventType, agentID string) {
 	if l.Event != nil {
 		return l.Event.Type, l.Event.AgentID
 	}
-	return lines.TypeOf(l.Text)
+	return framelog.TypeOfLine(l.Text)
 }
 
 // Envelope returns the event; without its payload if it was parsed from the line. It must not be changed.
@@ -46,7 +46,7 @@ func (l Line) Read(reg *Registry) (*Event, error) {
 
 // Lines splits a frame's body into lines.
 func Lines(body []byte) []Line {
-	texts := lines.Split(body)
+	texts := framelog.SplitLines(body)
 	out := make([]Line, len(texts))
 	for i, t := range texts {
 		out[i].Text = t

@@ -1,11 +1,11 @@
 package event
 
-import "quartet/pkg/journal/lines"
+import "quartet/pkg/journal/framelog"
 
 // OwnerOf returns the namespace and the agent id of the event in a line; twice "" if the event is about no agent or
 // the line cannot be parsed.
 func OwnerOf(line []byte) (namespace, agentID string) {
-	if _, agentID = lines.TypeOf(line); agentID == "" {
+	if _, agentID = framelog.TypeOfLine(line); agentID == "" {
 		return "", ""
 	}
 	raw, err := ParseLine(line)

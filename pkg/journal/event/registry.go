@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"quartet/pkg/journal/lines"
+	"quartet/pkg/journal/framelog"
 )
 
 // Registry maps event types to payload messages.
@@ -39,7 +39,7 @@ func NewRegistry(files ...protoreflect.FileDescriptor) *Registry {
 // add registers a message as the payload of the event type that is named after it. If that type has a payload message
 // already, or is one of the journal itself, add registers nothing; Err returns the first such error.
 func (r *Registry) add(md protoreflect.MessageDescriptor) {
-	name := lines.TypeOfMessage(string(md.Name()))
+	name := framelog.TypeOfMessage(string(md.Name()))
 	if _, taken := r.byType[name]; taken || Internal(name) {
 		if r.err == nil {
 			r.err = fmt.Errorf("journal: event type %q has two payload messages, the second is %s", name, md.FullName())

@@ -1,4 +1,9 @@
 // Package follower reads journals that others write, and goes on after errors.
+//
+// Owns: Source, by which a journal is followed; Feed, which gives what a partition of this process writes to followers
+// in the same process without the broker; Watch, which notices that a journal to which nothing is written was shortened
+// or exchanged; how far a reader has come (Progress).
+// Never does: write to a log, or decide that an idle journal is damaged; following it again does.
 package follower
 
 import (
@@ -9,7 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/retry"
 )
@@ -27,13 +32,13 @@ const (
 // during the call. When following ends for another reason, or apply returns another error, Read logs
 // it and follows again, from the frame that was not applied. If the journal is damaged, Read returns
 // an error that wraps a *framelog.Broken.
-func Read(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger,
-	apply func(at framelog.End, lines []journal.Line) error,
+func Read(ctx context.Context, src Source, after framelog.End, logger *zap.Logger,
+	apply func(at framelog.End, lines []event.Line) error,
 ) error {
 	pacer := retry.New(firstPause, lastPause)
 	for ctx.Err() == nil {
 		var stopped bool
-		err := src.Follow(ctx, after, func(at framelog.End, lines []journal.Line) error {
+		err := src.Follow(ctx, after, func(at framelog.End, lines []event.Line) error {
 			if err := apply(at, lines); err != nil {
 				stopped = err == Stop //nolint:errorlint // a marker that is returned as it is
 				return err
@@ -59,17 +64,17 @@ func Read(ctx context.Context, src journal.Source, after framelog.End, logger *z
 }
 
 // Run is Read that also goes on when the journal is damaged: it tries again every retryDamage.
-func Run(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger,
-	apply func(at framelog.End, lines []journal.Line) error,
+func Run(ctx context.Context, src Source, after framelog.End, logger *zap.Logger,
+	apply func(at framelog.End, lines []event.Line) error,
 ) {
 	run(ctx, src, after, logger, apply, func(error) {})
 }
 
 // run is Run, and calls damaged when the journal turns out to be damaged.
-func run(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger,
-	apply func(at framelog.End, lines []journal.Line) error, damaged func(error),
+func run(ctx context.Context, src Source, after framelog.End, logger *zap.Logger,
+	apply func(at framelog.End, lines []event.Line) error, damaged func(error),
 ) {
-	read := func(at framelog.End, lines []journal.Line) error {
+	read := func(at framelog.End, lines []event.Line) error {
 		err := apply(at, lines)
 		if err == nil {
 			after = at
@@ -99,22 +104,22 @@ func (stop) Error() string { return "follower: stop" }
 // come. All methods are safe for concurrent use.
 type Set struct {
 	logger *zap.Logger
-	apply  func(src journal.Source, lines []journal.Line)
+	apply  func(src Source, lines []event.Line)
 	ctx    context.Context //nolint:containedctx // ends what runs in the background
 	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	read     map[journal.Source]uint64 // the last frame that is applied
-	damage   map[journal.Source]error  // why a source cannot be read on
-	advanced chan struct{}             // closed and replaced when read changes
+	read     map[Source]uint64 // the last frame that is applied
+	damage   map[Source]error  // why a source cannot be read on
+	advanced chan struct{}     // closed and replaced when read changes
 	running  sync.WaitGroup
 }
 
 // NewSet returns a Set without sources. It calls apply with the lines of every frame, in
 // the order of each source, from one goroutine for each source.
-func NewSet(logger *zap.Logger, apply func(src journal.Source, lines []journal.Line)) *Set {
+func NewSet(logger *zap.Logger, apply func(src Source, lines []event.Line)) *Set {
 	s := &Set{
-		logger: logger, apply: apply, read: map[journal.Source]uint64{}, damage: map[journal.Source]error{},
+		logger: logger, apply: apply, read: map[Source]uint64{}, damage: map[Source]error{},
 		advanced: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -122,13 +127,13 @@ func NewSet(logger *zap.Logger, apply func(src journal.Source, lines []journal.L
 }
 
 // Add begins to follow sources.
-func (s *Set) Add(sources ...journal.Source) {
+func (s *Set) Add(sources ...Source) {
 	for _, src := range sources {
 		s.mu.Lock()
 		s.read[src] = 0
 		s.mu.Unlock()
 		s.running.Go(func() {
-			run(s.ctx, src, framelog.End{}, s.logger, func(at framelog.End, lines []journal.Line) error {
+			run(s.ctx, src, framelog.End{}, s.logger, func(at framelog.End, lines []event.Line) error {
 				s.apply(src, lines)
 				s.advance(src, at.Seq, nil)
 				return nil
@@ -138,7 +143,7 @@ func (s *Set) Add(sources ...journal.Source) {
 }
 
 // advance records the last frame of a source that is applied, or why it cannot be read on.
-func (s *Set) advance(src journal.Source, seq uint64, damage error) {
+func (s *Set) advance(src Source, seq uint64, damage error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.damage[src] = damage; damage == nil {
@@ -151,7 +156,7 @@ func (s *Set) advance(src journal.Source, seq uint64, damage error) {
 // CatchUp waits until all frames that the sources have at the call are applied. The sources must have been added. It
 // returns an error if the end of a source cannot be read, if a source is damaged, or if ctx ends first. After Close
 // only ctx ends the wait.
-func (s *Set) CatchUp(ctx context.Context, sources ...journal.Source) error {
+func (s *Set) CatchUp(ctx context.Context, sources ...Source) error {
 	for _, src := range sources {
 		end, err := src.End(ctx)
 		if err != nil {

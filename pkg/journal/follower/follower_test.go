@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 )
 
-// source is a journal of one line for each frame. It loses its followers on command.
-type source struct {
-	journal.Source
+// fakeSource is a journal of one line for each frame. It loses its followers on command.
+type fakeSource struct {
+	Source
 	mu      sync.Mutex
 	lines   []string
 	changed chan struct{}
@@ -26,15 +26,15 @@ type source struct {
 	endErr  error
 }
 
-func newSource(n int) *source {
-	s := &source{changed: make(chan struct{})}
+func newSource(n int) *fakeSource {
+	s := &fakeSource{changed: make(chan struct{})}
 	for range n {
 		s.append()
 	}
 	return s
 }
 
-func (s *source) append() {
+func (s *fakeSource) append() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lines = append(s.lines, fmt.Sprint(len(s.lines)+1))
@@ -42,7 +42,7 @@ func (s *source) append() {
 	s.changed = make(chan struct{})
 }
 
-func (s *source) lose(err error) {
+func (s *fakeSource) lose(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail = err
@@ -50,20 +50,20 @@ func (s *source) lose(err error) {
 	s.changed = make(chan struct{})
 }
 
-func (s *source) Plane() string  { return "work" }
-func (s *source) Partition() int { return 0 }
+func (s *fakeSource) Plane() string  { return "work" }
+func (s *fakeSource) Partition() int { return 0 }
 
-func (s *source) End(context.Context) (framelog.End, error) {
+func (s *fakeSource) End(context.Context) (framelog.End, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return framelog.End{Seq: uint64(len(s.lines))}, s.endErr
 }
 
-func (s *source) At(_ context.Context, seq uint64) (framelog.End, error) {
+func (s *fakeSource) At(_ context.Context, seq uint64) (framelog.End, error) {
 	return framelog.End{Seq: seq}, nil
 }
 
-func (s *source) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []journal.Line) error) error {
+func (s *fakeSource) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []event.Line) error) error {
 	for seq := after.Seq + 1; ; seq++ {
 		var text string
 		for {
@@ -84,7 +84,7 @@ func (s *source) Follow(ctx context.Context, after framelog.End, fn func(framelo
 				return ctx.Err()
 			}
 		}
-		if err := fn(framelog.End{Seq: seq}, []journal.Line{{Text: []byte(text)}}); err != nil {
+		if err := fn(framelog.End{Seq: seq}, []event.Line{{Text: []byte(text)}}); err != nil {
 			return err
 		}
 	}
@@ -96,7 +96,7 @@ func TestRunAppliesEveryFrameOnce(t *testing.T) {
 	defer cancel()
 	var got []uint64
 	refused := false
-	Run(ctx, src, framelog.End{Seq: 1}, zap.NewNop(), func(at framelog.End, _ []journal.Line) error {
+	Run(ctx, src, framelog.End{Seq: 1}, zap.NewNop(), func(at framelog.End, _ []event.Line) error {
 		seq := at.Seq
 		switch {
 		case seq == 3 && !refused:
@@ -121,7 +121,7 @@ func TestReadEndsWithDamage(t *testing.T) {
 		src := newSource(3)
 		broken := &framelog.Broken{Partition: "work/0", Seq: 3, Cause: "for a test"}
 		var got []uint64
-		apply := func(at framelog.End, _ []journal.Line) error {
+		apply := func(at framelog.End, _ []event.Line) error {
 			if at.Seq == 2 {
 				src.lose(broken)
 			}
@@ -141,7 +141,7 @@ func TestReadEndsWithDamage(t *testing.T) {
 
 func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	Run(ctx, newSource(1), framelog.End{}, zap.NewNop(), func(framelog.End, []journal.Line) error {
+	Run(ctx, newSource(1), framelog.End{}, zap.NewNop(), func(framelog.End, []event.Line) error {
 		cancel()
 		return nil
 	})
@@ -150,8 +150,8 @@ func TestRunEndsWithItsContext(t *testing.T) {
 func TestCatchUpWaitsForWhatIsThere(t *testing.T) {
 	a, b := newSource(100), newSource(0)
 	var mu sync.Mutex
-	applied := map[journal.Source]int{}
-	s := NewSet(zap.NewNop(), func(src journal.Source, lines []journal.Line) {
+	applied := map[Source]int{}
+	s := NewSet(zap.NewNop(), func(src Source, lines []event.Line) {
 		mu.Lock()
 		defer mu.Unlock()
 		applied[src] += len(lines)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 )
 
 // lineOf returns a line as a journal has it.
@@ -24,7 +24,7 @@ func hasText(text string) func([]byte) bool {
 
 // said returns the frames of a log in which two agents say something.
 func said(t *testing.T) (frames []written, end framelog.End) {
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	w := writer(log)
 	end = put(t, w, end, lineOf(1, "ada"), lineOf(2, "bob"), lineOf(3, "ada"))
 	end = put(t, w, end, lineOf(4, "bob"))

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 )
 
 const name = "work/3"
@@ -73,7 +73,7 @@ func check(frames []written) (end framelog.End, err error) {
 // example returns the frames of a log: ten with lines and a fence.
 func example(t *testing.T) ([]written, framelog.End) {
 	t.Helper()
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	w := writer(log)
 	var end framelog.End
 	for i := range 10 {
@@ -168,7 +168,7 @@ func TestEveryChangeIsSeen(t *testing.T) {
 
 // TestFramesOfBefore: a log begins with frames that are not chained, and goes on with frames that are.
 func TestFramesOfBefore(t *testing.T) {
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	seq, err := log.Append(t.Context(), 0, framelog.Frame{ID: "a", Generation: 1, Body: []byte("{}\n{}\n")})
 	require.NoError(t, err)
 	_, err = log.Append(t.Context(), seq, framelog.Frame{ID: "b", Generation: 1, Body: []byte("{}\n")})
@@ -221,7 +221,7 @@ func TestALineCanBeErased(t *testing.T) {
 // TestFollowVerifiesWhereItBegins: a reader that comes back sees that the frame that it read last is gone, is another
 // one, or is followed by others.
 func TestFollowVerifiesWhereItBegins(t *testing.T) {
-	log := memlog.New()
+	log := journaltest.NewMemLog()
 	w := writer(log)
 	one := put(t, w, framelog.End{}, "1")
 	two := put(t, w, one, "2")
@@ -283,7 +283,7 @@ func FuzzLink(f *testing.F) {
 
 // TestRead: a frame that is gone, or was changed, is named as damage; an error of the log that may pass is not.
 func TestRead(t *testing.T) {
-	ctx, log := t.Context(), memlog.New()
+	ctx, log := t.Context(), journaltest.NewMemLog()
 	for range 3 {
 		log.Add(framelog.Frame{ID: "f", Body: []byte("{}\n"), Link: framelog.Link{Format: framelog.Format}})
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"quartet/pkg/journal/archive/archivetest"
-	"quartet/pkg/journal/archive/dirstore"
+	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/natsd/natsdtest"
 )
 
@@ -29,7 +29,7 @@ func TestASegmentIsDroppedWhileItIsRead(t *testing.T) {
 			require.NoError(t, err)
 			log, err := jetlog.New(nc, "test", 0)
 			require.NoError(t, err)
-			j := archivetest.NewJournal(log, dirstore.New(t.TempDir(), "test", 0), "test/0")
+			j := journaltest.NewArchivedJournal(log, archive.NewDirectory(t.TempDir(), "test", 0), "test/0")
 			j.Write(t, 40, 1<<20)
 			drop := func() {
 				j.Close(t)

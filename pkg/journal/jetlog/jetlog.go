@@ -1,5 +1,5 @@
 // Package jetlog implements framelog.Log on NATS JetStream: one stream for each segment of a partition, one message
-// for each frame.
+// for each frame. It also keeps the snapshots of a partition in a stream.
 //
 // The connection must be one of pkg/natsd, with ReconnectBufSize(-1), so that no frame is sent
 // after its append has returned (R5).

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 )
 
 // clockSteps: requests are remembered for 24 hours, whatever happens to the clock of the machine meanwhile.
@@ -33,7 +32,7 @@ func clockSteps(t *testing.T, r *rig) {
 	require.True(t, again())
 	r.put(t, "k", "other", "two")
 	require.True(t, again(), "a request of the new time removes none")
-	r.log.Inject(faultlog.Refused) // it is loaded again
+	r.log.Inject(Refused) // it is loaded again
 	_, _, err := journal.Do(t.Context(), r.p, Put("k", "w", "three"))
 	require.Error(t, err)
 	require.True(t, again())

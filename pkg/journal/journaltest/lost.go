@@ -7,13 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 )
 
 // lagging tests that a reader that shows an old end of the log does not make the writer
 // conclude that a frame was not stored.
 func lagging(t *testing.T, r *rig) {
-	for i, f := range []faultlog.Fault{faultlog.AnswerLost, faultlog.LandsBefore, faultlog.Doubted} {
+	for i, f := range []Fault{AnswerLost, LandsBefore, Doubted} {
 		for stale := range 3 {
 			r.log.Inject(f)
 			r.log.StaleReads(stale)
@@ -30,7 +29,7 @@ func lagging(t *testing.T, r *rig) {
 // hold puts key with an append that waits for Release and is then refused.
 func (r *rig) hold(t *testing.T, key string) <-chan error {
 	t.Helper()
-	r.log.Inject(faultlog.HeldRefused)
+	r.log.Inject(HeldRefused)
 	done := make(chan error, 1)
 	go func() {
 		_, _, err := journal.Do(context.Background(), r.p, Put(key, "held", ""))

@@ -9,22 +9,22 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 )
 
 var _ journal.Paged = (*State)(nil)
 
 // Owners implements journal.Paged: each key has a page, and that of nobody has the number of the last event.
-func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
-	touch(pages.Owner{})
+func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
+	touch(snapshot.Owner{})
 	if m, ok := ev.Payload.(interface{ GetReason() string }); ok {
-		touch(pages.Owner{ID: m.GetReason()})
+		touch(snapshot.Owner{ID: m.GetReason()})
 	}
 }
 
 // Page implements journal.Paged.
-func (s *State) Page(o pages.Owner) proto.Message {
-	if o == (pages.Owner{}) {
+func (s *State) Page(o snapshot.Owner) proto.Message {
+	if o == (snapshot.Owner{}) {
 		return &structpb.Struct{Fields: map[string]*structpb.Value{"seq": structpb.NewNumberValue(float64(s.Seq))}}
 	}
 	at, values := &structpb.ListValue{}, &structpb.ListValue{}
@@ -47,9 +47,9 @@ func (s *State) Page(o pages.Owner) proto.Message {
 func (s *State) NewPage() proto.Message { return &structpb.Struct{} }
 
 // AddPage implements journal.Paged.
-func (s *State) AddPage(o pages.Owner, page proto.Message) error {
+func (s *State) AddPage(o snapshot.Owner, page proto.Message) error {
 	fields := page.(*structpb.Struct).GetFields()
-	if o == (pages.Owner{}) {
+	if o == (snapshot.Owner{}) {
 		s.Seq = uint64(fields["seq"].GetNumberValue())
 		return nil
 	}
@@ -70,11 +70,11 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 }
 
 // AllOwners implements journal.Paged.
-func (s *State) AllOwners(fn func(pages.Owner)) {
+func (s *State) AllOwners(fn func(snapshot.Owner)) {
 	if s.Seq > 0 {
-		fn(pages.Owner{})
+		fn(snapshot.Owner{})
 	}
 	for key := range s.Puts {
-		fn(pages.Owner{ID: key})
+		fn(snapshot.Owner{ID: key})
 	}
 }

@@ -14,12 +14,11 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
 )
 
 type rig struct {
-	log     *faultlog.Log
+	log     *FaultLog
 	segment int64 // size of segments
 	p       *journal.Partition[*State]
 }
@@ -56,7 +55,7 @@ func RunPartition(t *testing.T, segmentSize int64, open func(t *testing.T) frame
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			r := &rig{log: faultlog.New(open(t)), segment: segmentSize}
+			r := &rig{log: NewFaultLog(open(t)), segment: segmentSize}
 			r.p = r.open(t)
 			test(t, r)
 			r.log.Heal()
@@ -119,7 +118,7 @@ func requireOutcome(t *testing.T, err error, outcome string) {
 
 func refused(t *testing.T, r *rig) {
 	r.put(t, "k", "1", "")
-	r.log.Inject(faultlog.Refused)
+	r.log.Inject(Refused)
 	_, _, err := journal.Do(t.Context(), r.p, Put("k", "2", "req"))
 	requireOutcome(t, err, "none")
 	require.Equal(t, []string{"k=1"}, r.live(t).Log)
@@ -184,7 +183,7 @@ func repeated(t *testing.T, r *rig) {
 	}
 
 	// The first request is still being written.
-	r.log.Inject(faultlog.Late)
+	r.log.Inject(Late)
 	type answer struct {
 		n   int
 		res journal.Result
@@ -267,7 +266,7 @@ func repeatedByAll(t *testing.T, r *rig) {
 }
 
 func viewWaits(t *testing.T, r *rig) {
-	r.log.Inject(faultlog.Late)
+	r.log.Inject(Late)
 	done := make(chan error, 1)
 	go func() {
 		_, _, err := journal.Do(t.Context(), r.p, Put("k", "v", ""))
@@ -292,7 +291,7 @@ func viewWaits(t *testing.T, r *rig) {
 	require.Equal(t, 1, receive(t, seen))
 
 	// A view of state that the log then refused is repeated.
-	r.log.Inject(faultlog.Refused)
+	r.log.Inject(Refused)
 	_, _, err = journal.Do(t.Context(), r.p, Put("k", "v", ""))
 	requireOutcome(t, err, "none")
 	require.Equal(t, 1, r.live(t).Puts["k"])
@@ -310,7 +309,7 @@ func refusalWaits(t *testing.T, r *rig) {
 	n, _, err := journal.Do(t.Context(), r.p, refuse)
 	require.NoError(t, err)
 	require.Equal(t, -1, n)
-	r.log.Inject(faultlog.Late)
+	r.log.Inject(Late)
 	put, done := make(chan error, 1), make(chan error, 1)
 	go func() {
 		_, _, err := journal.Do(t.Context(), r.p, Put("k", "v", ""))
@@ -329,11 +328,11 @@ func refusalWaits(t *testing.T, r *rig) {
 
 func ambiguous(t *testing.T, r *rig) {
 	want := 0
-	for f := faultlog.None; f < faultlog.Last; f++ {
+	for f := None; f < Last; f++ {
 		if !quick(f) {
 			continue
 		}
-		for g := faultlog.None; g < faultlog.Last; g++ {
+		for g := None; g < Last; g++ {
 			if !quick(g) {
 				continue
 			}
@@ -354,16 +353,16 @@ func ambiguous(t *testing.T, r *rig) {
 
 // quick reports whether a command whose append meets a fault still succeeds soon, and without an action of the test.
 // With Refused the command fails, Late and HeldRefused wait for Release, and Frozen for the timeout of the append.
-func quick(f faultlog.Fault) bool {
+func quick(f Fault) bool {
 	switch f {
-	case faultlog.Refused, faultlog.HeldRefused, faultlog.Late, faultlog.Frozen:
+	case Refused, HeldRefused, Late, Frozen:
 		return false
 	}
 	return true
 }
 
 func stopHalfWay(t *testing.T, r *rig) {
-	r.log.Inject(faultlog.AnswerLost, faultlog.Frozen, faultlog.Frozen, faultlog.Frozen)
+	r.log.Inject(AnswerLost, Frozen, Frozen, Frozen)
 	done := make(chan error, 1)
 	go func() {
 		_, _, err := journal.Do(t.Context(), r.p, Put("k", "v", "req"))
@@ -382,7 +381,7 @@ func stopHalfWay(t *testing.T, r *rig) {
 }
 
 func deadline(t *testing.T, r *rig) {
-	r.log.Inject(faultlog.Late)
+	r.log.Inject(Late)
 	ctx, cancel := context.WithCancel(t.Context())
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() {
@@ -463,7 +462,7 @@ func poison(t *testing.T, r *rig) {
 
 func readsFail(t *testing.T, r *rig) {
 	r.put(t, "k", "1", "")
-	r.log.Inject(faultlog.AnswerLost)
+	r.log.Inject(AnswerLost)
 	r.log.FailReads(3)
 	n, _ := r.put(t, "k", "2", "")
 	require.Equal(t, 2, n)
@@ -476,7 +475,7 @@ func readsFail(t *testing.T, r *rig) {
 }
 
 func closing(t *testing.T, r *rig) {
-	r.log.Inject(faultlog.Late)
+	r.log.Inject(Late)
 	done := make(chan error, 1)
 	go func() {
 		_, _, err := journal.Do(t.Context(), r.p, Put("k", "1", ""))

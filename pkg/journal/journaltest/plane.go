@@ -1,5 +1,9 @@
-// Package journaltest tests implementations of framelog.Log, and partitions over them with a
-// small plane: a command puts a key, which is one event.
+// Package journaltest has what tests of journals share.
+//
+// Owns: the suites that every implementation of framelog.Log and archive.Store passes; tests of partitions with a small
+// plane, in which a command puts a key, which is one event; a log, an archive and a store of snapshots in memory, which
+// pass the same suites and are also for planes that run without a broker; FaultLog, which injects faults into a log;
+// the check that a plane's state can be written and read in pages.
 package journaltest
 
 import (

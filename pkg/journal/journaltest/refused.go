@@ -11,9 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/room"
 )
 
 // opened returns how many partition_opened the log has: one for each load that took the partition over.
@@ -39,7 +37,7 @@ func tooLargeForTheLog(t *testing.T, r *rig) {
 	require.Equal(t, appends, r.log.Appends(), "it was not tried")
 
 	// Many that would share a frame are divided, since none is too large.
-	r.log.Inject(faultlog.Held)
+	r.log.Inject(Held)
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -62,7 +60,7 @@ func tooLargeForTheLog(t *testing.T, r *rig) {
 // refused by name, those that shared the frame with it or followed are stored, and no other writer takes the partition.
 func aLimitThatShrinks(t *testing.T, r *rig) {
 	r.put(t, "k", "1", "")
-	r.log.Inject(faultlog.Held)
+	r.log.Inject(Held)
 	done, large := make(chan error, 3), make(chan error, 1)
 	do := func(to chan<- error, value string) {
 		go func() {
@@ -109,7 +107,7 @@ func requireFull(t *testing.T, err error) {
 func fullLog(t *testing.T, r *rig) {
 	r.put(t, "k", "1", "first")
 	for range 3 {
-		r.log.Inject(faultlog.Full)
+		r.log.Inject(Full)
 		_, _, err := journal.Do(t.Context(), r.p, Put("k", "2", "req"))
 		requireFull(t, err)
 	}
@@ -132,13 +130,13 @@ func fullLog(t *testing.T, r *rig) {
 func noRoom(t *testing.T, r *rig) {
 	require.NoError(t, r.p.Close(t.Context()))
 	cfg := Config(r.log)
-	cfg.Room = &room.Room{Remedy: "Buy a disk"}
+	cfg.Room = &framelog.Room{Remedy: "Buy a disk"}
 	var err error
 	r.p, err = journal.Open(t.Context(), cfg)
 	require.NoError(t, err)
 	measure := func(used int64) {
 		require.NoError(t,
-			cfg.Room.Measure(func() (room.State, error) { return room.State{Used: used, Limit: 100 << 20}, nil }))
+			cfg.Room.Measure(func() (framelog.RoomState, error) { return framelog.RoomState{Used: used, Limit: 100 << 20}, nil }))
 	}
 	measure(91 << 20)
 	r.put(t, "k", "1", "")

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/requests"
 	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
 )
@@ -77,7 +76,7 @@ type ownerHash [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-func hashOf(o pages.Owner) ownerHash {
+func hashOf(o Owner) ownerHash {
 	return ownerHash{maphash.Comparable(seeds[0], o), maphash.Comparable(seeds[1], o)}
 }
 
@@ -119,7 +118,7 @@ const garbageRoom = 1 << 20
 // Sparse returns the owners whose pages the next snapshot should write again although they did not change, so that
 // the objects with these pages, which have mostly outdated ones, are not needed any more. It reads these objects. It
 // returns none if the outdated pages have at most garbageRoom bytes more than the current ones.
-func (b *Base) Sparse(ctx context.Context, store Store) (owners []pages.Owner, err error) {
+func (b *Base) Sparse(ctx context.Context, store Store) (owners []Owner, err error) {
 	newest := b.Newest()
 	if newest == nil {
 		return nil, nil
@@ -140,7 +139,7 @@ func (b *Base) Sparse(ctx context.Context, store Store) (owners []pages.Owner, e
 			return nil, err
 		}
 		for _, p := range in.GetPages() {
-			owner := pages.Owner{Namespace: p.GetNamespace(), ID: p.GetId()}
+			owner := Owner{Namespace: p.GetNamespace(), ID: p.GetId()}
 			if b.owners[hashOf(owner)].object() == o.GetNumber() {
 				owners = append(owners, owner)
 			}
@@ -154,7 +153,7 @@ type Into interface {
 	// DecodePage returns a page as a message. It may be called while another method runs.
 	DecodePage(content []byte) (proto.Message, error)
 	// AddPage adds the page of an owner, each once.
-	AddPage(o pages.Owner, page proto.Message) error
+	AddPage(o Owner, page proto.Message) error
 	// AddRequest adds a request that is remembered; the oldest is the first.
 	AddRequest(k requests.Key, e requests.Entry)
 	// AddFrame adds a frame to the index, in order.
@@ -235,7 +234,7 @@ func (b *Base) readPages(ctx context.Context, store Store, s *Snapshot, into Int
 			if namespace != p.GetNamespace() { // owners of one share its name
 				namespace = p.GetNamespace()
 			}
-			owner := pages.Owner{Namespace: namespace, ID: p.GetId()}
+			owner := Owner{Namespace: namespace, ID: p.GetId()}
 			h := hashOf(owner)
 			if _, newer := b.owners[h]; newer {
 				continue

@@ -10,21 +10,20 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/memstore"
 )
 
 // texts are the pages that were read.
-type texts map[pages.Owner]string
+type texts map[snapshot.Owner]string
 
 func (t texts) DecodePage(content []byte) (proto.Message, error) {
 	m := &wrapperspb.StringValue{}
 	return m, proto.Unmarshal(content, m)
 }
 
-func (t texts) AddPage(o pages.Owner, page proto.Message) error {
+func (t texts) AddPage(o snapshot.Owner, page proto.Message) error {
 	t[o] = page.(*wrapperspb.StringValue).GetValue()
 	return nil
 }
@@ -35,14 +34,14 @@ func (t texts) AddFrame(snapshot.Frame)                 {}
 // Objects of which most pages are not current are written again, so that a snapshot takes at most about twice as much
 // as what it has, and with them the pages that did not change, and that an owner is gone.
 func TestSparseObjectsAreReplaced(t *testing.T) {
-	store, base := memstore.New(), &snapshot.Base{}
-	owner := func(id string) pages.Owner { return pages.Owner{Namespace: "acme", ID: id} }
-	var replaced []pages.Owner
+	store, base := journaltest.NewMemSnapshots(), &snapshot.Base{}
+	owner := func(id string) snapshot.Owner { return snapshot.Owner{Namespace: "acme", ID: id} }
+	var replaced []snapshot.Owner
 	want := texts{owner("quiet"): "quiet"}
 	for n := range 40 {
 		d := snapshot.Begin(store, base, 0)
-		add := func(o pages.Owner, text string) {
-			replaced = slices.DeleteFunc(replaced, func(r pages.Owner) bool { return r == o })
+		add := func(o snapshot.Owner, text string) {
+			replaced = slices.DeleteFunc(replaced, func(r snapshot.Owner) bool { return r == o })
 			if text == "" {
 				require.NoError(t, d.Add(t.Context(), o, nil))
 				return
@@ -91,14 +90,14 @@ func TestSparseObjectsAreReplaced(t *testing.T) {
 
 // A store that lost a sparse object is an error.
 func TestSparseObjectsThatAreLost(t *testing.T) {
-	store, base := memstore.New(), &snapshot.Base{}
-	var once []pages.Owner
+	store, base := journaltest.NewMemSnapshots(), &snapshot.Base{}
+	var once []snapshot.Owner
 	for n, text := range []string{strings.Repeat("x", 20_000), "short"} {
 		d := snapshot.Begin(store, base, 0)
 		for i := range 200 {
-			require.NoError(t, d.Add(t.Context(), pages.Owner{ID: fmt.Sprint(i)}, wrapperspb.String(text)))
+			require.NoError(t, d.Add(t.Context(), snapshot.Owner{ID: fmt.Sprint(i)}, wrapperspb.String(text)))
 			if n == 0 && i%10 == 0 {
-				once = append(once, pages.Owner{ID: fmt.Sprint("once-", i)})
+				once = append(once, snapshot.Owner{ID: fmt.Sprint("once-", i)})
 				require.NoError(t, d.Add(t.Context(), once[len(once)-1], wrapperspb.String("x")))
 			}
 		}

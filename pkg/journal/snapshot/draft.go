@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/requests"
 	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
 )
@@ -28,8 +27,8 @@ type Cut struct {
 	// Requests and Frames are those that were added since the snapshot before, oldest first.
 	Requests []Request
 	Frames   []Frame
-	// Erased are the owners of owner_erased events, as erasure.Set encodes them, and ErasedThrough is the wal_seq of
-	// the last of these events whose owner's lines are erased everywhere.
+	// Erased are the owners of owner_erased events, as event.ErasedSet encodes them, and ErasedThrough is the wal_seq
+	// of the last of these events whose owner's lines are erased everywhere.
 	Erased        []byte
 	ErasedThrough uint64
 }
@@ -61,11 +60,11 @@ func Begin(store Store, base *Base, after uint64) *Draft {
 }
 
 // Add adds the page of an owner, nil if the state has nothing of it. Each owner is added once.
-func (d *Draft) Add(ctx context.Context, owner pages.Owner, page proto.Message) error {
+func (d *Draft) Add(ctx context.Context, owner Owner, page proto.Message) error {
 	p := &snapshotv1.Page{Namespace: owner.Namespace, Id: owner.ID, Gone: page == nil}
 	if page != nil {
 		var err error
-		if p.Content, err = pages.Encode(page); err != nil {
+		if p.Content, err = EncodePage(page); err != nil {
 			return fmt.Errorf("snapshot: page of %s/%s: %w", owner.Namespace, owner.ID, err)
 		}
 	} else if _, had := d.base.owners[hashOf(owner)]; !had {
@@ -88,7 +87,7 @@ func (d *Draft) flush(ctx context.Context) error {
 		return err
 	}
 	for _, p := range d.pending.GetPages() {
-		d.written[hashOf(pages.Owner{Namespace: p.GetNamespace(), ID: p.GetId()})] = ownedAt(o.GetNumber(), size(p))
+		d.written[hashOf(Owner{Namespace: p.GetNamespace(), ID: p.GetId()})] = ownedAt(o.GetNumber(), size(p))
 	}
 	d.objects = append(d.objects, o)
 	d.pending.Pages, d.bytes = nil, 0

@@ -5,6 +5,8 @@
 // still needed, so the cost of a snapshot is that of what changed. Objects are named by their hashes in the manifest,
 // and the manifest by its hash in a frame of the log that announces it: without that frame it is not valid. See ADR
 // 0036.
+//
+// The pages are also the unit in which a state leaves memory: an Evictor writes owners that are not used to a file.
 package snapshot
 
 import (
@@ -17,7 +19,6 @@ import (
 	"github.com/klauspost/compress/s2"
 	"google.golang.org/protobuf/proto"
 
-	"quartet/pkg/journal/pages"
 	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
 )
 
@@ -75,7 +76,7 @@ type Frame struct{ WalSeq, Seq uint64 }
 
 // pack returns a message as the bytes of an object.
 func pack(m proto.Message) ([]byte, error) {
-	b, err := pages.Encode(m)
+	b, err := EncodePage(m)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}

@@ -6,7 +6,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/requests"
 )
 
@@ -32,7 +31,7 @@ type nowhere struct{}
 func (nowhere) DecodePage([]byte) (proto.Message, error) { return nil, nil } //nolint:nilnil // nobody reads it
 
 // AddPage implements Into.
-func (nowhere) AddPage(pages.Owner, proto.Message) error { return nil }
+func (nowhere) AddPage(Owner, proto.Message) error { return nil }
 
 // AddRequest implements Into.
 func (nowhere) AddRequest(requests.Key, requests.Entry) {}

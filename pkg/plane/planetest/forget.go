@@ -9,7 +9,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 )
 
 // Forget removes from the first partition of a plane what journal.Partition.Expire removes: the events before a time
@@ -45,14 +45,14 @@ func Forget[S interface {
 
 // removing is a log of which Get returns frames without the lines that Forget removed.
 type removing struct {
-	*memlog.Log
+	*journaltest.MemLog
 	journals *Journals
 	plane    string
 }
 
 // Get implements framelog.Log. It erases the lines that Forget removed.
 func (l removing) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
-	f, err := l.Log.Get(ctx, seq)
+	f, err := l.MemLog.Get(ctx, seq)
 	if err != nil {
 		return f, err
 	}

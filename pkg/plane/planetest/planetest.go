@@ -16,8 +16,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/lines"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 )
@@ -29,19 +28,19 @@ type Journals struct {
 	Wrap func(plane string, log framelog.Log) framelog.Log
 
 	mu   sync.Mutex
-	logs map[string]*memlog.Log
+	logs map[string]*journaltest.MemLog
 	gone map[string]map[uint64]bool // what Forget removed, by plane
 }
 
 // NewJournals returns Journals with empty logs.
-func NewJournals() *Journals { return &Journals{logs: map[string]*memlog.Log{}} }
+func NewJournals() *Journals { return &Journals{logs: map[string]*journaltest.MemLog{}} }
 
-func (j *Journals) log(plane string, partition int) *memlog.Log {
+func (j *Journals) log(plane string, partition int) *journaltest.MemLog {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	name := plane + "/" + strconv.Itoa(partition)
 	if j.logs[name] == nil {
-		j.logs[name] = memlog.New()
+		j.logs[name] = journaltest.NewMemLog()
 	}
 	return j.logs[name]
 }
@@ -74,7 +73,7 @@ func (j *Journals) Events(t *testing.T, plane string, reg *journal.Registry) []*
 // Read is Events for a caller without a testing.T.
 func (j *Journals) Read(plane string, reg *journal.Registry) (events []*journal.Event, err error) {
 	err = j.log(plane, 0).Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
-		for _, line := range lines.Split(f.Body) {
+		for _, line := range framelog.SplitLines(f.Body) {
 			raw, err := journal.ParseLine(line)
 			if err != nil {
 				return err

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
@@ -308,7 +308,7 @@ func TestA5_FinishedMessagesArePacked(t *testing.T) {
 		check(&l)
 		read, err := FromPage(proto.CloneOf(l.Page()))
 		require.NoError(t, err)
-		require.NoError(t, pagestest.Same(l, read))
+		require.NoError(t, journaltest.Same(l, read))
 		old := &agentv1.LanePage{}
 		index := map[string]uint32{}
 		for i, id := range p.arrivals {

@@ -6,13 +6,13 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/resident"
 )
 
-var _ pages.Resident = (*State)(nil)
+var _ snapshot.Resident = (*State)(nil)
 
 // summary is what is in memory of an agent that is evicted.
 type summary struct {
@@ -23,15 +23,15 @@ type summary struct {
 	oldest    int64 // see Load.Oldest, in Unix microseconds; 0: there is none
 }
 
-// UseFile implements pages.Resident: agents are evicted to f; nil: they stay in memory.
+// UseFile implements snapshot.Resident: agents are evicted to f; nil: they stay in memory.
 func (s *State) UseFile(f *resident.File) { s.agents.Use(f) }
 
-// Evict implements pages.Resident: it evicts agents to the file, except those that evictedPage keeps in memory.
+// Evict implements snapshot.Resident: it evicts agents to the file, except those that evictedPage keeps in memory.
 func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
 	return s.agents.Evict(most, unused)
 }
 
-// Counts implements pages.Resident: it returns how many agents are in memory and how many are evicted.
+// Counts implements snapshot.Resident: it returns how many agents are in memory and how many are evicted.
 func (s *State) Counts() resident.Counts { return s.agents.Counts() }
 
 // evictedPage returns the page and the summary with which an agent is evicted. It returns false if the agent must

@@ -3,8 +3,8 @@ package state
 import (
 	"github.com/stretchr/testify/require"
 
-	"quartet/pkg/journal/pages"
 	"quartet/pkg/plane"
+	"quartet/pkg/journal/snapshot"
 )
 
 // requireSameLoad checks that the load of an agent, which may be evicted, is that of one that is in memory.
@@ -14,7 +14,7 @@ func (l *life) requireSameLoad(namespace, agentID string) {
 	if l.state.Lookup(k) == nil {
 		return // it was erased
 	}
-	owner := pages.Owner{Namespace: namespace, ID: agentID}
+	owner := snapshot.Owner{Namespace: namespace, ID: agentID}
 	inMemory := NewState()
 	require.NoError(l.t, inMemory.AddPage(owner, l.state.Page(owner)))
 	want, got := inMemory.LoadOf(k), l.state.LoadOf(k)

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/packed"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
@@ -21,19 +21,19 @@ import (
 // Owners implements journal.Paged: there is a page for each agent, also for a deleted one. An event changes the agent
 // that it is about. When a request gets another turn, it changes also the agent of the turn that the request found
 // before.
-func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
-	touch(pages.Owner{Namespace: ev.Namespace, ID: ev.AgentID})
+func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
+	touch(snapshot.Owner{Namespace: ev.Namespace, ID: ev.AgentID})
 	if p, ok := ev.Payload.(*agentv1.TurnStarted); ok {
 		if before, ok := s.AcquiredTurns[RequestOf(ev.Namespace, p.GetTurn())]; ok {
-			touch(pages.Owner(before.Agent))
+			touch(snapshot.Owner(before.Agent))
 		}
 	}
 }
 
 // AllOwners implements journal.Paged: it calls fn with every agent, in memory or evicted.
-func (s *State) AllOwners(fn func(pages.Owner)) {
+func (s *State) AllOwners(fn func(snapshot.Owner)) {
 	for k := range s.agents.Keys() {
-		fn(pages.Owner(k))
+		fn(snapshot.Owner(k))
 	}
 }
 
@@ -41,7 +41,7 @@ func (s *State) AllOwners(fn func(pages.Owner)) {
 func (s *State) NewPage() proto.Message { return &agentv1.AgentPage{} }
 
 // Page implements journal.Paged: it returns the page of an agent, nil if there is no such agent.
-func (s *State) Page(o pages.Owner) proto.Message {
+func (s *State) Page(o snapshot.Owner) proto.Message {
 	k := plane.Key(o)
 	a := s.agents.Peek(k)
 	if a == nil {
@@ -107,7 +107,7 @@ func (t *Turn) page(p *agentv1.TurnPage) {
 
 // AddPage implements journal.Paged: it adds the agent of a page, and the requests that find its turns. It
 // returns an error if the state has the agent already, or if the page is that of another agent or type.
-func (s *State) AddPage(o pages.Owner, page proto.Message) error {
+func (s *State) AddPage(o snapshot.Owner, page proto.Message) error {
 	k := plane.Key(o)
 	p, ok := page.(*agentv1.AgentPage)
 	switch {

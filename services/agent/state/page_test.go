@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/packed"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
@@ -43,8 +43,8 @@ type keptPage struct {
 }
 
 // newLife returns a life in which pages are checked after each event.
-func newLife(t *testing.T, seen *pagestest.Seen) *life {
-	into := pagestest.Checked(NewState, 1, seen)
+func newLife(t *testing.T, seen *journaltest.Seen) *life {
+	into := journaltest.Checked(NewState, 1, seen)
 	return &life{
 		t: t, into: into, state: into.Paged, every: 1, written: map[string]bool{},
 		evicted: map[agentv1.Lifecycle]int{},
@@ -68,11 +68,11 @@ func (l *life) on(namespace, agentID string, payloads ...proto.Message) {
 			l.requireSameLoad(namespace, agentID)
 		}
 		if l.seq/3%uint64(l.every) == 0 {
-			page := l.state.Page(pages.Owner{Namespace: namespace, ID: agentID})
-			b, err := pages.Encode(page)
+			page := l.state.Page(snapshot.Owner{Namespace: namespace, ID: agentID})
+			b, err := snapshot.EncodePage(page)
 			require.NoError(l.t, err)
 			l.pages = append(l.pages, keptPage{page, b})
-			require.NoError(l.t, pagestest.RoundTrip(l.state, NewState))
+			require.NoError(l.t, journaltest.RoundTrip(l.state, NewState))
 		}
 	}
 }
@@ -81,7 +81,7 @@ func (l *life) on(namespace, agentID string, payloads ...proto.Message) {
 func (l *life) requirePagesUnchanged() {
 	l.t.Helper()
 	for _, p := range l.pages {
-		now, err := pages.Encode(p.page)
+		now, err := snapshot.EncodePage(p.page)
 		require.NoError(l.t, err)
 		require.Equal(l.t, p.was, now)
 	}
@@ -304,7 +304,7 @@ func (l *life) long() {
 
 // Pages have all that a state has, and an event touches the agents that it changes, whatever it is.
 func TestTheStateIsInItsPages(t *testing.T) {
-	seen := &pagestest.Seen{}
+	seen := &journaltest.Seen{}
 	l := newLife(t, seen)
 	l.spawn("acme", "keeper", "")
 	l.spawn("other", "keeper", "")
@@ -337,12 +337,12 @@ func TestTheStateIsInItsPages(t *testing.T) {
 	require.Len(t, l.evicted, 2, "active and deleted agents were evicted")
 	require.Positive(t, l.queued)
 	l.on("other", "keeper", &agentv1.AgentDeleted{Agent: agentOf("keeper", agentv1.Lifecycle_LIFECYCLE_DELETED)})
-	erased, err := l.into.(*pagestest.State[*State]).EraseDeleted()
+	erased, err := l.into.(*journaltest.CheckedState[*State]).EraseDeleted()
 	require.NoError(t, err)
-	require.Contains(t, erased, pages.Owner{Namespace: "other", ID: "keeper"})
+	require.Contains(t, erased, snapshot.Owner{Namespace: "other", ID: "keeper"})
 	require.Nil(t, l.agent("other", "keeper"))
 	for _, found := range l.state.AcquiredTurns {
-		require.NotContains(t, erased, pages.Owner(found.Agent))
+		require.NotContains(t, erased, snapshot.Owner(found.Agent))
 	}
 }
 
@@ -370,7 +370,7 @@ func TestTheStateIsInItsPagesAfterLong(t *testing.T) {
 			&agentv1.TurnCompleted{Turn: ended(turn, agentv1.TurnState_TURN_STATE_COMPLETED)},
 		)
 	}
-	require.NoError(t, pagestest.RoundTrip(l.state, NewState))
+	require.NoError(t, journaltest.RoundTrip(l.state, NewState))
 	l.requirePagesUnchanged()
 	for what, kept := range map[int]int{
 		KeptTurns:     l.agent("acme", "keeper").EndedTurns.Len(),
@@ -390,7 +390,7 @@ func TestADamagedPageIsAnError(t *testing.T) {
 	l.failed()
 	l.summarized()
 	l.parted()
-	o := pages.Owner{Namespace: "acme", ID: "keeper"}
+	o := snapshot.Owner{Namespace: "acme", ID: "keeper"}
 	for want, damage := range map[string]func(*agentv1.AgentPage){
 		`has the record of ""`:      func(p *agentv1.AgentPage) { p.Agent = nil },
 		`has the record of "other"`: func(p *agentv1.AgentPage) { p.Agent.AgentId = "other" },
@@ -442,7 +442,7 @@ func TestADamagedPageIsAnError(t *testing.T) {
 
 // Whatever a page has, reading it does not panic, and neither does writing what was read.
 func FuzzAPage(f *testing.F) {
-	o := pages.Owner{Namespace: "acme", ID: "keeper"}
+	o := snapshot.Owner{Namespace: "acme", ID: "keeper"}
 	for _, p := range []*agentv1.AgentPage{
 		{Agent: &agentv1.Agent{AgentId: "keeper"}},
 		{
@@ -463,7 +463,7 @@ func FuzzAPage(f *testing.F) {
 			},
 		},
 	} {
-		b, err := pages.Encode(p)
+		b, err := snapshot.EncodePage(p)
 		require.NoError(f, err)
 		f.Add(b)
 	}
@@ -476,7 +476,7 @@ func FuzzAPage(f *testing.F) {
 		if s.AddPage(o, page) != nil {
 			return
 		}
-		_, err := pages.Encode(s.Page(o))
+		_, err := snapshot.EncodePage(s.Page(o))
 		require.NoError(t, err)
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/journal/erasure"
+	"quartet/pkg/journal/event"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/resident"
@@ -29,7 +29,7 @@ const (
 
 // State is one partition of the agent plane. Records are replaced, never edited.
 type State struct {
-	erasure.Tombstones
+	event.Tombstones
 	agents *resident.Map[plane.Key, Agent, summary]
 	// Ready holds the agents that can take a turn, by namespace, longest ready first
 	// (SPEC D7). Only Apply changes it. Each namespace that has agents has an entry.

@@ -13,7 +13,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"quartet/pkg/journal/damages"
+	"quartet/pkg/journal/framelog"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
@@ -172,7 +172,7 @@ func reported(all []*identityv1.Process) []*identityv1.InstallationProblem {
 	}
 	for _, p := range all {
 		for _, text := range p.GetDamage() {
-			add(text, damages.Remedy(text))
+			add(text, framelog.DamageRemedy(text))
 		}
 	}
 	for _, p := range all {

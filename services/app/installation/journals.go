@@ -17,7 +17,6 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/journal/snapshot/jetstore"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
@@ -47,7 +46,7 @@ func Stored(ctx context.Context, nc *nats.Conn, planes []string, partitions func
 	for _, plane := range planes {
 		for i := range partitions(plane) {
 			u := &identityv1.JournalUsage{Plane: plane, Partition: int32(i)}
-			of[key{plane, i}], snapshots[jetstore.Stream(plane, i)], all = u, u, append(all, u)
+			of[key{plane, i}], snapshots[jetlog.SnapshotStream(plane, i)], all = u, u, append(all, u)
 		}
 	}
 	listed := js.ListStreams(ctx)

@@ -6,12 +6,12 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/resident"
 )
 
-var _ pages.Resident = (*State)(nil)
+var _ snapshot.Resident = (*State)(nil)
 
 // closed is the empty content that all boards have in memory after their end. Nobody changes it.
 var closed = &content{}
@@ -82,10 +82,10 @@ func (b *Board) storedPage() *boardv1.StoredBoard {
 	return p
 }
 
-// UseFile implements pages.Resident.
+// UseFile implements snapshot.Resident.
 func (s *State) UseFile(f *resident.File) { s.contents.file = f }
 
-// Evict implements pages.Resident: it stores the contents that offload could not write to the file. There are no
+// Evict implements snapshot.Resident: it stores the contents that offload could not write to the file. There are no
 // others, since offload writes them when a board ends.
 func (s *State) Evict(most int, _ bool) (n int, more bool, err error) {
 	for ; n < most && len(s.contents.kept) > 0; n++ {
@@ -99,7 +99,7 @@ func (s *State) Evict(most int, _ bool) (n int, more bool, err error) {
 	return n, len(s.contents.kept) > 0, nil
 }
 
-// Counts implements pages.Resident. It counts boards; an evicted one is one whose content is in the file.
+// Counts implements snapshot.Resident. It counts boards; an evicted one is one whose content is in the file.
 func (s *State) Counts() resident.Counts {
 	return resident.Counts{Resident: s.contents.boards - s.contents.stored, Evicted: s.contents.stored}
 }

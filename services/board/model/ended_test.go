@@ -10,9 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/snapshot"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/resident"
@@ -66,7 +65,7 @@ func requireEnded(t *testing.T, want, got *Board) {
 // What an ended board has but lists do not need is in the file, or in memory in few bytes, and readers do not see
 // where.
 func TestEndedBoardsLeaveMemory(t *testing.T) {
-	for name, f := range map[string]*resident.File{"file": pagestest.NewFile(t), "memory": nil} {
+	for name, f := range map[string]*resident.File{"file": journaltest.NewFile(t), "memory": nil} {
 		t.Run(name, func(t *testing.T) {
 			s := fresh()
 			s.UseFile(f)
@@ -89,36 +88,36 @@ func TestEndedBoardsLeaveMemory(t *testing.T) {
 			counts := map[bool]resident.Counts{true: {Resident: 1, Evicted: 2}, false: {Resident: 3}}
 			require.Equal(t, counts[f != nil], s.Counts())
 
-			require.NoError(t, pagestest.RoundTrip(s, fresh))
+			require.NoError(t, journaltest.RoundTrip(s, fresh))
 			read := fresh()
 			read.UseFile(f)
-			s.AllOwners(func(o pages.Owner) { require.NoError(t, read.AddPage(o, proto.Clone(s.Page(o)))) })
+			s.AllOwners(func(o snapshot.Owner) { require.NoError(t, read.AddPage(o, proto.Clone(s.Page(o)))) })
 			require.Equal(t, counts[f != nil], read.Counts())
 			found, err = read.FindWAL(second.Key)
 			require.NoError(t, err)
 			requireEnded(t, second, found)
-			require.NoError(t, pagestest.Same(s, read))
+			require.NoError(t, journaltest.Same(s, read))
 		})
 	}
 }
 
 // Nothing of the boards of a session that is erased is left in the file.
 func TestEndedBoardsAreErased(t *testing.T) {
-	f := pagestest.NewFile(t)
+	f := journaltest.NewFile(t)
 	s := fresh()
 	s.UseFile(f)
 	endedBoard(t, s, "keeper", "one")
 	left := f.Bytes()
 	endedBoard(t, s, "other", "two")
 	require.NoError(t, s.Apply(&journal.Event{Namespace: "acme", Payload: &boardv1.OwnerDeleted{AgentId: "other"}}))
-	s.Erase(func(_, id string) bool { return id == "other" }, func(pages.Owner) {})
+	s.Erase(func(_, id string) bool { return id == "other" }, func(snapshot.Owner) {})
 	require.Equal(t, left, f.Bytes())
 	require.Equal(t, resident.Counts{Evicted: 1}, s.Counts())
 }
 
 // As long as the file cannot be written, ended boards are in memory.
 func TestFileOfEndedBoardsFails(t *testing.T) {
-	f := pagestest.NewFile(t)
+	f := journaltest.NewFile(t)
 	require.NoError(t, f.Close())
 	s := fresh()
 	s.UseFile(f)
@@ -133,7 +132,7 @@ func TestFileOfEndedBoardsFails(t *testing.T) {
 	require.Zero(t, n)
 	require.Equal(t, resident.Counts{Resident: 4}, s.Counts())
 	require.NoError(t, s.Apply(&journal.Event{Namespace: "acme", Payload: &boardv1.OwnerDeleted{AgentId: "session-1"}}))
-	s.Erase(func(_, id string) bool { return id == "session-1" }, func(pages.Owner) {})
+	s.Erase(func(_, id string) bool { return id == "session-1" }, func(snapshot.Owner) {})
 	delete(want, "session-1")
 	all := func() {
 		for session, b := range want {
@@ -143,7 +142,7 @@ func TestFileOfEndedBoardsFails(t *testing.T) {
 		}
 	}
 	all()
-	s.UseFile(pagestest.NewFile(t))
+	s.UseFile(journaltest.NewFile(t))
 	n, more, err = s.Evict(2, true)
 	require.NoError(t, err)
 	require.True(t, more)
@@ -160,7 +159,7 @@ func TestFileOfEndedBoardsFails(t *testing.T) {
 // Whoever needs an ended board that cannot be read from the file panics with the error that has the partition loaded
 // again. Who needs only what lists of WALs have does not read it.
 func TestUnreadableEndedBoard(t *testing.T) {
-	f := pagestest.NewFile(t)
+	f := journaltest.NewFile(t)
 	s := fresh()
 	s.UseFile(f)
 	want := endedBoard(t, s, "keeper", "one")
@@ -178,7 +177,7 @@ func TestUnreadableEndedBoard(t *testing.T) {
 		"lines": func() { b.LinePositions(0, 1) },
 		"page":  func() { s.Page(b.Key.owner()) },
 	} {
-		require.ErrorIs(t, eviction.Guarded(read), resident.ErrUnreadable, name)
+		require.ErrorIs(t, snapshot.Guarded(read), resident.ErrUnreadable, name)
 	}
 }
 

@@ -5,17 +5,17 @@ import (
 	"time"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 )
 
 var _ journal.Erasable = (*State)(nil)
 
 // DeletedBefore implements journal.Erasable: it returns the sessions whose orchestrator was deleted before a time and
 // that have no active board.
-func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
+func (s *State) DeletedBefore(before time.Time) (all []snapshot.Owner) {
 	for k := range s.Deleted {
 		if se := s.Sessions[k]; s.DeletedAt[k].Before(before) && (se == nil || len(se.active) == 0) {
-			all = append(all, pages.Owner(k))
+			all = append(all, snapshot.Owner(k))
 		}
 	}
 	return all
@@ -23,7 +23,7 @@ func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
 
 // Erase implements journal.Erasable: it removes the deleted sessions that is selects, with their boards and runs. It
 // leaves a session that has an active board.
-func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
+func (s *State) Erase(is func(namespace, id string) bool, touch func(snapshot.Owner)) {
 	for k := range s.Deleted {
 		se := s.Sessions[k]
 		if !is(k.Namespace, k.ID) || se != nil && len(se.active) > 0 {

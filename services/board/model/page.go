@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 )
@@ -27,20 +27,22 @@ const (
 const pageRuns = 64
 
 // owner returns the owner of the page of a board.
-func (k BoardKey) owner() pages.Owner {
-	return pages.Owner{Namespace: k.Namespace, ID: boardPage + url.PathEscape(k.Session) + "/" + url.PathEscape(k.WAL)}
+func (k BoardKey) owner() snapshot.Owner {
+	return snapshot.Owner{
+		Namespace: k.Namespace, ID: boardPage + url.PathEscape(k.Session) + "/" + url.PathEscape(k.WAL),
+	}
 }
 
 // sessionOwner returns the owner of the page of a session.
-func sessionOwner(k Key) pages.Owner {
-	return pages.Owner{Namespace: k.Namespace, ID: sessionPage + k.ID}
+func sessionOwner(k Key) snapshot.Owner {
+	return snapshot.Owner{Namespace: k.Namespace, ID: sessionPage + k.ID}
 }
 
 // endedOwner returns the owner of the page of a block of ended runs.
-func endedOwner(block int) pages.Owner { return pages.Owner{ID: endedPage + strconv.Itoa(block)} }
+func endedOwner(block int) snapshot.Owner { return snapshot.Owner{ID: endedPage + strconv.Itoa(block)} }
 
 // boardOf returns the key of the board that an owner is; ok is false if the owner is no board.
-func boardOf(o pages.Owner) (k BoardKey, ok bool) {
+func boardOf(o snapshot.Owner) (k BoardKey, ok bool) {
 	names, is := strings.CutPrefix(o.ID, boardPage)
 	session, wal, _ := strings.Cut(names, "/")
 	k.Namespace = o.Namespace
@@ -50,14 +52,14 @@ func boardOf(o pages.Owner) (k BoardKey, ok bool) {
 }
 
 // blockOf returns the number of the block of ended runs that an owner is; ok is false if the owner is no such block.
-func blockOf(o pages.Owner) (block int, ok bool) {
+func blockOf(o snapshot.Owner) (block int, ok bool) {
 	number, is := strings.CutPrefix(o.ID, endedPage)
 	block, err := strconv.Atoi(number)
 	return block, is && err == nil && block >= 0 && endedOwner(block) == o
 }
 
 // Owners implements journal.Paged.
-func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
+func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
 	k := plane.KeyOf(ev.Namespace, ev.SessionID)
 	b := s.ActiveBoard(k, ev.TaskID)
 	switch p := ev.Payload.(type) {
@@ -104,7 +106,7 @@ func (b *Board) endsBy(ev *journal.Event) int {
 
 // touchEnds calls touch with the pages of ended runs that change when n further runs end: those to which
 // the n runs are added, and those whose runs then leave memory.
-func (s *State) touchEnds(n int, touch func(pages.Owner)) {
+func (s *State) touchEnds(n int, touch func(snapshot.Owner)) {
 	next := s.dropped + len(s.ended)
 	for block := next / pageRuns; block*pageRuns < next+n; block++ {
 		touch(endedOwner(block))
@@ -121,7 +123,7 @@ func (s *State) touchEnds(n int, touch func(pages.Owner)) {
 func (s *State) NewPage() proto.Message { return &boardv1.BoardPage{} }
 
 // Page implements journal.Paged.
-func (s *State) Page(o pages.Owner) proto.Message {
+func (s *State) Page(o snapshot.Owner) proto.Message {
 	if k, ok := boardOf(o); ok {
 		if se := s.Sessions[plane.KeyOf(k.Namespace, k.Session)]; se != nil && se.WAL(k.WAL) != nil {
 			return &boardv1.BoardPage{Content: &boardv1.BoardPage_Board{Board: se.WAL(k.WAL).page(se)}}
@@ -161,7 +163,7 @@ func (s *State) endedRuns(from int) *boardv1.EndedRuns {
 }
 
 // AddPage implements journal.Paged.
-func (s *State) AddPage(o pages.Owner, page proto.Message) error {
+func (s *State) AddPage(o snapshot.Owner, page proto.Message) error {
 	p, is := page.(*boardv1.BoardPage)
 	if !is {
 		return fmt.Errorf("board: a page of type %T", page)
@@ -190,7 +192,7 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 }
 
 // addEndedRuns adds a block of ended runs. Their boards may be added later.
-func (s *State) addEndedRuns(o pages.Owner, runs []*boardv1.EndedRun) error {
+func (s *State) addEndedRuns(o snapshot.Owner, runs []*boardv1.EndedRun) error {
 	block, ok := blockOf(o)
 	if !ok || len(runs) == 0 || len(runs) > pageRuns {
 		return fmt.Errorf("it has %d ended runs", len(runs))
@@ -242,7 +244,7 @@ func (s *State) boardFor(k BoardKey) *Board {
 }
 
 // AllOwners implements journal.Paged.
-func (s *State) AllOwners(fn func(pages.Owner)) {
+func (s *State) AllOwners(fn func(snapshot.Owner)) {
 	for _, se := range s.Sessions {
 		for _, b := range se.WALs {
 			fn(b.Key.owner())

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 )
@@ -90,7 +90,7 @@ func (b *Board) pageRuns(out *boardv1.StoredBoard) {
 }
 
 // addBoardPage adds a board that is read from its page.
-func (s *State) addBoardPage(o pages.Owner, p *boardv1.StoredBoard) error {
+func (s *State) addBoardPage(o snapshot.Owner, p *boardv1.StoredBoard) error {
 	k := BoardKey{o.Namespace, p.GetSessionId(), p.GetWalName()}
 	b := s.boardFor(k)
 	_, known := boardv1.BoardStatus_name[int32(p.GetStatus())]

@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/snapshot"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 )
@@ -24,7 +24,7 @@ func fresh() *State { return NewState(time.Minute) }
 // journalOf applies events of the session keeper to a state that is written and read in pages.
 type journalOf struct {
 	t   require.TestingT
-	st  *pagestest.State[*State]
+	st  *journaltest.CheckedState[*State]
 	seq uint64
 }
 
@@ -81,8 +81,8 @@ func claimBy(run, dispatch string) *boardv1.TaskStepClaimed {
 // TestPagesHaveAllOfABoard leads boards through everything that can happen to them, with a look at the pages after
 // each event.
 func TestPagesHaveAllOfABoard(t *testing.T) {
-	var seen pagestest.Seen
-	j := &journalOf{t: t, st: pagestest.Checked(fresh, 1, &seen)}
+	var seen journaltest.Seen
+	j := &journalOf{t: t, st: journaltest.Checked(fresh, 1, &seen)}
 	j.add("one", "", created("one", input("a"), input("b", "a"), input("c"), input("d"), input("e", "b", "a")))
 	for _, id := range []string{"a", "c", "d"} {
 		j.add("one", id, &boardv1.TaskStepReady{})
@@ -194,7 +194,7 @@ func TestPagesHaveAllOfABoard(t *testing.T) {
 				Line: []byte(`{"event_type":"step_updated","namespace":"acme","session_id":"keeper","task_id":"` +
 					board + `"`), Cause: fmt.Errorf("\xff"),
 			}))
-		require.NoError(t, pagestest.RoundTrip(st, fresh))
+		require.NoError(t, journaltest.RoundTrip(st, fresh))
 	}
 	damaged("one")
 	damaged("unseen")
@@ -203,7 +203,7 @@ func TestPagesHaveAllOfABoard(t *testing.T) {
 
 // TestPagesOfRunsThatEndedLongAgo ends so many runs that the first ones are forgotten, and with them their pages.
 func TestPagesOfRunsThatEndedLongAgo(t *testing.T) {
-	j := &journalOf{t: t, st: pagestest.Checked(fresh, 0, nil)}
+	j := &journalOf{t: t, st: journaltest.Checked(fresh, 0, nil)}
 	j.add("one", "", created("one", input("a")))
 	j.add("two", "", created("two", input("a")))
 	end := func(from, n int) {
@@ -225,7 +225,7 @@ func TestPagesOfRunsThatEndedLongAgo(t *testing.T) {
 	end(2*keptRuns, 100)
 	require.NoError(t, j.st.Check())
 	var touched []string
-	j.st.Paged.Owners(j.event("one", "", &boardv1.WorkerRunEnded{RunId: "run_5000"}), func(o pages.Owner) {
+	j.st.Paged.Owners(j.event("one", "", &boardv1.WorkerRunEnded{RunId: "run_5000"}), func(o snapshot.Owner) {
 		touched = append(touched, o.ID)
 	})
 	require.Equal(t, []string{"ended/78"}, touched, "only the page with the run is touched")
@@ -310,7 +310,7 @@ func TestAnInvalidPageIsRefused(t *testing.T) {
 		RunId: "run_1", Status: boardv1.RunStatus_RUN_STATUS_LOST,
 	}}
 	for says, c := range map[string]struct {
-		owner pages.Owner
+		owner snapshot.Owner
 		page  proto.Message
 	}{
 		"it has 0 ended runs":  {endedOwner(0), ended()},
@@ -331,15 +331,15 @@ func TestAnInvalidPageIsRefused(t *testing.T) {
 		"", "ended/", "ended/01", "ended/1", "board/", "board/keeper", "board/keeper/one",
 		"board/%/%", "session/keeper",
 	} {
-		require.Nil(t, fresh().Page(pages.Owner{Namespace: "acme", ID: id}), id)
-		require.Nil(t, fresh().Page(pages.Owner{ID: id}), id)
+		require.Nil(t, fresh().Page(snapshot.Owner{Namespace: "acme", ID: id}), id)
+		require.Nil(t, fresh().Page(snapshot.Owner{ID: id}), id)
 	}
 }
 
 // TestPagesOfRandomHistories applies random events, nearly all of which can follow.
 func TestPagesOfRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		j := &journalOf{t: t, st: pagestest.Checked(fresh, 5, nil)}
+		j := &journalOf{t: t, st: journaltest.Checked(fresh, 5, nil)}
 		h := &randomEvents{journalOf: j, rt: t}
 		j.add("b0", "", created("b0", input("s0"), input("s1", "s0"), input("s2", "s0", "s1")))
 		for range rapid.IntRange(1, 80).Draw(t, "events") {

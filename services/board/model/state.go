@@ -8,14 +8,14 @@ import (
 	"time"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/erasure"
+	"quartet/pkg/journal/event"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 )
 
 // State is one partition of the plane.
 type State struct {
-	erasure.Tombstones
+	event.Tombstones
 	term      time.Duration       // of leases
 	WithRuns  map[*Board]struct{} // active boards with runs in progress
 	Sessions  map[Key]*session    // by the orchestrator's id

@@ -159,7 +159,7 @@ func inUse(log string, offset int64) bool {
 	}
 	defer func() { _ = f.Close() }()
 	text, err := io.ReadAll(io.NewSectionReader(f, offset, maxRead))
-	return err == nil && bytes.Contains(text, []byte("is in use by another process")) // services/app/datadir
+	return err == nil && bytes.Contains(text, []byte("is in use by another process")) // services/storage/datadir
 }
 
 // awaitReady returns when the server is ready, or ctx ends.

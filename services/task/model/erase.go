@@ -5,17 +5,17 @@ import (
 	"time"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 )
 
 var _ journal.Erasable = (*State)(nil)
 
 // DeletedBefore implements journal.Erasable: it returns the agents that were deleted before a time and all of whose
 // tasks have ended and left their queues.
-func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
+func (s *State) DeletedBefore(before time.Time) (all []snapshot.Owner) {
 	for o := range s.Deleted {
 		if s.DeletedAt[o].Before(before) && s.idle(o) {
-			all = append(all, pages.Owner(o))
+			all = append(all, snapshot.Owner(o))
 		}
 	}
 	return all
@@ -37,7 +37,7 @@ func (of *ownerTasks) idle() bool {
 
 // Erase implements journal.Erasable: it removes the deleted agents that is selects, with their tasks. It leaves
 // agents that are not idle.
-func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
+func (s *State) Erase(is func(namespace, id string) bool, touch func(snapshot.Owner)) {
 	for o := range s.Deleted {
 		if !is(o.Namespace, o.ID) || !s.idle(o) {
 			continue

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 )
@@ -18,13 +18,13 @@ import (
 const pageTasks = 128
 
 // ownerOf returns the owner of the page with the task of an agent at an index.
-func ownerOf(agent Owner, index int) pages.Owner {
-	return pages.Owner{Namespace: agent.Namespace, ID: agent.ID + "/" + strconv.Itoa(index/pageTasks)}
+func ownerOf(agent Owner, index int) snapshot.Owner {
+	return snapshot.Owner{Namespace: agent.Namespace, ID: agent.ID + "/" + strconv.Itoa(index/pageTasks)}
 }
 
 // blockOf returns the agent of a page and the number of its block of tasks; ok is false if the
 // owner is none that ownerOf returns.
-func blockOf(o pages.Owner) (agent Owner, block int, ok bool) {
+func blockOf(o snapshot.Owner) (agent Owner, block int, ok bool) {
 	at := strings.LastIndexByte(o.ID, '/')
 	if at < 0 {
 		return Owner{}, 0, false
@@ -38,10 +38,10 @@ func blockOf(o pages.Owner) (agent Owner, block int, ok bool) {
 func (r *Record) owner() Owner { return plane.KeyOf(r.Namespace, r.Task.GetAgentId()) }
 
 // page returns the owner of the page with a task.
-func (r *Record) page() pages.Owner { return ownerOf(r.owner(), r.index) }
+func (r *Record) page() snapshot.Owner { return ownerOf(r.owner(), r.index) }
 
 // Owners implements journal.Paged.
-func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
+func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
 	switch p := ev.Payload.(type) {
 	case *taskv1.OwnerDeleted:
 		touch(ownerOf(plane.KeyOf(ev.Namespace, p.GetAgentId()), 0))
@@ -63,7 +63,7 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 
 // trimmedBy calls touch with the owners of the tasks that leave the head of their queue when t
 // replaces the task with its id.
-func (s *State) trimmedBy(ns string, t *taskv1.Task, touch func(pages.Owner)) {
+func (s *State) trimmedBy(ns string, t *taskv1.Task, touch func(snapshot.Owner)) {
 	q := s.Queues[PlacementOf(ns, t).Key()]
 	if q == nil {
 		return
@@ -86,7 +86,7 @@ func (s *State) NewPage() proto.Message { return &taskv1.AgentTasksPage{} }
 
 // Page implements journal.Paged. The page has one block of an agent's tasks, and that of the first block also has
 // whether the agent is deleted. Page returns nil if there is nothing of this, or if o owns no such page.
-func (s *State) Page(o pages.Owner) proto.Message {
+func (s *State) Page(o snapshot.Owner) proto.Message {
 	agent, block, ok := blockOf(o)
 	if !ok {
 		return nil
@@ -135,7 +135,7 @@ func recordOf(agent Owner, index int, t *taskv1.StoredTask) *Record {
 }
 
 // AddPage implements journal.Paged.
-func (s *State) AddPage(o pages.Owner, page proto.Message) error {
+func (s *State) AddPage(o snapshot.Owner, page proto.Message) error {
 	p, is := page.(*taskv1.AgentTasksPage)
 	agent, block, ok := blockOf(o)
 	switch {
@@ -202,7 +202,7 @@ func (s *State) checkStored(agent Owner, stored *taskv1.StoredTask, before int64
 }
 
 // AllOwners implements journal.Paged.
-func (s *State) AllOwners(fn func(pages.Owner)) {
+func (s *State) AllOwners(fn func(snapshot.Owner)) {
 	for agent := range s.agents.Keys() {
 		ownersOf(agent, s.size(agent), fn)
 	}
@@ -214,7 +214,7 @@ func (s *State) AllOwners(fn func(pages.Owner)) {
 }
 
 // ownersOf calls fn with the owners of the pages of an agent with so many tasks.
-func ownersOf(agent Owner, tasks int, fn func(pages.Owner)) {
+func ownersOf(agent Owner, tasks int, fn func(snapshot.Owner)) {
 	for first := 0; first < tasks; first += pageTasks {
 		fn(ownerOf(agent, first))
 	}

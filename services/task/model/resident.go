@@ -8,12 +8,12 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/resident"
 )
 
-var _ pages.Resident = (*State)(nil)
+var _ snapshot.Resident = (*State)(nil)
 
 // evictedGroups is how many groups an agent may have to be evicted. To read one task of an evicted agent, all its
 // groups are read, although not the contents of packed ones; for so many groups that takes 50 µs.
@@ -26,18 +26,18 @@ type summary struct {
 	newest int64 // the ordinal of the newest task
 }
 
-// UseFile implements pages.Resident.
+// UseFile implements snapshot.Resident.
 func (s *State) UseFile(f *resident.File) {
 	s.agents.Use(f)
 	s.packed, s.file = resident.NewIndex(f), f
 }
 
-// Evict implements pages.Resident.
+// Evict implements snapshot.Resident.
 func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
 	return s.agents.Evict(most, unused)
 }
 
-// Counts implements pages.Resident.
+// Counts implements snapshot.Resident.
 func (s *State) Counts() resident.Counts { return s.agents.Counts() }
 
 // size returns the number of tasks of an agent. It reads no evicted one.

@@ -16,10 +16,8 @@ import (
 
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/eviction"
-	"quartet/pkg/journal/memlog"
-	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/packed"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
@@ -82,7 +80,7 @@ func ids(tasks []*taskv1.Task) (all []string) {
 // no read changes who is evicted.
 func sameAnswers(t require.TestingT, whole, s *State) {
 	before := s.Counts()
-	require.NoError(t, pagestest.Same(whole, s))
+	require.NoError(t, journaltest.Same(whole, s))
 	require.Equal(t, allPages(t, whole), allPages(t, s))
 	require.ElementsMatch(t, whole.DeletedBefore(time.Unix(1<<40, 0)), s.DeletedBefore(time.Unix(1<<40, 0)))
 	for o := range whole.Agents() {
@@ -111,10 +109,10 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 }
 
 // allPages returns all pages of a state.
-func allPages(t require.TestingT, s *State) map[pages.Owner][]byte {
-	all := map[pages.Owner][]byte{}
-	s.AllOwners(func(o pages.Owner) {
-		b, err := pages.Encode(s.Page(o))
+func allPages(t require.TestingT, s *State) map[snapshot.Owner][]byte {
+	all := map[snapshot.Owner][]byte{}
+	s.AllOwners(func(o snapshot.Owner) {
+		b, err := snapshot.EncodePage(s.Page(o))
 		require.NoError(t, err)
 		all[o] = b
 	})
@@ -123,7 +121,7 @@ func allPages(t require.TestingT, s *State) map[pages.Owner][]byte {
 
 // Wherever tasks that have ended are, and whether their agents are evicted, is seen by nobody who reads.
 func TestEvictedAgents(t *testing.T) {
-	whole, s := NewState(), evicting(pagestest.NewFile(t))
+	whole, s := NewState(), evicting(journaltest.NewFile(t))
 	for agent, n := range map[string]int{
 		"none-packed": 3, "some-packed": 2*groupTasks + 3,
 		"all-packed": 3 * groupTasks, "many": pageTasks + 40,
@@ -137,7 +135,7 @@ func TestEvictedAgents(t *testing.T) {
 	require.Empty(t, s.Tasks)
 	require.Empty(t, s.ListPage(plane.KeyOf("acme", "many"), &taskv1.ListTasksRequest{}, 1<<62, 50).Tasks)
 	require.Empty(t, slices.Collect(s.Active(plane.KeyOf("acme", "many"))))
-	s.AllOwners(func(pages.Owner) {})
+	s.AllOwners(func(snapshot.Owner) {})
 	require.Equal(t, resident.Counts{Evicted: 4}, s.Counts(), "none of these reads an evicted agent")
 	sameAnswers(t, whole, s)
 
@@ -153,7 +151,7 @@ func TestEvictedAgents(t *testing.T) {
 
 // An agent with a task that has not ended stays, and so does one with a task that is left in its queue.
 func TestAgentsThatStay(t *testing.T) {
-	whole, s := NewState(), evicting(pagestest.NewFile(t))
+	whole, s := NewState(), evicting(journaltest.NewFile(t))
 	end(t, "a", 0, groupTasks+3, whole, s)
 	both := func(ev func(string, int) *journal.Event, n int) {
 		require.NoError(t, whole.Apply(ev("a", n)))
@@ -173,7 +171,7 @@ func TestAgentsThatStay(t *testing.T) {
 
 // An agent with many groups stays, but its packed tasks are in the file.
 func TestLargeAgentStays(t *testing.T) {
-	f := pagestest.NewFile(t)
+	f := journaltest.NewFile(t)
 	s := evicting(f)
 	end(t, "large", 0, evictedGroups*groupTasks, s)
 	evictAll(t, s)
@@ -192,7 +190,7 @@ func TestPagesInAnyOrder(t *testing.T) {
 	whole, o := NewState(), plane.KeyOf("acme", "a")
 	end(t, "a", 0, 2*pageTasks+5, whole)
 	for _, order := range [][]int{{0, 1, 2}, {2, 0, 1}, {1, 2, 0}} {
-		into := evicting(pagestest.NewFile(t))
+		into := evicting(journaltest.NewFile(t))
 		var evicted []int
 		for _, block := range order {
 			require.NoError(t, into.AddPage(ownerOf(o, block*pageTasks),
@@ -208,7 +206,7 @@ func TestPagesInAnyOrder(t *testing.T) {
 
 // Tasks of one hash are told apart, whether they are in packed groups, or of evicted agents.
 func TestTasksOfOneHash(t *testing.T) {
-	f := pagestest.NewFile(t)
+	f := journaltest.NewFile(t)
 	fresh := func() *State {
 		s := evicting(f)
 		s.hash = func(namespace, id string) uint64 {
@@ -231,12 +229,12 @@ func TestTasksOfOneHash(t *testing.T) {
 	both("c", 0, 2*groupTasks)
 	both("a", 3, 2*groupTasks+1)
 	require.Equal(t, 2, len(whole.agents.Get(plane.KeyOf("acme", "a")).groups)-1)
-	require.NoError(t, pagestest.RoundTrip(s, fresh))
+	require.NoError(t, journaltest.RoundTrip(s, fresh))
 }
 
 // Nothing is left of the tasks of agents that are erased: neither in the index nor in the file.
 func TestEvictedAgentsAreErased(t *testing.T) {
-	f := pagestest.NewFile(t)
+	f := journaltest.NewFile(t)
 	s := evicting(f)
 	for _, agent := range []string{"a", "b", "c"} {
 		end(t, agent, 0, groupTasks+3, s)
@@ -253,7 +251,7 @@ func TestEvictedAgentsAreErased(t *testing.T) {
 	require.Empty(t, s.DeletedBefore(time.Unix(100, 0)))
 	require.Len(t, s.DeletedBefore(time.Unix(101, 0)), 2)
 	require.Equal(t, before, s.Counts(), "none is read for that")
-	s.Erase(func(_, id string) bool { return id != "a" }, func(pages.Owner) {})
+	s.Erase(func(_, id string) bool { return id != "a" }, func(snapshot.Owner) {})
 	require.Equal(t, [2]int{0, 1}, [2]int{s.Counts().Resident, s.Counts().Evicted})
 	require.Equal(t, groupTasks+3, s.packed.Len())
 	require.Equal(t, 1, s.numbers.Len())
@@ -266,7 +264,7 @@ func TestEvictedAgentsAreErased(t *testing.T) {
 
 // Without a file that can be written, all stays in memory, and is found there, until it can be.
 func TestFileThatCannotBeWritten(t *testing.T) {
-	f := pagestest.NewFile(t)
+	f := journaltest.NewFile(t)
 	require.NoError(t, f.Close())
 	whole, s := NewState(), evicting(f)
 	end(t, "a", 0, 5*groupTasks+3, whole, s)
@@ -277,7 +275,7 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 	end(t, "a", 5*groupTasks+3, 6*groupTasks-1, whole, s)
 	require.NoError(t, s.Apply(queued("a", 6*groupTasks-1))) // so that it stays
 	require.NoError(t, whole.Apply(queued("a", 6*groupTasks-1)))
-	s.file = pagestest.NewFile(t)
+	s.file = journaltest.NewFile(t)
 	s.agents.Use(s.file)
 	evictAll(t, s)
 	require.Equal(t, resident.Counts{Resident: 1}, s.Counts())
@@ -288,11 +286,11 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 // Whatever needs a task that cannot be read from the file panics with the error that has the partition loaded again,
 // and that one finds it.
 func TestUnreadableTasks(t *testing.T) {
-	open := func(log *memlog.Log) *journal.Partition[*State] {
+	open := func(log *journaltest.MemLog) *journal.Partition[*State] {
 		p, err := journal.Open(t.Context(), journal.Config[*State]{
 			Log: log, Plane: "task", New: NewState,
 			Registry: journal.NewRegistry(taskv1.File_quartet_task_v1_task_event_proto), NewID: id.New().New,
-			Logger: zap.NewNop(), Eviction: &eviction.Policy{Dir: t.TempDir(), Keep: 1},
+			Logger: zap.NewNop(), Eviction: &snapshot.EvictionPolicy{Dir: t.TempDir(), Keep: 1},
 		})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = p.Close(context.WithoutCancel(t.Context())) })
@@ -326,7 +324,7 @@ func TestUnreadableTasks(t *testing.T) {
 		"event": func(p *journal.Partition[*State]) { require.NoError(t, decide(p, queued, "a", 50)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := open(memlog.New())
+			p := open(journaltest.NewMemLog())
 			for _, agent := range []string{"a", "b"} {
 				for n := range groupTasks + 3 {
 					require.NoError(t, decide(p, queued, agent, n))
@@ -346,7 +344,7 @@ func TestUnreadableTasks(t *testing.T) {
 
 // What an evicted agent is read from is checked.
 func TestPagesOfEvictedAgents(t *testing.T) {
-	s, o := evicting(pagestest.NewFile(t)), plane.KeyOf("acme", "a")
+	s, o := evicting(journaltest.NewFile(t)), plane.KeyOf("acme", "a")
 	end(t, "a", 0, groupTasks+3, s)
 	page, _, can := s.evictedPage(o, s.agents.Get(o))
 	require.True(t, can)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/erasure"
+	"quartet/pkg/journal/event"
 	"quartet/pkg/packed"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
@@ -55,7 +55,7 @@ const KeptInputs = 64
 // State is one partition of the plane. Its Task messages are replaced and never
 // modified, so that readers may keep them. They have no derived fields (SPEC X6).
 type State struct {
-	erasure.Tombstones
+	event.Tombstones
 	// Tasks has, by task id, which is unique over all namespaces, the tasks that are in no packed group and whose
 	// agent is not evicted. It has all tasks that have not ended. The method Task finds all tasks.
 	Tasks   map[string]*Record

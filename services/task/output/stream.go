@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
-	"quartet/pkg/journal/room"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
@@ -70,7 +70,7 @@ type Stream struct {
 	stream jetstream.Stream
 	kept   int64 // Kept, less in tests
 	slack  int64 // trimSlack, less in tests
-	room   *room.Room
+	room   *framelog.Room
 
 	mu   sync.Mutex
 	ends map[string]tail // of tasks that were appended to recently, by subject
@@ -85,8 +85,8 @@ type tail struct {
 }
 
 // OpenStream creates or updates the stream, see StreamConfig, and returns a Store on it. Append returns STORAGE_FULL
-// if space does not allow the chunk, see room.Room.Check.
-func OpenStream(ctx context.Context, nc *nats.Conn, replicas int, keep time.Duration, space *room.Room) (*Stream,
+// if space does not allow the chunk, see framelog.Room.Check.
+func OpenStream(ctx context.Context, nc *nats.Conn, replicas int, keep time.Duration, space *framelog.Room) (*Stream,
 	error,
 ) {
 	js, err := jetstream.New(nc)

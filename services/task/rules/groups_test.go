@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/snapshot"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/task/model"
 )
@@ -78,7 +78,7 @@ func (p *plain) requireSame(t require.TestingT, s *model.State, size int) {
 
 // packedTasks returns how many tasks of an agent are packed.
 func packedTasks(s *model.State, agent string) (n int) {
-	s.AllOwners(func(o pages.Owner) {
+	s.AllOwners(func(o snapshot.Owner) {
 		if page := s.Page(o).(*taskv1.AgentTasksPage); o.ID[:len(agent)+1] == agent+"/" {
 			for _, g := range page.GetPacked() {
 				n += len(g.GetIdHashes())
@@ -94,7 +94,7 @@ func TestT3_GroupsOfEndedTasks(t *testing.T) {
 	count, idle := 0, 0
 	history := func(t *rapid.T) {
 		w := newWorld()
-		w.paged = pagestest.Checked(model.NewState, 40, nil)
+		w.paged = journaltest.Checked(model.NewState, 40, nil)
 		p := &plain{tasks: map[string]*taskv1.Task{}}
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
 			w.env.Now = w.env.Now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 1, 5, -7}).
@@ -133,7 +133,7 @@ func TestT3_GroupsOfEndedTasks(t *testing.T) {
 			count += packedTasks(w.state, agent)
 		}
 		require.NoError(t, w.paged.Check())
-		require.NoError(t, pagestest.Same(w.state, w.paged.Paged))
+		require.NoError(t, journaltest.Same(w.state, w.paged.Paged))
 		for _, agent := range []string{"keeper", "other"} {
 			require.NoError(t,
 				w.paged.Apply(&journal.Event{Namespace: "acme", AgentID: agent, Payload: &taskv1.OwnerDeleted{
@@ -152,9 +152,9 @@ func TestT3_GroupsOfEndedTasks(t *testing.T) {
 }
 
 // ended returns a world in which keeper has so many tasks that have ended.
-func ended(t *testing.T, n int, seen *pagestest.Seen) *world {
+func ended(t *testing.T, n int, seen *journaltest.Seen) *world {
 	w := newWorld()
-	w.paged = pagestest.Checked(model.NewState, 10, seen)
+	w.paged = journaltest.Checked(model.NewState, 10, seen)
 	for i := range n {
 		task, err := w.exec(t, &taskv1.ExecCommandRequest{
 			WorkItemId: fmt.Sprintf("wi_%d", i%3),
@@ -182,7 +182,7 @@ func TestT3_APackedTaskStays(t *testing.T) {
 		ev := model.NewEvent("acme", first, payload)
 		require.Error(t, w.state.Apply(ev))
 		touched := 0
-		w.state.Owners(ev, func(pages.Owner) { touched++ })
+		w.state.Owners(ev, func(snapshot.Owner) { touched++ })
 		require.Equal(t, 1, touched)
 	}
 	require.Equal(t, before, dump(w.state))
@@ -216,15 +216,15 @@ func TestT3_PagesOfFormat2(t *testing.T) {
 	for _, r := range allTasks(w.state) {
 		old.Tasks = append(old.Tasks, &taskv1.StoredTask{Task: r.Task, Ordinal: r.Ordinal})
 	}
-	require.NoError(t, read.AddPage(pages.Owner{Namespace: "acme", ID: "keeper/0"}, old))
-	require.NoError(t, pagestest.Same(w.state, read))
+	require.NoError(t, read.AddPage(snapshot.Owner{Namespace: "acme", ID: "keeper/0"}, old))
+	require.NoError(t, journaltest.Same(w.state, read))
 	require.Equal(t, 32, packedTasks(read, "keeper"))
 }
 
 // A page with groups is read as it was written, or is an error.
 func TestT3_PagesOfGroups(t *testing.T) {
 	w := ended(t, 40, nil)
-	o := pages.Owner{Namespace: "acme", ID: "keeper/0"}
+	o := snapshot.Owner{Namespace: "acme", ID: "keeper/0"}
 	page := func() *taskv1.AgentTasksPage { return proto.CloneOf(w.state.Page(o).(*taskv1.AgentTasksPage)) }
 	require.Len(t, page().GetPacked(), 2)
 	require.Len(t, page().GetTasks(), 8)

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/snapshot"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/task/model"
@@ -17,9 +17,9 @@ import (
 // TestPagesHaveAllOfATask leads tasks through everything that can happen to them, with a look at the pages
 // after each event.
 func TestPagesHaveAllOfATask(t *testing.T) {
-	var seen pagestest.Seen
+	var seen journaltest.Seen
 	w := newWorld()
-	w.paged = pagestest.Checked(model.NewState, 1, &seen)
+	w.paged = journaltest.Checked(model.NewState, 1, &seen)
 	exec := func(agent string) string {
 		task, err := w.exec(t, &taskv1.ExecCommandRequest{
 			AgentId: agent, WorkItemId: "wi_1",
@@ -64,7 +64,7 @@ func TestPagesHaveAllOfATask(t *testing.T) {
 		Agent: &agentv1.Agent{Visibility: agentv1.Visibility_VISIBILITY_PRIVATE},
 	}})
 	require.NoError(t, w.paged.Check())
-	require.NoError(t, pagestest.Same(w.state, w.paged.Paged))
+	require.NoError(t, journaltest.Same(w.state, w.paged.Paged))
 	ended(t, 32, &seen)
 	require.Empty(t, seen.Missing(&taskv1.AgentTasksPage{}))
 }
@@ -72,7 +72,7 @@ func TestPagesHaveAllOfATask(t *testing.T) {
 // TestABlockOfTasksIsAPage gives an agent many tasks: an event about one of them touches one block.
 func TestABlockOfTasksIsAPage(t *testing.T) {
 	w := newWorld()
-	w.paged = pagestest.Checked(model.NewState, 50, nil)
+	w.paged = journaltest.Checked(model.NewState, 50, nil)
 	var ids []string
 	for range 300 {
 		task, err := w.exec(t, &taskv1.ExecCommandRequest{WorkItemId: "wi_1", Command: &taskv1.CommandSpec{Cmd: "x"}})
@@ -83,7 +83,7 @@ func TestABlockOfTasksIsAPage(t *testing.T) {
 	require.NoError(t, w.paged.Check())
 	touched := func(ev *journal.Event) (names []string) {
 		ev.Namespace = "acme"
-		w.state.Owners(ev, func(o pages.Owner) { names = append(names, o.ID) })
+		w.state.Owners(ev, func(o snapshot.Owner) { names = append(names, o.ID) })
 		return names
 	}
 	require.Equal(t, []string{"keeper/2"},
@@ -95,10 +95,10 @@ func TestABlockOfTasksIsAPage(t *testing.T) {
 	require.Equal(t, []string{"keeper/0"}, touched(&journal.Event{Payload: &taskv1.OwnerDeleted{AgentId: "keeper"}}))
 	require.Empty(t, touched(&journal.Event{Payload: &taskv1.TaskInputAccepted{TaskId: "tsk_none"}}))
 	var all []string
-	w.state.AllOwners(func(o pages.Owner) { all = append(all, o.ID) })
+	w.state.AllOwners(func(o snapshot.Owner) { all = append(all, o.ID) })
 	require.Equal(t, []string{"keeper/0", "keeper/1", "keeper/2"}, all)
 	for _, id := range []string{"keeper", "keeper/3", "keeper/x", "keeper/-1", "keeper/01", "other/0", ""} {
-		require.Nil(t, w.state.Page(pages.Owner{Namespace: "acme", ID: id}), id)
+		require.Nil(t, w.state.Page(snapshot.Owner{Namespace: "acme", ID: id}), id)
 	}
 }
 
@@ -132,17 +132,17 @@ func TestAnInvalidPageIsRefused(t *testing.T) {
 	} {
 		t.Run(says, func(t *testing.T) {
 			s := model.NewState()
-			require.NoError(t, s.AddPage(pages.Owner{Namespace: "acme", ID: "keeper/4"}, &taskv1.AgentTasksPage{
+			require.NoError(t, s.AddPage(snapshot.Owner{Namespace: "acme", ID: "keeper/4"}, &taskv1.AgentTasksPage{
 				Tasks: stored(func(s *taskv1.StoredTask) { s.Task.TaskId = "tsk_1" }),
 			}))
 			if c.owner == "" {
 				c.owner = "keeper/0"
 			}
-			require.ErrorContains(t, s.AddPage(pages.Owner{Namespace: "acme", ID: c.owner}, &taskv1.AgentTasksPage{
+			require.ErrorContains(t, s.AddPage(snapshot.Owner{Namespace: "acme", ID: c.owner}, &taskv1.AgentTasksPage{
 				Tasks: c.tasks, Deleted: c.gone,
 			}), says)
 		})
 	}
-	require.ErrorContains(t, model.NewState().AddPage(pages.Owner{ID: "keeper/0"}, &taskv1.Task{}),
+	require.ErrorContains(t, model.NewState().AddPage(snapshot.Owner{ID: "keeper/0"}, &taskv1.Task{}),
 		fmt.Sprintf("%T", &taskv1.Task{}))
 }

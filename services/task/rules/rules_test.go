@@ -17,7 +17,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/workerstream"
 	"quartet/services/task/model"
@@ -29,13 +29,13 @@ var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // events are applied and remembered.
 type world struct {
 	state  *model.State
-	paged  *pagestest.State[*model.State] // gets the same events
+	paged  *journaltest.CheckedState[*model.State] // gets the same events
 	env    journal.Env
 	events []*journal.Event
 }
 
 func newWorld() *world {
-	return &world{state: model.NewState(), paged: pagestest.Checked(model.NewState, 16, nil), env: journal.Env{
+	return &world{state: model.NewState(), paged: journaltest.Checked(model.NewState, 16, nil), env: journal.Env{
 		Now: epoch, Actor: journal.Actor{Namespace: "acme", Principal: "op"}, NewID: new(id.Sequence).New,
 	}}
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
-	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/journaltest"
 	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
@@ -123,7 +123,7 @@ func TestX9_WhatIsPackedIsSeenByNobody(t *testing.T) {
 		var read snapshotv1.EndedRecords
 		require.NoError(t, proto.Unmarshal(b, &read))
 		require.NoError(t, again.Restore(open, &read, nil))
-		require.NoError(t, pagestest.Same(s, again))
+		require.NoError(t, journaltest.Same(s, again))
 		var all []*waitingv1.Wait
 		for _, id := range p.order {
 			all = append(all, p.byID[id])

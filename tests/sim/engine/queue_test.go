@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/journaltest"
 	"quartet/tests/sim/engine"
 )
 
@@ -92,7 +92,7 @@ func TestProcess_DeathInFlight(t *testing.T) {
 	stored := map[bool]int{}
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
-			q, p, inner := engine.New(engine.Config{Seed: seed, Wait: synctest.Wait}), engine.NewProcess("p"), memlog.New()
+			q, p, inner := engine.New(engine.Config{Seed: seed, Wait: synctest.Wait}), engine.NewProcess("p"), journaltest.NewMemLog()
 			log := &engine.Log{Queue: q, Of: p, Name: "log", Inner: inner, Disk: &engine.Disk{}}
 			done := make(chan error, 1)
 			go func() {
@@ -119,7 +119,7 @@ func TestLog_Faults(t *testing.T) {
 	happened := map[string]bool{}
 	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {
-			q, inner := engine.New(engine.Config{Seed: seed, Wait: synctest.Wait, FaultRate: 1}), memlog.New()
+			q, inner := engine.New(engine.Config{Seed: seed, Wait: synctest.Wait, FaultRate: 1}), journaltest.NewMemLog()
 			log := &engine.Log{Queue: q, Of: engine.NewProcess("p"), Name: "log", Inner: inner, Disk: &engine.Disk{}}
 			var err error
 			done := make(chan struct{})

@@ -14,14 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/archivetest"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/natsdtest"
 )
 
 func TestStore(t *testing.T) {
 	nc := natsdtest.Connect(t)
-	archivetest.RunStore(t, func(t *testing.T) archive.Store {
+	journaltest.RunArchiveStore(t, func(t *testing.T) archive.Store {
 		s, err := New(nc, "work", 3, 1)
 		require.NoError(t, err)
 		return s

@@ -1,0 +1,377 @@
+package archive
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Names of files: segment-<number>-<random>.frames, and catalog-<version>.
+const (
+	segmentPrefix = "segment-"
+	segmentSuffix = ".frames"
+	catalogPrefix = "catalog-"
+	tempSuffix    = ".tmp"
+)
+
+// keptCatalogs is how many catalogs are kept. Only the newest one counts; the one before is for people.
+const keptCatalogs = 2
+
+// Directory is a Store in a directory: a file for each segment of a partition, and one for each of the last catalogs.
+// One process at a time may write to a directory, and store one segment at a time.
+type Directory struct{ dir string }
+
+var _ Store = (*Directory)(nil)
+
+// NewDirectory returns the store of a partition below a directory. Its directory is made when something is stored.
+func NewDirectory(dir, plane string, partition int) *Directory {
+	return &Directory{dir: filepath.Join(dir, plane+"-"+strconv.Itoa(partition))}
+}
+
+// DirectoryPartitions returns how many partitions of a plane have a directory below dir, counted up to the last that
+// has one.
+func DirectoryPartitions(dir, plane string) (int, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("dirstore: %w", err)
+	}
+	n := 0
+	for _, e := range entries {
+		number, found := strings.CutPrefix(e.Name(), plane+"-")
+		if i, err := strconv.Atoi(number); found && err == nil && i >= 0 {
+			n = max(n, i+1)
+		}
+	}
+	return n, nil
+}
+
+// Dir returns the directory of the store: <plane>-<partition> in the one that New was given. It may not exist yet.
+func (s *Directory) Dir() string { return s.dir }
+
+// Empty reports whether the store has no directory yet, so nothing was ever stored.
+func (s *Directory) Empty(context.Context) (bool, error) {
+	_, err := os.Lstat(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("dirstore: %w", err)
+	}
+	return false, nil
+}
+
+// PutAside moves the file that is stored under a name to the directory dir of the same file system, durably. It is no
+// error if there is no such file.
+func (s *Directory) PutAside(_ context.Context, name, dir string) error {
+	if !filepath.IsLocal(name) {
+		return fmt.Errorf("%w: %s", ErrNoObject, name)
+	}
+	err := os.Rename(filepath.Join(s.dir, name), filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("dirstore: %w", err)
+	}
+	return errors.Join(syncDir(s.dir), syncDir(dir))
+}
+
+// open opens the directory. It is ErrNoObject if there is none.
+func (s *Directory) open() (*os.Root, error) {
+	root, err := os.OpenRoot(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", ErrNoObject, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("dirstore: %w", err)
+	}
+	return root, nil
+}
+
+// directoryDraft is a file that is being written. The last 8 bytes of a file are the length of its last object.
+type directoryDraft struct {
+	root *os.Root
+	temp string
+	name string
+	file *os.File
+	at   uint64
+	last int
+}
+
+// Begin implements archive.Store. It removes the unfinished files of processes that ended while they wrote.
+func (s *Directory) Begin(_ context.Context, segment uint64) (Draft, error) {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("dirstore: %w", err)
+	}
+	if err := syncDir(filepath.Dir(s.dir)); err != nil {
+		return nil, err
+	}
+	root, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	left, err := s.files(segmentPrefix, tempSuffix)
+	for n := range left {
+		err = errors.Join(err, root.Remove(n))
+	}
+	if err != nil {
+		_ = root.Close()
+		return nil, fmt.Errorf("dirstore: %w", err)
+	}
+	name := fmt.Sprintf("%s%d-%s%s", segmentPrefix, segment, unique(), segmentSuffix)
+	f, err := root.OpenFile(name+tempSuffix, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		_ = root.Close()
+		return nil, fmt.Errorf("dirstore: %w", err)
+	}
+	return &directoryDraft{root: root, temp: name + tempSuffix, name: name, file: f}, nil
+}
+
+// unique returns a part of a name that no other one has.
+func unique() string {
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	return hex.EncodeToString(random[:])
+}
+
+// Add implements archive.Draft.
+func (d *directoryDraft) Add(_ context.Context, object []byte) (uint64, error) {
+	at := d.at
+	if _, err := d.file.Write(object); err != nil {
+		return 0, fmt.Errorf("dirstore: %w", err)
+	}
+	d.at, d.last = d.at+uint64(len(object)), len(object)
+	return at, nil
+}
+
+// Commit implements archive.Draft. It syncs the file, and then gives it its name.
+func (d *directoryDraft) Commit(context.Context) (string, error) {
+	_, err := d.file.Write(binary.BigEndian.AppendUint64(nil, uint64(d.last)))
+	if err == nil {
+		err = d.file.Sync()
+	}
+	if err == nil {
+		err = d.file.Close()
+	}
+	if err == nil {
+		err = d.root.Rename(d.temp, d.name)
+	}
+	if err == nil {
+		d.temp = ""
+		err = syncRoot(d.root)
+	}
+	if err != nil {
+		return "", fmt.Errorf("dirstore: %w", err)
+	}
+	return d.name, nil
+}
+
+// Close implements archive.Draft.
+func (d *directoryDraft) Close() {
+	if d.temp != "" {
+		_ = d.file.Close()
+		_ = d.root.Remove(d.temp)
+	}
+	_ = d.root.Close()
+}
+
+// Get implements archive.Store.
+func (s *Directory) Get(_ context.Context, name string, at uint64, n int64) ([]byte, error) {
+	b, _, err := s.part(name, func(size int64) (int64, int64) { return int64(at), n })
+	return b, err
+}
+
+// Last implements archive.Store. The last 8 bytes of a file are the length of its last object, which is before them.
+func (s *Directory) Last(_ context.Context, name string) ([]byte, uint64, error) {
+	end, at, err := s.part(name, func(size int64) (int64, int64) { return size - 8, 8 })
+	if err != nil {
+		return nil, 0, err
+	}
+	n := int64(binary.BigEndian.Uint64(end))
+	b, at, err := s.part(name, func(int64) (int64, int64) { return int64(at) - n, n })
+	return b, at, err
+}
+
+// part reads the part of a file that of returns for the file's size, and returns where that begins. The error is
+// ErrNoObject if there is no such file or part.
+func (s *Directory) part(name string, of func(size int64) (at, n int64)) (b []byte, at uint64, err error) {
+	root, err := s.open()
+	if err != nil {
+		return nil, 0, err
+	}
+	defer root.Close()
+	f, err := root.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, fmt.Errorf("%w: %s", ErrNoObject, name)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("dirstore: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, fmt.Errorf("dirstore: %w", err)
+	}
+	from, n := of(info.Size())
+	if from < 0 || n < 0 || n > info.Size() || from > info.Size()-n {
+		return nil, 0, fmt.Errorf("%w: %s has %d bytes", ErrNoObject, name, info.Size())
+	}
+	b = make([]byte, n)
+	if _, err := f.ReadAt(b, from); err != nil && !errors.Is(err, io.EOF) {
+		return nil, 0, fmt.Errorf("dirstore: %w", err)
+	}
+	return b, uint64(from), nil
+}
+
+// files returns the numbers of the files whose names have a prefix and suffix.
+func (s *Directory) files(prefix, suffix string) (map[string]uint64, error) {
+	entries, err := os.ReadDir(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("dirstore: %w", err)
+	}
+	all := map[string]uint64{}
+	for _, e := range entries {
+		rest, has := strings.CutPrefix(e.Name(), prefix)
+		rest, ends := strings.CutSuffix(rest, suffix)
+		number, _, _ := strings.Cut(rest, "-")
+		if n, err := strconv.ParseUint(number, 10, 64); has && ends && err == nil && e.Type().IsRegular() {
+			all[e.Name()] = n
+		}
+	}
+	return all, nil
+}
+
+// Names implements archive.Store.
+func (s *Directory) Names(context.Context) (map[string]uint64, error) {
+	return s.files(segmentPrefix, segmentSuffix)
+}
+
+// Remove implements archive.Store.
+func (s *Directory) Remove(_ context.Context, name string) error {
+	root, err := s.open()
+	if errors.Is(err, ErrNoObject) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("dirstore: %w", err)
+	}
+	return nil
+}
+
+// Catalog implements archive.Store. If the newest catalog cannot be read because a newer one has replaced it
+// meanwhile, Catalog reads that one.
+func (s *Directory) Catalog(context.Context) ([]byte, uint64, error) {
+	for { // again if it is replaced meanwhile
+		name, version, err := s.newest()
+		if err != nil || version == 0 {
+			return nil, 0, err
+		}
+		b, _, err := s.part(name, func(size int64) (int64, int64) { return 0, size })
+		if err == nil {
+			return b, version, nil
+		}
+		if again, _, againErr := s.newest(); againErr != nil || again == name {
+			return nil, 0, err
+		}
+	}
+}
+
+// newest returns the name and version of the newest catalog; 0 if there is none.
+func (s *Directory) newest() (name string, version uint64, err error) {
+	all, err := s.files(catalogPrefix, "")
+	for n, v := range all {
+		if v > version && n == catalogPrefix+strconv.FormatUint(v, 10) {
+			name, version = n, v
+		}
+	}
+	return name, version, err
+}
+
+// ReplaceCatalog implements archive.Store. Of two writers of the same version one succeeds, since a link cannot be
+// made under a name that exists.
+func (s *Directory) ReplaceCatalog(_ context.Context, version uint64, content []byte) error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return fmt.Errorf("dirstore: %w", err)
+	}
+	root, err := s.open()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if _, newest, err := s.newest(); err != nil || newest != version {
+		return errors.Join(ErrReplaced, err)
+	}
+	name := catalogPrefix + strconv.FormatUint(version+1, 10)
+	temp := name + "-" + unique() + tempSuffix
+	if err := writeSynced(root, temp, content); err != nil {
+		return err
+	}
+	defer func() { _ = root.Remove(temp) }()
+	err = root.Link(temp, name)
+	if errors.Is(err, fs.ErrExist) {
+		return ErrReplaced
+	}
+	if err == nil {
+		err = syncRoot(root)
+	}
+	if err != nil {
+		return fmt.Errorf("dirstore: %w", err)
+	}
+	if version >= keptCatalogs {
+		_ = root.Remove(catalogPrefix + strconv.FormatUint(version+1-keptCatalogs, 10))
+	}
+	return nil
+}
+
+// writeSynced writes a file and makes its content durable; its name is durable after syncRoot.
+func writeSynced(root *os.Root, name string, content []byte) error {
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("dirstore: %w", err)
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("dirstore: %w", err)
+	}
+	return nil
+}
+
+// syncRoot makes the names in a directory durable.
+func syncRoot(root *os.Root) error {
+	d, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("dirstore: %w", err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("dirstore: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package archive
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"quartet/pkg/journal/framelog"
+)
+
+// FrameRoom is about how many bytes a log needs for a frame beside its body.
+const FrameRoom = 320
+
+// prepareAgain is how long a Roller waits after a segment could not be prepared.
+const prepareAgain = 10 * time.Second
+
+// stopTerm is how long Stop waits for a request that was sent.
+const stopTerm = 2 * time.Second
+
+// Roller counts what a partition writes, closes segments that have become large, and prepares the next one while the
+// present one is still written to. It lets segments be archived that no snapshot needs. A nil *Roller closes none.
+type Roller struct {
+	//nolint:containedctx // not a request's: it lasts until Stop
+	ctx    context.Context
+	cancel context.CancelFunc
+	idle   sync.WaitGroup
+
+	log    framelog.Segmented
+	old    *Archiver // of closed segments; nil: they stay in the log
+	limit  int64     // bytes of a segment
+	mono   func() time.Time
+	logger *zap.Logger
+
+	mu      sync.Mutex
+	segment uint64    // that is written to
+	size    int64     // of it, as far as it is known
+	asked   bool      // size includes what was written before this process
+	busy    bool      // prepare runs, or Stop was called
+	next    uint64    // where the next segment begins, once that is prepared
+	retry   time.Time // prepare is not called before this time
+}
+
+// NewRoller returns the Roller of a log, or nil if the log has no segments or limit is not positive. Segments are
+// closed once they have limit bytes. If the log is an *archive.Log, closed segments are archived. mono is a monotonic
+// clock. Metrics are registered with reg unless it is nil.
+func NewRoller(log framelog.Log, limit int64, now, mono func() time.Time, logger *zap.Logger,
+	reg prometheus.Registerer,
+) *Roller {
+	s, ok := log.(framelog.Segmented)
+	if !ok || limit <= 0 {
+		return nil
+	}
+	r := &Roller{log: s, limit: limit, mono: mono, logger: logger}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.old = Start(log, now, logger, NewMetrics(reg))
+	return r
+}
+
+// Below allows the segments before end, which must be that of the oldest kept snapshot, to be archived. It does not
+// block.
+func (r *Roller) Below(end framelog.End) {
+	if r != nil {
+		r.old.Below(end)
+	}
+}
+
+// Close prepares the next segment, and makes the next Write close the segment with a number, whatever its size. It
+// does nothing if that segment is closed already.
+func (r *Roller) Close(ctx context.Context, segment uint64) error {
+	if r == nil {
+		return ErrNotArchived
+	}
+	next, err := r.log.Prepare(ctx, segment)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if segment > r.segment || r.segment == 0 && r.size == 0 {
+		r.segment, r.size, r.asked = segment, 0, false
+	}
+	if segment == r.segment {
+		r.next = next
+	}
+	return nil
+}
+
+// Archives reports whether closed segments are archived.
+func (r *Roller) Archives() bool { return r != nil && r.old != nil }
+
+// Erase erases lines in the archived segments up to the one with a number; see archive.Archiver.Erase.
+func (r *Roller) Erase(ctx context.Context, until uint64, what Erasing) (int64, error) {
+	if r == nil {
+		return 0, ErrNotArchived
+	}
+	return r.old.Erase(ctx, until, what)
+}
+
+// Expire removes lines from archived segments because they are old; see archive.Archiver.Expire.
+func (r *Roller) Expire(ctx context.Context, x Expiry) (int64, error) {
+	if r == nil {
+		return 0, ErrNotArchived
+	}
+	return r.old.Expire(ctx, x)
+}
+
+// Settle waits until all segments that may be archived are archived.
+func (r *Roller) Settle(ctx context.Context) error {
+	if r == nil {
+		return nil
+	}
+	return r.old.Settle(ctx)
+}
+
+// Stop ends the Roller and what it does in the background, for which it waits; for an answer of the log up to
+// stopTerm.
+func (r *Roller) Stop() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	r.busy = true // nothing more is begun
+	r.mu.Unlock()
+	term := time.AfterFunc(stopTerm, r.cancel)
+	defer term.Stop()
+	r.old.Stop()
+	r.idle.Wait()
+	r.cancel()
+}
+
+// Write writes a frame behind an end of the log as w does, in a new segment if the present one is to be closed. It
+// calls record with the end behind the frame that closes a segment. Then the result is not Clean, since followers
+// have to read that frame in the log.
+func (r *Roller) Write(ctx context.Context, w *framelog.Writer, end framelog.End, f framelog.Frame, c *framelog.Content,
+	record func(framelog.End),
+) framelog.Result {
+	next, clean := r.due(end.Segment), true
+	if next > 0 {
+		switch v := w.CloseSegment(ctx, end, f.Generation, next); {
+		case v.Outcome == framelog.Stored && !v.Foreign:
+			record(v.At)
+			end, clean = v.End, false
+		case v.Outcome == framelog.Stored:
+			v.Outcome = framelog.Absent // of f
+			return v
+		case v.Outcome == framelog.Refused: // it is closed later
+			end = v.End
+		default:
+			return v
+		}
+	}
+	v := w.Write(ctx, end, f, c)
+	if v.Clean = v.Clean && clean; v.Outcome == framelog.Stored {
+		r.wrote(v.At.Segment, len(f.Body))
+	}
+	return v
+}
+
+// wrote counts a frame that was stored in a segment. It does not block: what has to be asked or prepared is done by a
+// goroutine.
+func (r *Roller) wrote(segment uint64, body int) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if segment != r.segment {
+		r.segment, r.size, r.asked, r.next = segment, 0, false, 0
+	}
+	r.size += int64(body) + FrameRoom
+	if r.busy || r.next > 0 || r.asked && r.size < r.limit || r.mono().Before(r.retry) {
+		return
+	}
+	r.busy = true
+	asked := r.asked
+	r.idle.Go(func() { r.prepare(segment, asked) })
+}
+
+// prepare prepares the segment behind the given one, if the given one is still written to and has limit bytes. Unless
+// asked is set, it first asks the log for the size of the given one. The caller must have set busy.
+func (r *Roller) prepare(segment uint64, asked bool) {
+	var size int64
+	var err error
+	if !asked {
+		size, err = r.log.Size(r.ctx, segment)
+	}
+	r.mu.Lock()
+	if err == nil && !asked && segment == r.segment {
+		r.size, r.asked = max(r.size, size), true
+	}
+	due := err == nil && segment == r.segment && r.size >= r.limit
+	r.mu.Unlock()
+	var next uint64
+	if due {
+		next, err = r.log.Prepare(r.ctx, segment)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.busy = r.ctx.Err() != nil
+	if next > 0 && segment == r.segment { // otherwise Close may have prepared it meanwhile
+		r.next = next
+	}
+	if err != nil && r.ctx.Err() == nil {
+		r.retry = r.mono().Add(prepareAgain)
+		r.logger.Warn("journal: the next segment could not be prepared; the present one goes on",
+			zap.Uint64("segment", segment), zap.Error(err))
+	}
+}
+
+// due returns where the segment behind the given one begins, if that is to be closed now, and otherwise 0.
+func (r *Roller) due(segment uint64) uint64 {
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if segment != r.segment {
+		return 0
+	}
+	return r.next
+}

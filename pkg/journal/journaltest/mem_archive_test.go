@@ -1,0 +1,12 @@
+package journaltest
+
+import (
+	"testing"
+
+	"quartet/pkg/journal/archive"
+)
+
+func TestStore(t *testing.T) {
+	s := &MemArchive{}
+	RunArchiveStore(t, func(*testing.T) archive.Store { return s })
+}

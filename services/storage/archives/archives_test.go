@@ -1,0 +1,270 @@
+package archives_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"quartet/pkg/conf"
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/streamstore"
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/natsdtest"
+	"quartet/services/storage/archives"
+	"quartet/services/storage/datadir"
+	"quartet/services/storage/storagetest"
+	"quartet/services/storage/verify"
+	"quartet/tests/bucket"
+)
+
+// opened opens a prefix of a server's bucket.
+func opened(t *testing.T, srv *bucket.Server, prefix string) *archives.Bucket {
+	t.Helper()
+	b, err := archives.Settings{URL: srv.URL(prefix), CredentialsFile: bucket.Credentials(t, bucket.AccessKey,
+		bucket.SecretKey)}.Open()
+	require.NoError(t, err)
+	return b
+}
+
+// one is an installation with one partition of work.
+func one(string) int { return 1 }
+
+func TestSettings(t *testing.T) {
+	var s archives.Settings
+	set := conf.New(pflag.NewFlagSet("test", pflag.ContinueOnError))
+	s.Flags(set)
+	b, err := s.Open()
+	require.NoError(t, err)
+	require.Nil(t, b)
+	for want, s := range map[string]archives.Settings{
+		"need archive":                 {CredentialsFile: "x"},
+		"need archive, the":            {CAFile: "x"},
+		"archive: it must be as s3://": {URL: "/var/archive"},
+		"name a file that this user can": {URL: "s3://b-1?region=x", CredentialsFile: filepath.Join(t.TempDir(),
+			"none")},
+		"archive-ca-file: open": {URL: "s3://b-1?region=x", CAFile: filepath.Join(t.TempDir(), "none")},
+	} {
+		_, err := s.Open()
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// TestBegin_Elsewhere: an installation does not begin other archives than it has.
+func TestBegin_Elsewhere(t *testing.T) {
+	srv := bucket.Start(t)
+	nc := natsdtest.Connect(t)
+	planes := []string{"work"}
+	for name, c := range map[string]struct {
+		remote bool
+		where  string
+	}{"directory": {false, "archive/work-0"}, "streams": {true, "in the stream quartet-archive-work-0"}} {
+		t.Run(name, func(t *testing.T) {
+			p := archives.Places{DataDir: t.TempDir(), Remote: c.remote, Replicas: 1}
+			require.NoError(t, p.Begin(t.Context(), nc, planes, one), "nothing is archived")
+			withBucket := p
+			withBucket.Bucket = opened(t, srv, name)
+			require.NoError(t, withBucket.Begin(t.Context(), nc, planes, one))
+			require.NoError(t, withBucket.Begin(t.Context(), nc, planes, one), "again")
+			require.ErrorContains(t, p.Begin(t.Context(), nc, planes, one),
+				"the archives of this installation are in s3://journals/"+name)
+
+			other := archives.Places{DataDir: t.TempDir(), Remote: c.remote, Replicas: 1}
+			store, err := other.Stores(nc)("work", 0)
+			require.NoError(t, err)
+			require.NoError(t, store.ReplaceCatalog(t.Context(), 0, []byte("c")))
+			require.NoError(t, other.Begin(t.Context(), nc, planes, one))
+			other.Bucket = opened(t, srv, name)
+			err = other.Begin(t.Context(), nc, planes, one)
+			require.ErrorContains(t, err, "the archive of work/0 is not in s3://journals/"+name)
+			require.ErrorContains(t, err, c.where)
+		})
+	}
+}
+
+// TestBegin_Unreachable: a bucket that does not answer does not keep a server from starting, and another installation's
+// does.
+func TestBegin_Unreachable(t *testing.T) {
+	srv := bucket.Start(t)
+	p := archives.Places{DataDir: t.TempDir(), Bucket: opened(t, srv, "p")}
+	p.Bucket.Own(func() []string { return []string{"a"} })
+	require.NoError(t, srv.Kill())
+	require.NoError(t, p.Begin(t.Context(), nil, []string{"work"}, one))
+	srv.Run(t)
+	require.NoError(t, p.Begin(t.Context(), nil, []string{"work"}, one))
+	p.Bucket = opened(t, srv, "p")
+	p.Bucket.Own(func() []string { return []string{"b"} })
+	require.ErrorIs(t, p.Begin(t.Context(), nil, []string{"work"}, one), archives.ErrForeign)
+}
+
+func TestPlaces(t *testing.T) {
+	nc := natsdtest.Connect(t)
+	dir := archives.Places{DataDir: t.TempDir()}
+	store, err := dir.Stores(nil)("work", 0)
+	require.NoError(t, err)
+	require.IsType(t, &archive.Directory{}, store)
+	require.NotNil(t, dir.Archived())
+	remote := archives.Places{DataDir: t.TempDir(), Remote: true, Replicas: 1}
+	store, err = remote.Stores(nc)("work", 0)
+	require.NoError(t, err)
+	require.IsType(t, &streamstore.Store{}, store)
+	require.Nil(t, remote.Archived())
+}
+
+// TestWatch: it says once that a bucket cannot be used, and once that it can again.
+func TestWatch(t *testing.T) {
+	srv := bucket.Start(t)
+	core, logs := observer.New(zap.InfoLevel)
+	w := archives.NewWatch(opened(t, srv, "watch"), zap.New(core))
+	w.Do(t.Context())
+	require.NoError(t, w.Err())
+	require.NoError(t, srv.Kill())
+	w.Do(t.Context())
+	require.NoError(t, w.Err(), "it is not asked again at once")
+
+	w = archives.NewWatch(opened(t, srv, "watch"), zap.New(core))
+	require.NoError(t, w.Err())
+	w.Do(t.Context())
+	w.Do(t.Context())
+	require.ErrorContains(t, w.Err(), "can be reached")
+	require.Equal(t, 1, logs.FilterMessageSnippet("cannot be used").Len())
+	srv.Run(t)
+	w.Do(t.Context())
+	require.NoError(t, w.Err())
+	require.Equal(t, 1, logs.FilterMessageSnippet("can be used again").Len())
+}
+
+// asked is a store that counts how often its catalog is read.
+type asked struct {
+	journaltest.MemArchive
+	n   int
+	err error
+}
+
+func (a *asked) Catalog(ctx context.Context) ([]byte, uint64, error) {
+	if a.n++; a.err != nil {
+		return nil, 0, a.err
+	}
+	return a.MemArchive.Catalog(ctx)
+}
+
+func TestOverview(t *testing.T) {
+	a := &asked{}
+	o := archives.NewOverview(func(plane string, partition int) (archive.Store, error) {
+		if plane == "none" {
+			return nil, errors.New("no such plane")
+		}
+		return a, nil
+	})
+	_, err := o.Store("none", 0)
+	require.Error(t, err)
+	for range 3 {
+		s, err := o.Store("work", 0)
+		require.NoError(t, err)
+		_, _, err = s.Catalog(t.Context())
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, a.n)
+	a.err = errors.New("refused")
+	for range 3 {
+		s, err := o.Store("work", 1)
+		require.NoError(t, err)
+		_, _, err = s.Catalog(t.Context())
+		require.ErrorIs(t, err, a.err, "errors are remembered, too")
+	}
+	require.Equal(t, 2, a.n)
+}
+
+// TestVerify_Bucket verifies a journal of NATS servers whose archive is in a bucket.
+func TestVerify_Bucket(t *testing.T) {
+	srv := bucket.Start(t)
+	b := opened(t, srv, "verified")
+	j := storagetest.New(t, func(*nats.Conn) archive.Store { return b.Store(storagetest.Plane, 0) })
+	j.Segments(t, 3, 3, 200_000)
+	j.Write(t, 2, 10)
+	for range 2 {
+		j.Archive(t)
+		j.Drop(t)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	run := func() (verify.Journal, error) {
+		all, err := verify.Run(ctx, verify.Config{
+			DataDir: t.TempDir(), WitnessDir: datadir.Witness(j.DataDir), Planes: []string{storagetest.Plane},
+			Remote:   &natsd.Remote{URL: j.URL},
+			Archives: archives.Places{Remote: true, Bucket: b}.Archived(),
+		})
+		if err != nil {
+			return verify.Journal{}, err
+		}
+		require.Len(t, all.Journals, 1)
+		return all.Journals[0], nil
+	}
+	v, err := run()
+	require.NoError(t, err)
+	require.Empty(t, v.Damage)
+	require.Equal(t, j.End, v.End)
+	require.EqualValues(t, len(j.Ends), v.Frames)
+	require.Equal(t, 2, v.Segments)
+
+	require.NoError(t, srv.Kill())
+	_, err = run()
+	require.ErrorContains(t, err, "can be reached", "that says nothing about damage")
+	srv.Run(t)
+	files, err := filepath.Glob(srv.Object("verified/test-0/segment-1-*"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	require.NoError(t, os.Remove(files[0]))
+	v, err = run()
+	require.NoError(t, err)
+	require.Len(t, v.Damage, 1)
+	require.ErrorContains(t, v.Damage[0], "are not as they were archived, in segment 1, "+filepath.Base(files[0])+
+		" of s3://journals/verified/test-0: its index")
+	require.Equal(t, j.End, v.End)
+	catalogs, err := filepath.Glob(srv.Object("verified/test-0/catalog-*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, catalogs)
+	for _, c := range catalogs {
+		require.NoError(t, os.Remove(c))
+	}
+	v, err = run()
+	require.NoError(t, err)
+	require.ErrorContains(t, v.Damage[0], "segments 0 to 1 are neither in the log nor in the catalog of its archive")
+}
+
+// TestSegmentNames: a segment of which lines were removed has another name, and the others keep theirs.
+func TestSegmentNames(t *testing.T) {
+	j := storagetest.New(t, nil)
+	j.Segments(t, 2, 4, 100)
+	j.Archive(t)
+	j.Archive(t)
+	names := func() map[uint64]string {
+		found, err := archives.SegmentNames(func(plane string, partition int) (archive.Store, error) {
+			require.Equal(t, storagetest.Partition, framelog.PartitionName(plane, partition))
+			return j.Store, nil
+		})(t.Context(), storagetest.Plane, 0)
+		require.NoError(t, err)
+		return found
+	}
+	before := names()
+	require.Len(t, before, 2)
+	c, err := archive.Read(t.Context(), j.Store, storagetest.Partition)
+	require.NoError(t, err)
+	first, second := c.Segments[0].GetNumber(), c.Segments[1].GetNumber()
+	_, n, err := c.Erase(t.Context(), j.Store, first,
+		archive.Erasing{Old: true, Line: func([]byte) bool { return true }})
+	require.NoError(t, err)
+	require.Positive(t, n)
+	require.NotEqual(t, before[first], names()[first])
+	require.Equal(t, before[second], names()[second])
+}
