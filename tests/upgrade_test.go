@@ -54,7 +54,6 @@ func (r *refusals) counts() map[codes.Code]int {
 // UNAVAILABLE at most.
 func TestR6_ARollingUpgradeLosesNothing(t *testing.T) {
 	proc.Long(t)
-	t.Parallel() // most of it is waiting
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	const revision = "0123456789abcdef0123456789abcdef01234567"
