@@ -24,7 +24,6 @@ import (
 // killed half way; the server is killed too. Every package is built, each once
 // (SPEC B10, B11).
 func TestB11_ABoardOfThisRepositoryOverKills(t *testing.T) {
-	t.Parallel() // most of it is waiting
 	bin := binary(t)
 	packages := proc.Scale([]string{"./pkg/journal/..."}, []string{"./pkg/..."})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -68,10 +67,10 @@ func TestB11_ABoardOfThisRepositoryOverKills(t *testing.T) {
 		t.Cleanup(func() { _ = p.Kill() })
 		return p
 	}
-	hanging := worker("w-1", "sleep 600")
+	hanging := worker("builder-1", "sleep 600")
 	held := func() string {
 		for _, s := range get().GetSteps() {
-			if s.GetClaimedByAgentId() == "w-1" {
+			if s.GetClaimedByAgentId() == "builder-1" {
 				return s.GetStepId()
 			}
 		}
@@ -80,7 +79,7 @@ func TestB11_ABoardOfThisRepositoryOverKills(t *testing.T) {
 	require.Eventually(t, func() bool { return held() != "" }, time.Minute, 10*time.Millisecond)
 	lost := held()
 	for i := 2; i <= 4; i++ {
-		worker(fmt.Sprint("w-", i), `go build "$QUARTET_STEP_TITLE" && echo built`)
+		worker(fmt.Sprint("builder-", i), `go build "$QUARTET_STEP_TITLE" && echo built`)
 	}
 	require.Eventually(t, func() bool { return get().GetCounts().GetCompleted() >= 2 }, 5*time.Minute,
 		10*time.Millisecond)

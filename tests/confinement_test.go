@@ -216,7 +216,7 @@ func TestT10_HandlersAreConfined(t *testing.T) {
 		"/f; echo x > " + state + "/x; cat ~/kept; echo kept > ~/kept; echo end"
 	w := &proc.Process{
 		Binary: bin, Args: []string{
-			"--address", s.srv.GRPC, "worker", "--pool", "work", "--id", "w-1", "--writable",
+			"--address", s.srv.GRPC, "worker", "--pool", "work", "--id", "confined", "--writable",
 			shared, "--env", "GREETING", "--state-dir", state, "--handler", handler,
 		},
 		Log: filepath.Join(t.TempDir(), "worker"), Ready: func(context.Context) bool { return true },
