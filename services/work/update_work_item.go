@@ -205,14 +205,14 @@ var answerUpdate = journal.AnswerOf(func(p *workv1.WorkItemUpdated) *workv1.Upda
 	}
 })
 
-// uncounted are the fields of a record that do not make a write: every write changes them.
-var uncounted = []protoreflect.Name{"revision", "updated_at", "resumed"}
+// ofEveryWrite are the fields of a record that every write changes, so that they do not make a change.
+var ofEveryWrite = []protoreflect.Name{"revision", "updated_at", "resumed"}
 
 // sameContent reports whether an update would change nothing (SPEC W5.4): it equals old in every other field than
-// the uncounted ones, derived fields included. The writer of the blocker is one of them, since a blocker that a wait
+// those of ofEveryWrite, derived fields included. The writer of the blocker is one of them, since a blocker that a wait
 // wrote ends with that wait.
 func sameContent(it, old *workv1.WorkItemRecord, env journal.Env) bool {
-	return plane.EqualExcept(it, next(old, env), uncounted...)
+	return plane.EqualExcept(it, next(old, env), ofEveryWrite...)
 }
 
 // next returns a copy of a record with the next revision and the time of env. The caller may
