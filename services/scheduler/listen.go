@@ -41,7 +41,9 @@ func always(*journal.Event) bool { return true }
 
 func never(*journal.Event) bool { return false }
 
-func ifReadinessChanged(ev *journal.Event) bool { return ev.ReadinessFrom != ev.ReadinessTo }
+func ifReadinessChanged(ev *journal.Event) bool {
+	return ev.ReadinessFrom != ev.ReadinessTo
+}
 
 // interest reports whether an event of a plane may change a decision. One of a type that has no entry, which a later
 // version wrote, may.
