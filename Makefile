@@ -90,7 +90,7 @@ helm: ## Lint the Helm chart and start what it configures
 	cd tests/helm && $(QUICK) $(GO) test -count=1 -timeout 20m ./...
 
 .PHONY: generate
-generate: $(GEN) $(BUF) ## Write pkg/pb, deploy/openapi and the generated documents
+generate: $(GEN) $(BUF) ## Write pkg/pb, deploy/openapi, the generated documents and the types of the console
 	$(generate-into)
 	mkdir -p pkg/pb deploy/openapi
 	rm -rf pkg/pb/quartet && cp -r bin/.gen/pkg/pb/quartet pkg/pb/

@@ -167,26 +167,33 @@ func (k *Keys) apply(line journal.Line) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	switch p := ev.Payload.(type) {
-	case *identityv1.KeyCreated:
-		key := p.GetKey()
-		if k.known[key.GetKeyId()] != nil {
-			return // the line was read before
-		}
-		c := &credential{id: key.GetKeyId(), actor: actorOf(key), ended: make(chan struct{})}
-		if n, err := hex.Decode(c.hash[:], []byte(p.GetSecretHash())); err != nil || n != len(c.hash) {
-			k.cfg.Logger.Error("keys: a key has no hash and lets nobody in", zap.String("key_id", c.id))
-			return
-		}
-		if key.GetExpiresAt() != nil {
-			c.expires = key.GetExpiresAt().AsTime()
-		}
-		k.known[c.id] = c
-	case *identityv1.KeyRevoked:
-		c := k.known[p.GetKey().GetKeyId()]
-		if c != nil && !c.revoked() {
-			close(c.ended)
-		}
+	if row, err := eventRows.Of(ev); err == nil && row.admit != nil {
+		row.admit(k, ev)
+	}
+}
+
+// addKey adds a key. The caller holds the lock.
+func (k *Keys) addKey(p *identityv1.KeyCreated) {
+	key := p.GetKey()
+	if k.known[key.GetKeyId()] != nil {
+		return // the line was read before
+	}
+	c := &credential{id: key.GetKeyId(), actor: actorOf(key), ended: make(chan struct{})}
+	if n, err := hex.Decode(c.hash[:], []byte(p.GetSecretHash())); err != nil || n != len(c.hash) {
+		k.cfg.Logger.Error("keys: a key has no hash and lets nobody in", zap.String("key_id", c.id))
+		return
+	}
+	if key.GetExpiresAt() != nil {
+		c.expires = key.GetExpiresAt().AsTime()
+	}
+	k.known[c.id] = c
+}
+
+// endKey ends a key that was revoked. The caller holds the lock.
+func (k *Keys) endKey(p *identityv1.KeyRevoked) {
+	c := k.known[p.GetKey().GetKeyId()]
+	if c != nil && !c.revoked() {
+		close(c.ended)
 	}
 }
 

@@ -19,15 +19,8 @@ func ownerOf(k *identityv1.Key) snapshot.Owner {
 
 // Owners implements journal.Paged. Each key has a page.
 func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
-	switch p := ev.Payload.(type) {
-	case *identityv1.KeyCreated:
-		touch(ownerOf(p.GetKey()))
-	case *identityv1.KeyRevoked:
-		touch(ownerOf(p.GetKey()))
-	case *identityv1.KeyUsed:
-		if r := s.keys[p.GetKeyId()]; r != nil {
-			touch(ownerOf(r.key))
-		}
+	if row, err := eventRows.Of(ev); err == nil {
+		row.page(s, ev, touch)
 	}
 }
 

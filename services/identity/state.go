@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/google/btree"
@@ -37,33 +36,13 @@ func NewState() *State {
 	return &State{keys: map[string]*record{}, counts: map[string]int{}, order: btree.NewOrderedG[string](degree)}
 }
 
-// Apply folds one event into the state.
+// Apply folds one event into the state. What it does with an event type is in eventRows.
 func (s *State) Apply(ev *journal.Event) error {
-	switch p := ev.Payload.(type) {
-	case *identityv1.KeyCreated:
-		id := p.GetKey().GetKeyId()
-		if s.keys[id] != nil {
-			return fmt.Errorf("identity: key %s was made before", id)
-		}
-		s.add(p.GetKey(), p.GetSecretHash())
-	case *identityv1.KeyRevoked:
-		old := s.keys[p.GetKey().GetKeyId()]
-		if old == nil {
-			return fmt.Errorf("identity: no key %s", p.GetKey().GetKeyId())
-		}
-		s.keys[p.GetKey().GetKeyId()] = &record{key: p.GetKey(), hash: old.hash}
-	case *identityv1.KeyUsed:
-		old := s.keys[p.GetKeyId()]
-		if old == nil {
-			return fmt.Errorf("identity: no key %s", p.GetKeyId())
-		}
-		k := proto.CloneOf(old.key)
-		k.LastUsedAt = p.GetUsedAt()
-		s.keys[p.GetKeyId()] = &record{key: k, hash: old.hash}
-	default:
-		return journal.UnknownEvent(ev)
+	row, err := eventRows.Of(ev)
+	if err != nil {
+		return err
 	}
-	return nil
+	return row.fold(s, ev)
 }
 
 // add adds a key that the state does not have.

@@ -9,32 +9,47 @@ import (
 	"quartet/pkg/plane"
 )
 
-// interest reports, by plane, whether an event may change a decision: of the agent plane all but
-// those within a turn and those that queue a message, of the work plane those that change the
-// focus, waits, readiness or fields of an item.
-var interest = map[string]func(*journal.Event) bool{
-	"agent": func(ev *journal.Event) bool {
-		switch ev.Type {
-		case "local_calls_started", "round_submitted", "tool_result_recorded", "round_settled", "decision_recorded",
-			"message_dequeued", "turn_started",
-			"message_queued", "message_requeued":
-			// A queued message gives the agent a turn in any case, without a decision.
-			// The next decision is due when that turn has ended.
-			return false
-		}
-		return true
+// wakes has, by plane and event type, whether an event may change a decision. An event of the agent plane does,
+// unless it is within a turn or queues a message: a queued message gives the agent a turn in any case, without a
+// decision, and the next decision is due when that turn has ended.
+var wakes = map[string]map[string]func(*journal.Event) bool{
+	"agent": {
+		"agent_spawned": always, "agent_paused": always, "agent_resumed": always, "agent_stopped": always,
+		"agent_started": always, "agent_deleting": always, "agent_deleted": always, "agent_woken": always,
+		"delegation_opened": always, "delegation_updated": always, "delegation_completed": always,
+		"first_item_noted": always, "task_answered": always, "brief_written": always, "decision_recorded": never,
+		"message_queued": never, "message_requeued": never, "message_dequeued": never,
+		"message_processed": always, "message_interjected": always, "message_aborted": always,
+		"message_dropped": always, "message_quarantined": always,
+		"turn_started": never, "round_submitted": never, "local_calls_started": never,
+		"tool_result_recorded": never, "round_settled": never,
+		"turn_completed": always, "turn_failed": always, "turn_interrupted": always, "turn_aborted": always,
 	},
-	"work": func(ev *journal.Event) bool {
-		switch ev.Type {
-		case "work_item_picked", "focus_released", "wait_attached", "wait_detached":
-			// The end of a wait is a change from outside, and so new input for an agent
-			// whose turns changed nothing (SPEC D4), whether or not readiness changed.
-			return true
-		case "work_item_updated":
-			return true // it may have set a reminder
-		}
-		return ev.ReadinessFrom != ev.ReadinessTo
+	"work": {
+		"work_item_created": ifReadinessChanged, "work_item_completed": ifReadinessChanged,
+		"work_item_updated": always, // it may have set a reminder
+		"work_item_picked":  always, "focus_released": always,
+		// The end of a wait is a change from outside, and so new input for an agent
+		// whose turns changed nothing (SPEC D4), whether or not readiness changed.
+		"wait_attached": always, "wait_detached": always, "wait_attach_refused": never,
+		"report_promoted": ifReadinessChanged, "recheck_consumed": ifReadinessChanged,
+		"home_file_written": never, "owner_deleted": never,
 	},
+}
+
+func always(*journal.Event) bool { return true }
+
+func never(*journal.Event) bool { return false }
+
+func ifReadinessChanged(ev *journal.Event) bool {
+	return ev.ReadinessFrom != ev.ReadinessTo
+}
+
+// interest reports whether an event of a plane may change a decision. One of a type that has no entry, which a later
+// version wrote, may.
+func interest(plane string, ev *journal.Event) bool {
+	wake, known := wakes[plane][ev.Type]
+	return !known || wake(ev)
 }
 
 // listen marks, as agents to evaluate, those of a partition's events after the position after, until ctx ends. The
@@ -42,7 +57,7 @@ var interest = map[string]func(*journal.Event) bool{
 // hints: events that are not durable yet.
 func (s *Service) listen(ctx context.Context, src journal.Source, after framelog.End) {
 	defer s.running.Done()
-	matters := interest[src.Plane()]
+	matters := func(ev *journal.Event) bool { return interest(src.Plane(), ev) }
 	own := src.Plane() == "agent"
 	if h, here := src.(journal.Hinter); own && here {
 		defer h.Hint(func(events []*journal.Event, lost bool) {

@@ -2,13 +2,18 @@ package scheduler
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 )
 
@@ -175,6 +180,16 @@ func TestP7_UnderLoad(t *testing.T) {
 	lookers.Wait()
 }
 
+// Every event type of the planes that the scheduler follows has an entry, and nothing else has.
+func TestD1_EveryEventIsDeclared(t *testing.T) {
+	for plane, file := range map[string]protoreflect.FileDescriptor{
+		"agent": agentv1.File_quartet_agent_v1_agent_event_proto,
+		"work":  workv1.File_quartet_work_v1_work_event_proto,
+	} {
+		require.ElementsMatch(t, journal.NewRegistry(file).Types(), slices.Collect(maps.Keys(wakes[plane])), plane)
+	}
+}
+
 // The events that may change a decision are heard, those of a running round are not.
 func TestD1_WhatIsHeard(t *testing.T) {
 	for plane, events := range map[string]map[string]bool{
@@ -192,10 +207,10 @@ func TestD1_WhatIsHeard(t *testing.T) {
 		},
 	} {
 		for name, heard := range events {
-			require.Equal(t, heard, interest[plane](&journal.Event{Type: name}), name)
+			require.Equal(t, heard, interest(plane, &journal.Event{Type: name}), name)
 		}
 	}
-	require.True(t, interest["work"](&journal.Event{Type: "work_item_created", ReadinessTo: "runnable"}))
+	require.True(t, interest("work", &journal.Event{Type: "work_item_created", ReadinessTo: "runnable"}))
 }
 
 // What a sweep of very many agents took is given back when all are done; what is

@@ -131,7 +131,7 @@ func (s *Service) Start(ctx context.Context) error {
 		}
 	})
 	s.rechecks.Start()
-	for plane := range interest {
+	for plane := range wakes {
 		sources, err := s.deps.Sources(plane)
 		if err != nil {
 			return errors.Join(err, s.Stop(ctx))

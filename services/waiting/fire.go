@@ -41,41 +41,15 @@ func dueKey(kind, namespace, agentID, id string) string {
 // must not block.
 func (s *Service) index(_ int, events []*journal.Event) {
 	for i, ev := range events {
-		if s.metrics != nil {
-			s.metrics.count(ev)
+		row, err := eventRows.Of(ev)
+		if err != nil {
+			continue
 		}
-		switch p := ev.Payload.(type) {
-		case *waitingv1.WaitRegistered:
-			s.indexWait(ev.Namespace, p.GetWait())
-		case *waitingv1.WaitResolved:
-			s.forgetWait(ev.Namespace, p.GetWait())
-		case *waitingv1.WaitCancelled:
-			s.forgetWait(ev.Namespace, p.GetWait())
-		case *waitingv1.DeliveriesCounted:
-			for _, waitID := range p.GetWaitIds() {
-				s.schedulePublication(dueKey(duePublish, ev.Namespace, ev.AgentID, waitID))
-			}
-		case *waitingv1.TimerCreated:
-			s.indexTimer(ev.Namespace, p.GetTimer())
-		case *waitingv1.TimerFired:
-			s.indexTimer(ev.Namespace, p.GetTimer())
-		case *waitingv1.TimerCancelled:
-			s.indexTimer(ev.Namespace, p.GetTimer())
-		case *waitingv1.ExternalTriggerCreated:
-			s.indexTrigger(ev.Namespace, p.GetTrigger())
-		case *waitingv1.ExternalTriggerCancelled:
-			s.indexTrigger(ev.Namespace, p.GetTrigger())
-		case *waitingv1.WorkItemNoted:
-			s.indexRest(ev, events[i+1:])
-		case *waitingv1.AgentNoted:
-			if p.GetDeleted() {
-				s.indexRest(ev, events[i+1:])
-			}
-			if !p.GetStopped() {
-				for _, k := range s.held.Release(plane.KeyOf(ev.Namespace, ev.AgentID)) {
-					s.due.Set(k, s.deps.Clock.Now())
-				}
-			}
+		if row.count != nil && s.metrics != nil {
+			row.count(s.metrics, ev)
+		}
+		if row.index != nil {
+			row.index(s, ev, events[i+1:])
 		}
 	}
 }

@@ -37,25 +37,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// count counts a durable event.
-func (m *metrics) count(ev *journal.Event) {
-	switch p := ev.Payload.(type) {
-	case *waitingv1.WaitRegistered:
-		m.registered.WithLabelValues(kindName(p.GetWait().GetKind())).Inc()
-	case *waitingv1.WaitResolved:
-		m.ended.WithLabelValues(kindName(p.GetWait().GetKind()), "resolved").Inc()
-	case *waitingv1.WaitCancelled:
-		m.ended.WithLabelValues(kindName(p.GetWait().GetKind()), "cancelled").Inc()
-	case *waitingv1.TriggerDelivered:
-		m.deliveries.WithLabelValues(outcomeName(p.GetOutcome())).Inc()
-	case *waitingv1.DeliveriesCounted:
-		m.deliveries.WithLabelValues(outcomeName(p.GetOutcome())).Add(float64(p.GetCount()))
-	case *waitingv1.TimerFired:
-		m.fired.WithLabelValues().Inc()
-		m.late.WithLabelValues().Observe(max(ev.CreatedAt.Sub(p.GetDueAt().AsTime()), 0).Seconds())
-	}
-}
-
 // kindName returns the label of a kind, such as task.
 func kindName(k waitingv1.WaitKind) string {
 	return strings.ToLower(strings.TrimPrefix(k.String(), "WAIT_KIND_"))

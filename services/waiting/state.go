@@ -77,49 +77,19 @@ func NewState() *State {
 	return s
 }
 
-// Apply folds one event into the state.
+// Apply folds one event into the state. What it does with an event type is in eventRows.
 func (s *State) Apply(ev *journal.Event) error {
+	row, err := eventRows.Of(ev)
+	if err != nil {
+		return err
+	}
 	k := plane.KeyOf(ev.Namespace, ev.AgentID)
 	a := s.agents.Edit(k)
 	if a == nil {
 		a = newAgent()
 		s.agents.Put(k, a)
 	}
-	switch p := ev.Payload.(type) {
-	case *waitingv1.WaitRegistered:
-		s.putWait(a, p.GetWait())
-	case *waitingv1.WaitTriggered:
-		s.putWait(a, p.GetWait())
-	case *waitingv1.WaitConsumed:
-		s.putWait(a, p.GetWait())
-	case *waitingv1.WaitRechecked:
-		s.putWait(a, p.GetWait())
-	case *waitingv1.WaitResolved:
-		s.putWait(a, p.GetWait())
-	case *waitingv1.WaitCancelled:
-		s.putWait(a, p.GetWait())
-	case *waitingv1.WaitMismatched:
-		a.mismatch(p.GetWaitId(), arrival{p.GetCause(), p.GetCauseId()})
-	case *waitingv1.TimerCreated:
-		a.timers.Put(p.GetTimer(), true)
-	case *waitingv1.TimerFired:
-		a.timers.Put(p.GetTimer(), p.GetTimer().GetStatus() == waitingv1.TimerStatus_TIMER_STATUS_ACTIVE)
-	case *waitingv1.TimerCancelled:
-		a.timers.Put(p.GetTimer(), false)
-	case *waitingv1.TaskNoted:
-		if p.GetTerminal() {
-			a.tasks.Add(p.GetTaskId(), nil)
-		}
-	case *waitingv1.WorkItemNoted:
-		a.items.Add(p.GetWorkItemId(), a.itemsOfLiving)
-	case *waitingv1.AgentNoted:
-		a.stopped, a.deleted = p.GetStopped(), p.GetDeleted()
-		if a.deleted {
-			a.deletedAt = ev.CreatedAt
-		}
-	default:
-		return s.applyTrigger(k, a, ev)
-	}
+	row.fold(s, a, ev)
 	return nil
 }
 
@@ -134,34 +104,6 @@ func (a *agentWaits) mismatch(waitID string, in arrival) {
 		a.mismatched[waitID] = map[arrival]bool{}
 	}
 	a.mismatched[waitID][in] = true
-}
-
-// applyTrigger folds an event about a trigger.
-func (s *State) applyTrigger(k plane.Key, a *agentWaits, ev *journal.Event) error {
-	var t *waitingv1.Trigger
-	switch p := ev.Payload.(type) {
-	case *waitingv1.ExternalTriggerCreated:
-		t = p.GetTrigger()
-	case *waitingv1.ExternalTriggerRotated:
-		t = p.GetTrigger()
-		if old := a.triggers.Get(t.GetTriggerId()); old != nil {
-			s.bind(a, old.GetTokenHash(), address{k, t.GetTriggerId(), waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED})
-		}
-	case *waitingv1.ExternalTriggerCancelled:
-		t = p.GetTrigger()
-	case *waitingv1.TriggerExpired:
-		t = p.GetTrigger()
-	case *waitingv1.TriggerDelivered:
-		t = p.GetTrigger()
-	case *waitingv1.DeliveriesCounted:
-		a.counted(p)
-		return nil
-	default:
-		return journal.UnknownEvent(ev)
-	}
-	a.triggers.Put(t, lives(t))
-	s.bind(a, t.GetTokenHash(), address{k, t.GetTriggerId(), t.GetStatus()})
-	return nil
 }
 
 // bind records what a secret of an agent leads to.

@@ -230,10 +230,10 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 // wait for a time is another one each time, and so is one that is to remind. The wait of an item
 // is always made anew, because that takes the focus from the item.
 func waitsAlready(old, w *waitingv1.Wait) bool {
-	return old != nil && old.GetKind() == w.GetKind() && old.GetReason() == w.GetReason() &&
-		old.GetResource() == w.GetResource() &&
-		old.GetDeliveryMode() == w.GetDeliveryMode() && w.GetDueAt() == nil && w.GetRecheckAt() == nil &&
-		old.GetRecheckAt() == nil
+	return old != nil && w.GetDueAt() == nil && w.GetRecheckAt() == nil && plane.EqualExcept(old, w,
+		"wait_id", "revision", "created_at", "turn_id", "resource_description", // of the time when it was made
+		"trigger_count", "consumed_count", "last_triggered_at", "replaces_wait_id", // of what came for it since
+		"triggered", "weak_reason") // derived
 }
 
 // kinds has the kind of wait for each wake.

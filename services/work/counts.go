@@ -5,7 +5,6 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/meter"
-	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
 // transitionCounts counts durable events.
@@ -39,14 +38,8 @@ func (m *transitionCounts) Count(_ int, events []*journal.Event) {
 		if ev.ReadinessFrom != ev.ReadinessTo && ev.ReadinessTo != "" {
 			m.changed.WithLabelValues(ev.ReadinessTo).Inc()
 		}
-		switch p := ev.Payload.(type) {
-		case *workv1.WorkItemCreated:
-			m.created.WithLabelValues().Inc()
-		case *workv1.WorkItemCompleted:
-			m.completed.WithLabelValues().Inc()
-			m.took.WithLabelValues().
-				Observe(max(p.GetWorkItem().GetCompletedAt().AsTime().Sub(p.GetWorkItem().GetCreatedAt().AsTime()), 0).
-					Seconds())
+		if row, err := eventRows.Of(ev); err == nil {
+			row.count(m, ev)
 		}
 	}
 }

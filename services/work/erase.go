@@ -6,7 +6,6 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/snapshot"
-	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 )
 
@@ -72,11 +71,6 @@ func (s *Service) eraseHome(_ context.Context, namespace, agentID string) error 
 // each open item, and no event of a completed one. A completion is kept until its creation is old too, which may be
 // later if the clock was set back: a creation without its completion would count as an open item.
 func (s *State) Needs(ev *journal.Event, before time.Time) bool {
-	switch p := ev.Payload.(type) {
-	case *workv1.WorkItemCreated:
-		return s.isOpen(plane.KeyOf(ev.Namespace, p.GetWorkItem().GetWorkItemId()))
-	case *workv1.WorkItemCompleted:
-		return !p.GetWorkItem().GetCreatedAt().AsTime().Before(before)
-	}
-	return false
+	row, err := eventRows.Of(ev)
+	return err == nil && row.needed(s, ev, before)
 }

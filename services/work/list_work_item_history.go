@@ -54,7 +54,7 @@ func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkI
 	part := s.engine.For(actor.Namespace, req.GetAgentId())
 	h := past.Of(req.GetWorkItemId(), seqs, func(seqs []uint64) ([]*journal.Event, error) {
 		return journal.ReadBack(ctx, part, seqs)
-	})
+	}, entryOf)
 	resp, next, err := h.Page(at, size, req.GetNewestFirst())
 	if err != nil {
 		return nil, err
@@ -66,4 +66,13 @@ func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkI
 		resp.NextPageToken = page.Token(kind, strconv.Itoa(next))
 	}
 	return resp, nil
+}
+
+// entryOf returns what an event says about an item; nothing if it is in no history.
+func entryOf(ev *journal.Event, itemID string) past.Entry {
+	row, err := eventRows.Of(ev)
+	if err != nil || row.entry == nil {
+		return past.Entry{}
+	}
+	return row.entry(ev, itemID)
 }

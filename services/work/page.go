@@ -62,20 +62,12 @@ func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
 			touch(blockOf(k, 0))
 		}
 	}
-	switch p := ev.Payload.(type) {
-	case *workv1.WaitAttachRefused, *workv1.HomeFileWritten:
-		return // they change nothing; see fold
-	case *workv1.OwnerDeleted:
-	case *workv1.WorkItemPicked:
-		item(p.GetCurrentWorkItemId())
-		item(p.GetPreviousWorkItemId())
-	default:
-		item(ev.WorkItemID)
+	row, err := eventRows.Of(ev)
+	if err != nil || row.fold == nil {
+		return
 	}
-	if p, ok := ev.Payload.(interface {
-		GetWorkItem() *workv1.WorkItemRecord
-	}); ok {
-		item(p.GetWorkItem().GetWorkItemId())
+	for _, id := range row.items(ev) {
+		item(id)
 	}
 	if a := s.agents.Get(k); a != nil {
 		for _, n := range a.packable {

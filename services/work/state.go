@@ -61,8 +61,7 @@ type agentWork struct {
 	// by an event, in either order, and both may arrive after the event of its end. Without
 	// this memory, the late one would block the item permanently.
 	ended []string
-	// changed is the time of the last event for which changesWork reported true; zero: there
-	// was none.
+	// changed is the time of the last event that changed the work, see on; zero: there was none.
 	changed time.Time
 }
 
@@ -83,86 +82,25 @@ func NewState() *State {
 }
 
 // Apply folds one event into the records, into the time of the agent's last change, and into
-// the history of the items that it changes. Each of the three handles every event type of
-// the plane.
+// the history of the items that it is about. What it does with an event type is in eventRows.
 func (s *State) Apply(ev *journal.Event) error {
-	changes, err := s.changesWork(ev)
+	row, err := eventRows.Of(ev)
 	if err != nil {
 		return err
 	}
-	if changes {
-		s.agent(plane.KeyOf(ev.Namespace, ev.AgentID)).changed = ev.CreatedAt
-	}
-	if err := s.fold(ev); err != nil {
-		return err
-	}
-	if err := s.index(ev); err != nil {
-		return err
-	}
-	s.settle(plane.KeyOf(ev.Namespace, ev.AgentID))
-	return nil
-}
-
-// changesWork reports whether an event counts as a change of the agent's work: an item was
-// created, written, picked or completed, the owner was deleted, or a wait was attached,
-// triggered or detached. Events that only accompany such a change, such as the release of the
-// focus, and the record that a turn has seen a trigger do not count. It must be called before
-// the event is folded.
-func (s *State) changesWork(ev *journal.Event) (bool, error) {
-	switch p := ev.Payload.(type) {
-	case *workv1.WorkItemCreated, *workv1.WorkItemUpdated, *workv1.WorkItemPicked, *workv1.WorkItemCompleted,
-		*workv1.WaitDetached, *workv1.OwnerDeleted:
-		return true, nil
-	case *workv1.WaitAttachRefused, *workv1.RecheckConsumed, *workv1.FocusReleased, *workv1.ReportPromoted,
-		*workv1.HomeFileWritten:
-		return false, nil
-	case *workv1.WaitAttached:
-		known := attached(s.record(ev.Namespace, ev.WorkItemID), p.GetWait().GetWaitId())
-		return known == nil || p.GetWait().GetTriggerCount() > known.GetTriggerCount(), nil
-	}
-	return false, journal.UnknownEvent(ev)
-}
-
-// fold applies an event to the records and the focus; index (history.go) adds it to the
-// history.
-func (s *State) fold(ev *journal.Event) error {
 	k := plane.KeyOf(ev.Namespace, ev.AgentID)
-	switch p := ev.Payload.(type) {
-	case *workv1.WorkItemCreated:
-		s.put(k, p.GetWorkItem())
-	case *workv1.WorkItemUpdated:
-		s.put(k, p.GetWorkItem())
-		s.agent(k).end(p.GetEndedWaitId())
-	case *workv1.WorkItemPicked:
-		s.agent(k).current = p.GetCurrentWorkItemId()
-		if s.record(ev.Namespace, ev.WorkItemID).GetResumed() != nil {
-			s.put(k, p.GetWorkItem())
-		}
-	case *workv1.FocusReleased:
-		if a := s.agent(k); a.current == p.GetWorkItemId() {
-			a.current = ""
-		}
-	case *workv1.WorkItemCompleted:
-		s.put(k, p.GetWorkItem())
-	case *workv1.ReportPromoted:
-		s.put(k, p.GetWorkItem())
-	case *workv1.WaitAttached:
-		s.put(k, p.GetWorkItem())
-		s.agent(k).end(p.GetReplacedWaitIds()...)
-	case *workv1.WaitDetached:
-		s.put(k, p.GetWorkItem())
-		s.agent(k).end(p.GetWaitId())
-	case *workv1.RecheckConsumed:
-		s.put(k, p.GetWorkItem())
-	case *workv1.WaitAttachRefused:
-		// It is for the waiting plane and changes no record here.
-	case *workv1.HomeFileWritten:
-		// It is for those who watch events; the content is in the file.
-	case *workv1.OwnerDeleted:
-		s.agent(k).deleted = true
-	default:
-		return journal.UnknownEvent(ev)
+	if row.changes(s, ev) {
+		s.agent(k).changed = ev.CreatedAt
 	}
+	if row.fold != nil {
+		row.fold(s, ev)
+	}
+	for _, id := range row.items(ev) {
+		if it := s.edited(ev.Namespace, id); it != nil {
+			it.history = it.history.With(ev.WalSeq)
+		}
+	}
+	s.settle(k)
 	return nil
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
@@ -79,27 +81,37 @@ func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
 		return fault.Invalid("clear_recheck_at", "true", "must not come together with recheck_at")
 	}
 	if len(changedFields(req)) == 0 {
-		return fault.InvalidArgument.New("nothing to update: give objective, plan_status, todo_list, blocked_by, " +
-			"clear_blocked_by, recheck_at or clear_recheck_at")
+		return fault.InvalidArgument.New("nothing to update: give " + strings.Join(settable[:len(settable)-1], ", ") +
+			" or " + settable[len(settable)-1])
 	}
 	return nil
 }
 
-// changedFields returns the names of the fields that a request sets or clears, also where the
-// item has the value already.
-func changedFields(req *workv1.UpdateWorkItemRequest) []string {
-	var fields []string
-	add := func(name string, given bool) {
-		if given {
-			fields = append(fields, name)
+// selectors are the fields of an UpdateWorkItemRequest that set nothing: they name the request, and the item.
+var selectors = []string{"agent_id", "request_id", "work_item_id", "expected_revision"}
+
+// settable has the names of all other fields of an UpdateWorkItemRequest.
+var settable = func() (names []string) {
+	fields := (*workv1.UpdateWorkItemRequest)(nil).ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		if name := string(fields.Get(i).Name()); !slices.Contains(selectors, name) {
+			names = append(names, name)
 		}
 	}
-	add("objective", req.Objective != nil)
-	add("plan_status", req.GetPlanStatus() != workv1.PlanStatus_PLAN_STATUS_UNSPECIFIED)
-	add("todo_list", req.GetTodoList() != nil)
-	add("blocked_by", req.BlockedBy != nil || req.GetClearBlockedBy())
-	add("recheck_at", req.GetRecheckAt() != nil || req.GetClearRecheckAt())
-	return fields
+	return names
+}()
+
+// changedFields returns the names of the record's fields that a request sets or clears, also where the
+// item has the value already. A field clear_x of the request clears x.
+func changedFields(req *workv1.UpdateWorkItemRequest) (changed []string) {
+	m := req.ProtoReflect()
+	for _, name := range settable {
+		field := strings.TrimPrefix(name, "clear_")
+		if m.Has(m.Descriptor().Fields().ByName(protoreflect.Name(name))) && !slices.Contains(changed, field) {
+			changed = append(changed, field)
+		}
+	}
+	return changed
 }
 
 // decideUpdate is the rule of UpdateWorkItem. An update that would change nothing produces no
@@ -193,16 +205,14 @@ var answerUpdate = journal.AnswerOf(func(p *workv1.WorkItemUpdated) *workv1.Upda
 	}
 })
 
-// sameContent reports whether an update would change nothing (SPEC W5.4): it equals old in
-// every field that UpdateWorkItem can set. The writer of the blocker is one of these, since a
-// blocker that a wait wrote ends with that wait.
+// ofEveryWrite are the fields of a record that every write changes, so that they do not make a change.
+var ofEveryWrite = []protoreflect.Name{"revision", "updated_at", "resumed"}
+
+// sameContent reports whether an update would change nothing (SPEC W5.4): it equals old in every other field than
+// those of ofEveryWrite, derived fields included. The writer of the blocker is one of them, since a blocker that a wait
+// wrote ends with that wait.
 func sameContent(it, old *workv1.WorkItemRecord, env journal.Env) bool {
-	return it.GetObjective() == old.GetObjective() && it.GetPlanStatus() == old.GetPlanStatus() &&
-		slices.EqualFunc(it.GetTodoList(), old.GetTodoList(), func(a, b *workv1.TodoItem) bool {
-			return a.GetText() == b.GetText() && a.GetState() == b.GetState()
-		}) &&
-		it.GetBlockedBy() == old.GetBlockedBy() && it.GetBlockedByWaitId() == old.GetBlockedByWaitId() &&
-		len(it.GetWaits()) == len(old.GetWaits()) && proto.Equal(it.GetOwnRecheckAt(), next(old, env).GetOwnRecheckAt())
+	return plane.EqualExcept(it, next(old, env), ofEveryWrite...)
 }
 
 // next returns a copy of a record with the next revision and the time of env. The caller may

@@ -5,9 +5,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane/planetest"
 	"quartet/services/work/derive"
 )
 
@@ -17,22 +17,7 @@ func filled() *workv1.WorkItemRecord {
 	m := it.ProtoReflect()
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
-		switch f := fields.Get(i); {
-		case f.IsList():
-			m.Mutable(f).List().AppendMutable()
-		case f.Message() != nil:
-			m.Mutable(f)
-		case f.Enum() != nil:
-			m.Set(f, protoreflect.ValueOfEnum(1))
-		case f.Kind() == protoreflect.Int64Kind:
-			m.Set(f, protoreflect.ValueOfInt64(7))
-		case f.Kind() == protoreflect.Int32Kind:
-			m.Set(f, protoreflect.ValueOfInt32(7))
-		case f.Kind() == protoreflect.BoolKind:
-			m.Set(f, protoreflect.ValueOfBool(true))
-		default:
-			m.Set(f, protoreflect.ValueOfString("x"))
-		}
+		planetest.SetField(m, fields.Get(i))
 	}
 	return it
 }

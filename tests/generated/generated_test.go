@@ -1,4 +1,5 @@
-// Package generated keeps the pages of docs/ that are made from the code equal to it.
+// Package generated keeps the pages of docs/ that are made from the code equal to it, and the types of the console
+// equal to the messages of the API.
 // REWRITE=1 go test ./tests/generated, a part of make generate, writes them.
 package generated
 
@@ -19,12 +20,13 @@ import (
 
 func TestGeneratedDocumentsAreFresh(t *testing.T) {
 	for name, document := range map[string]func() string{
-		"errors.md":        errorsPage,
-		"roles.md":         identity.RolesDocument,
-		"configuration.md": app.ConfigurationDocument,
+		"docs/errors.md":                   errorsPage,
+		"docs/roles.md":                    identity.RolesDocument,
+		"docs/configuration.md":            app.ConfigurationDocument,
+		"services/console/ui/src/types.ts": func() string { return consoleTypesFile(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join("..", "..", "docs", name)
+			path := filepath.Join("..", "..", filepath.FromSlash(name))
 			if os.Getenv("REWRITE") != "" {
 				require.NoError(t, os.WriteFile(path, []byte(document()), 0o644))
 			}

@@ -173,7 +173,7 @@ var mutants = []mutant{
 	},
 	{
 		"changes of readiness mark no agent", "services/scheduler/listen.go",
-		"		return ev.ReadinessFrom != ev.ReadinessTo\n", "		return false\n",
+		"	return ev.ReadinessFrom != ev.ReadinessTo\n", "	return false\n",
 	},
 }
 

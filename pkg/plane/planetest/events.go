@@ -32,7 +32,7 @@ func FoldsEveryEvent[S journal.State](t *testing.T, file protoreflect.FileDescri
 				CreatedAt: time.Unix(1, 0).UTC(), Payload: payload,
 			}
 			require.NotErrorIs(t, apply(newState(), ev), journal.ErrUnknownEvent,
-				"add a case for it to every switch of the fold")
+				"add a row for it to eventRows")
 		})
 	}
 }

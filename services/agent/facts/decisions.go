@@ -92,9 +92,7 @@ func decideOffer(s *state.State, env journal.Env, req *agentv1.OfferDecisionRequ
 // sameDecision reports whether two decisions are the same by SPEC D4: for the same
 // reason, item, revision and last turn.
 func sameDecision(a, b *agentv1.Decision) bool {
-	return a.GetAction() == b.GetAction() && a.GetTickReason() == b.GetTickReason() && a.GetReason() == b.GetReason() &&
-		a.GetWorkItemId() == b.GetWorkItemId() && a.GetWorkItemRevision() == b.GetWorkItemRevision() &&
-		a.GetLastTurnId() == b.GetLastTurnId()
+	return plane.EqualExcept(a, b, "explanation", "decided_at", "facts_revision")
 }
 
 // DefaultDecisions is the default page size.

@@ -23,10 +23,8 @@ import (
 // before.
 func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
 	touch(snapshot.Owner{Namespace: ev.Namespace, ID: ev.AgentID})
-	if p, ok := ev.Payload.(*agentv1.TurnStarted); ok {
-		if before, ok := s.AcquiredTurns[RequestOf(ev.Namespace, p.GetTurn())]; ok {
-			touch(snapshot.Owner(before.Agent))
-		}
+	if row, err := eventRows.Of(ev); err == nil && row.pages != nil {
+		row.pages(s, ev, touch)
 	}
 }
 

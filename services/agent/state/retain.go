@@ -33,21 +33,8 @@ func (s *State) Needs(ev *journal.Event, _ time.Time) bool {
 	if a == nil {
 		return false
 	}
-	switch p := ev.Payload.(type) {
-	case *agentv1.AgentSpawned, *agentv1.AgentDeleted:
-		return true
-	case *agentv1.MessageQueued:
-		return a.Lane.QueuedAt(p.GetMessage().GetMessageId()) == ev.WalSeq || a.Conversation.indexes(ev.WalSeq)
-	case *agentv1.RoundSubmitted:
-		return a.needsRound(ev.WalSeq, p.GetRound().GetWorkItemId()) || a.Conversation.indexes(ev.WalSeq) ||
-			a.summarizes(ev.WalSeq)
-	case *agentv1.ToolResultRecorded, *agentv1.RoundSettled, *agentv1.LocalCallsStarted:
-		return a.needsRound(ev.WalSeq, ev.WorkItemID)
-	case *agentv1.BriefWritten:
-		n := len(a.Briefs)
-		return ev.WalSeq >= a.Briefs[max(0, n-neededBriefs)].WalSeq
-	}
-	return false
+	row, err := eventRows.Of(ev)
+	return err == nil && row.needed(a, ev)
 }
 
 // needsRound reports whether an event of a round is needed: if the round is of one of the newest neededTurns turns,

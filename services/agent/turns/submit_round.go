@@ -3,7 +3,6 @@ package turns
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -201,20 +200,11 @@ func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundReques
 	return d, nil
 }
 
-func sameRound(a, b *agentv1.Round) bool {
-	return a.GetText() == b.GetText() &&
-		slices.EqualFunc(a.GetToolCalls(), b.GetToolCalls(), func(x, y *agentv1.ToolCall) bool {
-			return proto.Equal(x, y)
-		}) &&
-		slices.EqualFunc(a.GetLocalToolCalls(), b.GetLocalToolCalls(), func(x, y *agentv1.ToolCall) bool {
-			return proto.Equal(x, y)
-		}) &&
-		slices.EqualFunc(a.GetLocalToolResults(), b.GetLocalToolResults(), func(x, y *agentv1.ToolResult) bool {
-			return proto.Equal(x, y)
-		}) &&
-		a.GetUsage().GetInputTokens() == b.GetUsage().GetInputTokens() && a.GetUsage().GetOutputTokens() ==
-		b.GetUsage().GetOutputTokens() &&
-		proto.Equal(a.GetConversationSummary(), b.GetConversationSummary())
+// sameRound reports whether a round that is stored is the one that a request submits: they differ at most in what
+// the plane adds. No usage and a usage of nothing are one.
+func sameRound(stored, submitted *agentv1.Round) bool {
+	return plane.EqualExcept(stored, submitted, "tool_results", "work_item_id", "created_at", "settled", "usage") &&
+		plane.EqualExcept(stored.GetUsage(), submitted.GetUsage())
 }
 
 // runCalls executes the calls that have no result yet, in order, and records each result

@@ -16,32 +16,21 @@ import (
 // read, and late reports on them get a precise error.
 const keptRuns = 4096
 
-// applyToRuns applies a WAL line to runs and dispatches. holder is the run that held
-// the line's step before the line, or nil.
-func (s *State) applyToRuns(b *Board, st *Step, holder *Run, ev *journal.Event) {
-	switch p := ev.Payload.(type) {
-	case *boardv1.TaskUpdated:
-		s.refreshScopes(b)
-	case *boardv1.TaskStepClaimed:
-		s.applyClaimToRun(b, st, p, ev)
-	case *boardv1.TaskStepLeaseExpired:
-		if holder != nil {
-			holder.LeaseExpired = true
-			s.endRun(holder, boardv1.RunStatus_RUN_STATUS_LOST, StepPending, ev.CreatedAt)
-		}
-		holder = nil
-	case *boardv1.TaskCompleted, *boardv1.TaskFailed, *boardv1.TaskCancelled:
-		s.closeBoard(b, ev.CreatedAt)
+// applyToRuns applies a WAL line to runs and dispatches.
+func (s *State) applyToRuns(r row, l appliedLine) {
+	holder := l.holder
+	if r.runs != nil {
+		holder = r.runs(s, l)
 	}
-	if holder != nil && st != nil && !Held(st.Record.GetStatus()) {
+	if st := l.step; holder != nil && st != nil && !Held(st.Record.GetStatus()) {
 		n := CopyRun(holder.Record)
 		n.StepStatus, n.StepResultSummary = st.Record.GetStatus(), st.Record.GetResultSummary()
 		holder.Record = n
 		if holder.Dispatch != nil {
-			s.endRun(holder, boardv1.RunStatus_RUN_STATUS_FINISHED, st.Record.GetStatus(), ev.CreatedAt)
+			s.endRun(holder, boardv1.RunStatus_RUN_STATUS_FINISHED, st.Record.GetStatus(), l.ev.CreatedAt)
 		}
 	}
-	s.refreshClaimable(b)
+	s.refreshClaimable(l.board)
 }
 
 // applyClaimToRun records in a run that it claimed the step st. A claim under a standing
@@ -114,53 +103,13 @@ func (s *State) endRun(r *Run, status boardv1.RunStatus, step StepStatus, at tim
 	}
 }
 
-// applyOutsideWAL is Apply for events of a board that are not lines of its WAL.
-func (s *State) applyOutsideWAL(b *Board, ev *journal.Event) error {
-	switch p := ev.Payload.(type) {
-	case *boardv1.BoardTerminating:
-		b.Terminating = p
-		b.EndedBy = journal.Actor{
-			Namespace: ev.Namespace, Principal: ev.Principal, Role: ev.Role,
-			AgentID: ev.ActorAgentID, RunID: ev.ActorRunID,
-		}
-		for _, id := range p.GetRunIds() {
-			if r := b.Runs[id]; r != nil {
-				n := CopyRun(r.Record)
-				n.Cancelling = true
-				r.Record = n
-			}
-		}
-	case *boardv1.WorkerRunCancelling:
-		if r := b.Runs[p.GetRunId()]; r != nil {
-			n := CopyRun(r.Record)
-			n.Cancelling = true
-			r.Record = n
-		}
-	case *boardv1.ChildAgentCancelTimeout: // the end of the board, which follows, ends the runs
-	case *boardv1.WorkerDispatched:
-		r := &Run{Record: p.GetRun(), Board: b}
-		r.Allowed, r.AllowedSet = b.stepSet(p.GetRun().GetAllowedStepIds())
-		s.addRun(r)
-	case *boardv1.WorkerRunEnded:
-		s.applyWorkerRunEnded(p, ev)
-	case *boardv1.StandingDispatchOpened:
-		d := &Dispatch{Record: p.GetDispatch(), Board: b}
-		d.Allowed, d.AllowedSet = b.stepSet(d.Record.GetAllowedStepIds())
-		b.Dispatches = append(b.Dispatches, d)
-	case *boardv1.StandingDispatchClosed:
-		b.Dispatches = slices.DeleteFunc(b.Dispatches, func(d *Dispatch) bool {
-			if d.Record.GetDispatchId() != p.GetDispatchId() {
-				return false
-			}
-			s.unlist(d)
-			d.closed, d.AllowedSet = true, nil
-			return true
-		})
-	default:
-		return journal.UnknownEvent(ev)
+// cancel notes that a run is being cancelled; it does nothing for nil.
+func (r *Run) cancel() {
+	if r != nil {
+		n := CopyRun(r.Record)
+		n.Cancelling = true
+		r.Record = n
 	}
-	s.refreshClaimable(b)
-	return nil
 }
 
 // applyWorkerRunEnded ends a run, or adds the result to one that ended with its step. A run

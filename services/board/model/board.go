@@ -123,25 +123,11 @@ func (b *Board) Apply(ev *journal.Event) (err error) {
 	if Ended(b.Status) {
 		return fmt.Errorf("%s follows the end of the board", ev.Type)
 	}
-	switch p := ev.Payload.(type) {
-	case *boardv1.TaskCreated:
-		return b.applyCreated(ev, p)
-	case *boardv1.TaskUpdated:
-		return b.applyPatch(p.GetOperations(), ev.CreatedAt)
-	case *boardv1.TaskRunning:
-		return b.setStatus(BoardRunning, "")
-	case *boardv1.TaskBlocked:
-		return b.setStatus(BoardBlocked, p.GetReason())
-	case *boardv1.TaskReopened:
-		return b.setStatus(BoardPending, p.GetReason())
-	case *boardv1.TaskCompleted:
-		return b.setStatus(BoardCompleted, p.GetReason())
-	case *boardv1.TaskFailed:
-		return b.setStatus(BoardFailed, p.GetReason())
-	case *boardv1.TaskCancelled:
-		return b.setStatus(BoardCancelled, p.GetReason())
+	row, err := eventRows.Of(ev)
+	if err != nil || row.line == nil {
+		return journal.UnknownEvent(ev)
 	}
-	return b.applyStep(ev)
+	return row.line(b, ev)
 }
 
 // setStatus changes the status, if the status machine of boards allows it.

@@ -14,20 +14,6 @@ import (
 	"quartet/pkg/plane"
 )
 
-// outsideWAL are the events of the plane that are not lines of a WAL, each with the
-// reason. An event that is in neither list is an error of whoever adds it: it must
-// be folded, and be a line of the WAL or be named here.
-var outsideWAL = map[string]string{
-	"BoardTerminating":        "only its end changes a board",
-	"ChildAgentCancelTimeout": "about runs; the end of the board follows",
-	"WorkerDispatched":        "about a run",
-	"WorkerRunCancelling":     "about a run",
-	"WorkerRunEnded":          "about a run",
-	"StandingDispatchOpened":  "about a dispatch",
-	"StandingDispatchClosed":  "about a dispatch",
-	"OwnerDeleted":            "about a session",
-}
-
 // payloads returns an empty payload of every event of the plane.
 func payloads(t *testing.T) map[string]proto.Message {
 	out := map[string]proto.Message{}
@@ -66,19 +52,6 @@ func TestEveryEventIsFolded(t *testing.T) {
 		if b := st.Sessions[plane.KeyOf("acme", "keeper")].WAL("one"); b.Damaged != nil {
 			require.NotContains(t, b.Damaged.Error(), "unknown event", name)
 		}
-	}
-}
-
-func TestEveryEventIsALineOfTheWALOrExcluded(t *testing.T) {
-	for name, payload := range payloads(t) {
-		_, excluded := outsideWAL[name]
-		if name == "OwnerDeleted" { // State.Apply handles it before it asks
-			continue
-		}
-		require.Equal(t, !excluded, InWAL(&journal.Event{Payload: payload}), name)
-	}
-	for name := range outsideWAL {
-		require.Contains(t, payloads(t), name)
 	}
 }
 

@@ -60,48 +60,12 @@ func blockOf(o snapshot.Owner) (block int, ok bool) {
 
 // Owners implements journal.Paged.
 func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
-	k := plane.KeyOf(ev.Namespace, ev.SessionID)
-	b := s.ActiveBoard(k, ev.TaskID)
-	switch p := ev.Payload.(type) {
-	case *boardv1.OwnerDeleted:
-		touch(sessionOwner(plane.KeyOf(ev.Namespace, p.GetAgentId())))
-		return
-	case *boardv1.TaskCreated:
-		touch(BoardKey{ev.Namespace, ev.SessionID, p.GetWalName()}.owner())
-		if b != nil { // it is damaged; the new board becomes the active one with the id
-			touch(b.Key.owner())
-		}
-		return
-	case *boardv1.WorkerRunEnded:
-		if r := s.Runs[plane.KeyOf(ev.Namespace, p.GetRunId())]; r != nil && r.Running() {
-			touch(r.Board.Key.owner())
-			s.touchEnds(1, touch)
-		} else if r != nil {
-			touch(endedOwner(r.place / pageRuns))
-		}
-		return
-	case *boardv1.ChildAgentCancelTimeout:
-		return
+	b := s.ActiveBoard(plane.KeyOf(ev.Namespace, ev.SessionID), ev.TaskID)
+	if row, err := eventRows.Of(ev); err == nil {
+		row.pages(s, b, ev, touch)
+	} else if b != nil {
+		touch(b.Key.owner()) // it is damaged now
 	}
-	if b != nil {
-		touch(b.Key.owner())
-		s.touchEnds(b.endsBy(ev), touch)
-	}
-}
-
-// endsBy returns how many runs of the board a line of its WAL ends at most.
-func (b *Board) endsBy(ev *journal.Event) int {
-	switch ev.Payload.(type) {
-	case *boardv1.TaskCompleted, *boardv1.TaskFailed, *boardv1.TaskCancelled:
-		return len(b.Runs)
-	case *boardv1.TaskStepReady, *boardv1.TaskStepClaimed, *boardv1.TaskStepStarted, *boardv1.TaskStepUpdated:
-		return 0
-	}
-	step := b.Steps[ev.StepID]
-	if step == nil || b.Runs[step.Record.GetClaimedByRunId()] == nil {
-		return 0
-	}
-	return 1
 }
 
 // touchEnds calls touch with the pages of ended runs that change when n further runs end: those to which

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"quartet/pkg/journal"
-	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 )
 
@@ -16,7 +15,7 @@ var _ journal.Retaining = (*State)(nil)
 // than before. Then all of them may be removed, because a line can be verified only with the lines before it. Events
 // that are not in a WAL are not needed, since nothing reads them back.
 func (s *State) Needs(ev *journal.Event, before time.Time) bool {
-	if _, deleted := ev.Payload.(*boardv1.OwnerDeleted); deleted || !InWAL(ev) {
+	if !InWAL(ev) {
 		return false
 	}
 	se := s.Sessions[plane.KeyOf(ev.Namespace, ev.SessionID)]

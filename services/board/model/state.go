@@ -70,8 +70,11 @@ func (s *State) Apply(ev *journal.Event) error {
 	if b == nil {
 		return s.applyAfterEnd(ev)
 	}
-	if !InWAL(ev) {
-		return s.applyOutsideWAL(b, ev)
+	row, err := eventRows.Of(ev)
+	if err == nil && row.line == nil {
+		row.outside(s, b, ev)
+		s.refreshClaimable(b)
+		return nil
 	}
 	b.AddLine(ev)
 	if b.IsDamaged() {
@@ -86,7 +89,7 @@ func (s *State) Apply(ev *journal.Event) error {
 		s.withdraw(b)
 		return nil
 	}
-	s.applyToRuns(b, before, holder, ev)
+	s.applyToRuns(row, appliedLine{b, before, holder, ev})
 	return nil
 }
 
@@ -103,17 +106,6 @@ func (b *Board) markDamaged(cause error, ev *journal.Event) bool {
 // IsDamaged reports whether the board's WAL cannot be replayed, so that the board cannot be
 // used.
 func (b *Board) IsDamaged() bool { return b.Damaged != nil }
-
-// InWAL reports whether an event of a board is a line of its WAL.
-func InWAL(ev *journal.Event) bool {
-	switch ev.Payload.(type) {
-	case *boardv1.BoardTerminating, *boardv1.ChildAgentCancelTimeout, *boardv1.WorkerDispatched,
-		*boardv1.WorkerRunCancelling, *boardv1.WorkerRunEnded,
-		*boardv1.StandingDispatchOpened, *boardv1.StandingDispatchClosed:
-		return false
-	}
-	return true
-}
 
 // createBoard adds the board of task_created. A damaged event adds an unusable board.
 func (s *State) createBoard(ev *journal.Event, p *boardv1.TaskCreated) {

@@ -177,51 +177,17 @@ func (b *Board) rebuild() (err error) {
 	return err
 }
 
-// applyStep is Apply for lines about one step. A change that the status machine allows to
-// nobody is an error; who makes it is not checked.
-func (b *Board) applyStep(ev *journal.Event) error {
+// applyStep applies a line about one step, of which fold makes the next record. A change that the status machine
+// allows to nobody is an error; who makes it is not checked.
+func (b *Board) applyStep(ev *journal.Event, fold func(st *Step, next *boardv1.Step) error) error {
 	s := b.Steps[ev.StepID]
 	if s == nil {
 		return fmt.Errorf("%s of step %q, which does not exist", ev.Type, ev.StepID)
 	}
 	from, n := s.Record.GetStatus(), CopyStep(s.Record, ev.CreatedAt)
 	n.Reason = ""
-	switch p := ev.Payload.(type) {
-	case *boardv1.TaskStepReady:
-		n.Status, n.Reason = StepReady, s.Record.GetReason()
-		if s.OpenDependencies > 0 {
-			return fmt.Errorf("step %s is ready but has %d dependencies that are not completed", s.ID(),
-				s.OpenDependencies)
-		}
-	case *boardv1.TaskStepClaimed:
-		n.Status, n.LeaseExpiresAt = StepClaimed, p.GetLeaseExpiresAt()
-		n.ClaimedByAgentId, n.ClaimedByRunId = p.GetClaimedByAgentId(), p.GetClaimedByRunId()
-		s.AtClaim = s.Record
-	case *boardv1.TaskStepStarted:
-		n.Status, n.LeaseExpiresAt = StepRunning, p.GetLeaseExpiresAt()
-		MergeResult(n, p)
-	case *boardv1.TaskStepUpdated:
-		n.Status, n.LeaseExpiresAt = StepRunning, p.GetLeaseExpiresAt()
-		MergeResult(n, p)
-	case *boardv1.TaskStepBlocked:
-		n.Status, n.Reason = StepBlocked, p.GetReason()
-		MergeResult(n, p)
-	case *boardv1.TaskStepCompleted:
-		n.Status = StepCompleted
-		MergeResult(n, p)
-	case *boardv1.TaskStepFailed:
-		n.Status, n.Reason = StepFailed, p.GetReason()
-		MergeResult(n, p)
-	case *boardv1.TaskStepCancelled:
-		n.Status, n.Reason = StepCancelled, p.GetReason()
-		MergeResult(n, p)
-	case *boardv1.TaskStepReopened:
-		n.Status, n.Reason = StepPending, p.GetReason()
-		n.ResultSummary, n.ArtifactIds = "", nil // or they would count as those of the next run
-	case *boardv1.TaskStepLeaseExpired:
-		n.Status, n.ResultSummary, n.ArtifactIds = StepPending, "", nil
-	default:
-		return journal.UnknownEvent(ev)
+	if err := fold(s, n); err != nil {
+		return err
 	}
 	if !Held(n.GetStatus()) {
 		n.ClaimedByAgentId, n.ClaimedByRunId, n.LeaseExpiresAt, s.AtClaim = "", "", nil, nil

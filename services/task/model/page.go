@@ -42,22 +42,8 @@ func (r *Record) page() snapshot.Owner { return ownerOf(r.owner(), r.index) }
 
 // Owners implements journal.Paged.
 func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
-	switch p := ev.Payload.(type) {
-	case *taskv1.OwnerDeleted:
-		touch(ownerOf(plane.KeyOf(ev.Namespace, p.GetAgentId()), 0))
-	case *taskv1.TaskQueued:
-		agent := plane.KeyOf(ev.Namespace, p.GetTask().GetAgentId())
-		touch(ownerOf(agent, s.size(agent)))
-	case *taskv1.TaskInputAccepted:
-		if r := s.Task(p.GetTaskId()); r != nil {
-			touch(r.page())
-		}
-	default:
-		t := TaskOf(ev)
-		if r := s.Task(t.GetTaskId()); r != nil {
-			touch(r.page())
-			s.trimmedBy(ev.Namespace, t, touch)
-		}
+	if row, err := eventRows.Of(ev); err == nil {
+		row.pages(s, ev, touch)
 	}
 }
 

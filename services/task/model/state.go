@@ -130,39 +130,13 @@ func NewState() *State {
 }
 
 // Apply folds one event. It refuses an event that cannot follow the ones before it,
-// and one that is not known.
+// and one that is not known. What it does with an event type is in eventRows.
 func (s *State) Apply(ev *journal.Event) error {
-	switch p := ev.Payload.(type) {
-	case *taskv1.TaskQueued:
-		return s.applyQueued(ev.WalSeq, ev.Namespace, p.GetTask())
-	case *taskv1.TaskStarted:
-		return s.replace(ev.Namespace, p.GetTask(), func(r *Record) {
-			r.Worker = plane.KeyOf(ev.Namespace, p.GetTask().GetWorkerId())
-			if p.GetSharedWorker() {
-				r.Worker.Namespace = ""
-			}
-		})
-	case *taskv1.TaskCancelling:
-		return s.replace(ev.Namespace, p.GetTask(), func(r *Record) { r.StopForced = r.StopForced || p.GetForce() })
-	case *taskv1.TaskWorktreeChanged:
-		return s.replace(ev.Namespace, p.GetTask(), nil)
-	case *taskv1.TaskRestarting:
-		return s.applyRestarting(ev.Namespace, p.GetTask())
-	case *taskv1.TaskCompleted:
-		return s.replace(ev.Namespace, p.GetTask(), nil)
-	case *taskv1.TaskFailed:
-		return s.replace(ev.Namespace, p.GetTask(), nil)
-	case *taskv1.TaskCancelled:
-		return s.replace(ev.Namespace, p.GetTask(), nil)
-	case *taskv1.TaskInterrupted:
-		return s.replace(ev.Namespace, p.GetTask(), nil)
-	case *taskv1.TaskInputAccepted:
-		return s.applyInput(p)
-	case *taskv1.OwnerDeleted:
-		s.delete(plane.KeyOf(ev.Namespace, p.GetAgentId()), p.GetPrivateChild(), ev.CreatedAt)
-		return nil
+	row, err := eventRows.Of(ev)
+	if err != nil {
+		return err
 	}
-	return journal.UnknownEvent(ev)
+	return row.fold(s, ev)
 }
 
 // delete marks an agent as deleted.

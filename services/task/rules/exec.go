@@ -1,8 +1,6 @@
 package rules
 
 import (
-	"maps"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -11,6 +9,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/plane"
 	"quartet/services/task/model"
 )
 
@@ -76,9 +75,7 @@ func runningCommand(s *model.State, o model.Owner, spec *taskv1.CommandSpec) *mo
 // the same directory, with the same variables and placement, and both or neither on a
 // terminal. Limits, timeout, restart policy and whether they accept input do not matter.
 func sameCommand(a, b *taskv1.CommandSpec) bool {
-	return a.GetCmd() == b.GetCmd() && slices.Equal(a.GetArgv(), b.GetArgv()) &&
-		a.GetWorkdir() == b.GetWorkdir() && a.GetTty() == b.GetTty() && maps.Equal(a.GetEnv(), b.GetEnv()) &&
-		a.GetPool() == b.GetPool() && maps.Equal(a.GetWorkerLabels(), b.GetWorkerLabels())
+	return plane.EqualExcept(a, b, "limits", "timeout", "restart_policy", "accepts_input")
 }
 
 // commandLabel describes a command in one line of at most labelChars characters. White space is

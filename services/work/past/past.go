@@ -27,11 +27,33 @@ type Past struct {
 	item string
 	seqs []uint64
 	read func(seqs []uint64) ([]*journal.Event, error)
+	of   func(ev *journal.Event, itemID string) Entry
 }
 
-// Of returns the history of an item. seqs are the wal_seqs of its events, the oldest first; read reads events back.
-func Of(item string, seqs []uint64, read func(seqs []uint64) ([]*journal.Event, error)) *Past {
-	return &Past{item, seqs, read}
+// Entry is what an event says about an item.
+type Entry struct {
+	Record *workv1.WorkItemRecord // after the event; nil if the event does not contain it
+	Reason string
+	Focus  Focus
+}
+
+// Focus is how an event moved the agent's focus. One that moved it wrote no field of the item.
+type Focus int
+
+// How an event moved the focus.
+const (
+	Written     Focus = iota // it wrote the item
+	FocusKept                // the item was in focus already
+	FocusGained              // the item is in focus
+	FocusLost                // the item is no longer in focus
+)
+
+// Of returns the history of an item. seqs are the wal_seqs of its events, the oldest first; read reads events back;
+// of says what they are about.
+func Of(item string, seqs []uint64, read func(seqs []uint64) ([]*journal.Event, error),
+	of func(ev *journal.Event, itemID string) Entry,
+) *Past {
+	return &Past{item, seqs, read, of}
 }
 
 // Page returns at most size mutations from a place on, and fewer if they have more than page.MaxBytes. at is how many
@@ -108,7 +130,7 @@ func (h *Past) mutations(low, high int) ([]*workv1.WorkItemMutation, error) {
 			unknown = true
 			break
 		}
-		before = recordIn(events[0], h.item)
+		before = h.of(events[0], h.item).Record
 	}
 	events, err := h.read(h.seqs[low:high])
 	if err != nil {
@@ -120,10 +142,11 @@ func (h *Past) mutations(low, high int) ([]*workv1.WorkItemMutation, error) {
 			out, before, unknown = append(out, nil), nil, true
 			continue
 		}
-		if rec := recordIn(ev, h.item); unknown && rec != nil {
-			before, unknown = rec, false // no change is known of it
+		entry := h.of(ev, h.item)
+		if unknown && entry.Record != nil {
+			before, unknown = entry.Record, false // no change is known of it
 		}
-		m, after, err := mutation(ev, h.item, before)
+		m, after, err := mutation(ev, entry, before)
 		if err != nil {
 			return nil, err
 		}
@@ -134,29 +157,12 @@ func (h *Past) mutations(low, high int) ([]*workv1.WorkItemMutation, error) {
 	return out, nil
 }
 
-// recordIn returns the record of an item after an event, nil if the event does not contain it.
-// A move of the focus contains the records of both items.
-func recordIn(ev *journal.Event, itemID string) *workv1.WorkItemRecord {
-	var it *workv1.WorkItemRecord
-	switch p := ev.Payload.(type) {
-	case *workv1.WorkItemPicked:
-		if p.GetPreviousWorkItemId() == itemID && p.GetCurrentWorkItemId() != itemID {
-			return p.GetPreviousWorkItem()
-		}
-		return p.GetWorkItem()
-	case interface{ GetWorkItem() *workv1.WorkItemRecord }:
-		it = p.GetWorkItem()
-	}
-	return it
-}
-
-// mutation returns the entry of an event in the history of an item, and the item's record after
-// the event, which is before if the event moved the focus. before is the record before the event,
-// nil for the item's first.
-func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (entry *workv1.WorkItemMutation,
+// mutation returns the mutation of an event, and the item's record after the event, which is before if the event
+// moved the focus. before is the record before the event, nil for the item's first.
+func mutation(ev *journal.Event, e Entry, before *workv1.WorkItemRecord) (m *workv1.WorkItemMutation,
 	after *workv1.WorkItemRecord, err error,
 ) {
-	m := &workv1.WorkItemMutation{
+	m = &workv1.WorkItemMutation{
 		EventId: ev.ID, EventType: ev.Type, At: timestamppb.New(ev.CreatedAt),
 		Principal: ev.Principal, Role: ev.Role, ActorKeyId: ev.ActorKeyID, ActorAgentId: ev.ActorAgentID,
 		RunId: ev.ActorRunID, TurnId: id.TurnOf(ev.ActorRunID),
@@ -164,18 +170,13 @@ func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (
 	if ev.RequestHash != "" {
 		m.RequestId = ev.RequestID // without a hash, the journal made the request id, and no caller knows it
 	}
-	after = before
-	switch p := ev.Payload.(type) {
-	case *workv1.WorkItemPicked:
-		m.Reason = p.GetReason()
-		if p.GetPreviousWorkItemId() != p.GetCurrentWorkItemId() {
-			m.Changes = focusChange(p.GetCurrentWorkItemId() == itemID)
-		}
-	case *workv1.FocusReleased:
-		m.Reason = pbjson.EnumText(p.GetReason())
-		m.Changes = focusChange(false)
-	default:
-		after = recordIn(ev, itemID)
+	after, m.Reason = before, e.Reason
+	switch e.Focus {
+	case FocusKept:
+	case FocusGained, FocusLost:
+		m.Changes = focusChange(e.Focus == FocusGained)
+	case Written:
+		after = e.Record
 		if m.Changes, err = changes(before, after); err != nil {
 			return nil, nil, err
 		}

@@ -1,374 +1,731 @@
-// The messages of the API as far as the console shows them. Fields without a value are absent.
-
-export interface Lane {
-  queued?: number;
-  dequeued?: number;
-  quarantined?: number;
-  queuedBytes?: string;
-}
+// Generated from deploy/openapi/quartet.openapi.json by make generate; see tests/generated.
+// Fields without a value are absent.
 
 export interface Agent {
   agentId: string;
-  visibility?: string;
-  preset?: string;
-  lineageParentAgentId?: string;
-  supervisorAgentId?: string;
-  workspaceRoot?: string;
-  lifecycle?: string;
+  context?: string;
   control?: string;
-  controlBy?: string;
   controlAt?: string;
+  controlBy?: string;
   controlReason?: string;
+  createdAt?: string;
   currentRunId?: string;
   currentTurnId?: string;
+  currentWorkItemId?: string;
+  delegationId?: string;
   idleTurns?: number;
-  createdAt?: string;
-  updatedAt?: string;
+  lane?: Lane;
+  lastTurnId?: string;
+  lifecycle?: string;
+  lineageParentAgentId?: string;
+  ownership?: string;
   posture?: string;
   postureReason?: string;
-  currentWorkItemId?: string;
-  lane?: Lane;
+  preset?: string;
+  revision?: string;
+  supervisorAgentId?: string;
+  toolFamilies?: string[];
+  updatedAt?: string;
+  visibility?: string;
+  workspaceMode?: string;
+  workspaceRoot?: string;
+  worktree?: Worktree;
 }
 
 export interface Wait {
-  waitId: string;
   agentId?: string;
-  workItemId?: string;
-  mode?: string;
-  kind?: string;
-  reason?: string;
-  source?: string;
   condition?: string;
+  consumedCount?: string;
+  createdAt?: string;
+  deliveryMode?: string;
+  dueAt?: string;
+  endReason?: string;
+  endedAt?: string;
+  endedBy?: string;
+  kind?: string;
+  lastTriggeredAt?: string;
+  mode?: string;
+  reason?: string;
+  recheckAt?: string;
+  recheckConsumedAt?: string;
+  replacesWaitId?: string;
   resource?: string;
   resourceDescription?: string;
+  revision?: string;
+  source?: string;
   status?: string;
-  createdAt?: string;
-  dueAt?: string;
-  recheckAt?: string;
-  triggered?: boolean;
   triggerCount?: string;
+  triggered?: boolean;
+  turnId?: string;
+  waitId: string;
   weakReason?: string;
+  workItemId?: string;
 }
 
 export interface Todo {
-  text: string;
   state?: string;
+  text: string;
 }
 
 export interface WorkItem {
-  workItemId: string;
   agentId?: string;
-  objective: string;
-  state?: string;
-  planStatus?: string;
-  todoList?: Todo[];
   blockedBy?: string;
   blockedByWaitId?: string;
-  resultSummary?: string;
-  recheckAt?: string;
-  revision?: string;
-  createdAt?: string;
-  updatedAt?: string;
+  candidateClass?: string;
   completedAt?: string;
-  planArtifact?: { path?: string; preview?: string; previewComplete?: boolean; problem?: string; bytes?: string };
-  schedulingState?: string;
+  completedInTurnId?: string;
+  createdAt?: string;
+  currentTodo?: Todo;
+  givenRecheckAt?: string;
+  givenRecheckConsumedAt?: string;
+  hasActiveWaits?: boolean;
+  hasTriggeredWaits?: boolean;
+  isCurrent?: boolean;
+  objective: string;
+  ownRecheckAt?: string;
+  planArtifact?: PlanArtifact;
+  planStatus?: string;
   readiness?: string;
   reasonCode?: string;
-  candidateClass?: string;
-  isCurrent?: boolean;
-  currentTodo?: Todo;
-  waits?: Wait[];
+  recheckAt?: string;
+  recheckConsumedAt?: string;
+  resultBriefId?: string;
+  resultSummary?: string;
+  resumed?: Resumption;
+  revision?: string;
+  schedulingState?: string;
+  state?: string;
+  todoList?: Todo[];
+  updatedAt?: string;
+  waits?: AttachedWait[];
+  workItemId: string;
 }
 
 export interface WorkQueue {
-  current?: WorkItem;
-  triggeredBlocked?: WorkItem[];
-  queuedRunnable?: WorkItem[];
-  waitingForOperator?: WorkItem[];
+  agentId?: string;
   blocked?: WorkItem[];
+  changedAt?: string;
   completedRecent?: WorkItem[];
-  counts?: { open?: number; triggeredBlocked?: number; queuedRunnable?: number; waitingForOperator?: number; blocked?: number; completed?: number };
+  counts?: WorkQueueCounts;
+  current?: WorkItem;
+  named?: WorkItem;
+  passedOver?: WorkItem[];
+  queuedRunnable?: WorkItem[];
+  rechecks?: WorkItem[];
+  revision?: string;
+  triggeredBlocked?: WorkItem[];
+  waitingForOperator?: WorkItem[];
 }
 
 export interface Message {
-  messageId: string;
   agentId?: string;
-  kind?: string;
-  text?: string;
-  data?: string;
-  contentType?: string;
-  priority?: string;
-  origin?: string;
-  authority?: string;
-  state?: string;
+  answeredWaitId?: string;
   attempts?: number;
-  workItemId?: string;
+  authority?: string;
+  causationId?: string;
+  contentType?: string;
+  correlationId?: string;
   createdAt?: string;
-  updatedAt?: string;
-  stateReason?: string;
-  turnId?: string;
+  data?: string;
+  delegationId?: string;
+  kind?: string;
+  messageId: string;
+  origin?: string;
+  priority?: string;
+  progressedAttempts?: number;
   sourceDescription?: string;
+  state?: string;
+  stateReason?: string;
+  taskId?: string;
+  text?: string;
+  tick?: Tick;
+  timerId?: string;
+  traceparent?: string;
+  triggerId?: string;
+  turnId?: string;
+  updatedAt?: string;
+  waitIds?: string[];
+  workItemId?: string;
 }
 
 export interface Turn {
-  turnId: string;
-  runId?: string;
-  messageId?: string;
-  workItemId?: string;
-  state?: string;
+  acquireRequestId?: string;
+  acquiredBy?: string;
+  acquiredByKeyId?: string;
+  acquiredFrom?: string;
+  agentId?: string;
+  binding?: string;
+  boundWorkItemId?: string;
   endReason?: string;
-  rounds?: number;
-  mutations?: number;
-  runnerId?: string;
-  startedAt?: string;
   endedAt?: string;
+  interjectedMessageIds?: string[];
+  leaseExpiresAt?: string;
+  leaseGeneration?: string;
+  messageId?: string;
+  mutations?: number;
+  rounds?: number;
+  runId?: string;
+  runnerId?: string;
+  shownWaits?: ShownWait[];
+  startedAt?: string;
+  state?: string;
+  traceparent?: string;
+  turnId: string;
+  workItemId?: string;
 }
 
 export interface ToolCall {
+  arguments?: Record<string, unknown>;
   callId: string;
   name: string;
-  arguments?: unknown;
 }
 
 export interface ToolResult {
   callId: string;
-  toolName?: string;
+  error?: ToolError;
+  result?: Record<string, unknown>;
   status?: string;
   summaryText?: string;
-  result?: unknown;
-  error?: { kind?: string; message?: string; recoveryHint?: string };
+  toolName?: string;
+  warnings?: Record<string, unknown>[];
+  workItemId?: string;
 }
 
 export interface Round {
-  turnId: string;
+  conversationSummary?: ConversationSummary;
+  createdAt?: string;
   index?: number;
+  localToolCalls?: ToolCall[];
+  localToolResults?: ToolResult[];
+  settled?: boolean;
   text?: string;
   toolCalls?: ToolCall[];
   toolResults?: ToolResult[];
-  localToolCalls?: ToolCall[];
-  localToolResults?: ToolResult[];
-  usage?: { inputTokens?: string; outputTokens?: string };
+  turnId: string;
+  usage?: TokenUsage;
   workItemId?: string;
-  createdAt?: string;
-  settled?: boolean;
 }
 
 export interface Verdict {
   action?: string;
-  tickReason?: string;
-  reason?: string;
-  workItemId?: string;
-  explanation?: string;
   decidedAt?: string;
+  explanation?: string;
+  factsRevision?: string;
+  lastTurnId?: string;
+  reason?: string;
+  tickReason?: string;
+  workItemId?: string;
+  workItemRevision?: string;
 }
 
 export interface Explanation {
-  verdict?: Verdict;
-  facts?: { name: string; value?: string }[];
-  candidates?: { workItemId: string; objective?: string; candidateClass?: string; chosen?: boolean; why?: string; waitingFor?: string }[];
+  agentId?: string;
+  candidates?: Candidate[];
+  facts?: Fact[];
   recent?: Verdict[];
+  verdict?: Verdict;
+}
+
+export interface Fact {
+  name: string;
+  value?: string;
+}
+
+export interface Candidate {
+  candidateClass?: string;
+  chosen?: boolean;
+  objective?: string;
+  reasonCode?: string;
+  revision?: string;
+  schedulingState?: string;
+  waitingFor?: string;
+  why?: string;
+  workItemId: string;
 }
 
 export interface Trigger {
-  triggerId: string;
-  description?: string;
-  deliveryMode?: string;
-  status?: string;
+  agentId?: string;
+  coalescedCount?: string;
+  createdAt?: string;
   deliveryCount?: string;
-  lastDeliveredAt?: string;
+  deliveryMode?: string;
+  description?: string;
   expiresAt?: string;
+  generation?: string;
+  ignoredCount?: string;
+  installationKeyId?: string;
+  lastDeliveredAt?: string;
+  revision?: string;
+  rotatedAt?: string;
+  sealedSigningSecret?: string;
+  signatureScheme?: string;
+  status?: string;
+  tokenHash?: string;
+  triggerId: string;
   workItemId?: string;
 }
 
 export interface Timer {
-  timerId: string;
+  agentId?: string;
+  count?: string;
+  createdAt?: string;
   description?: string;
-  status?: string;
-  nextFireAt?: string;
   every?: string;
   fireCount?: string;
-  count?: string;
+  lastFiredAt?: string;
+  nextFireAt?: string;
+  revision?: string;
+  skippedCount?: string;
+  startAt?: string;
+  status?: string;
+  timerId: string;
+  workItemId?: string;
 }
 
 export interface Task {
-  taskId: string;
+  acceptsInputNow?: boolean;
   agentId?: string;
-  kind?: string;
-  state?: string;
-  label?: string;
-  workItemId?: string;
-  command?: { cmd?: string; argv?: string[]; workdir?: string; tty?: boolean; acceptsInput?: boolean; timeout?: string; pool?: string };
-  exitCode?: number;
-  endReason?: string;
+  blocking?: boolean;
+  childAgentId?: string;
+  command?: CommandSpec;
+  createdAt?: string;
+  delegationId?: string;
   endMessage?: string;
-  workerId?: string;
+  endReason?: string;
+  endedAt?: string;
+  exitCode?: number;
+  kind?: string;
+  label?: string;
+  leaseGeneration?: string;
   outputBytes?: string;
   outputTruncated?: boolean;
-  createdAt?: string;
-  startedAt?: string;
-  endedAt?: string;
-  childAgentId?: string;
-  terminal?: boolean;
-  acceptsInputNow?: boolean;
+  pinnedSharedWorker?: boolean;
+  pinnedWorkerId?: string;
   queueMessage?: string;
+  queueReason?: string;
+  restarts?: number;
+  revision?: string;
+  startedAt?: string;
+  state?: string;
+  taskId: string;
+  terminal?: boolean;
+  traceparent?: string;
+  turnId?: string;
+  workItemId?: string;
+  workerBootId?: string;
+  workerId?: string;
+  worktree?: Worktree;
 }
 
 export interface Delegation {
-  delegationId: string;
   childAgentId?: string;
-  label?: string;
-  state?: string;
-  outcome?: string;
-  resultSummary?: string;
-  taskId?: string;
-  createdAt?: string;
+  childWorkItemId?: string;
   completedAt?: string;
-  questions?: { waitId: string; text?: string; askedAt?: string }[];
+  createdAt?: string;
+  delegationId: string;
+  label?: string;
+  outcome?: string;
+  parentAgentId?: string;
+  parentWorkItemId?: string;
+  questions?: ChildQuestion[];
+  resultSummary?: string;
+  state?: string;
+  stopRequested?: boolean;
+  taskId?: string;
+  worktree?: Worktree;
+}
+
+export interface ChildQuestion {
+  askedAt?: string;
+  text?: string;
+  waitId: string;
 }
 
 export interface Brief {
+  agentId?: string;
   briefId: string;
+  createdAt?: string;
   kind?: string;
   text?: string;
+  turnId?: string;
   workItemId?: string;
-  createdAt?: string;
 }
 
 export interface QuartetEvent {
+  actorAgentId?: string;
+  actorKeyId?: string;
+  actorRunId?: string;
+  agentId?: string;
+  createdAt?: string;
   cursor: string;
   eventId: string;
   eventType: string;
-  plane: string;
-  agentId?: string;
-  sessionId?: string;
-  taskId?: string;
-  stepId?: string;
-  workItemId?: string;
-  actorAgentId?: string;
-  principal?: string;
-  requestId?: string;
+  namespace?: string;
   payload?: Record<string, unknown>;
-  createdAt?: string;
+  plane: string;
+  principal?: string;
   readinessFrom?: string;
+  readinessReason?: string;
   readinessTo?: string;
+  requestId?: string;
+  sessionId?: string;
+  stepId?: string;
+  taskId?: string;
   traceparent?: string;
+  walSeq?: string;
+  workItemId?: string;
 }
 
 export interface Step {
-  stepId: string;
-  title?: string;
-  summary?: string;
-  status?: string;
-  dependsOnStepIds?: string[];
-  required?: boolean;
-  workerPoolId?: string;
+  artifactIds?: string[];
   claimedByAgentId?: string;
   claimedByRunId?: string;
-  resultSummary?: string;
-  artifactIds?: string[];
+  createdAt?: string;
+  dependsOnStepIds?: string[];
+  leaseExpiresAt?: string;
   reason?: string;
+  required?: boolean;
+  resultSummary?: string;
+  status?: string;
+  stepId: string;
+  summary?: string;
+  title?: string;
   updatedAt?: string;
+  workerPoolId?: string;
 }
 
 export interface Board {
   boardId: string;
-  sessionId: string;
-  title?: string;
-  summary?: string;
-  status?: string;
-  steps?: Step[];
+  counts?: StepCounts;
+  createdAt?: string;
+  createdByAgentId?: string;
+  createdByRunId?: string;
+  defaultWorkerPoolId?: string;
+  diagnostics?: Diagnostics;
   reason?: string;
   revision?: string;
-  createdAt?: string;
-  updatedAt?: string;
-  counts?: Record<string, number>;
-  defaultWorkerPoolId?: string;
+  rootStepIds?: string[];
+  sessionId: string;
+  status?: string;
+  steps?: Step[];
+  summary?: string;
   terminating?: boolean;
-  diagnostics?: { stalled?: boolean; stalledByStepIds?: string[]; completeable?: boolean; notCompleteableByStepIds?: string[] };
+  title?: string;
+  updatedAt?: string;
+  walName?: string;
+  walPath?: string;
 }
 
 export interface WorkerRun {
+  allowedStepIds?: string[];
+  allowedTools?: string[];
+  boardId?: string;
+  cancelling?: boolean;
+  claimedStep?: Step;
+  claimedStepId?: string;
+  context?: string;
+  deadlineAt?: string;
+  dispatchId?: string;
+  dispatchedAt?: string;
+  endReason?: string;
+  endedAt?: string;
+  instruction?: string;
+  noStepClaimed?: boolean;
   runId: string;
+  sessionId?: string;
+  status?: string;
+  stepResultSummary?: string;
+  stepStatus?: string;
   workerId?: string;
   workerPoolId?: string;
-  dispatchId?: string;
-  status?: string;
-  claimedStepId?: string;
-  stepStatus?: string;
-  stepResultSummary?: string;
   workerResult?: string;
-  endReason?: string;
-  dispatchedAt?: string;
-  endedAt?: string;
-  cancelling?: boolean;
 }
 
 export interface Dispatch {
+  allowedStepIds?: string[];
+  boardId?: string;
   dispatchId: string;
-  workerPoolId?: string;
+  instruction?: string;
   maxParallel?: number;
   open?: boolean;
-  running?: number;
   openedAt?: string;
+  running?: number;
+  sessionId?: string;
+  stepTimeout?: string;
+  workerPoolId?: string;
 }
 
 export interface BoardWorker {
+  capacity?: number;
+  connectedAt?: string;
+  labels?: Record<string, string>;
+  runIds?: string[];
   workerId: string;
   workerPoolIds?: string[];
-  capacity?: number;
-  runIds?: string[];
-  connectedAt?: string;
 }
 
 export interface Key {
-  keyId: string;
-  namespace?: string;
-  role?: string;
-  name?: string;
   agentId?: string;
-  status?: string;
+  agentIds?: string[];
   createdAt?: string;
   createdBy?: string;
   expiresAt?: string;
+  installationKeyId?: string;
+  keyId: string;
   lastUsedAt?: string;
+  name?: string;
+  namespace?: string;
+  revision?: string;
+  revokedAt?: string;
+  revokedBy?: string;
+  role?: string;
+  status?: string;
+  tools?: string[];
 }
 
 export interface Process {
-  processId: string;
-  host?: string;
+  activeInstallationKeyId?: string;
   address?: string;
-  services?: string[];
-  version?: string;
-  startedAt?: string;
-  reportedAt?: string;
-  damage?: string[];
-  removalFailures?: string[];
-  notReady?: string[];
-  warning?: string;
   answer?: string;
+  certificateName?: string;
+  damage?: string[];
+  held?: HeldPartition[];
+  host?: string;
+  installationKeyIds?: string[];
+  notReady?: string[];
+  processId: string;
+  removalFailures?: string[];
+  reportedAt?: string;
+  services?: string[];
+  startedAt?: string;
+  version?: string;
+  warning?: string;
 }
 
 export interface Installation {
+  journals?: JournalUsage[];
+  planes?: PlaneHealth[];
+  problems?: InstallationProblem[];
   processes?: Process[];
-  planes?: { name: string; up?: boolean; partitions?: number; processIds?: string[] }[];
-  problems?: { plane?: string; text?: string; remedy?: string; down?: boolean }[];
-  streams?: { name: string; messages?: string; bytes?: string; maxBytes?: string }[];
-  storeUsedBytes?: string;
-  storeLimitBytes?: string;
+  publishers?: PublisherLag[];
   storeFullIn?: string;
+  storeLimitBytes?: string;
+  storeUsedBytes?: string;
+  streams?: StreamUsage[];
 }
 
 export interface WhoAmI {
+  agentId?: string;
+  agentIds?: string[];
   namespace?: string;
   principal?: string;
   role?: string;
-  agentId?: string;
+  runId?: string;
   serverTime?: string;
   serverVersion?: string;
+  tools?: string[];
 }
 
 export interface Utterance {
+  createdAt?: string;
+  messageId?: string;
+  roundIndex?: number;
   speaker?: string;
   text?: string;
+  turnId?: string;
+  workItemId?: string;
+}
+
+export interface Lane {
+  dequeued?: number;
+  quarantined?: number;
+  queued?: number;
+  queuedBytes?: string;
+}
+
+export interface Worktree {
+  baseCommit?: string;
+  branch?: string;
+  path?: string;
+  reason?: string;
+  repository?: string;
+  sharedWorker?: boolean;
+  state?: string;
+  workerId?: string;
+}
+
+export interface PlanArtifact {
+  bytes?: string;
+  path?: string;
+  preview?: string;
+  previewComplete?: boolean;
+  problem?: string;
+  sha256?: string;
+  updatedAt?: string;
+}
+
+export interface Resumption {
+  at?: string;
+  cause?: string;
+  causeId?: string;
+  wait?: AttachedWait;
+}
+
+export interface AttachedWait {
+  condition?: string;
+  consumedCount?: string;
   createdAt?: string;
+  kind?: string;
+  lastTriggeredAt?: string;
+  mode?: string;
+  reason?: string;
+  recheckAt?: string;
+  recheckConsumedAt?: string;
+  replacesWaitId?: string;
+  resource?: string;
+  resourceDescription?: string;
+  revision?: string;
+  source?: string;
+  triggerCount?: string;
+  waitId?: string;
+}
+
+export interface WorkQueueCounts {
+  blocked?: number;
+  completed?: number;
+  open?: number;
+  queuedRunnable?: number;
+  triggeredBlocked?: number;
+  waitingForOperator?: number;
+}
+
+export interface Tick {
+  lastTurnId?: string;
+  reason?: string;
+  revision?: string;
+  workItemId?: string;
+}
+
+export interface ShownWait {
+  triggerCount?: string;
+  waitId?: string;
+}
+
+export interface ToolError {
+  details?: Record<string, unknown>;
+  kind?: string;
+  message?: string;
+  recoveryHint?: string;
+  retryable?: boolean;
+}
+
+export interface ConversationSummary {
+  text?: string;
+  throughTurnId?: string;
+}
+
+export interface TokenUsage {
+  inputTokens?: string;
+  outputTokens?: string;
+}
+
+export interface Verdict {
+  action?: string;
+  decidedAt?: string;
+  explanation?: string;
+  reason?: string;
+  tickReason?: string;
+  workItemId?: string;
+  workItemRevision?: string;
+}
+
+export interface CommandSpec {
+  acceptsInput?: boolean;
+  argv?: string[];
+  cmd?: string;
+  env?: Record<string, string>;
+  limits?: CommandLimits;
+  pool?: string;
+  restartPolicy?: string;
+  timeout?: string;
+  tty?: boolean;
+  workdir?: string;
+  workerLabels?: Record<string, string>;
+}
+
+export interface StepCounts {
+  blocked?: number;
+  cancelled?: number;
+  claimed?: number;
+  completed?: number;
+  failed?: number;
+  pending?: number;
+  ready?: number;
+  running?: number;
+}
+
+export interface Diagnostics {
+  completeable?: boolean;
+  notCompleteableByStepIds?: string[];
+  stalled?: boolean;
+  stalledByStepIds?: string[];
+}
+
+export interface HeldPartition {
+  consumed?: ConsumedSource[];
+  partition?: number;
+  plane?: string;
+}
+
+export interface JournalUsage {
+  archiveProblem?: string;
+  archivedBytes?: string;
+  archivedFrameBytes?: string;
+  archivedSegments?: number;
+  bytes?: string;
+  partition?: number;
+  plane?: string;
+  segments?: number;
+  snapshotAt?: string;
+  snapshotBytes?: string;
+}
+
+export interface PlaneHealth {
+  name?: string;
+  partitions?: number;
+  processIds?: string[];
+  up?: boolean;
+}
+
+export interface InstallationProblem {
+  down?: boolean;
+  plane?: string;
+  remedy?: string;
+  text?: string;
+}
+
+export interface PublisherLag {
+  behind?: string;
+  frames?: string;
+  partition?: number;
+  plane?: string;
+}
+
+export interface StreamUsage {
+  bytes?: string;
+  maxBytes?: string;
+  messages?: string;
+  name?: string;
+}
+
+export interface CommandLimits {
+  memoryBytes?: string;
+  outputBytes?: string;
+  processes?: number;
+}
+
+export interface ConsumedSource {
+  partition?: number;
+  plane?: string;
+  walSeq?: string;
 }
