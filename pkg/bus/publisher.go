@@ -377,7 +377,7 @@ func (p *Publisher) awaitRoom(ctx context.Context) error {
 		return nil
 	}
 	p.cfg.Logger.Warn("bus: no events are copied while the store is full", zap.Error(err))
-	for pacer := retry.New(100*time.Millisecond, time.Second); p.cfg.Room.Check(0, false) != nil; {
+	for pacer := retry.New(100*time.Millisecond, time.Second); p.cfg.Room.Full(); {
 		if err := pacer.Wait(ctx); err != nil {
 			return err
 		}

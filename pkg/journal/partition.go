@@ -98,7 +98,7 @@ type Config[S State] struct {
 	RequestMemory int           // entries; default 4 000 000 (SPEC X2)
 	MaxFrame      int           // bytes; default 900 KB
 	MaxEvent      int           // bytes; default 3 MiB (SPEC X8)
-	SegmentSize   int64         // bytes after which the log goes on in a new segment; default 0: never
+	SegmentSize   int64         // bytes after which the log continues in a new segment; default 0: never
 	AppendTimeout time.Duration // of one attempt; default 5 s
 	// ViewPatience is how long a View waits for the log; default 5 s. A write has to wait for its outcome, but
 	// a reader is better served by an early error.

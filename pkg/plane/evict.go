@@ -49,7 +49,12 @@ func (e *Engine[S]) evict(ctx context.Context) {
 		now := e.deps.WaitClock.Now()
 		if short > 0 || now.Sub(last) >= e.deps.EvictEvery {
 			for _, p := range e.parts.All() {
-				_ = p.Evict(ctx, short < 2) // what failed is tried at the next pass
+				// If it fails, the next pass tries again.
+				if short < 2 {
+					_ = p.EvictUnused(ctx)
+				} else {
+					_ = p.EvictAll(ctx)
+				}
 			}
 			last = e.deps.WaitClock.Now()
 		} else if now.Sub(sampled) < samplePeriod {

@@ -45,7 +45,7 @@ func (m mutant) pattern() *regexp.Regexp {
 var mutants = []mutant{
 	{
 		"the position is not stored with its effect", "pkg/journal/consume.go",
-		"		p.writePosition(c, f, in.key, consumed, in.at.Seq, line)\n", "		_ = consumed\n",
+		"		p.writePosition(c, f, in.key, in.end, in.end.Seq, wholeFrame)\n", "",
 	},
 	{
 		"a command is answered before its frame is stored", "pkg/journal/execute.go",

@@ -114,10 +114,17 @@ func (f *Feed) listHints() []*hint {
 // Hinted reports whether the partition has a receiver of hints.
 func (f *Feed) Hinted() bool { return len(f.listHints()) > 0 }
 
-// Pass passes events to all receivers.
-func (f *Feed) Pass(events []*event.Event, lost bool) {
+// HintApplied passes events that were applied to all receivers of hints.
+func (f *Feed) HintApplied(events []*event.Event) {
 	for _, h := range f.listHints() {
-		h.fn(events, lost)
+		h.fn(events, false)
+	}
+}
+
+// HintWithdrawn passes events that were withdrawn, or may have been, to all receivers of hints.
+func (f *Feed) HintWithdrawn(events []*event.Event) {
+	for _, h := range f.listHints() {
+		h.fn(events, true)
 	}
 }
 
