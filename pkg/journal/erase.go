@@ -46,7 +46,8 @@ func (c *core[S]) applyErased(walSeq uint64, payload *structpb.Struct) error {
 		return err
 	}
 	if erasable, ok := any(c.state).(Erasable); ok {
-		erasable.Erase(func(namespace, id string) bool { return c.erased.HashOf(namespace, id) == owner }, c.track.Touch)
+		isOwner := func(namespace, id string) bool { return c.erased.HashOf(namespace, id) == owner }
+		erasable.Erase(isOwner, c.track.Touch)
 	}
 	return nil
 }
