@@ -29,7 +29,7 @@ func (s *Server) open(ctx context.Context, desc *grpc.StreamDesc, method string,
 	grpc.ClientStream, error,
 ) {
 	m, ok := s.streamed[method]
-	if !ok || !s.enter() {
+	if !ok || !s.beginCall() {
 		return nil, errNotLocal
 	}
 	p := &pipe{
