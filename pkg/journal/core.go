@@ -108,7 +108,7 @@ func (c *core[S]) position(k sourceKey) *position {
 }
 
 // keepConfirmed copies from old, the core before a reload, the confirmed positions that no frame has, because the
-// events before them led to nothing: a newer state must not process these events again; see needsWrite. It does
+// events before them led to nothing: a newer state must not process these events again (needsWrite). It does
 // nothing if the generations say that another writer opened the partition in between, since old was outdated then.
 func (c *core[S]) keepConfirmed(old *core[S]) {
 	if c.generation != old.generation && c.generation != old.generation+1 {

@@ -49,7 +49,7 @@ type Config[S State] struct {
 
 	// OnApply receives the events of each command once they are applied and before they are durable, including
 	// those of the journal itself; a reload may discard them. It lets the plane prepare the next command while the
-	// frame is written; see Ahead. It returns the number of expected follow-ups (Op.FollowUp) of these events: a
+	// frame is written (Ahead). It returns the number of expected follow-ups (Op.FollowUp) of these events: a
 	// small frame waits FollowUpTerm for them, so that they share one write. It runs in the loop, must not block,
 	// and must not change or keep state.
 	OnApply func(state S, events []*Event) (followUps int)
@@ -284,7 +284,7 @@ func (p *Partition[S]) Source() Source {
 func (p *Partition[S]) Health() error {
 	if err := p.failed.Load(); err != nil {
 		if p.Damage() != nil {
-			return nil //nolint:nilerr // see above
+			return nil //nolint:nilerr // its plane serves the other partitions
 		}
 		return *err
 	}

@@ -114,7 +114,7 @@ func (s *Partitions[S]) Health() error {
 	return nil
 }
 
-// Close closes all partitions concurrently (see journal.Partition.Close) and joins their errors. It is idempotent.
+// Close closes all partitions concurrently, each as Partition.Close does, and joins their errors. It is idempotent.
 func (s *Partitions[S]) Close(ctx context.Context) error {
 	errs := make([]error, len(s.parts))
 	done := make(chan struct{})

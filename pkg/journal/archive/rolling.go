@@ -212,7 +212,7 @@ func (r *Roller) prepare(segment uint64, sizeKnown bool) {
 	}
 	if err != nil && r.ctx.Err() == nil {
 		r.retry = r.mono().Add(prepareAgain)
-		r.logger.Warn("journal: the next segment could not be prepared; the present one goes on",
+		r.logger.Warn("journal: the next segment could not be prepared; the present one continues",
 			zap.Uint64("segment", segment), zap.Error(err))
 	}
 }

@@ -38,7 +38,7 @@ var (
 // Frame is a group of events that is written at once: the log has all of its lines or none.
 type Frame struct {
 	ID         string // unique for all time; identifies the frame to its writer
-	Generation uint64 // of the writer; see partition_opened
+	Generation uint64 // of the writer, as in its partition_opened
 	Body       []byte // JSON Lines, each ended by '\n'; empty for a fence
 	Link       Link
 	// Rests has what is kept of the hash of each line, if lines were erased; otherwise it is nil. Only an archive has

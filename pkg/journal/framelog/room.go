@@ -59,13 +59,13 @@ type RoomState struct {
 // error. Measurements must not overlap. What this process writes while measure runs may count twice until the next
 // measurement.
 func (r *Room) Measure(measure func() (RoomState, error)) error {
-	before := r.written.Load()
+	writtenBefore := r.written.Load()
 	s, err := measure()
 	if err != nil {
 		return err
 	}
 	r.state.Store(&s)
-	r.written.Add(-before)
+	r.written.Add(-writtenBefore)
 	return nil
 }
 

@@ -36,7 +36,7 @@ var (
 	_ framelog.Segmented = (*Log)(nil)
 )
 
-// New returns the log of a partition. Its first segment must exist; see Ensure.
+// New returns the log of a partition. Its first segment must exist; Ensure creates it.
 func New(nc *nats.Conn, plane string, partition int) (*Log, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -97,9 +97,9 @@ func (l *Log) refresh(ctx context.Context) ([]*segment, error) {
 	return segments, nil
 }
 
-// withoutDropped returns the segments without a Shared segment that the log does not have any more: it is followed by a gap, since
-// the segment behind it was dropped. Between other segments, which are dropped in order, a missing number is that of
-// a segment that a repair gave up.
+// withoutDropped returns the segments without a Shared segment that the log does not have any more: it is followed by a
+// gap, since the segment behind it was dropped. Between other segments, which are dropped in order, a missing number is
+// that of a segment that a repair gave up.
 func withoutDropped(segments []*segment) []*segment {
 	if len(segments) > 1 && segments[0].Shared && segments[1].Segment != segments[0].Segment+1 {
 		return segments[1:]

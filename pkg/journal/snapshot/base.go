@@ -63,7 +63,7 @@ func (s *Snapshot) objects(fn func(*snapshotv1.Object)) {
 }
 
 // Base describes the kept snapshots of a partition, which the next one continues. The zero Base is that of a
-// partition without a snapshot. After each snapshot there is a new Base; see Draft.Finish.
+// partition without a snapshot. Draft.Finish returns a new Base for each snapshot.
 type Base struct {
 	kept   []*Snapshot // the newest first
 	owners map[ownerHash]owned

@@ -81,7 +81,7 @@ func (t *Tracker) Wrote(n int) {
 	}
 }
 
-// Damage records that a line was quarantined; see Damaged.
+// Damage records that a line was quarantined, so that no snapshot is written any more.
 func (t *Tracker) Damage() {
 	if t != nil {
 		t.Damaged = true

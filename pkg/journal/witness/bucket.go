@@ -177,9 +177,9 @@ func (b *Bucket) recreate() bool {
 	return b.openAndRead(ctx) == nil
 }
 
-// writeRecorded writes the recorded ends that are newer than what the bucket has, and returns false if it could not write one
-// of them. It is no failure if another process wrote an end of the same partition meanwhile: the next write compares
-// the recorded end with that one.
+// writeRecorded writes the recorded ends that are newer than what the bucket has, and returns false if it could not
+// write one of them. It is no failure if another process wrote an end of the same partition meanwhile: the next write
+// compares the recorded end with that one.
 func (b *Bucket) writeRecorded() bool {
 	// Determine what is newer. What is not needs no write.
 	b.mu.Lock()
@@ -204,7 +204,7 @@ func (b *Bucket) writeRecorded() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if failed != nil && !b.failing {
-		b.logger.Warn("witness: how far journals were written cannot be told to other machines; trying again",
+		b.logger.Warn("witness: how far journals were written could not be stored for other machines; trying again",
 			zap.Error(failed))
 	}
 	b.failing = failed != nil
@@ -349,8 +349,8 @@ func (b *Bucket) records() map[string]framelog.End {
 	return records
 }
 
-// RemoveBucket removes the bucket, if there is one. Call it for a restore, since the records are not true of journals that
-// are restored.
+// RemoveBucket removes the bucket, if there is one. Call it for a restore, since the records are not true of journals
+// that are restored.
 func RemoveBucket(ctx context.Context, nc *nats.Conn) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
