@@ -17,13 +17,18 @@ import (
 // each batch costs nothing.
 const batchMessages = 1000
 
-// The operations of the messages of a batch. A message has its operation in the last but one token of its reply
-// subject:
-// <inbox>.<batch>.<messages per answer>.<gap mode>.<number>.<operation>.$FI
+// The reply subject of a message says which batch it is in:
+//
+//	<inbox>.<batch>.<messages per answer>.<gap mode>.<number in the batch>.<operation>.$FI
 const (
-	opStart  = 0
-	opAppend = 1
-	opCommit = 2
+	// gapFails makes the answer to a batch an error if a message of it was lost, instead of leaving a gap.
+	gapFails = "fail"
+	// batchMark marks the subject as that of a fast batch.
+	batchMark = "$FI"
+
+	opStart  = "0"
+	opAppend = "1"
+	opCommit = "2"
 )
 
 // batches publishes batches of messages with one acknowledgement each: the fast batches of
@@ -43,6 +48,7 @@ type batches struct {
 	sent    int    // how many messages of the current batch were sent
 }
 
+// newBatches returns batches over a connection. timeout is how long the answer to a batch may take.
 func newBatches(nc *nats.Conn, timeout time.Duration) (*batches, error) {
 	inbox := nats.NewInbox()
 	answers, err := nc.SubscribeSync(inbox + ".>")
@@ -55,14 +61,18 @@ func newBatches(nc *nats.Conn, timeout time.Duration) (*batches, error) {
 	}, nil
 }
 
-// publish sends a message. If last is set or the batch is full, it ends the batch and waits until the
-// stream has everything that was sent; it returns an error once the timeout has passed.
+// publish sends a message as the next one of the current batch. If last is set or the batch is full, it ends the batch
+// and blocks until the stream has everything that was sent. It returns an error if a message cannot be sent, was lost
+// (a gap) or was refused, if the answer does not arrive within b.timeout, or if ctx ends; the stream may have a part of
+// the batch then, and b must not be used any more. publish sets m.Reply, and the caller may reuse m when it returns.
 func (b *batches) publish(ctx context.Context, m *nats.Msg, last bool) error {
+	// Begin a batch if none is open.
 	if b.sent == 0 {
 		b.count++
 		b.id = b.unique + "-" + strconv.FormatUint(b.count, 36)
-		b.prefix = append(b.prefix[:0], b.inbox+"."+b.id+"."+strconv.Itoa(batchMessages)+".fail."...)
+		b.prefix = append(b.prefix[:0], b.inbox+"."+b.id+"."+strconv.Itoa(batchMessages)+"."+gapFails+"."...)
 	}
+
 	b.sent++
 	op := opAppend
 	switch {
@@ -71,22 +81,22 @@ func (b *batches) publish(ctx context.Context, m *nats.Msg, last bool) error {
 	case b.sent == 1:
 		op = opStart
 	}
-	m.Reply = string(b.prefix) + strconv.Itoa(b.sent) + "." + string(byte('0'+op)) + ".$FI"
+	m.Reply = string(b.prefix) + strconv.Itoa(b.sent) + "." + op + "." + batchMark
 	if err := b.nc.PublishMsg(m); err != nil {
 		return fmt.Errorf("bus: publish: %w", err)
 	}
 	if op != opCommit {
 		return nil
 	}
-	n := b.sent
+	sent := b.sent
 	b.sent = 0
-	return b.wait(ctx, n)
+	return b.awaitCommit(ctx, sent)
 }
 
-// wait reads acknowledgements, for at most the timeout, until it reads that of the end of the current
+// awaitCommit reads acknowledgements, for at most b.timeout, until it reads that of the end of the current
 // batch, which has sent messages. Those before it report progress. It returns an error for an
 // acknowledgement with a gap or an error.
-func (b *batches) wait(ctx context.Context, sent int) error {
+func (b *batches) awaitCommit(ctx context.Context, sent int) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	for {
@@ -106,7 +116,7 @@ func (b *batches) wait(ctx context.Context, sent int) error {
 		switch {
 		case answer.Error != nil:
 			return fmt.Errorf("bus: batch: %w", answer.Error)
-		case answer.Type == "ack":
+		case answer.Type == "ack": // progress
 		case answer.Batch == b.id && answer.Count == sent:
 			return nil
 		default:

@@ -64,10 +64,10 @@ func appendCloudEvent(dst, line []byte, ev *journal.Event) []byte {
 	return append(dst, '}')
 }
 
-// message is a CloudEvent in the buffer of a wrapped: the bytes from to to-1.
+// message is a CloudEvent in the buffer of a wrapped: the bytes from start to end-1.
 type message struct {
-	subject  string
-	from, to int
+	subject    string
+	start, end int
 }
 
 // wrapped holds the CloudEvents of one frame. Its buffer is used again for the next frame,
@@ -91,12 +91,12 @@ func (w *wrapped) wrap(frame []journal.Line) error {
 		if err != nil {
 			return fmt.Errorf("bus: %w", err)
 		}
-		from := len(w.buf)
+		start := len(w.buf)
 		w.buf = appendCloudEvent(w.buf, Conceal(ev.Plane, line.Text), ev)
-		w.events = append(w.events, message{Subject(ev.Namespace, ev.Plane, ev.AgentID, ev.Type), from, len(w.buf)})
+		w.events = append(w.events, message{Subject(ev.Namespace, ev.Plane, ev.AgentID, ev.Type), start, len(w.buf)})
 		if ev.ReadinessFrom != "" || ev.ReadinessTo != "" {
 			w.events = append(w.events, message{
-				Subject(ev.Namespace, "work", ev.AgentID, ReadinessChanged), from,
+				Subject(ev.Namespace, "work", ev.AgentID, ReadinessChanged), start,
 				len(w.buf),
 			})
 		}

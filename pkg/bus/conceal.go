@@ -18,36 +18,38 @@ var concealed = map[string][][]byte{
 func Conceal(plane string, text []byte) []byte {
 	out, copied := text, false
 	for _, key := range concealed[plane] {
-		for from := 0; ; {
-			start, end := field(out[from:], key)
+		for offset := 0; ; {
+			start, end := findField(out[offset:], key)
 			if start < 0 {
 				break
 			}
 			if !copied {
 				out, copied = bytes.Clone(out), true
 			}
-			out = slices.Delete(out, from+start, from+end)
-			from += start
+			out = slices.Delete(out, offset+start, offset+end)
+			offset += start
 		}
 	}
 	return out
 }
 
-// field returns where the first field with a key begins and ends in text, including the comma that separates
+// findField returns where the first field with a key begins and ends in text, including the comma that separates
 // it from its neighbour; -1 and -1 if there is none. key includes the quotes, the colon and the quote that
 // begins the value. A match directly after a brace or a comma is not inside of a string, because the first
 // quote of key would be escaped there.
-func field(text, key []byte) (start, end int) {
-	for at := 0; ; {
-		i := bytes.Index(text[at:], key)
+func findField(text, key []byte) (start, end int) {
+	for offset := 0; ; {
+		i := bytes.Index(text[offset:], key)
 		if i < 0 {
 			return -1, -1
 		}
-		start, end = at+i, at+i+len(key)
-		at = end
+		start, end = offset+i, offset+i+len(key)
+		offset = end
 		if start > 0 && text[start-1] != '{' && text[start-1] != ',' {
 			continue
 		}
+
+		// Find the quote that ends the value, and take one comma.
 		for end < len(text) && text[end] != '"' {
 			if text[end] == '\\' {
 				end++

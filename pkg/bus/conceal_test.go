@@ -49,7 +49,7 @@ func TestP3_EventsForOthersConcealSecrets(t *testing.T) {
 	var w wrapped
 	require.NoError(t, w.wrap([]journal.Line{line}))
 	require.Len(t, w.events, 1)
-	text := w.buf[w.events[0].from:w.events[0].to]
+	text := w.buf[w.events[0].start:w.events[0].end]
 	require.True(t, json.Valid(text), string(text))
 	require.Contains(t, string(text), "trg_1")
 	for _, secret := range []string{"token_hash", "beef", "sealed_signing_secret", "c2VhbGVk"} {

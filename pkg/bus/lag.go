@@ -35,6 +35,7 @@ func LagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 	return lag, nil
 }
 
+// lagOf is LagOf with errors that do not say which journal they are about.
 func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition int, now time.Time) (lag Lag,
 	err error,
 ) {
@@ -42,7 +43,7 @@ func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 	if err != nil {
 		return lag, err
 	}
-	from, copied := jetstream.ConsumerConfig{
+	consumer, copied := jetstream.ConsumerConfig{
 		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 10 * time.Second,
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
 	}, uint64(0)
@@ -50,7 +51,7 @@ func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound): // nothing was copied, or only before maxAge
 		oldest := now.Add(-maxAge)
-		from.DeliverPolicy, from.OptStartTime = jetstream.DeliverByStartTimePolicy, &oldest
+		consumer.DeliverPolicy, consumer.OptStartTime = jetstream.DeliverByStartTimePolicy, &oldest
 	case err != nil:
 		return lag, err
 	default:
@@ -59,8 +60,10 @@ func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 			return lag, err
 		}
 		copied = end.Seq
-		from.OptStartSeq = copied + 1
+		consumer.OptStartSeq = copied + 1
 	}
+
+	// Add up the segments, the oldest first.
 	places, err := jetlog.Places(ctx, js, plane)
 	if err != nil {
 		return lag, err
@@ -75,25 +78,25 @@ func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 		if p.Partition != partition {
 			continue
 		}
-		of, err := lagIn(ctx, js, p, from, copied, now)
+		segment, err := lagIn(ctx, js, p, consumer, copied, now)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			continue // it was removed since
 		}
 		if err != nil {
 			return lag, err
 		}
-		lag.Frames += of.Frames
+		lag.Frames += segment.Frames
 		if lag.Behind == 0 {
-			lag.Behind = of.Behind
+			lag.Behind = segment.Behind
 		}
 	}
 	return lag, nil
 }
 
-// lagIn returns how far EVENTS is behind one segment. EVENTS has the frames up to copied; from is the configuration
-// of a consumer that begins behind them.
-func lagIn(ctx context.Context, js jetstream.JetStream, p jetlog.Place, from jetstream.ConsumerConfig, copied uint64,
-	now time.Time,
+// lagIn returns how far EVENTS is behind one segment. EVENTS has the frames up to copied; consumer is the configuration
+// of one that begins behind them.
+func lagIn(ctx context.Context, js jetstream.JetStream, p jetlog.Place, consumer jetstream.ConsumerConfig,
+	copied uint64, now time.Time,
 ) (lag Lag, err error) {
 	log, err := js.Stream(ctx, p.Stream())
 	if err != nil {
@@ -106,12 +109,14 @@ func lagIn(ctx context.Context, js jetstream.JetStream, p jetlog.Place, from jet
 	if err != nil {
 		return lag, err
 	}
-	from.FilterSubject = p.Subject()
-	cons, err := log.CreateConsumer(ctx, from)
+	consumer.FilterSubject = p.Subject()
+	cons, err := log.CreateConsumer(ctx, consumer)
 	if err != nil {
 		return lag, err
 	}
 	defer func() { _ = log.DeleteConsumer(ctx, cons.CachedInfo().Name) }() // it ends by itself
+
+	// Pass over fences: the first frame with events says how far EVENTS is behind.
 	lag.Frames = cons.CachedInfo().NumPending
 	for n := 0; lag.Frames > 0 && n < fences; n++ {
 		m, err := cons.Next(jetstream.FetchContext(ctx))

@@ -86,12 +86,15 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int, bytes int64,
 	if cfg.Replicas == 1 {
 		cfg.PersistMode = jetstream.AsyncPersistMode
 	}
-	for limit := space.Now().Limit; limit > 0 && cfg.MaxBytes > max(limit/4, minBytes); {
+
+	// Take at most a quarter of the store, and less if the server cannot reserve that.
+	limit := space.Now().Limit
+	for limit > 0 && cfg.MaxBytes > max(limit/4, minBytes) {
 		cfg.MaxBytes /= 2
 	}
 	for {
-		one, cancel := context.WithTimeout(ctx, ensureTerm)
-		err := ensure(one, js, cfg)
+		attempt, cancel := context.WithTimeout(ctx, ensureTerm)
+		err := createOrUpdate(attempt, js, cfg)
 		cancel()
 		var refused *jetstream.APIError
 		switch {
@@ -113,14 +116,15 @@ var noRoom = []jetstream.ErrorCode{10023, 10047, 10005}
 // requests.
 const ensureTerm = 3 * time.Second
 
-func ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) error {
+// createOrUpdate creates EVENTS or updates its settings. Its error is jetstream's, or that of ctx.
+func createOrUpdate(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) error {
 	s, err := js.Stream(ctx, Stream)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		if _, err = js.CreateStream(ctx, cfg); errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 			return nil // another process has just created it
 		}
-	case err == nil && !same(s.CachedInfo().Config, cfg):
+	case err == nil && !sameSettings(s.CachedInfo().Config, cfg):
 		// The mode cannot be changed on a stream that exists.
 		cfg.PersistMode = s.CachedInfo().Config.PersistMode
 		_, err = js.UpdateStream(ctx, cfg)
@@ -128,9 +132,9 @@ func ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 	return err
 }
 
-// same reports whether a stream has those settings of want that an update can change. It avoids updates that change
-// nothing, which would occupy the leader of a cluster whenever a partition moves.
-func same(got, want jetstream.StreamConfig) bool {
+// sameSettings reports whether a stream has those settings of want that an update can change. It avoids updates that
+// change nothing, which would occupy the leader of a cluster whenever a partition moves.
+func sameSettings(got, want jetstream.StreamConfig) bool {
 	return got.Description == want.Description && slices.Equal(got.Subjects, want.Subjects) &&
 		got.Storage == want.Storage && got.Discard == want.Discard &&
 		got.MaxBytes == want.MaxBytes && got.MaxAge == want.MaxAge && got.Replicas == want.Replicas &&
@@ -188,12 +192,15 @@ func Start(ctx context.Context, cfg Config) (*Publisher, error) {
 	if cfg.Target == nil {
 		cfg.Target = natsTarget{cfg.Conn, cfg.AckTimeout}
 	}
+
+	// Without the stream or the journal, copying could only fail.
 	if err := cfg.Target.Exists(ctx); err != nil {
 		return nil, fmt.Errorf("bus: stream %s: %w", Stream, err)
 	}
 	if _, err := cfg.Source.End(ctx); err != nil {
 		return nil, fmt.Errorf("bus: the journal of %s: %w", cfg.Source.Plane(), err)
 	}
+
 	run, cancel := context.WithCancel(context.Background())
 	p := &Publisher{cfg: cfg, cancel: cancel, done: make(chan struct{})}
 	plane := cfg.Source.Plane()
@@ -229,7 +236,7 @@ func (p *Publisher) run(ctx context.Context) {
 			return
 		}
 		p.interrupted.Inc()
-		p.cfg.Logger.Warn("bus: copying events is interrupted and goes on from the last position", zap.Error(err))
+		p.cfg.Logger.Warn("bus: copying events is interrupted and continues from the last position", zap.Error(err))
 		if copied {
 			pacer.Reset()
 		}
@@ -237,8 +244,9 @@ func (p *Publisher) run(ctx context.Context) {
 	}
 }
 
+// frame is a frame of the journal to copy.
 type frame struct {
-	at    framelog.End // the end of the log behind the frame
+	end   framelog.End // the end of the log behind the frame
 	lines []journal.Line
 }
 
@@ -252,23 +260,25 @@ func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
 		return false, err
 	}
 	defer out.Close()
+
+	// Follow the journal from the position in EVENTS.
 	after, err := out.Position(ctx, positionSubject(p.cfg.Source))
 	if err != nil {
 		return false, fmt.Errorf("bus: position of %s: %w", p.cfg.Source.Plane(), err)
 	}
-	oldest := time.Time{}
+	oldest := time.Time{} // of the events to copy; the first younger one ends the test
 	if after.Seq == 0 {
 		oldest = time.Now().Add(-maxAge)
 	}
 	frames, ended := make(chan frame, window), make(chan error, 1)
 	go func() {
-		ended <- p.cfg.Source.Follow(ctx, after, func(at framelog.End, lines []journal.Line) error {
-			if before(lines, oldest) {
+		ended <- p.cfg.Source.Follow(ctx, after, func(end framelog.End, lines []journal.Line) error {
+			if olderThan(lines, oldest) {
 				return nil
 			}
 			oldest = time.Time{}
 			select {
-			case frames <- frame{at, lines}:
+			case frames <- frame{end, lines}:
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
@@ -276,10 +286,12 @@ func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
 		})
 		cancel()
 	}()
+
+	// Copy in windows until that or following fails.
 	for {
 		select {
 		case f := <-frames:
-			err = p.copyWindow(ctx, out, p.gather(ctx, f, frames))
+			err = p.copyWindow(ctx, out, p.gatherWindow(ctx, f, frames))
 			copied = copied || err == nil
 		case <-ctx.Done():
 			err = ctx.Err()
@@ -291,9 +303,9 @@ func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
 	}
 }
 
-// before reports whether the last event of a frame is older than oldest. It returns false if oldest is zero, and
+// olderThan reports whether the last event of a frame is older than oldest. It returns false if oldest is zero, and
 // for a frame without a readable last line.
-func before(lines []journal.Line, oldest time.Time) bool {
+func olderThan(lines []journal.Line, oldest time.Time) bool {
 	if oldest.IsZero() || len(lines) == 0 {
 		return false
 	}
@@ -301,8 +313,8 @@ func before(lines []journal.Line, oldest time.Time) bool {
 	return err == nil && ev.CreatedAt.Before(oldest)
 }
 
-// gather waits for Config.Lag and returns first and the frames that have arrived, but at most window frames.
-func (p *Publisher) gather(ctx context.Context, first frame, more <-chan frame) []frame {
+// gatherWindow waits for Config.Lag and returns first and the frames that have arrived, but at most window frames.
+func (p *Publisher) gatherWindow(ctx context.Context, first frame, more <-chan frame) []frame {
 	if p.cfg.Lag > 0 {
 		// The channel has room for a window, so the source is not blocked meanwhile, and
 		// this goroutine is not woken for each frame.
@@ -325,8 +337,8 @@ func (p *Publisher) gather(ctx context.Context, first frame, more <-chan frame) 
 	return out
 }
 
-// PositionOf returns the position in the headers of a position's message. Of an old message it has only the sequence
-// number (see headerSequence).
+// PositionOf returns the position in the headers of a position's message. Of a message that was written before
+// journals had hash chains it has only the sequence number.
 func PositionOf(h nats.Header) (end framelog.End, err error) {
 	if text := h.Get(headerEnd); text != "" {
 		return framelog.ParseEnd(text)
@@ -342,30 +354,32 @@ func (p *Publisher) copyWindow(ctx context.Context, out Session, frames []frame)
 	if err := p.awaitRoom(ctx); err != nil {
 		return err
 	}
+
 	count := 0
 	for _, f := range frames {
 		if err := p.wrapped.wrap(f.lines); err != nil {
 			// The frame will not become readable, and must not stop the others.
-			p.cfg.Logger.Error("bus: a frame cannot be read and is passed", zap.Uint64("sequence", f.at.Seq),
+			p.cfg.Logger.Error("bus: a frame cannot be read and is passed", zap.Uint64("sequence", f.end.Seq),
 				zap.Error(err))
 			continue
 		}
 		count += len(p.wrapped.events)
 		for _, e := range p.wrapped.events {
-			if err := out.Publish(ctx, &nats.Msg{Subject: e.subject, Data: p.wrapped.buf[e.from:e.to]}, false); err !=
-				nil {
+			m := &nats.Msg{Subject: e.subject, Data: p.wrapped.buf[e.start:e.end]}
+			if err := out.Publish(ctx, m, moreFollow); err != nil {
 				return err
 			}
 		}
 	}
-	// It is published after the events, so a position never covers a gap.
-	last := frames[len(frames)-1].at
+
+	// The position is published after the events, so a position never covers a gap.
+	last := frames[len(frames)-1].end
 	err := out.Publish(ctx, &nats.Msg{Subject: positionSubject(p.cfg.Source), Header: nats.Header{
 		headerSequence: {strconv.FormatUint(last.Seq, 10)}, headerEnd: {last.String()},
-	}}, true)
+	}}, endsWindow)
 	if err == nil {
 		p.published.Add(float64(count))
-		p.observe(frames)
+		p.observeLag(frames)
 	}
 	return err
 }
@@ -377,7 +391,8 @@ func (p *Publisher) awaitRoom(ctx context.Context) error {
 		return nil
 	}
 	p.cfg.Logger.Warn("bus: no events are copied while the store is full", zap.Error(err))
-	for pacer := retry.New(100*time.Millisecond, time.Second); p.cfg.Room.Check(0, false) != nil; {
+	pacer := retry.New(100*time.Millisecond, time.Second)
+	for p.cfg.Room.Full() {
 		if err := pacer.Wait(ctx); err != nil {
 			return err
 		}
@@ -385,8 +400,8 @@ func (p *Publisher) awaitRoom(ctx context.Context) error {
 	return nil
 }
 
-// observe records the age of the oldest event of a window.
-func (p *Publisher) observe(frames []frame) {
+// observeLag records the age of the oldest event of a window.
+func (p *Publisher) observeLag(frames []frame) {
 	for _, f := range frames {
 		for _, line := range f.lines {
 			if t, _ := line.Type(); journal.Internal(t) {

@@ -29,8 +29,15 @@ type Session interface {
 	// Publish sends a message. The caller may reuse m when it returns. If last is set, as for the last message of a
 	// window, Publish returns only when the stream has everything that was sent.
 	Publish(ctx context.Context, m *nats.Msg, last bool) error
+	// Close ends the session. It does not wait for acknowledgements.
 	Close()
 }
+
+// The argument last of Session.Publish.
+const (
+	moreFollow = false
+	endsWindow = true
+)
 
 // natsTarget is EVENTS.
 type natsTarget struct {
@@ -78,7 +85,7 @@ type natsSession struct {
 // Close implements Session. It does not wait for acknowledgements.
 func (s natsSession) Close() { s.nc.Close() }
 
-// Publish implements Session. It also waits whenever a batch is full; see batches.
+// Publish implements Session. It also waits for the stream whenever batchMessages were sent.
 func (s natsSession) Publish(ctx context.Context, m *nats.Msg, last bool) error {
 	return s.out.publish(ctx, m, last)
 }

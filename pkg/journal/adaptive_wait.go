@@ -4,7 +4,7 @@ package journal
 const maxMissed = 7
 
 // adaptiveWait skips exponentially more waits while they are in vain: 1, 3, 7 and so on up to 127. The zero
-// value waits. It is not safe for concurrent use.
+// value skips none. It is not safe for concurrent use.
 type adaptiveWait struct {
 	missed int // waits in vain in a row
 	skip   int // number of waits to skip

@@ -33,7 +33,8 @@ type Op[S State, R any] struct {
 	Recall bool
 	// FollowUp marks a command that Config.OnApply announced.
 	FollowUp bool
-	// Frees marks a command that ends or removes something: it may use the reserve of the store; see room.Room.Check.
+	// Frees marks a command that ends or removes something: it may use a part of the store's reserve
+	// (framelog.Room.Check).
 	Frees bool
 	// Args is hashed without its field request_id, to distinguish a repeated request from a different one with
 	// the same id. It is used only with RequestID.
@@ -111,6 +112,7 @@ type recallAt struct {
 // STORAGE_FULL that the store has no room. A rule that panics, or whose events State.Apply refuses, is INTERNAL and
 // stores nothing.
 func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, Result, error) {
+	// Erase the types of op. The rule leaves its reply in reply, which is read once the loop has completed c.
 	var zero, reply R
 	c := &command[S]{
 		method:   op.Method,
@@ -135,6 +137,8 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		}
 		return d.Events, nil
 	}
+
+	// Hash the request, by which a repetition is recognised.
 	if op.RequestID != "" {
 		h, err := requests.HashArgs(op.Args)
 		if err != nil {
@@ -150,6 +154,8 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		c.key = requests.KeyOf(cmp.Or(op.Actor.Namespace, event.NoNamespace), op.Actor.Caller(), op.Method,
 			op.RequestID)
 	}
+
+	// Wait for the outcome.
 	if p.cfg.Tracer.On() {
 		var span trace.Span
 		ctx, span, c.traceparent = beginSpan(ctx, p.cfg.Tracer, p.cfg.Plane, p.cfg.Partition, c.method)
@@ -166,6 +172,8 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	if c.err != nil {
 		return zero, Result{}, c.err
 	}
+
+	// Build the reply from the events, which the log has if the request is a repetition.
 	events := c.events
 	if c.recall != nil {
 		var err error
@@ -225,6 +233,8 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 		return nil
 	case <-ctx.Done():
 	}
+
+	// The caller gives up. If the loop has not taken c, or c only waits to be answered, it can be withdrawn.
 	select {
 	case <-c.done: // both were ready; the outcome takes precedence
 		return nil
@@ -245,14 +255,17 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (R, error)) (R, uint64, error) {
 	var zero R
 	for {
+		// Read. If evicted owners cannot be read, wait for the reload and read again.
 		p.cfg.Arrive(ctx, "view", "", "")
 		out, seq, result, err := readState(p, read)
 		if errors.Is(err, resident.ErrUnreadable) {
-			if err = p.reread(ctx, err); err != nil {
+			if err = p.awaitReload(ctx, err); err != nil {
 				return zero, 0, err
 			}
 			continue
 		}
+
+		// Wait until what was read is durable. If it was discarded instead, read again.
 		if result != nil && (result.Hidden() || ctx.Value(aheadKey{}) != any(p)) {
 			if err := result.Wait(ctx, p.cfg.ViewPatience); err != nil {
 				return zero, 0, err
@@ -261,6 +274,8 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 				continue
 			}
 		}
+
+		// The lease is checked after the read, so that no other process can have written before it.
 		if p.failed.Load() != nil {
 			return zero, 0, p.refusal()
 		}

@@ -41,16 +41,18 @@ const (
 	// Waking the loop for each would keep a plane busy that follows a busy one.
 	wakeInterval  = 64
 	consumeMethod = "consume"
+	// wholeFrame is the line of a position behind all lines of a frame.
+	wholeFrame = 0
 )
 
 // consumption is one frame of a source, or several without relevant events, as the loop executes it.
 type consumption[S State] struct {
-	key    sourceKey
-	at     framelog.End // behind the frame, or the last one of several
-	before framelog.End // behind the frame before that one
-	// after and afterLine are how far p must have consumed the source before: up to the consumption that was
+	key         sourceKey
+	end         framelog.End // of the frame, or of the last one of several
+	previousEnd framelog.End // of the frame before that one
+	// afterSeq and afterLine are how far p must have consumed the source before: up to the consumption that was
 	// queued before this one, or, after a split, up to the previous part.
-	after     uint64
+	afterSeq  uint64
 	afterLine int
 	events    []sourceEvent
 	foreign   int // frames since the previous consumption that have events of the source's plane, relevant or not
@@ -65,8 +67,8 @@ var errPassedOver = errors.New("journal: an earlier frame of the source is not c
 
 // follows reports whether everything before in is consumed at pos.
 func (in *consumption[S]) follows(pos *position) bool {
-	if pos.seq != in.after || pos.line == 0 {
-		return pos.seq >= in.after
+	if pos.seq != in.afterSeq || pos.line == 0 {
+		return pos.seq >= in.afterSeq
 	}
 	return in.afterLine > 0 && pos.line >= in.afterLine
 }
@@ -92,39 +94,46 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 	if err != nil {
 		return err
 	}
+
 	// following ends with ctx, and with the first consumption that fails, which is its cause.
 	following, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	var window []*command[S]
 	pacer := framelog.NewPacer()
-	passed, foreign := 0, 0
+	sinceQueued, foreign := 0, 0 // frames since the last consumption, and those of them with events of the plane
 	consumed := p.consumed.Of(key)
 	consumed.Receive(begin.WalSeq, nil)
 	for {
-		err = r.Source.Follow(following, begin, func(at framelog.End, lines []Line) error {
+		err = r.Source.Follow(following, begin, func(end framelog.End, lines []Line) error {
 			if following.Err() != nil {
 				return following.Err()
 			}
-			in := p.parseSourceFrame(r, interest, key, at, lines)
-			passed++
+
+			// Pass over frames without relevant events, except that the loop gets a position now and then.
+			in := p.parseSourceFrame(r, interest, key, end, lines)
+			sinceQueued++
 			foreign += in.foreign
-			if len(in.events) == 0 && passed < wakeInterval {
-				begin = at
-				consumed.Receive(at.WalSeq, nil)
+			if len(in.events) == 0 && sinceQueued < wakeInterval {
+				begin = end
+				consumed.Receive(end.WalSeq, nil)
 				return nil
 			}
-			in.before, in.after, in.foreign, in.fail = begin, after, foreign, fail
-			passed, foreign = 0, 0
+
+			// Queue the consumption. It is received before its effects can be read, since their readers ask for the
+			// position (AwaitConsumed).
+			in.previousEnd, in.afterSeq, in.foreign, in.fail = begin, after, foreign, fail
+			sinceQueued, foreign = 0, 0
 			c := &command[S]{method: consumeMethod, consume: in, done: make(chan struct{})}
-			// Before the effects can be read, since their readers ask for the position (AwaitConsumed).
-			consumed.Receive(at.WalSeq, c.done)
+			consumed.Receive(end.WalSeq, c.done)
 			if err := p.enqueue(c); err != nil {
 				close(c.done)
 				fail(err)
 				return err
 			}
-			after, begin = at.Seq, at
+			after, begin = end.Seq, end
 			pacer.Reset()
+
+			// Wait while too many are queued.
 			if window = append(window, c); len(window) < consumeWindow {
 				return nil
 			}
@@ -136,6 +145,8 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 				return following.Err()
 			}
 		})
+
+		// Follow the source again if it failed. Otherwise p or a consumption did.
 		if following.Err() == nil && !p.ended() {
 			p.cfg.Logger.Info("journal: following a source again", zap.String("source", key.plane),
 				zap.Int("source_partition", key.partition), zap.Uint64("after", begin.Seq), zap.Error(err))
@@ -153,9 +164,10 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 	}
 }
 
-// firstToConsume returns behind which frame of a source to begin, and the frame that the first consumption follows: the
-// last one that is consumed completely, or the one before the frame that is not. It blocks until the position that it
-// read is durable, or ctx ends: a position that is lost by a reload must not be continued from.
+// firstToConsume returns the end behind which to follow a source, and the sequence number of the frame that the first
+// consumption follows: the last frame that is consumed completely, or the one before the frame that is not. It blocks
+// until the position that it read is durable, or ctx ends: a position that is lost by a reload must not be continued
+// from.
 func (p *Partition[S]) firstToConsume(ctx context.Context, key sourceKey) (begin framelog.End, after uint64,
 	err error,
 ) {
@@ -192,16 +204,17 @@ func (p *Partition[S]) ended() bool { return p.closing.Load() || p.failed.Load()
 
 // parseSourceFrame parses the relevant events of a frame, outside the loop. A line that cannot be read is
 // logged and skipped, since waiting does not make it readable.
-func (p *Partition[S]) parseSourceFrame(r Reaction[S], interest map[string]struct{}, key sourceKey, at framelog.End,
+func (p *Partition[S]) parseSourceFrame(r Reaction[S], interest map[string]struct{}, key sourceKey, end framelog.End,
 	lines []Line,
 ) *consumption[S] {
-	in := &consumption[S]{key: key, at: at, react: r.React}
+	in := &consumption[S]{key: key, end: end, react: r.React}
 	for i, line := range lines {
-		t, _ := line.Type()
-		if !Internal(t) {
-			in.foreign = 1
+		eventType, _ := line.Type()
+		if Internal(eventType) {
+			continue
 		}
-		if _, ok := interest[t]; !ok && len(interest) > 0 || Internal(t) {
+		in.foreign = 1
+		if _, interested := interest[eventType]; !interested && len(interest) > 0 {
 			continue
 		}
 		ev, err := line.Read(r.Registry)
@@ -212,7 +225,7 @@ func (p *Partition[S]) parseSourceFrame(r Reaction[S], interest map[string]struc
 			continue
 		}
 		p.cfg.Logger.Error("journal: a source's event cannot be read and is skipped", zap.String("source", key.plane),
-			zap.Uint64("sequence", at.Seq), zap.Int("line", i), zap.Error(err))
+			zap.Uint64("sequence", end.Seq), zap.Int("line", i), zap.Error(err))
 	}
 	return in
 }
@@ -227,94 +240,102 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 	p.mu.Lock()
 	pos := p.core.position(in.key)
 	p.mu.Unlock()
+
+	// Determine where to begin: it may be consumed already, completely or up to a line.
 	start := 0
 	switch {
-	case in.at.Seq < pos.seq || in.at.Seq == pos.seq && pos.line == 0:
+	case in.end.Seq < pos.seq || in.end.Seq == pos.seq && pos.line == 0:
 		p.finishWithoutEvents(c)
 		return
 	case !in.follows(pos):
 		c.err = errPassedOver
 		p.finishWithoutEvents(c)
 		return
-	case in.at.Seq == pos.seq:
+	case in.end.Seq == pos.seq:
 		start = pos.line
 	}
-	f := p.frameFor(0, 1)
+
+	f := p.frameFor(0, 1) // the size of the first effect is not known yet
 	base := len(f.Body)
-	finish := func(line int) {
-		consumed := in.at
-		if line > 0 {
-			consumed = in.before
-		}
-		p.writePosition(c, f, in.key, consumed, in.at.Seq, line)
+	// finish writes the position behind the source's frame, and completes c with f.
+	finish := func() {
+		p.writePosition(c, f, in.key, in.end, in.end.Seq, wholeFrame)
 		p.writePositions(c, f)
-		if line > 0 { // c completes with its last part
-			in.after, in.afterLine = in.at.Seq, line
-			c.reset()
-			p.requeue(c)
-			return
-		}
 		f.cmds = append(f.cmds, c)
 		c.stored, c.seq = true, p.core.applied
 	}
-	discontinue := func(line int) { // before an event that has to wait until the state was loaded again
+	// split writes the position before a line of the source's frame, and queues c again for that line and the rest.
+	split := func(line int) {
+		p.writePosition(c, f, in.key, in.previousEnd, in.end.Seq, line)
+		p.writePositions(c, f)
+		in.afterSeq, in.afterLine = in.end.Seq, line
+		c.reset()
+		p.requeue(c)
+	}
+	// suspend ends before a line whose event has to wait until the state was loaded again.
+	suspend := func(line int) {
 		if len(f.Body) > base {
-			finish(line)
+			split(line)
 			return
 		}
 		p.dropEmpty(f)
-		p.again(c)
+		p.runAgainAfterReload(c)
 	}
+
 	for _, h := range in.events {
 		if h.line < start {
 			continue
 		}
 		events, body := p.reaction(c, h)
 		if p.loop.unreadable {
-			discontinue(h.line)
+			suspend(h.line)
 			return
 		}
 		if len(events) == 0 {
 			continue
 		}
+
 		// The effects of another plane's event may use the reserve. If they cannot be stored, those of the events
 		// before it are, and the position does not pass this event.
-		if err := p.admit(len(body), true); err != nil && len(f.Body) > base {
-			finish(h.line)
+		used := len(f.Body) - base
+		refused := p.admit(len(body), mayUseReserve)
+		switch {
+		case used > 0 && (refused != nil || used+len(body) > p.cfg.MaxFrame):
+			split(h.line)
 			return
-		} else if err != nil {
-			c.err = err
+		case refused != nil:
+			c.err = refused
 			p.dropEmpty(f)
-			p.probe()
+			p.probeRoom()
 			p.finishWithoutEvents(c)
 			return
 		}
-		if used := len(f.Body) - base; used > 0 && used+len(body) > p.cfg.MaxFrame {
-			finish(h.line)
+
+		err := p.commit(c, f, events, body)
+		switch {
+		case err != nil && p.loop.unreadable:
+			suspend(h.line)
 			return
-		}
-		if err := p.commit(c, f, events, body); err != nil && p.loop.unreadable {
-			discontinue(h.line)
-			return
-		} else if err != nil {
+		case err != nil:
 			// The effects before this event are applied and need their position;
 			// the event that broke the state is skipped.
-			finish(h.line + 1)
+			split(h.line + 1)
 			return
 		}
 	}
+
 	effects := len(f.Body) > base
 	if !effects {
 		// There is nothing to write except, occasionally, the position. In memory
 		// it advances at once; after a restart these frames are read again.
 		p.mu.Lock()
-		pos.consumed, pos.seq, pos.line = in.at, in.at.Seq, 0
+		pos.consumed, pos.seq, pos.line = in.end, in.end.Seq, wholeFrame
 		p.mu.Unlock()
 		pos.framesSinceWrite += in.foreign
 		pos.needsWrite = pos.needsWrite || len(in.events) > 0
 	}
 	if effects || pos.framesSinceWrite >= positionWriteInterval {
-		finish(0)
+		finish()
 		return
 	}
 	p.dropEmpty(f)
@@ -329,16 +350,19 @@ func (p *Partition[S]) requeue(c *command[S]) {
 }
 
 // reaction runs the rule for one event, and returns its events and their lines, which are valid until the next use of
-// loop.scratch. It logs a refusal of the rule and returns no events then.
+// loop.scratch. It returns no events if the rule returns none or refuses, which it logs, and also if evicted owners
+// cannot be read, which the caller must look up in loop.unreadable.
 func (p *Partition[S]) reaction(c *command[S], h sourceEvent) ([]*Event, []byte) {
 	now := micros(p.cfg.Now())
 	c.actor = Actor{Namespace: h.ev.Namespace, Principal: "quartet", Role: "service"}
 	c.agentID = h.ev.AgentID
 	c.decide = func(s S, env Env) ([]*Event, error) { return c.consume.react(s, env, h.ev) }
 	var span trace.Span
-	if c.traceparent = ""; p.cfg.Tracer.On() && h.ev.Traceparent != "" {
+	c.traceparent = ""
+	if p.cfg.Tracer.On() && h.ev.Traceparent != "" {
 		span, c.traceparent = reactionSpan(p.cfg.Tracer, p.cfg.Plane, h.ev)
 	}
+
 	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID, Traceparent: c.traceparent})
 	if err == nil && len(events) > 0 {
 		err = p.stamp(c, events, now)
@@ -356,6 +380,8 @@ func (p *Partition[S]) reaction(c *command[S], h sourceEvent) ([]*Event, []byte)
 				zap.String("event_type", h.ev.Type), zap.String("event_id", h.ev.ID), zap.Error(err))
 		return nil, nil
 	}
+
+	// A reaction that produces no events records no span.
 	if body != nil {
 		p.loop.scratch = body[:0]
 		if span != nil {
@@ -371,13 +397,13 @@ func (p *Partition[S]) reaction(c *command[S], h sourceEvent) ([]*Event, []byte)
 func (p *Partition[S]) writePositions(c *command[S], f *pending[S]) {
 	for _, key := range slices.SortedFunc(maps.Keys(p.core.positions), sourceKey.compare) {
 		if pos := p.core.positions[key]; pos.needsWrite {
-			p.writePosition(c, f, key, pos.consumed, pos.seq, 0)
+			p.writePosition(c, f, key, pos.consumed, pos.seq, wholeFrame)
 		}
 	}
 }
 
 // writePosition adds a source_consumed event to f. line is the number of lines of the frame at seq that were consumed,
-// 0 for all; consumed is the last frame that was consumed completely.
+// wholeFrame for all; consumed is the end of the last frame that was consumed completely.
 func (p *Partition[S]) writePosition(c *command[S], f *pending[S], key sourceKey, consumed framelog.End, seq uint64,
 	line int,
 ) {
@@ -386,7 +412,7 @@ func (p *Partition[S]) writePosition(c *command[S], f *pending[S], key sourceKey
 		Principal: "quartet", Role: "service", Payload: event.Consumed(key.plane, key.partition, consumed.String(), seq,
 			line), CreatedAt: micros(p.cfg.Now()),
 	}
-	// The payload is a Struct of this package: neither can fail.
+	// Neither can fail, since the payload is a Struct of this package.
 	body, err := event.AppendLine(p.loop.scratch[:0], ev)
 	if err == nil {
 		p.loop.scratch = body[:0]

@@ -76,8 +76,8 @@ func newCore[S State](cfg *Config[S]) *core[S] {
 		track = snapshot.NewTracker(state)
 	}
 	erased := event.NewErasedSet()
-	if of, can := any(state).(Erasable); can {
-		of.UseErased(erased)
+	if erasable, ok := any(state).(Erasable); ok {
+		erasable.UseErased(erased)
 	}
 	return &core[S]{
 		state:     state,
@@ -108,7 +108,7 @@ func (c *core[S]) position(k sourceKey) *position {
 }
 
 // keepConfirmed copies from old, the core before a reload, the confirmed positions that no frame has, because the
-// events before them led to nothing: a newer state must not process these events again; see needsWrite. It does
+// events before them led to nothing: a newer state must not process these events again (needsWrite). It does
 // nothing if the generations say that another writer opened the partition in between, since old was outdated then.
 func (c *core[S]) keepConfirmed(old *core[S]) {
 	if c.generation != old.generation && c.generation != old.generation+1 {
@@ -129,32 +129,40 @@ func IsDamage(err error) bool {
 	return errors.As(err, &e)
 }
 
-// replay applies one frame of the log. awaiting is described at load.
+// replay applies the frame f, which has the sequence number seq, behind c.end, and moves c.end behind it. Requests in
+// awaiting are put into c.recovered. It quarantines lines that cannot be read, if the state allows that. Every error is
+// a *replayError; c must not be used after one.
 func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting map[string]struct{}) error {
-	before := c.end
-	end, intact, err := before.Next(c.name, seq, f)
+	// Verify that the frame follows the one before it.
+	previous := c.end
+	end, intact, err := previous.Next(c.name, seq, f)
 	if err != nil {
 		return &replayError{Cause: err}
 	}
 	c.end = end
+
+	// A frame without lines changes nothing, unless it had lines once.
 	if f.Removed.Seq > 0 {
 		return &replayError{Cause: &framelog.Broken{
-			Partition: c.name, After: before, Seq: seq,
+			Partition: c.name, After: previous, Seq: seq,
 			Cause: "old events were removed there (history-days), so the state needs a snapshot, and none can be " +
 				"used; restore a backup",
 		}}
 	}
 	if len(f.Body) == 0 {
 		if !intact { // the frame had lines when it was written
-			return &replayError{Cause: framelog.Altered(c.name, before, seq)}
+			return &replayError{Cause: framelog.Altered(c.name, previous, seq)}
 		}
 		return nil
 	}
+
 	c.track.Wrote(len(f.Body))
-	if f.Link.Incarnation > max(before.Incarnation, 1) {
+	if f.Link.Incarnation > max(previous.Incarnation, 1) {
 		c.applied = f.Link.First - 1 // a new incarnation leaves out what may have been in the former one
 	}
 	c.frames.Add(c.applied+1, seq)
+
+	// Apply the lines. They are numbered without gaps.
 	for _, line := range framelog.SplitLines(f.Body) {
 		raw, err := ParseLine(line)
 		if err == nil && raw.WalSeq != c.applied+1 {
@@ -170,7 +178,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 			ev, err = raw.Decode(reg)
 		}
 		if err == nil && !intact { // any of its lines may be the one
-			err = framelog.Altered(c.name, before, seq)
+			err = framelog.Altered(c.name, previous, seq)
 		}
 		if err != nil {
 			if err := c.quarantine(Damage{Frame: seq, WalSeq: c.applied + 1, Line: line, Cause: err}); err != nil {
@@ -193,7 +201,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 func (c *core[S]) apply(ev *Event) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = snapshot.Panicked(r)
+			err = snapshot.PanicError(r)
 		}
 	}()
 	if Internal(ev.Type) {
@@ -209,7 +217,7 @@ func (c *core[S]) apply(ev *Event) (err error) {
 	return err
 }
 
-// applyInternal applies an event of the journal itself.
+// applyInternal applies an event of the journal itself: any that is not handled by the switch is a source_consumed.
 func (c *core[S]) applyInternal(ev *Event) error {
 	s, ok := ev.Payload.(*structpb.Struct)
 	if !ok {
@@ -227,6 +235,7 @@ func (c *core[S]) applyInternal(ev *Event) error {
 	case event.TypeOwnerErased:
 		return c.applyErased(ev.WalSeq, s)
 	}
+
 	k := sourceKey{s.GetFields()["plane"].GetStringValue(), int(number("partition"))}
 	pos := c.position(k)
 	pos.seq, pos.line, pos.framesSinceWrite, pos.needsWrite = number("sequence"), int(number("line")), 0, false
@@ -244,7 +253,8 @@ func (c *core[S]) applyInternal(ev *Event) error {
 }
 
 // restoreRequest rebuilds the request memory from an envelope (SPEC X2: also across restarts). The events of a
-// command are consecutive in one frame.
+// command are consecutive in one frame, so each call adds one event to its request. A request id that the loop
+// generated is put into c.recovered if it is in awaiting, and ignored otherwise.
 func (c *core[S]) restoreRequest(ev *Event, awaiting map[string]struct{}) {
 	if ev.RequestID == "" {
 		return

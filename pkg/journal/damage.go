@@ -21,7 +21,7 @@ type Quarantiner interface {
 	Quarantine(d Damage) error
 }
 
-// Field searches the readable part of the envelope for a text field; see framelog.LineField.
+// Field searches the readable part of the envelope for a text field, as framelog.LineField does.
 func (d Damage) Field(name string) (string, bool) {
 	return framelog.LineField(d.Line, name)
 }

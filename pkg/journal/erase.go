@@ -20,7 +20,7 @@ type Erasable interface {
 	Paged
 	// DeletedBefore returns the owners that were deleted before a time, with the namespace and agent id of their
 	// events.
-	DeletedBefore(before time.Time) []snapshot.Owner
+	DeletedBefore(cutoff time.Time) []snapshot.Owner
 	// Erase removes everything that the state has of the one deleted owner for which is returns true; nothing if there
 	// is none. Before it changes a page, it calls touch with the page's owner. Like Apply it is pure.
 	Erase(is func(namespace, id string) bool, touch func(snapshot.Owner))
@@ -45,33 +45,38 @@ func (c *core[S]) applyErased(walSeq uint64, payload *structpb.Struct) error {
 	if err != nil {
 		return err
 	}
-	if of, can := any(c.state).(Erasable); can {
-		of.Erase(func(namespace, id string) bool { return c.erased.HashOf(namespace, id) == owner }, c.track.Touch)
+	if erasable, ok := any(c.state).(Erasable); ok {
+		isOwner := func(namespace, id string) bool { return c.erased.HashOf(namespace, id) == owner }
+		erasable.Erase(isOwner, c.track.Touch)
 	}
 	return nil
 }
 
-// Erase erases the owners that were deleted before a time from all that the partition stores, and returns how many
-// lines it erased. First it calls elsewhere, if not nil, which must remove what else is stored of an owner. Then:
+// Erase erases the owners that were deleted before cutoff from all that the partition stores, and returns how many
+// lines it erased. First it calls eraseElsewhere, if not nil, which must remove everything else that is stored of an
+// owner. Then:
 //
 //  1. owner_erased, in the journal, removes them from the state and keeps a hash of each.
 //  2. The segment with their last lines is closed, and a snapshot of all pages is written, which replaces all others.
-//  3. All closed segments are archived, and the owners' lines in the archive are erased. elsewhere is called again.
+//  3. All closed segments are archived, the owners' lines in the archive are erased, and eraseElsewhere is called
+//     again.
 //  4. A snapshot records that this was done.
 //
-// If a call fails, the next one continues. If there is nothing to erase, Erase returns 0. Calls must not overlap.
-func (p *Partition[S]) Erase(ctx context.Context, before time.Time,
-	elsewhere func(ctx context.Context, owner snapshot.Owner) error,
+// If a call fails, the next one continues. If there is nothing to erase, Erase returns 0. Without an archive or
+// snapshots, or with a damaged line, it returns ErrNotErasable. Calls must not overlap.
+func (p *Partition[S]) Erase(ctx context.Context, cutoff time.Time,
+	eraseElsewhere func(ctx context.Context, owner snapshot.Owner) error,
 ) (lines int64, err error) {
-	owners, err := p.deleted(ctx, before)
+	// Determine what is left to do.
+	owners, err := p.deletedOwners(ctx, cutoff)
 	if err != nil {
 		return 0, err
 	}
-	c, through, left, pending := p.unerased()
+	c, through, linesLeft, unrecorded := p.erasureState()
 	switch {
-	case len(owners) == 0 && !pending:
+	case len(owners) == 0 && !unrecorded:
 		return 0, nil
-	case len(owners) == 0 && !left:
+	case len(owners) == 0 && !linesLeft:
 		return 0, p.recordErased(ctx, c, through)
 	case c.track == nil || !p.roller.Archives():
 		return 0, ErrNotErasable
@@ -79,11 +84,13 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time,
 		return 0, fmt.Errorf("%w: no snapshot is written of a partition with a damaged line; quartet repair mends it",
 			ErrNotErasable)
 	}
-	if elsewhere == nil {
-		elsewhere = func(context.Context, snapshot.Owner) error { return nil }
+
+	// Step 1: remove the owners from the state.
+	if eraseElsewhere == nil {
+		eraseElsewhere = func(context.Context, snapshot.Owner) error { return nil }
 	}
 	for _, o := range owners {
-		if err := elsewhere(ctx, o); err != nil {
+		if err := eraseElsewhere(ctx, o); err != nil {
 			return 0, err
 		}
 	}
@@ -91,32 +98,38 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time,
 		if err := p.writeErased(ctx, owners); err != nil {
 			return 0, err
 		}
-		if c, through, left, _ = p.unerased(); !left {
+		if c, through, linesLeft, _ = p.erasureState(); !linesLeft {
 			return 0, nil // another state was loaded
 		}
 	}
-	until, err := p.closeSegment(ctx)
+
+	// Step 2: after it, neither a snapshot nor the segment that is being written has the owners.
+	lastSegment, err := p.closeSegment(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if err := p.snapshotNow(ctx, true); err != nil {
+	if err := p.snapshotNow(ctx, allPages); err != nil {
 		return 0, err
 	}
+
+	// Step 3: archive, and erase in the archive.
 	if err := p.roller.Settle(ctx); err != nil {
 		return 0, err
 	}
 	p.mu.RLock()
 	erased := c.erased.Clone()
 	p.mu.RUnlock()
-	if lines, err = p.roller.Erase(ctx, until, archive.Erasing{Owner: erased.Has, Line: erased.HasOwnerOf}); err !=
-		nil {
+	lines, err = p.roller.Erase(ctx, lastSegment, archive.Erasing{Owner: erased.Has, Line: erased.HasOwnerOf})
+	if err != nil {
 		return lines, err
 	}
 	for _, o := range owners { // until its lines were erased, something may have been copied from them again
-		if err := elsewhere(ctx, o); err != nil {
+		if err := eraseElsewhere(ctx, o); err != nil {
 			return lines, err
 		}
 	}
+
+	// Step 4: record it, unless another state was loaded, with which the next call repeats the erasure.
 	p.mu.Lock()
 	same := p.core == c
 	if same {
@@ -131,9 +144,10 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time,
 	return lines, p.recordErased(ctx, c, through)
 }
 
-// recordErased writes a snapshot, which records c.erasedThrough, and then sets c.erasedRecorded to through or more.
+// recordErased writes a snapshot, which records c.erasedThrough, and then sets c.erasedRecorded to through or more. It
+// returns errReplaced if the partition was reloaded.
 func (p *Partition[S]) recordErased(ctx context.Context, c *core[S], through uint64) error {
-	if err := p.snapshotNow(ctx, false); err != nil {
+	if err := p.snapshotNow(ctx, changedPages); err != nil {
 		return err
 	}
 	p.mu.Lock()
@@ -145,34 +159,34 @@ func (p *Partition[S]) recordErased(ctx context.Context, c *core[S], through uin
 	return nil
 }
 
-// deleted returns the owners that were deleted before a time and not erased yet.
-func (p *Partition[S]) deleted(ctx context.Context, before time.Time) ([]snapshot.Owner, error) {
+// deletedOwners returns the owners that were deleted before cutoff and not erased yet.
+func (p *Partition[S]) deletedOwners(ctx context.Context, cutoff time.Time) ([]snapshot.Owner, error) {
 	owners, _, err := View(ctx, p, func(s S) ([]snapshot.Owner, error) {
-		if of, can := any(s).(Erasable); can {
-			return of.DeletedBefore(before), nil
+		if erasable, ok := any(s).(Erasable); ok {
+			return erasable.DeletedBefore(cutoff), nil
 		}
 		return nil, nil
 	})
 	return owners, err
 }
 
-// unerased returns the core and the wal_seq of its last owner_erased. left says that lines of erased owners may still
-// be stored, and pending that no snapshot records their removal.
-func (p *Partition[S]) unerased() (c *core[S], through uint64, left, pending bool) {
+// erasureState returns the core and the wal_seq of its last owner_erased. linesLeft says that lines of erased owners
+// may still be stored, and unrecorded that no snapshot records their removal.
+func (p *Partition[S]) erasureState() (c *core[S], through uint64, linesLeft, unrecorded bool) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	through = p.core.erased.Last()
 	return p.core, through, through > p.core.erasedThrough, through > p.core.erasedRecorded
 }
 
-// writeErased writes owner_erased for each of some owners.
+// writeErased writes owner_erased for each of the owners that has none yet, and returns once these are durable.
 func (p *Partition[S]) writeErased(ctx context.Context, owners []snapshot.Owner) error {
 	secret := p.cfg.NewSecret()
-	for few := range slices.Chunk(owners, erasedAtOnce) {
+	for batch := range slices.Chunk(owners, erasedAtOnce) {
 		err := p.internalCommand(ctx, "erase", func(S, Env) ([]*Event, error) {
-			set := p.core.erased // the loop's own
+			set := p.core.erased
 			var events []*Event
-			for _, o := range few {
+			for _, o := range batch {
 				if !set.Has(o.Namespace, o.ID) {
 					events = append(events,
 						&Event{Type: event.TypeOwnerErased, Payload: set.Payload(secret[:], o.Namespace, o.ID)})
@@ -187,7 +201,9 @@ func (p *Partition[S]) writeErased(ctx context.Context, owners []snapshot.Owner)
 	return nil
 }
 
-// internalCommand runs a command of the journal itself, and returns its error once what it wrote is durable.
+// internalCommand runs a command of the journal itself, and returns once the events of decide, or the state that it
+// saw, are durable. decide runs in the loop, so it may use what belongs to the loop. If the error is not that of
+// decide, decide may still run later.
 func (p *Partition[S]) internalCommand(ctx context.Context, method string,
 	decide func(S, Env) ([]*Event, error),
 ) error {
@@ -198,11 +214,11 @@ func (p *Partition[S]) internalCommand(ctx context.Context, method string,
 	return c.err
 }
 
-// segment returns the number of the segment in which the next frame will be.
-func (p *Partition[S]) segment(ctx context.Context) (uint64, error) {
+// nextSegment returns the number of the segment in which the next frame will be.
+func (p *Partition[S]) nextSegment(ctx context.Context) (uint64, error) {
 	var n uint64
 	err := p.internalCommand(ctx, "segment", func(S, Env) ([]*Event, error) {
-		n = p.core.end.Segment // the loop's own
+		n = p.core.end.Segment
 		return nil, nil
 	})
 	if err != nil { // the command may run later, and then write n
@@ -211,9 +227,10 @@ func (p *Partition[S]) segment(ctx context.Context) (uint64, error) {
 	return n, nil
 }
 
-// closeSegment closes the journal's last segment and returns its number. Only later frames are behind it.
+// closeSegment closes the journal's last segment and returns its number. All that was durable before the call is in
+// that segment or an earlier one.
 func (p *Partition[S]) closeSegment(ctx context.Context) (uint64, error) {
-	segment, err := p.segment(ctx)
+	segment, err := p.nextSegment(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -222,21 +239,27 @@ func (p *Partition[S]) closeSegment(ctx context.Context) (uint64, error) {
 			return 0, err
 		}
 		err := p.internalCommand(ctx, "close_segment", func(S, Env) ([]*Event, error) {
-			p.frameFor(0, 0) // an empty frame, before which the segment is closed
+			p.openEmptyFrame() // the writer closes the segment before it
 			return nil, nil
 		})
 		if err != nil {
 			return 0, err
 		}
-		if now, err := p.segment(ctx); err != nil || now > segment {
+		if now, err := p.nextSegment(ctx); err != nil || now > segment {
 			return segment, err
 		}
 	}
 	return 0, fmt.Errorf("journal: segment %d could not be closed", segment)
 }
 
-// snapshotNow writes a snapshot and waits until it is announced. If whole is set, the snapshot has all pages, not
-// only those that changed, and all other snapshots are removed.
+// The argument of snapshotNow.
+const (
+	changedPages = false
+	allPages     = true
+)
+
+// snapshotNow writes a snapshot and waits until it is announced. With allPages the snapshot has all pages, not only
+// those that changed, and all other snapshots are removed.
 func (p *Partition[S]) snapshotNow(ctx context.Context, whole bool) error {
 	newest := func() (*snapshot.Base, uint64) {
 		p.mu.RLock()
@@ -247,7 +270,9 @@ func (p *Partition[S]) snapshotNow(ctx context.Context, whole bool) error {
 		}
 		return base, 0
 	}
-	_, before := newest()
+	_, previous := newest()
+
+	// Make a snapshot due, once none is being written.
 	for {
 		if err := p.SettleSnapshot(ctx); err != nil {
 			return err
@@ -266,15 +291,17 @@ func (p *Partition[S]) snapshotNow(ctx context.Context, whole bool) error {
 			return err
 		}
 	}
-	if _, err := p.segment(ctx); err != nil {
+
+	// A command that runs after it shows that the snapshot was begun. Wait until it is announced.
+	if _, err := p.nextSegment(ctx); err != nil {
 		return err
 	}
 	if err := p.SettleSnapshot(ctx); err != nil {
 		return err
 	}
-	base, now := newest()
+	base, current := newest()
 	switch {
-	case now <= before:
+	case current <= previous:
 		return errors.New("journal: the snapshot was not written")
 	case whole:
 		return base.Clean(ctx, p.cfg.Snapshots)

@@ -26,7 +26,7 @@ type (
 	Retaining = event.Retaining
 )
 
-// Aliases of the types of package feed, which followers use.
+// Aliases of the types of package follower.
 type (
 	// Source is a journal that can be followed.
 	Source = follower.Source

@@ -10,10 +10,15 @@ import (
 	"quartet/pkg/resident"
 )
 
-// Evict evicts owners not used since it last looked at them, or all if unused is false, in batches that take the loop
-// a millisecond. Before a batch it ends if at most snapshot.EvictionPolicy.Keep are in memory. Errors of the file are
-// logged.
-func (p *Partition[S]) Evict(ctx context.Context, unused bool) error {
+// EvictUnused moves owners from memory to the file that were not used since it last looked at them, in batches that
+// take the loop a millisecond. Before a batch it ends if at most snapshot.EvictionPolicy.Keep are in memory. It returns
+// the errors of Do; errors of the file are logged.
+func (p *Partition[S]) EvictUnused(ctx context.Context) error { return p.evict(ctx, true) }
+
+// EvictAll is EvictUnused for all owners, used or not, down to snapshot.EvictionPolicy.Keep.
+func (p *Partition[S]) EvictAll(ctx context.Context) error { return p.evict(ctx, false) }
+
+func (p *Partition[S]) evict(ctx context.Context, unused bool) error {
 	for more := true; more; {
 		err := p.internalCommand(ctx, "evict", func(S, Env) ([]*Event, error) {
 			p.mu.Lock()
@@ -41,15 +46,17 @@ func (c *core[S]) release() {
 	c.evictor.Close()
 }
 
-// reloadSoon hides the state, and makes the loop reload once the begun frames are written. The caller must hold p.mu.
+// reloadSoon hides the state, and makes the loop reload once all frames are written that were begun. The caller must
+// hold p.mu.
 func (p *Partition[S]) reloadSoon() {
 	p.loop.pendingReload = newHiddenOutcome()
 	p.uncommitted = p.loop.pendingReload
 }
 
-// noteUnreadable makes the loop reload if err says that evicted owners cannot be read. From then on all owners stay
-// in memory. Only the loop may call it.
-func (p *Partition[S]) noteUnreadable(err error) {
+// reloadIfUnreadable does nothing unless err says that evicted owners cannot be read. Then it hides the state, sets
+// loop.unreadable, and makes the loop reload; from then on all owners stay in memory. A caller whose command failed
+// with err must call runAgainAfterReload. Only the loop may call it.
+func (p *Partition[S]) reloadIfUnreadable(err error) {
 	if !errors.Is(err, resident.ErrUnreadable) || p.loop.unreadable {
 		return
 	}
@@ -64,20 +71,21 @@ func (p *Partition[S]) noteUnreadable(err error) {
 	}
 }
 
-// again puts a command back at the front of the queue; it runs after the pending reload.
-func (p *Partition[S]) again(c *command[S]) {
+// runAgainAfterReload puts a command back at the front of the queue; it runs after the pending reload.
+func (p *Partition[S]) runAgainAfterReload(c *command[S]) {
 	c.reset()
 	p.requeue(c)
 }
 
-// reread returns once the state in which a View found evicted owners unreadable was replaced. cause is what it found.
-func (p *Partition[S]) reread(ctx context.Context, cause error) error {
+// awaitReload returns nil once the state in which a View found evicted owners unreadable was replaced. cause is the
+// error that the View found. It may also return the errors of Do.
+func (p *Partition[S]) awaitReload(ctx context.Context, cause error) error {
 	p.mu.RLock()
-	of := p.core
+	unreadable := p.core
 	p.mu.RUnlock()
 	return p.internalCommand(ctx, "reread", func(S, Env) ([]*Event, error) {
-		if p.core == of && p.cfg.Eviction.On() {
-			panic(cause) // decide gives it to noteUnreadable, and the command runs again after the reload
+		if p.core == unreadable && p.cfg.Eviction.On() {
+			panic(cause) // decide passes it to reloadIfUnreadable, and the command runs again after the reload
 		}
 		return nil, nil
 	})

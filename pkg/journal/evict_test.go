@@ -88,7 +88,7 @@ func requireAllStay(t *testing.T, i *inn) {
 	require.GreaterOrEqual(t, c.Resident, guestsOfTest)
 	require.Zero(t, c.Evicted)
 	require.Zero(t, c.FileBytes)
-	require.NoError(t, i.p.Evict(t.Context(), false))
+	require.NoError(t, i.p.EvictAll(t.Context()))
 	require.Equal(t, c, i.p.Resident())
 }
 
@@ -100,13 +100,13 @@ func TestEvict(t *testing.T) {
 		require.Equal(t, n/guestsOfTest, i.come(t, fmt.Sprint("agent-", n%guestsOfTest)))
 	}
 	require.Equal(t, resident.Counts{Resident: guestsOfTest}, i.p.Resident().Counts)
-	require.NoError(t, i.p.Evict(t.Context(), true))
+	require.NoError(t, i.p.EvictUnused(t.Context()))
 	require.Equal(t, guestsOfTest, i.p.Resident().Resident, "all were used")
 	require.Equal(t, 3, i.view(t, "agent-7"))
-	require.NoError(t, i.p.Evict(t.Context(), true))
+	require.NoError(t, i.p.EvictUnused(t.Context()))
 	require.Equal(t, resident.Counts{Resident: 1, Evicted: guestsOfTest - 1}, i.p.Resident().Counts,
 		"but the one that was read")
-	require.NoError(t, i.p.Evict(t.Context(), false))
+	require.NoError(t, i.p.EvictAll(t.Context()))
 	require.Equal(t, 1, i.p.Resident().Resident, "as few stay")
 	require.Equal(t, 3, i.view(t, "agent-3"))
 	require.Equal(t, 1, i.p.Resident().Resident, "a reader leaves it where it is")
@@ -118,7 +118,7 @@ func TestEvict(t *testing.T) {
 	for n := range guestsOfTest {
 		require.Equal(t, map[bool]int{false: 3, true: 4}[n == 3], i.view(t, fmt.Sprint("agent-", n)))
 	}
-	require.NoError(t, i.p.Evict(t.Context(), false))
+	require.NoError(t, i.p.EvictAll(t.Context()))
 	require.Equal(t, snapshot.OwnerCounts{}, i.p.Resident(), "without a policy all stay")
 }
 

@@ -17,8 +17,9 @@ import (
 )
 
 // execute runs one command in the loop: it looks the request up in the request memory, runs the rule, encodes
-// and applies its events, and adds them to the collecting frame. A command that is answered without events
-// completes once the state that it saw is durable (R4).
+// and applies its events, and adds them to the collecting frame. A command that is answered without events, because it
+// was refused too, completes once the state that it saw is durable (R4). A command for which evicted owners cannot be
+// read is not completed: it runs again after the reload.
 func (p *Partition[S]) execute(c *command[S]) {
 	if c.consume != nil {
 		p.executeConsume(c)
@@ -27,7 +28,8 @@ func (p *Partition[S]) execute(c *command[S]) {
 	if c.followUp {
 		p.followUpArrived()
 	}
-	now := micros(p.cfg.Now())
+
+	// Answer a repeated request from memory. A command without a request id gets one, by which a reload recognises it.
 	if c.explicitID {
 		if r, ok := p.core.memory.Lookup(c.key, p.cfg.ages.Now()); ok {
 			p.answerRepeated(c, r)
@@ -46,9 +48,12 @@ func (p *Partition[S]) execute(c *command[S]) {
 		p.answerRepeated(c, r)
 		return
 	}
+
+	// Decide, and encode the events.
+	now := micros(p.cfg.Now())
 	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID, Traceparent: c.traceparent})
 	if p.loop.unreadable {
-		p.again(c)
+		p.runAgainAfterReload(c)
 		return
 	}
 	if err == nil && len(events) > 0 {
@@ -66,9 +71,11 @@ func (p *Partition[S]) execute(c *command[S]) {
 		return
 	}
 	p.loop.scratch = body[:0]
+
+	// Apply the events, if there is room for them, and add them to the frame.
 	if err := p.admit(len(body), c.frees); err != nil {
 		c.err = err
-		p.probe()
+		p.probeRoom()
 		p.finishWithoutEvents(c)
 		return
 	}
@@ -76,13 +83,15 @@ func (p *Partition[S]) execute(c *command[S]) {
 	if err := p.commit(c, f, events, body); err != nil {
 		p.dropEmpty(f)
 		if p.loop.unreadable {
-			p.again(c)
+			p.runAgainAfterReload(c)
 			return
 		}
 		c.err = err
 		p.finishWithoutEvents(c)
 		return
 	}
+
+	// The frame completes the command. Remember its request.
 	f.cmds = append(f.cmds, c)
 	c.events, c.stored, c.seq = events, true, events[len(events)-1].WalSeq
 	p.writePositions(c, f)
@@ -94,12 +103,13 @@ func (p *Partition[S]) execute(c *command[S]) {
 	}
 }
 
-// decide runs the rule. A panic becomes an internal error, so that one rule cannot stop the process.
+// decide runs the rule. A panic becomes an internal error, so that one rule cannot stop the process. If the rule
+// panicked because evicted owners cannot be read, decide also makes the loop reload: see reloadIfUnreadable.
 func (p *Partition[S]) decide(c *command[S], env Env) (events []*Event, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			cause := snapshot.Panicked(r)
-			p.noteUnreadable(cause)
+			cause := snapshot.PanicError(r)
+			p.reloadIfUnreadable(cause)
 			events, err = nil, fault.Internal(fmt.Errorf("rule of %s: %w", c.method, cause))
 		}
 	}()
@@ -124,44 +134,41 @@ func (p *Partition[S]) completeWhenDurable(c *command[S]) {
 	p.complete(c)
 }
 
-// answerRepeated completes c with the first outcome of its request, which r remembers. If a frame that is not
-// durable has the events, they are taken from it; otherwise c.recall tells the caller where to read them. Other
-// arguments under the same request id are refused. A command that ran before a reload is not marked as replayed,
-// since its caller sent it once.
+// answerRepeated completes c with the first outcome of its request, which r remembers, once all that was applied is
+// durable. If a frame that is not durable has the events, they are taken from it; otherwise c.recall says where the
+// caller can read them. Other arguments under the same request id are refused. A command that ran before a reload is
+// not marked as replayed, since its caller sent it once.
 func (p *Partition[S]) answerRepeated(c *command[S], r requests.Entry) {
-	switch {
-	case c.explicitID && r.Args != c.argsHash && !slices.Contains(c.equivalent, r.Args):
+	sameArgs := r.Args == c.argsHash || slices.Contains(c.equivalent, r.Args)
+	if c.explicitID && !sameArgs {
 		c.err = requests.Reused(c.requestID)
-	default:
+	} else {
 		c.replayed = !c.ran
-		if !p.uncommittedEvents(c, r) {
-			seq, ok := p.core.frames.Find(r.First)
-			if !ok {
-				c.err = fault.Internal(fmt.Errorf("no frame holds wal_seq %d", r.First))
-				break
-			}
-			c.recall = &recallAt{frame: seq, first: r.First, count: r.Count}
-		}
+		c.err = p.findOutcome(c, r)
 	}
 	c.seq = r.Next() - 1
 	p.completeWhenDurable(c)
 }
 
-// uncommittedEvents sets c.events to the events of r if they are in a frame that is not durable yet, and
-// reports whether they are.
-func (p *Partition[S]) uncommittedEvents(c *command[S], r requests.Entry) bool {
+// findOutcome sets c.events to the events of r if they are in a frame that is not durable yet, and otherwise c.recall
+// to where the log has them. Its error is internal: the request memory and the index of frames do not match.
+func (p *Partition[S]) findOutcome(c *command[S], r requests.Entry) error {
 	for _, f := range p.loop.frames {
-		if n := uint64(len(f.events)); r.First >= f.first && r.First < f.first+n {
-			at := r.First - f.first
-			c.events = f.events[at : at+uint64(r.Count)]
-			return true
+		if i, ok := f.indexOf(r.First); ok {
+			c.events = f.events[i : i+int(r.Count)]
+			return nil
 		}
 	}
-	return false
+	seq, ok := p.core.frames.Find(r.First)
+	if !ok {
+		return fault.Internal(fmt.Errorf("no frame holds wal_seq %d", r.First))
+	}
+	c.recall = &recallAt{frame: seq, first: r.First, count: r.Count}
+	return nil
 }
 
-// encode appends the events to dst as lines. It refuses an event or command that is too large, before anything
-// is applied.
+// encode appends the events to dst as lines, and returns the longer dst. It refuses an event or command that exceeds
+// the limits of the configuration with TOO_LARGE.
 func (p *Partition[S]) encode(dst []byte, events []*Event) ([]byte, error) {
 	for _, ev := range events {
 		start := len(dst)
@@ -179,17 +186,18 @@ func (p *Partition[S]) encode(dst []byte, events []*Event) ([]byte, error) {
 	return dst, nil
 }
 
-// commit applies encoded events to the state and adds them to f. If Apply refuses an event that a rule emitted,
-// the plane has a bug and the state is half changed: commit hides the state and sets pendingReload, and the
-// loop reloads once the frames that were applied before are written.
+// commit applies the events to the state and adds them, with their lines in body, to f. If Apply refuses an event that
+// a rule emitted, the plane has a bug and the state is half changed: commit adds nothing to f, hides the state, makes
+// the loop reload once the frames that were applied before are written, and returns an internal error.
 func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, body []byte) error {
+	// Change the state. Until f is durable, views wait for it.
 	p.mu.Lock()
 	for _, ev := range events {
 		if err := p.core.apply(ev); err != nil {
 			p.reloadSoon()
 			p.core.applied = events[0].WalSeq - 1
 			p.mu.Unlock()
-			p.noteUnreadable(err)
+			p.reloadIfUnreadable(err)
 			p.cfg.Logger.Error("journal: Apply refused what Decide emitted",
 				zap.String("method", c.method), zap.String("event_type", ev.Type), zap.Error(err))
 			return fault.Internal(fmt.Errorf("apply %s: %w", ev.Type, err))
@@ -199,23 +207,29 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 		p.uncommitted = f.result
 	}
 	p.mu.Unlock()
+
 	f.Body = append(f.Body, body...)
 	f.content.Add(body)
 	f.events = append(f.events, events...)
+
+	// Notify the plane and the receivers of hints, which may prepare what follows while f is written.
 	if p.cfg.OnApply != nil {
-		p.noteUnreadable(snapshot.Guarded(func() { f.followUps += p.cfg.OnApply(p.core.state, events) }))
+		p.reloadIfUnreadable(snapshot.Guarded(func() { f.followUps += p.cfg.OnApply(p.core.state, events) }))
 	}
-	p.cfg.Feed.Pass(events, false)
+	p.cfg.Feed.HintApplied(events)
 	return nil
 }
 
-// stamp fills in the envelopes of the events: type, wal_seq, ids, actor, request, trace and time.
+// stamp fills in the envelopes of the events: type, wal_seq, ids, actor, request, trace and time. The wal_seqs follow
+// those that are applied, so the events must be applied next. What the rule set remains, except type, wal_seq, method,
+// request and the actor; of a reaction the actor remains too. Its error is internal: the rule returned no valid event.
 func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) error {
 	hash := ""
 	if c.explicitID {
 		hash = requests.FormatHash(c.argsHash)
 	}
 	for i, ev := range events {
+		// Type, number and id.
 		if ev == nil {
 			return fault.Internal(fmt.Errorf("rule of %s emitted a nil event", c.method))
 		}
@@ -230,6 +244,8 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 		if ev.ID == "" {
 			ev.ID = p.cfg.NewID("evt_")
 		}
+
+		// Whom it is about, and who caused it.
 		ev.Namespace = cmp.Or(ev.Namespace, c.actor.Namespace)
 		ev.Plane = cmp.Or(ev.Plane, p.cfg.Plane)
 		ev.AgentID = cmp.Or(ev.AgentID, c.agentID)
@@ -242,6 +258,8 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 			ev.ActorAgentID, ev.ActorRunID = c.actor.AgentID, cmp.Or(c.actor.RunID, ev.ActorRunID)
 			ev.Principal, ev.Role, ev.ActorKeyID = c.actor.Principal, c.actor.Role, c.actor.KeyID
 		}
+
+		// The request, the trace and the time.
 		ev.Method, ev.RequestID, ev.RequestHash = c.method, c.requestID, hash
 		ev.Traceparent = cmp.Or(c.traceparent, ev.Traceparent)
 		if ev.CreatedAt.IsZero() {
@@ -252,17 +270,35 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 	return nil
 }
 
-// frameFor returns the collecting frame, the last one that is not being written, if it has room for size bytes and
-// count events, and otherwise a new one. A command that exceeds the limits of a frame gets a frame for itself.
+// frameFor returns the collecting frame, the last one that is not being written, if it is empty or has room for size
+// bytes and count events, and otherwise a new one. A command that exceeds the limits of a frame gets a frame for
+// itself.
 func (p *Partition[S]) frameFor(size, count int) *pending[S] {
-	l := &p.loop
-	if k := len(l.frames); k > 1 || k == 1 && !l.sending {
-		f := l.frames[k-1]
+	if f := p.collectingFrame(); f != nil {
 		if len(f.events) == 0 || len(f.Body)+size <= p.maxBody(p.cfg.MaxFrame) &&
 			len(f.events)+count <= maxFrameEvents {
 			return f
 		}
 	}
+	return p.openFrame(size, count)
+}
+
+// collectingFrame returns the last frame if it is not being written, and otherwise nil.
+func (p *Partition[S]) collectingFrame() *pending[S] {
+	l := &p.loop
+	if k := len(l.frames); k > 1 || k == 1 && !l.sending {
+		return l.frames[k-1]
+	}
+	return nil
+}
+
+// openEmptyFrame makes sure that a frame will be written, even if no event is added to it.
+func (p *Partition[S]) openEmptyFrame() { p.frameFor(0, 0) }
+
+// openFrame appends a frame to loop.frames. It has capacity for size bytes and count events, or for more if recent
+// frames were larger.
+func (p *Partition[S]) openFrame(size, count int) *pending[S] {
+	l := &p.loop
 	likely := l.size
 	body := l.spare
 	if cap(body) < max(size, likely.Body) {

@@ -15,8 +15,8 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
-	"quartet/tests/proc"
 	"quartet/pkg/journal/journaltest"
+	"quartet/tests/proc"
 )
 
 // allOld says that everything is older than history is kept.

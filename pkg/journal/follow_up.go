@@ -21,15 +21,16 @@ func (p *Partition[S]) awaitFollowUps() {
 	if len(f.cmds) < minGather && l.adaptiveWait.ShouldWait() {
 		term := time.NewTimer(p.cfg.FollowUpTerm)
 		defer term.Stop()
-		for over := false; !over && f.followUps > 0 && len(f.cmds) < minGather && len(l.frames) == 1 &&
-			l.pendingReload == nil && !l.closed; {
+		waiting := true
+		for waiting && f.followUps > 0 && len(f.cmds) < minGather && len(l.frames) == 1 &&
+			l.pendingReload == nil && !l.closed {
 			select {
 			case <-p.inbox.Signal():
-				p.fill()
+				p.executeQueued()
 			case <-term.C:
-				over = true
+				waiting = false
 			case <-p.ctx.Done():
-				over = true
+				waiting = false
 			}
 		}
 		l.adaptiveWait.Record(f.followUps == 0)

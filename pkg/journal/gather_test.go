@@ -40,23 +40,23 @@ func enqueueChain(t *testing.T, p *Partition[emptyState], n int) {
 func TestGatherDoesNotDelaySmallFrames(t *testing.T) {
 	p, f := gathering(minGather - 1)
 	enqueueChain(t, p, 10)
-	p.gather()
+	p.gatherCommands()
 	require.Len(t, f.cmds, minGather-1)
 }
 
 func TestGatherWaitsWhileTheFrameGrows(t *testing.T) {
 	p, f := gathering(minGather)
 	enqueueChain(t, p, 10)
-	p.gather()
+	p.gatherCommands()
 	require.Len(t, f.cmds, minGather+10)
-	p.gather()
+	p.gatherCommands()
 	require.Len(t, f.cmds, minGather+10, "nothing is queued")
 }
 
 func TestGatherEndsWhenTheFrameIsLarge(t *testing.T) {
 	p, f := gathering(maxGather)
 	enqueueChain(t, p, 10)
-	p.gather()
+	p.gatherCommands()
 	require.Len(t, f.cmds, maxGather)
 }
 
@@ -64,13 +64,13 @@ func TestGatherReturnsDuringAWrite(t *testing.T) {
 	p, f := gathering(minGather)
 	p.loop.sending = true
 	enqueueChain(t, p, 10)
-	p.gather()
+	p.gatherCommands()
 	require.Len(t, f.cmds, minGather)
 
 	p, f = gathering(minGather)
 	p.loop.results <- framelog.Result{}
 	enqueueChain(t, p, 10)
-	p.gather()
+	p.gatherCommands()
 	require.Len(t, f.cmds, minGather, "an outcome is handled before more commands run")
 }
 
@@ -78,6 +78,6 @@ func TestGatherDoesNotDelayTheSecondFrame(t *testing.T) {
 	p, f := gathering(minGather)
 	p.loop.frames = append(p.loop.frames, &pending[emptyState]{})
 	enqueueChain(t, p, 10)
-	p.gather()
+	p.gatherCommands()
 	require.Len(t, f.cmds, minGather)
 }

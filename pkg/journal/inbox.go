@@ -15,16 +15,16 @@ var (
 // inbox is a slice that the loop swaps, and a channel of one slot. A channel of commands takes a lock and a wake-up for
 // each command; this takes one wake-up for each batch.
 type inbox[C any] struct {
-	mu     sync.Mutex
-	queue  []C
-	most   int
-	closed bool
-	signal chan struct{}
+	mu        sync.Mutex
+	queue     []C
+	maxQueued int
+	closed    bool
+	signal    chan struct{}
 }
 
-// newInbox returns an inbox that holds at most so many commands.
-func newInbox[C any](most int) *inbox[C] {
-	return &inbox[C]{most: most, signal: make(chan struct{}, 1)}
+// newInbox returns an inbox that holds at most maxQueued commands.
+func newInbox[C any](maxQueued int) *inbox[C] {
+	return &inbox[C]{maxQueued: maxQueued, signal: make(chan struct{}, 1)}
 }
 
 // Signal returns a channel that has a value when there are commands to take, or when the inbox was closed.
@@ -37,7 +37,7 @@ func (b *inbox[C]) Put(c C) error {
 	case b.closed:
 		b.mu.Unlock()
 		return errInboxClosed
-	case len(b.queue) >= b.most:
+	case len(b.queue) >= b.maxQueued:
 		b.mu.Unlock()
 		return errInboxFull
 	}
@@ -79,7 +79,8 @@ func (b *inbox[C]) Close() {
 // enqueue queues c for the loop. It does not block; it refuses c when the partition is closed or maxQueued
 // commands are waiting.
 func (p *Partition[S]) enqueue(c *command[S]) error {
-	switch err := p.inbox.Put(c); {
+	err := p.inbox.Put(c)
+	switch {
 	case errors.Is(err, errInboxClosed):
 		return p.refusal()
 	case err != nil:

@@ -19,16 +19,17 @@ import (
 // writer: load writes nothing.
 func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, until *framelog.End) (*core[S], error) {
 	began := time.Now()
-	from, err := p.stored(ctx)
+	from, err := p.storedSnapshots(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var short time.Time
+	var shortSince time.Time
 	var skip *event.ErasedSet
 	for {
-		c, err := p.loadBehind(ctx, from, skip, awaiting, until, &short)
+		// Begin at the newest snapshot that is left in from.
+		c, err := p.loadBehind(ctx, from, skip, awaiting, until, &shortSince)
 		if err == nil && len(from) == 0 && skip == nil && c.erased.Len() > 0 {
-			skip = c.erased // all are known at the end of the log only, so the log is read once more
+			skip = c.erased // they are known only at the end of the log, so it is read once more
 			c.release()
 			continue
 		}
@@ -42,12 +43,15 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 			from = from[1:]
 			continue
 		}
+
 		if err == nil && len(from) > 0 && p.cfg.CheckRestored != nil {
 			err = p.checkRestored(ctx, c)
 		}
 		if err != nil {
 			return nil, err
 		}
+
+		// Show the state to the plane, then to followers.
 		if err := snapshot.Guarded(func() { p.cfg.OnLoad(c.state) }); err != nil {
 			p.cfg.Logger.Error("journal: owners that left memory cannot be read from their file; all stay in memory",
 				zap.String("partition", c.name), zap.Error(err))
@@ -61,12 +65,15 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 	}
 }
 
-// loadBehind is load from the snapshot from[0], or from the log alone if from is empty. *short is when the log was
-// first seen to end before its witness, zero if it was not. skip is as for core.
+// loadBehind builds a core from the snapshot from[0], or an empty one if from is empty, and the log behind it, and
+// takes the partition over as load does. Events of owners in skip are not applied; nil applies all. It sets
+// *shortSince, if that is zero, to the time at which it first found the log to end before its witness. Its errors are
+// ErrNotHeld, that of ctx, ErrNoObject, errNotAnnounced or a *replayError. All others of the log are retried.
 func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot, skip *event.ErasedSet,
-	awaiting map[string]struct{}, until *framelog.End, short *time.Time,
+	awaiting map[string]struct{}, until *framelog.End, shortSince *time.Time,
 ) (loaded *core[S], err error) {
-	c, err := p.restored(ctx, from)
+	// Restore the snapshot.
+	c, err := p.coreFrom(ctx, from)
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +83,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 			c.release()
 		}
 	}()
+
 	next := c.end.Seq + 1
 	pacer := framelog.NewPacer()
 	witnessed, err := framelog.Compare(c.name, p.cfg.Witness)
@@ -87,6 +95,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 	}
 	frames := 0
 	for {
+		// Replay the log from where the last attempt ended.
 		err := p.cfg.Log.Scan(ctx, next, func(seq uint64, f framelog.Frame) error {
 			if seq < next {
 				return nil
@@ -100,14 +109,18 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 			}
 			return nil
 		})
+
+		// A log that ends before its witness may be an old view of it, so it is damaged only after LossPatience.
 		if err == nil {
-			if err = witnessed.Missing(c.end); err != nil && short.IsZero() {
-				*short = time.Now()
+			if err = witnessed.Missing(c.end); err != nil && shortSince.IsZero() {
+				*shortSince = time.Now()
 			}
-			if err != nil && time.Since(*short) >= p.cfg.LossPatience {
+			if err != nil && time.Since(*shortSince) >= p.cfg.LossPatience {
 				err = &replayError{Cause: err}
 			}
 		}
+
+		// Take over, unless this process is still the writer.
 		if !p.held() {
 			return nil, ErrNotHeld
 		}
@@ -117,6 +130,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 		if err == nil && (until == nil || c.end != *until) {
 			err = p.takeOver(ctx, c)
 		}
+
 		var damaged *replayError
 		var broken *framelog.Broken // in an archive
 		switch {
@@ -139,7 +153,8 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 	}
 }
 
-// takeOver appends partition_opened with the next generation behind everything that was read.
+// takeOver appends partition_opened with the next generation behind c.end, and applies it to c. If it returns an error,
+// c is as it was, but the event may be in the log: the caller must read the log again from c.end.
 func (p *Partition[S]) takeOver(ctx context.Context, c *core[S]) error {
 	generation := c.generation + 1
 	ev := &Event{

@@ -3,6 +3,7 @@ package journal
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +28,11 @@ type pending[S State] struct {
 	discarded bool // it is not in the log and never will be
 }
 
+// indexOf returns the index in f.events of the event with a wal_seq, and whether f has it.
+func (f *pending[S]) indexOf(walSeq uint64) (int, bool) {
+	return int(walSeq - f.first), walSeq >= f.first && walSeq < f.first+uint64(len(f.events))
+}
+
 // loop holds what belongs to the loop goroutine alone, except fencing.
 type loop[S State] struct {
 	frames  []*pending[S] // oldest first; the first is being written while sending is set
@@ -44,7 +50,7 @@ type loop[S State] struct {
 	adaptiveWait  adaptiveWait
 	prefix        string    // of the request ids that the loop generates
 	count         uint64    // number of request ids generated
-	probed        time.Time // when an append was last refused for want of space, or probe last tried one
+	probed        time.Time // when an append was last refused for want of space, or probeRoom last tried one
 
 	fencing atomic.Bool // set by the writer while an append is ambiguous; no command is accepted
 	work    chan pendingWrite
@@ -78,13 +84,16 @@ func (p *Partition[S]) startLoop() {
 func (p *Partition[S]) serve() {
 	l := &p.loop
 	for {
-		p.cut()
-		p.fill()
+		// Fill a frame with queued commands, and start writing it.
+		p.cutDueSnapshot()
+		p.executeQueued()
 		p.awaitFollowUps()
-		p.gather()
-		p.send()
+		p.gatherCommands()
+		p.startWrite()
+
+		// Once no frame is outstanding, reload or end if that is pending.
 		if l.pendingReload != nil && len(l.frames) == 0 {
-			if err := p.reload(nil, nil, nil); err != nil {
+			if err := p.reload(); err != nil {
 				p.shutDown(p.cfg.explain(err))
 				return
 			}
@@ -97,6 +106,8 @@ func (p *Partition[S]) serve() {
 		if p.snapshots.due && len(l.frames) == 0 {
 			continue // a command made it due
 		}
+
+		// Wait for the outcome of the write, or for commands if any could run.
 		signal := p.inbox.Signal()
 		if l.next < len(l.backlog) || !p.accepting() {
 			signal = nil
@@ -121,8 +132,8 @@ func (p *Partition[S]) serve() {
 	}
 }
 
-// send passes the oldest frame to the writer, if the writer is idle.
-func (p *Partition[S]) send() {
+// startWrite passes the oldest frame to the writer, if the writer is idle.
+func (p *Partition[S]) startWrite() {
 	l := &p.loop
 	if l.sending || len(l.frames) == 0 {
 		return
@@ -142,21 +153,23 @@ const (
 	gatherYields = 4
 )
 
-// gather delays a frame for as long as other goroutines that are ready to run add commands to it: where processor
-// time is scarce, every fsync that is saved is time for them. It returns at once when a write is in progress, and
-// does not sleep. With 256 callers it made a fifth fewer frames and 15 % more throughput.
-func (p *Partition[S]) gather() {
+// gatherCommands delays a frame for as long as other goroutines that are ready to run add commands to it: where
+// processor time is scarce, every fsync that is saved is time for them. It returns at once when a write is in progress,
+// and does not sleep. With 256 callers it made a fifth fewer frames and 15 % more throughput.
+func (p *Partition[S]) gatherCommands() {
 	l := &p.loop
 	if l.sending || len(l.frames) != 1 {
 		return
 	}
 	f := l.frames[0]
-	for had := minGather - 1; had < len(f.cmds) && len(f.cmds) < maxGather && len(l.frames) == 1; {
-		had = len(f.cmds)
+	// Continue while the last round added commands. A frame of fewer than minGather does not begin.
+	previous := minGather - 1
+	for len(f.cmds) > previous && len(f.cmds) < maxGather && len(l.frames) == 1 {
+		previous = len(f.cmds)
 		for range gatherYields {
 			runtime.Gosched()
 		}
-		p.fill()
+		p.executeQueued()
 	}
 }
 
@@ -171,8 +184,8 @@ func (p *Partition[S]) accepting() bool {
 	return unsent < 2 && l.pendingReload == nil && !l.fencing.Load() && !p.snapshots.due
 }
 
-// fill runs queued commands until none is left, the collecting frame is full, or a write has an outcome.
-func (p *Partition[S]) fill() {
+// executeQueued runs queued commands until none is left, the collecting frame is full, or a write has an outcome.
+func (p *Partition[S]) executeQueued() {
 	l := &p.loop
 	for p.accepting() && len(l.results) == 0 {
 		if l.next == len(l.backlog) {
@@ -199,8 +212,9 @@ func (p *Partition[S]) handleWriteResult(v framelog.Result) error {
 	f := l.frames[0]
 	switch v.Outcome {
 	case framelog.Stored:
+		// The log reaches v.End now.
 		l.frames = l.frames[1:]
-		after := p.core.end
+		previousEnd := p.core.end
 		p.core.end = v.End
 		p.cfg.Room.SetRefusing(false)
 		if len(f.events) > 0 {
@@ -208,19 +222,23 @@ func (p *Partition[S]) handleWriteResult(v framelog.Result) error {
 		}
 		p.core.track.Wrote(len(f.Body))
 		p.checkSnapshot()
+
+		// Keep the disk busy, then answer.
 		if !v.Foreign && len(l.frames) > 0 && len(l.frames[0].cmds) < minGather && l.frames[0].followUps == 0 {
-			p.send() // nothing to gather: it is written while this one's callers are answered
+			p.startWrite() // nothing to gather: it is written while this one's callers are answered
 		}
 		p.committed(f, v.Clean)
+
+		// Give the frame to the followers, unless another writer's frame is behind it.
 		switch {
 		case v.Foreign:
 		case v.Clean && len(f.events) > 0:
-			p.cfg.Feed.Add(after, v.End, f.Body, f.events)
+			p.cfg.Feed.Add(previousEnd, v.End, f.Body, f.events)
 		default: // followers read the frame, and the empty ones before it, in the log
 			p.cfg.Feed.Reopen(v.End.Seq)
 		}
 		if v.Foreign {
-			return p.reload(nil, nil, nil)
+			return p.reload()
 		}
 		return nil
 	case framelog.Refused:
@@ -228,7 +246,7 @@ func (p *Partition[S]) handleWriteResult(v framelog.Result) error {
 		return p.handleRefusal(f, v)
 	case framelog.Absent:
 		f.discarded = v.Foreign // another writer's frame is at its sequence number
-		return p.reload(nil, nil, nil)
+		return p.reload()
 	default:
 		return fmt.Errorf("journal: %w", v.Err)
 	}
@@ -243,7 +261,7 @@ func (p *Partition[S]) committed(f *pending[S], clean bool) {
 		p.uncommitted = nil
 		p.mu.Unlock()
 	}
-	f.result.Resolve(false)
+	f.result.Resolve()
 	p.metrics.Committed(len(f.events), func(i int) string { return f.events[i].Type })
 	if p.cfg.OnCommit != nil {
 		p.notify(f.events)
@@ -259,44 +277,40 @@ func (p *Partition[S]) committed(f *pending[S], clean bool) {
 
 // notify calls OnCommit with the plane's events, leaving out those of the journal itself.
 func (p *Partition[S]) notify(events []*Event) {
-	plain := true
-	for _, ev := range events {
-		plain = plain && !Internal(ev.Type)
-	}
-	if !plain {
-		kept := make([]*Event, 0, len(events))
-		for _, ev := range events {
-			if !Internal(ev.Type) {
-				kept = append(kept, ev)
-			}
-		}
-		events = kept
+	internal := func(ev *Event) bool { return Internal(ev.Type) }
+	if slices.ContainsFunc(events, internal) { // seldom, so that most frames need no copy
+		events = slices.DeleteFunc(slices.Clone(events), internal)
 	}
 	if len(events) > 0 {
 		p.cfg.OnCommit(events)
 	}
 }
 
-// reload discards the state, loads it from the log, and returns the commands whose frames are not completed to the
-// front of the queue, in order (R5). refusedFrame is a frame that was refused, or nil; its commands are completed,
-// except those in first, which are returned to the queue before the others. until is passed to load. Views block until
-// the reload is done. If the lease has expired, reload returns ErrNotHeld, since another process may hold the
-// partition.
-func (p *Partition[S]) reload(refusedFrame *pending[S], until *framelog.End, first []*command[S]) error {
+// reload is reloadAfterRefusal where no frame was refused.
+func (p *Partition[S]) reload() error { return p.reloadAfterRefusal(nil, nil, nil) }
+
+// reloadAfterRefusal discards the state, loads it from the log, and returns the commands whose frames are not completed
+// to the front of the queue, in order (R5). refusedFrame is the frame that was refused, or nil; its commands are
+// completed, except those in first, which are returned to the queue before the others. until is passed to load. Views
+// block until the reload is done. After an error the caller must end the partition; the error is ErrNotHeld if the
+// lease has expired, since another process may hold the partition.
+func (p *Partition[S]) reloadAfterRefusal(refusedFrame *pending[S], until *framelog.End, first []*command[S]) error {
 	l := &p.loop
 	if !p.held() {
 		if refusedFrame != nil {
-			refusedFrame.result.Resolve(true)
+			refusedFrame.result.ResolveLost()
 		}
 		if l.pendingReload != nil {
-			l.pendingReload.Resolve(true)
+			l.pendingReload.ResolveLost()
 			l.pendingReload = nil
 		}
 		if refusedFrame != nil {
-			p.hintLost([]*pending[S]{refusedFrame})
+			p.hintWithdrawn([]*pending[S]{refusedFrame})
 		}
 		return ErrNotHeld
 	}
+
+	// Hide the state from readers and followers.
 	p.stall.Begin(p.cfg.Mono())
 	p.cfg.Feed.End()
 	lost := l.frames
@@ -312,59 +326,65 @@ func (p *Partition[S]) reload(refusedFrame *pending[S], until *framelog.End, fir
 		p.uncommitted = reloaded // readers wait, since the state may not be in the log
 	}
 	p.mu.Unlock()
-	again := first
+
+	// Collect the commands to run again, and the request ids by which to recognise those that are in the log.
+	rerun := first
 	for _, f := range l.frames {
 		for _, c := range f.cmds {
 			c.ran = c.ran || c.stored
-			again = append(again, c)
+			rerun = append(rerun, c)
 		}
 	}
-	again = append(again, l.backlog[l.next:]...)
+	rerun = append(rerun, l.backlog[l.next:]...)
 	awaiting := make(map[string]struct{})
-	for _, c := range again {
+	for _, c := range rerun {
 		if c.ran && !c.explicitID && c.requestID != "" {
 			awaiting[c.requestID] = struct{}{}
 		}
 	}
-	p.cfg.Logger.Warn("journal: loading the partition again", zap.Int("commands_to_run_again", len(again)))
+	p.cfg.Logger.Warn("journal: loading the partition again", zap.Int("commands_to_run_again", len(rerun)))
+
+	// Load. Two request memories would not fit into the pool.
 	p.core.memory.Release() // the loaded one has the same requests
 	p.core.memory = requests.NewPool(0).New()
 	core, err := p.load(p.ctx, awaiting, until)
 	if err != nil {
-		reloaded.Resolve(true)
+		reloaded.ResolveLost()
 		l.pendingReload = nil
 		if refusedFrame != nil {
-			refusedFrame.result.Resolve(true)
+			refusedFrame.result.ResolveLost()
 		}
 		return err
 	}
+
+	// Replace the state, then wake those who saw the old one.
 	core.keepConfirmed(p.core)
 	p.mu.Lock()
 	p.core.evictor.Close()
 	p.core, p.uncommitted = core, nil
 	p.mu.Unlock()
-	reloaded.Resolve(true)
+	reloaded.ResolveLost()
 	for _, f := range lost {
-		f.result.Resolve(true)
+		f.result.ResolveLost()
 	}
 	l.frames, l.pendingReload, l.unreadable = nil, nil, false
 	p.stall.End(p.cfg.Mono())
-	p.hintLost(lost)
-	for _, c := range again {
+	p.hintWithdrawn(lost)
+	for _, c := range rerun {
 		c.reset()
 	}
-	l.backlog, l.next = again, 0
+	l.backlog, l.next = rerun, 0
 	return nil
 }
 
-// hintLost tells the receivers of hints that the events of these frames were withdrawn, or may have been.
-func (p *Partition[S]) hintLost(frames []*pending[S]) {
+// hintWithdrawn notifies the receivers of hints that the events of these frames were withdrawn, or may have been.
+func (p *Partition[S]) hintWithdrawn(frames []*pending[S]) {
 	for _, f := range frames {
-		p.cfg.Feed.Pass(f.events, true)
+		p.cfg.Feed.HintWithdrawn(f.events)
 	}
 }
 
-// reset returns a command to the state in which it was queued. One that its caller withdrew stays withdrawn.
+// reset returns a command to the state in which it was queued. If its caller withdrew it, it stays withdrawn.
 func (c *command[S]) reset() {
 	c.events, c.err, c.replayed, c.seq, c.recall, c.stored = nil, nil, false, 0, nil, false
 	if !c.stage.CompareAndSwap(stageTaken, stageQueued) {
@@ -377,20 +397,24 @@ func (p *Partition[S]) shutDown(cause error) {
 	l := &p.loop
 	p.cfg.Feed.End()
 	p.inbox.Close()
+
+	// From now on views and new commands are refused with cause.
 	p.mu.Lock()
 	p.failed.Store(&cause)
 	p.uncommitted = nil
 	p.mu.Unlock()
+
+	// Abandon the commands of frames that are not known to be stored, then those that are queued.
 	for _, f := range l.frames {
-		f.result.Resolve(true)
+		f.result.ResolveLost()
 		for _, c := range f.cmds {
 			p.abandon(c, f.sent && !f.discarded && c.stage.Load() != stageDecided, cause)
 		}
 	}
-	p.hintLost(l.frames)
+	p.hintWithdrawn(l.frames)
 	l.frames = nil
 	if l.pendingReload != nil {
-		l.pendingReload.Resolve(true)
+		l.pendingReload.ResolveLost()
 		l.pendingReload = nil
 	}
 	rest, _ := p.inbox.Take(nil)
@@ -422,10 +446,9 @@ func (p *Partition[S]) complete(c *command[S]) {
 	case c.err != nil:
 		c.consume.fail(c.err)
 	default:
-		if pos := p.core.positions[c.consume.key]; pos != nil {
-			if c.consume.at.Seq > pos.confirmed.Seq {
-				pos.confirmed = c.consume.at
-			}
+		pos := p.core.positions[c.consume.key]
+		if pos != nil && c.consume.end.Seq > pos.confirmed.Seq {
+			pos.confirmed = c.consume.end
 		}
 	}
 	close(c.done)

@@ -49,7 +49,7 @@ type Config[S State] struct {
 
 	// OnApply receives the events of each command once they are applied and before they are durable, including
 	// those of the journal itself; a reload may discard them. It lets the plane prepare the next command while the
-	// frame is written; see Ahead. It returns the number of expected follow-ups (Op.FollowUp) of these events: a
+	// frame is written (Ahead). It returns the number of expected follow-ups (Op.FollowUp) of these events: a
 	// small frame waits FollowUpTerm for them, so that they share one write. It runs in the loop, must not block,
 	// and must not change or keep state.
 	OnApply func(state S, events []*Event) (followUps int)
@@ -98,7 +98,7 @@ type Config[S State] struct {
 	RequestMemory int           // entries; default 4 000 000 (SPEC X2)
 	MaxFrame      int           // bytes; default 900 KB
 	MaxEvent      int           // bytes; default 3 MiB (SPEC X8)
-	SegmentSize   int64         // bytes after which the log goes on in a new segment; default 0: never
+	SegmentSize   int64         // bytes after which the log continues in a new segment; default 0: never
 	AppendTimeout time.Duration // of one attempt; default 5 s
 	// ViewPatience is how long a View waits for the log; default 5 s. A write has to wait for its outcome, but
 	// a reader is better served by an early error.
@@ -284,7 +284,7 @@ func (p *Partition[S]) Source() Source {
 func (p *Partition[S]) Health() error {
 	if err := p.failed.Load(); err != nil {
 		if p.Damage() != nil {
-			return nil //nolint:nilerr // see above
+			return nil //nolint:nilerr // its plane serves the other partitions
 		}
 		return *err
 	}

@@ -23,7 +23,7 @@ func WholeShare(n int) Share { return Share{Count: n, Of: n} }
 // SingleShare returns the share of a single partition of a plane with n.
 func SingleShare(partition, n int) Share { return Share{First: partition, Count: 1, Of: n} }
 
-func (h Share) check() error {
+func (h Share) validate() error {
 	if h.First < 0 || h.Count < 1 || h.First+h.Count > h.Of {
 		return fmt.Errorf("partitions: %d partitions from %d on of %d; there must be at least 1, and no more than "+
 			"there are", h.Count, h.First, h.Of)
@@ -58,7 +58,7 @@ type Partitions[S State] struct {
 func OpenShare[S State](ctx context.Context, share Share, config func(partition int) (Config[S], error)) (
 	*Partitions[S], error,
 ) {
-	if err := share.check(); err != nil {
+	if err := share.validate(); err != nil {
 		return nil, err
 	}
 	configs := make([]Config[S], share.Count)
@@ -69,6 +69,7 @@ func OpenShare[S State](ctx context.Context, share Share, config func(partition 
 		}
 		configs[i].Partition = share.First + i
 	}
+
 	parts := make([]*Partition[S], share.Count)
 	g, open := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
@@ -81,6 +82,7 @@ func OpenShare[S State](ctx context.Context, share Share, config func(partition 
 		})
 	}
 	err := g.Wait()
+
 	s := &Partitions[S]{share: share, parts: slices.DeleteFunc(parts, func(p *Partition[S]) bool { return p == nil })}
 	if err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
@@ -112,7 +114,7 @@ func (s *Partitions[S]) Health() error {
 	return nil
 }
 
-// Close closes all partitions concurrently (see journal.Partition.Close) and joins their errors. It is idempotent.
+// Close closes all partitions concurrently, each as Partition.Close does, and joins their errors. It is idempotent.
 func (s *Partitions[S]) Close(ctx context.Context) error {
 	errs := make([]error, len(s.parts))
 	done := make(chan struct{})

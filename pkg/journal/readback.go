@@ -26,16 +26,17 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 	if len(walSeqs) == 0 {
 		return nil, nil
 	}
-	var at []eventLocation
+	// Find the events in the loop, which alone knows the frames that are not durable.
+	var locations []eventLocation
 	c := &command[S]{method: "read_back", done: make(chan struct{})}
 	c.decide = func(S, Env) ([]*Event, error) {
-		at = make([]eventLocation, 0, len(walSeqs)) // after a reload this runs again
+		locations = make([]eventLocation, 0, len(walSeqs)) // after a reload this runs again
 		for _, n := range walSeqs {
 			l, err := p.locate(n)
 			if err != nil {
 				return nil, err
 			}
-			at = append(at, l)
+			locations = append(locations, l)
 		}
 		return nil, nil
 	}
@@ -45,8 +46,10 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 	if c.err != nil {
 		return nil, c.err
 	}
-	events := make([]*Event, 0, len(at))
-	for _, l := range at {
+
+	// Read those that are in the log.
+	events := make([]*Event, 0, len(locations))
+	for _, l := range locations {
 		if l.ev != nil {
 			events = append(events, l.ev)
 			continue
@@ -61,22 +64,21 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 		}
 		ev, err := event.In(lines, l.walSeq, p.cfg.Registry)
 		if err != nil {
-			return nil,
-				unreadable(&framelog.Broken{
-					Partition: framelog.PartitionName(p.cfg.Plane, p.cfg.Partition),
-					Seq:       l.frame, Cause: fmt.Sprintf("frame %d: %v", l.frame, err),
-				})
+			return nil, unreadable(&framelog.Broken{
+				Partition: framelog.PartitionName(p.cfg.Plane, p.cfg.Partition),
+				Seq:       l.frame, Cause: fmt.Sprintf("frame %d: %v", l.frame, err),
+			})
 		}
 		events = append(events, ev)
 	}
 	return events, nil
 }
 
-// locate finds an event. Only the loop may call it.
+// locate finds an applied event. Its error is internal: there is no such event. Only the loop may call it.
 func (p *Partition[S]) locate(walSeq uint64) (eventLocation, error) {
 	for _, f := range p.loop.frames {
-		if n := uint64(len(f.events)); walSeq >= f.first && walSeq < f.first+n {
-			return eventLocation{walSeq: walSeq, ev: f.events[walSeq-f.first]}, nil
+		if i, ok := f.indexOf(walSeq); ok {
+			return eventLocation{walSeq: walSeq, ev: f.events[i]}, nil
 		}
 	}
 	seq, ok := p.core.frames.Find(walSeq)
@@ -88,7 +90,7 @@ func (p *Partition[S]) locate(walSeq uint64) (eventLocation, error) {
 
 // readFrame reads the lines of one frame from the log.
 func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, error) {
-	// p.core.name needs mu
+	// The name is built from the configuration, since reading p.core needs mu.
 	f, err := framelog.Read(ctx, p.cfg.Log, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition), seq)
 	if err != nil {
 		return nil, err
@@ -96,18 +98,19 @@ func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, err
 	return framelog.SplitLines(f.Body), nil
 }
 
-// recallEvents reads the events of an earlier command from the log.
-func (p *Partition[S]) recallEvents(ctx context.Context, at *recallAt) ([]*Event, error) {
-	lines, err := p.frameCache.Lines(ctx, at.frame, p.readFrame)
+// recallEvents reads the events of an earlier command from the log. If they were removed, it returns one event whose
+// Removed method returns true.
+func (p *Partition[S]) recallEvents(ctx context.Context, location *recallAt) ([]*Event, error) {
+	lines, err := p.frameCache.Lines(ctx, location.frame, p.readFrame)
 	if errors.Is(err, framelog.ErrRemoved) {
-		return []*Event{event.Gone(at.first)}, nil
+		return []*Event{event.Gone(location.first)}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	events, err := event.Range(lines, at.first, int(at.count), p.cfg.Registry)
+	events, err := event.Range(lines, location.first, int(location.count), p.cfg.Registry)
 	if err != nil {
-		return nil, fmt.Errorf("journal: frame %d: %w", at.frame, err)
+		return nil, fmt.Errorf("journal: frame %d: %w", location.frame, err)
 	}
 	return events, nil
 }

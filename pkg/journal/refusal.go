@@ -9,8 +9,8 @@ import (
 	"quartet/pkg/journal/framelog"
 )
 
-// Values of the metadata key outcome (SPEC X1): None says that nothing was stored, Unknown that something may have
-// been.
+// Values of the metadata key outcome (SPEC X1): outcomeNone says that nothing was stored, outcomeUnknown that something
+// may have been.
 const (
 	outcomeNone    = "none"
 	outcomeUnknown = "unknown"
@@ -20,8 +20,8 @@ const (
 // another process may hold it. A command that is refused with it stored nothing, unless its outcome is unknown.
 var ErrNotHeld = errors.New("journal: the partition is not held here")
 
-// unavailable returns UNAVAILABLE with the reason STORAGE. outcome is None or Unknown. cause may be nil; callers do
-// not see it.
+// unavailable returns UNAVAILABLE with the reason STORAGE. outcome is outcomeNone or outcomeUnknown. cause may be nil;
+// callers do not see it.
 func unavailable(outcome, msg string, cause error) error {
 	e := fault.New(codes.Unavailable, fault.Storage, msg, "outcome", outcome)
 	if cause != nil {
@@ -30,18 +30,19 @@ func unavailable(outcome, msg string, cause error) error {
 	return e
 }
 
-// refuseDamaged returns UNAVAILABLE with the reason STORAGE and the outcome None for a request that needs something
-// damaged of a partition's journal. Callers see text, which says what that is, and the partition's name under the
+// refuseDamaged returns UNAVAILABLE with the reason STORAGE and outcomeNone for a request that needs a damaged part
+// of a partition's journal. Callers see text, which names that part, and the partition's name under the
 // metadata key damaged; they do not see cause.
 func refuseDamaged(text, partition string, cause error) error {
 	return fault.New(codes.Unavailable, fault.Storage, text, "outcome", outcomeNone, "damaged", partition).
 		WithCause(cause)
 }
 
-// unreadable returns the error for a request that needs a frame which cannot be read: Damaged if cause is a
-// *framelog.Broken, and otherwise Unavailable.
+// unreadable returns the error for a request that needs a frame which cannot be read: that of refuseDamaged if cause
+// is a *framelog.Broken, and otherwise UNAVAILABLE.
 func unreadable(cause error) error {
-	if broken := (*framelog.Broken)(nil); errors.As(cause, &broken) {
+	var broken *framelog.Broken
+	if errors.As(cause, &broken) {
 		return refuseDamaged(broken.Error()+"; what it has cannot be shown until it is repaired", broken.Partition,
 			cause)
 	}

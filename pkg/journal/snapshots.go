@@ -45,21 +45,22 @@ func unusable(err error) bool {
 	return errors.Is(err, errNotAnnounced) || errors.Is(err, snapshot.ErrNoObject) || errors.As(err, &replay)
 }
 
-// stored returns the snapshots of the partition, the newest first. It retries until ctx ends.
-func (p *Partition[S]) stored(ctx context.Context) (all []*snapshot.Snapshot, err error) {
+// storedSnapshots returns the snapshots of the partition, the newest first; none if the partition writes none. It
+// retries as readStore does.
+func (p *Partition[S]) storedSnapshots(ctx context.Context) (stored []*snapshot.Snapshot, err error) {
 	if p.cfg.Snapshots == nil || snapshot.NewTracker(p.cfg.New()) == nil {
 		return nil, nil
 	}
 	err = p.readStore(ctx, func() (err error) {
-		all, err = snapshot.Stored(ctx, p.cfg.Snapshots, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition))
+		stored, err = snapshot.Stored(ctx, p.cfg.Snapshots, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition))
 		return err
 	})
-	return all, err
+	return stored, err
 }
 
-// restored returns a core with the state of the snapshot from[0]; an empty core if from is empty. It retries while
-// the store cannot be read, until ctx ends. ErrNoObject means that the snapshot cannot be used.
-func (p *Partition[S]) restored(ctx context.Context, from []*snapshot.Snapshot) (c *core[S], err error) {
+// coreFrom returns a core with the state of the snapshot from[0]; an empty core if from is empty. It retries as
+// readStore does. snapshot.ErrNoObject means that the snapshot cannot be used. The caller must release the core.
+func (p *Partition[S]) coreFrom(ctx context.Context, from []*snapshot.Snapshot) (c *core[S], err error) {
 	if len(from) == 0 {
 		return newCore(&p.cfg), nil
 	}
@@ -74,8 +75,8 @@ func (p *Partition[S]) restored(ctx context.Context, from []*snapshot.Snapshot) 
 	return c, err
 }
 
-// readStore calls read, with pauses, until it returns nil or an error that is ErrNoObject, and returns that. After
-// another error it returns ErrNotHeld if the lease is not held any more, or the error of ctx if that ends in a pause.
+// readStore calls read, with pauses, until it returns nil or snapshot.ErrNoObject, and returns that. After any other
+// error it returns ErrNotHeld if the lease is not held any more, or the error of ctx if that ends during a pause.
 func (p *Partition[S]) readStore(ctx context.Context, read func() error) error {
 	pacer := framelog.NewPacer()
 	for {
@@ -93,7 +94,8 @@ func (p *Partition[S]) readStore(ctx context.Context, read func() error) error {
 	}
 }
 
-// restore reads the snapshot from[0] into an empty core; from[1:] are older ones, which are kept beside it.
+// restore reads the snapshot from[0] into an empty core; from[1:] are older ones, which are kept beside it. After an
+// error, c is restored in part and must be released.
 func (c *core[S]) restore(ctx context.Context, store snapshot.Store, from []*snapshot.Snapshot) error {
 	m := from[0].Manifest
 	c.end, c.applied, c.generation = from[0].End, from[0].End.WalSeq, m.GetGeneration()
@@ -101,11 +103,11 @@ func (c *core[S]) restore(ctx context.Context, store snapshot.Store, from []*sna
 	if err := c.erased.Restore(m.GetErased()); err != nil {
 		return fmt.Errorf("%w: %w", snapshot.ErrNoObject, err)
 	}
-	for _, at := range m.GetPositions() {
-		pos := c.position(sourceKey{at.GetPlane(), int(at.GetPartition())})
-		pos.seq, pos.line = at.GetSequence(), int(at.GetLine())
+	for _, stored := range m.GetPositions() {
+		pos := c.position(sourceKey{stored.GetPlane(), int(stored.GetPartition())})
+		pos.seq, pos.line = stored.GetSequence(), int(stored.GetLine())
 		var err error
-		if pos.consumed, err = framelog.ParseEnd(at.GetConsumed()); err != nil {
+		if pos.consumed, err = framelog.ParseEnd(stored.GetConsumed()); err != nil {
 			return fmt.Errorf("%w: %w", snapshot.ErrNoObject, err)
 		}
 	}
@@ -144,8 +146,8 @@ func (c *core[S]) extent() snapshot.Extent {
 	return snapshot.Extent{Requests: c.memory.Additions(), Frames: c.frames.Len()}
 }
 
-// begins returns the number of the snapshot from which the core was loaded, 0 if it was read from the log alone.
-func (c *core[S]) begins() uint64 {
+// loadedFrom returns the number of the snapshot from which the core was loaded, 0 if it was read from the log alone.
+func (c *core[S]) loadedFrom() uint64 {
 	if c.track == nil {
 		return 0
 	}
@@ -163,14 +165,16 @@ func (p *Partition[S]) reportLoaded(c *core[S], frames int) {
 			zap.Uint64("snapshot", t.Announced.Snapshot))
 	}
 	level := zap.InfoLevel
-	if c.begins() == 0 && frames < quietFrames {
+	if c.loadedFrom() == 0 && frames < quietFrames {
 		level = zap.DebugLevel
 	}
-	p.cfg.Logger.Log(level, "journal: loaded", zap.Uint64("snapshot", c.begins()), zap.Int("frames", frames))
+	p.cfg.Logger.Log(level, "journal: loaded", zap.Uint64("snapshot", c.loadedFrom()), zap.Int("frames", frames))
 }
 
-// checkRestored compares a core that began at a snapshot with what the whole log gives, as far as that can be read.
+// checkRestored returns an error if a core that began at a snapshot differs from that of the whole log. It returns nil
+// too if the log cannot be read, or does not lead to the end of c. It is for tests.
 func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
+	// Replay the log up to the end of c.
 	whole := newCore(&p.cfg)
 	whole.skip = c.erased
 	defer whole.release()
@@ -180,6 +184,7 @@ func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 		}
 		return whole.replay(p.cfg.Registry, seq, f, nil)
 	})
+
 	switch {
 	case err != nil || whole.end != c.end:
 		return nil // the log cannot be read now
@@ -197,13 +202,13 @@ func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 	return cmp.Or(differs, p.cfg.CheckRestored(c.state, whole.state))
 }
 
-// checkSnapshot makes a snapshot due if SnapshotBytes were written since the last one, or a sixteenth of that and
-// SnapshotTerm has passed; none while one is being written, the store has no room outside its reserve, in the pause
-// after a failed one, or if the state is not tracked or has a quarantined line.
+// checkSnapshot makes a snapshot due if SnapshotBytes were written since the last one, or if a sixteenth of that was
+// written and SnapshotTerm has passed. It makes none due while one is being written, while the store has no room
+// outside its reserve, in the pause after a failed one, or if the state is not tracked or has a quarantined line.
 func (p *Partition[S]) checkSnapshot() {
 	t, s := p.core.track, &p.snapshots
 	if t == nil || t.Damaged || s.busy.Load() != nil || t.Bytes.Load() < p.cfg.SnapshotBytes/16 ||
-		p.cfg.Room.Check(0, false) != nil {
+		p.cfg.Room.Full() {
 		return
 	}
 	now := p.cfg.Mono()
@@ -216,9 +221,9 @@ func (p *Partition[S]) checkSnapshot() {
 	s.due = t.Bytes.Load() >= p.cfg.SnapshotBytes || now.Sub(s.last) >= p.cfg.SnapshotTerm
 }
 
-// cut begins a snapshot that is due, once all that was applied is durable. Until then no command runs, which is for as
-// long as the frames take that were begun.
-func (p *Partition[S]) cut() {
+// cutDueSnapshot begins a snapshot if one is due and all that was applied is durable. Commands wait for that, until the
+// frames that were begun are written. The snapshot itself is written by another goroutine while commands run.
+func (p *Partition[S]) cutDueSnapshot() {
 	l, s, c := &p.loop, &p.snapshots, p.core
 	if !s.due || len(l.frames) > 0 || l.sending || l.pendingReload != nil {
 		return
@@ -228,12 +233,15 @@ func (p *Partition[S]) cut() {
 	if t == nil || c.applied != c.end.WalSeq { // loaded meanwhile
 		return
 	}
+
 	if s.whole {
 		p.mu.Lock()
 		t.StartOver()
 		p.mu.Unlock()
 		s.whole = false
 	}
+
+	// Copy what belongs to the loop: positions, and what is new in the request memory and the index of frames.
 	n := snapshot.Cut{
 		Partition: c.name, End: c.end, Generation: c.generation, At: p.cfg.Now(), Now: p.cfg.ages.Now(),
 		Erased: c.erased.Encode(), ErasedThrough: c.erasedThrough,
@@ -253,6 +261,7 @@ func (p *Partition[S]) cut() {
 	slices.SortFunc(n.Positions, func(a, b *snapshotv1.Position) int {
 		return cmp.Or(cmp.Compare(a.GetPlane(), b.GetPlane()), cmp.Compare(a.GetPartition(), b.GetPartition()))
 	})
+
 	p.mu.Lock()
 	began := t.Begin(n, c.extent())
 	p.mu.Unlock()
@@ -279,7 +288,8 @@ func (p *Partition[S]) SettleSnapshot(ctx context.Context) error {
 	}
 }
 
-// writeSnapshot writes and announces the snapshot of a cut of c. If that fails, the next one has its changes.
+// writeSnapshot writes and announces the snapshot of a cut of c, and removes older ones. If that fails, it logs the
+// error, and the next snapshot has the changes.
 func (p *Partition[S]) writeSnapshot(c *core[S], n *snapshot.PageCut) {
 	t, began := c.track, p.cfg.Mono()
 	d := snapshot.Begin(p.cfg.Snapshots, t.Base(), t.Announced.Snapshot)
@@ -288,8 +298,10 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *snapshot.PageCut) {
 		err = p.announce(c, s.Ref)
 	}
 	if errors.Is(err, resident.ErrUnreadable) {
-		err = cmp.Or(p.reread(p.ctx, err), errReplaced)
+		err = cmp.Or(p.awaitReload(p.ctx, err), errReplaced)
 	}
+
+	// Record what the store has now.
 	p.mu.Lock()
 	if err == nil && p.core == c {
 		t.Written(n, base())
@@ -303,6 +315,7 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *snapshot.PageCut) {
 		p.roller.Below(t.Base().Needed())
 		err = t.Clean(p.ctx, p.cfg.Snapshots, &p.mu)
 	}
+
 	switch {
 	case errors.Is(err, snapshot.ErrNoObject):
 		p.mu.Lock()
@@ -321,7 +334,8 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *snapshot.PageCut) {
 // cutBatch is how many pages are taken at a time while commands wait. The largest page of an agent takes 0.3 ms.
 const cutBatch = 16
 
-// draft stores the pages of a cut and its manifest. The function that it returns is that of snapshot.Draft.Finish.
+// draft stores the pages of a cut of c and its manifest, and returns the results of snapshot.Draft.Finish. It takes the
+// pages in batches, so that commands run in between. It returns errReplaced if the partition was reloaded.
 func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *snapshot.PageCut) (
 	*snapshot.Snapshot, func() *snapshot.Base, error,
 ) {
@@ -346,11 +360,12 @@ func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *snapshot.PageCut)
 	return d.Finish(p.ctx, n.Cut)
 }
 
-// announce writes snapshot_taken, which makes the snapshot valid, and returns once it is durable.
-func (p *Partition[S]) announce(of *core[S], ref snapshot.Ref) error {
+// announce writes snapshot_taken, which makes the snapshot of the core cut valid, and returns once it is durable. It
+// returns errReplaced if the partition was reloaded.
+func (p *Partition[S]) announce(cut *core[S], ref snapshot.Ref) error {
 	c := &command[S]{method: "snapshot", done: make(chan struct{})}
 	c.decide = func(S, Env) ([]*Event, error) {
-		if p.core != of { // the loop's own
+		if p.core != cut {
 			return nil, errReplaced
 		}
 		return []*Event{{Type: TypeSnapshotTaken, Payload: snapshot.Announcement(ref)}}, nil

@@ -8,8 +8,8 @@ import (
 // stallThreshold is the shortest write that counts as a stall; anything faster is a slow disk.
 const stallThreshold = time.Second
 
-// stallMeter measures stalls. A write that has lasted for Threshold or longer is a stall, with its whole duration. The
-// caller supplies the time, which must not go back. The zero value is ready to use, and all methods are safe for
+// stallMeter measures stalls. A write that has lasted for stallThreshold or longer is a stall, with its whole duration.
+// The caller supplies the time, which must not go back. The zero value is ready to use, and all methods are safe for
 // concurrent use.
 type stallMeter struct {
 	mu    sync.Mutex

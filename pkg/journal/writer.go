@@ -13,7 +13,8 @@ type pendingWrite struct {
 	end     framelog.End
 }
 
-// writer writes the frames of work, one at a time, and sends the results, while the loop fills the next frame (R3).
+// writer writes the frames of work, one at a time, and sends the results, while the loop fills the next frame (R3). It
+// returns once work is closed.
 func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- framelog.Result) {
 	for d := range work {
 		p.stall.Begin(p.cfg.Mono())
@@ -30,7 +31,8 @@ func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- framelog.
 	}
 }
 
-// witness tells the Witness that the log reaches end. Call it before anybody learns what is in the last frame.
+// witness records with Config.Witness that the log reaches end. Call it before anybody learns what is in the last
+// frame.
 func (p *Partition[S]) witness(end framelog.End) {
 	if p.cfg.Witness != nil && !end.Hash.IsZero() {
 		p.cfg.Witness.Record(end)

@@ -88,10 +88,10 @@ func (e *Engine[S]) Consumed(plane, namespace, agentID string) Position {
 	return p
 }
 
-// await waits until the partition of an agent has consumed the positions, for at most
+// awaitPositions waits until the partition of an agent has consumed the positions, for at most
 // afterTimeout; not at all if Config.Dependent says that a read does not depend on them. Positions
 // of planes that are not followed are ignored. The caller reads in any case.
-func (e *Engine[S]) await(ctx context.Context, namespace, agentID string, positions []Position) {
+func (e *Engine[S]) awaitPositions(ctx context.Context, namespace, agentID string, positions []Position) {
 	part := e.For(namespace, agentID)
 	if e.cfg.Dependent != nil {
 		// What is not durable yet counts as well: the read waits for it anyway.
@@ -111,6 +111,7 @@ func (e *Engine[S]) await(ctx context.Context, namespace, agentID string, positi
 	}
 }
 
+// follows reports whether the plane follows another one.
 func (e *Engine[S]) follows(plane string) bool {
 	for _, f := range e.cfg.Follow {
 		if f.Plane == plane {

@@ -36,13 +36,13 @@ func (e *Engine[S]) erase(ctx context.Context) {
 	}
 }
 
-// Erase erases everything of the owners that were deleted before a time, in all partitions that can be written; see
-// journal.Partition.Erase. It goes on with the others after an error.
-func (e *Engine[S]) Erase(ctx context.Context, before time.Time) error {
+// Erase erases everything of the owners that were deleted before cutoff, in all partitions that can be written, with
+// journal.Partition.Erase. After an error it continues with the other partitions. It returns all errors, joined.
+func (e *Engine[S]) Erase(ctx context.Context, cutoff time.Time) error {
 	var errs []error
 	for _, p := range e.parts.All() {
-		lines, err := p.Erase(ctx, before, e.eraseElsewhere)
-		errs = append(errs, e.erased.done(ctx, p.Index(), lines, err, e.deps.Clock.Now()))
+		lines, err := p.Erase(ctx, cutoff, e.eraseElsewhere)
+		errs = append(errs, e.erased.recordPass(ctx, p.Index(), lines, err, e.deps.Clock.Now()))
 	}
 	return errors.Join(errs...)
 }
@@ -62,8 +62,8 @@ func (e *Engine[S]) eraseElsewhere(ctx context.Context, owner snapshot.Owner) er
 
 // wasErased reports whether a state knows that the agent of an event was erased.
 func wasErased(s any, ev *journal.Event) bool {
-	of, can := s.(interface {
+	erasable, ok := s.(interface {
 		WasErased(namespace, id string) bool
 	})
-	return can && of.WasErased(ev.Namespace, ev.AgentID)
+	return ok && erasable.WasErased(ev.Namespace, ev.AgentID)
 }

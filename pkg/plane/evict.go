@@ -17,8 +17,8 @@ const (
 
 // evicts reports whether the plane's owners can be evicted, and EvictEvery says when.
 func (e *Engine[S]) evicts() bool {
-	_, can := any(e.cfg.New()).(snapshot.Resident)
-	return can && e.deps.Eviction != nil && e.deps.EvictEvery > 0
+	_, ok := any(e.cfg.New()).(snapshot.Resident)
+	return ok && e.deps.Eviction != nil && e.deps.EvictEvery > 0
 }
 
 // evict evicts owners that are not used, in passes, until ctx ends. If memory is still short after a pass that was
@@ -30,8 +30,8 @@ func (e *Engine[S]) evict(ctx context.Context) {
 			metrics.Remove(p.Index())
 		}
 	}()
-	e.sample(metrics)
-	last, short := e.deps.WaitClock.Now(), 0
+	e.setMetrics(metrics)
+	last, pressedPasses := e.deps.WaitClock.Now(), 0
 	sampled := last
 	for {
 		timer := e.deps.WaitClock.TimerAt(e.deps.WaitClock.Now().Add(min(pressedPause, e.deps.EvictEvery)))
@@ -41,27 +41,34 @@ func (e *Engine[S]) evict(ctx context.Context) {
 			timer.Stop()
 			return
 		}
+
+		// A pass is due after EvictEvery, and each time while memory is short.
 		if e.deps.Pressed != nil && e.deps.Pressed() {
-			short++
+			pressedPasses++
 		} else {
-			short = 0
+			pressedPasses = 0
 		}
 		now := e.deps.WaitClock.Now()
-		if short > 0 || now.Sub(last) >= e.deps.EvictEvery {
+		if pressedPasses > 0 || now.Sub(last) >= e.deps.EvictEvery {
 			for _, p := range e.parts.All() {
-				_ = p.Evict(ctx, short < 2) // what failed is tried at the next pass
+				// If it fails, the next pass tries again.
+				if pressedPasses < 2 {
+					_ = p.EvictUnused(ctx)
+				} else {
+					_ = p.EvictAll(ctx)
+				}
 			}
 			last = e.deps.WaitClock.Now()
 		} else if now.Sub(sampled) < samplePeriod {
 			continue
 		}
-		e.sample(metrics)
+		e.setMetrics(metrics)
 		sampled = now
 	}
 }
 
-// sample sets the metrics of owners.
-func (e *Engine[S]) sample(metrics *snapshot.EvictionMetrics) {
+// setMetrics sets the metrics of owners.
+func (e *Engine[S]) setMetrics(metrics *snapshot.EvictionMetrics) {
 	for _, p := range e.parts.All() {
 		metrics.Set(p.Index(), p.Resident())
 	}

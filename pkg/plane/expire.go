@@ -53,8 +53,8 @@ func (h History) longest() time.Duration {
 	return longest
 }
 
-// before returns, for a namespace, the time before which its events are old; zero if none is.
-func (h History) before(now time.Time) func(namespace string) time.Time {
+// cutoffs returns a function that returns, for a namespace, the time before which its events are old; zero if none is.
+func (h History) cutoffs(now time.Time) func(namespace string) time.Time {
 	return func(namespace string) time.Time {
 		if d := h.Of(namespace); d > 0 {
 			return now.Add(-d)
@@ -66,7 +66,8 @@ func (h History) before(now time.Time) func(namespace string) time.Time {
 // expire removes old events of all partitions until ctx ends.
 func (e *Engine[S]) expire(ctx context.Context) {
 	pause := min(max(e.deps.History.Shortest()/10, minExpirePause), maxExpirePause)
-	for next := min(pause, firstExpirePause); ; {
+	next := min(pause, firstExpirePause)
+	for {
 		timer := e.deps.WaitClock.TimerAt(e.deps.WaitClock.Now().Add(next))
 		select {
 		case <-timer.C():
@@ -83,18 +84,18 @@ func (e *Engine[S]) expire(ctx context.Context) {
 	}
 }
 
-// Expire removes the events that are old by Deps.History, in all partitions that can be written; see
-// journal.Partition.Expire. It goes on with the other partitions after an error.
+// Expire removes the events that are old by Deps.History, in all partitions that can be written, with
+// journal.Partition.Expire. After an error it continues with the other partitions. It returns all errors, joined.
 func (e *Engine[S]) Expire(ctx context.Context, now time.Time) error {
 	var errs []error
 	for _, p := range e.parts.All() {
 		var removed int64
 		through, err := e.deps.ReadThrough(ctx, e.cfg.Plane, p.Index())
 		if err == nil {
-			removed, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.Shortest()),
+			removed, err = p.Expire(ctx, e.deps.History.cutoffs(now), now.Add(-e.deps.History.Shortest()),
 				now.Add(-e.deps.History.longest()), through)
 		}
-		errs = append(errs, e.expired.done(ctx, p.Index(), removed, err, e.deps.Clock.Now()))
+		errs = append(errs, e.expired.recordPass(ctx, p.Index(), removed, err, e.deps.Clock.Now()))
 	}
 	return errors.Join(errs...)
 }

@@ -22,19 +22,20 @@ func (l *KeyLocks[K]) Lock(k K) (unlock func()) {
 	if l.locks == nil {
 		l.locks = map[K]*lock{}
 	}
-	one := l.locks[k]
-	if one == nil {
-		one = &lock{held: make(chan struct{}, 1)}
-		l.locks[k] = one
+	keyLock := l.locks[k]
+	if keyLock == nil {
+		keyLock = &lock{held: make(chan struct{}, 1)}
+		l.locks[k] = keyLock
 	}
-	one.users++
+	keyLock.users++
 	l.mu.Unlock()
-	one.held <- struct{}{}
+	keyLock.held <- struct{}{}
 	return func() {
-		<-one.held
+		<-keyLock.held
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if one.users--; one.users == 0 {
+		keyLock.users--
+		if keyLock.users == 0 {
 			delete(l.locks, k)
 		}
 	}

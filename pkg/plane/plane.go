@@ -186,7 +186,7 @@ type Engine[S journal.State] struct {
 }
 
 // Open loads the partitions and becomes their writer. It retries errors of the log until ctx
-// ends; see journal.Open. Call Follow after it.
+// ends, as journal.Open does. Call Follow after it, and Close when the plane stops. After an error nothing is open.
 func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engine[S], error) {
 	if err := deps.Complete(); err != nil {
 		return nil, err
@@ -194,6 +194,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 	e := &Engine[S]{cfg: cfg, deps: deps}
 	e.erased, e.expired = newRemoval(deps.Metrics, deps.Removals, cfg.Plane, causeErase),
 		newRemoval(deps.Metrics, deps.Removals, cfg.Plane, causeHistory)
+
 	registry := journal.NewRegistry(cfg.Events)
 	var err error
 	e.parts, err = journal.OpenShare(ctx, cmp.Or(cfg.Share, journal.WholeShare(deps.Partitions(cfg.Plane))),
@@ -206,6 +207,8 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 				Arrive: deps.Arrive, SegmentSize: deps.SegmentSize,
 				SnapshotBytes: deps.SnapshotBytes, Eviction: deps.Eviction, CheckRestored: deps.CheckRestored,
 			}
+
+			// What each partition has of its own.
 			if err == nil && deps.Snapshots != nil {
 				c.Snapshots, err = deps.Snapshots(cfg.Plane, partition)
 			}
@@ -231,6 +234,8 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 func (e *Engine[S]) Follow(ctx context.Context) error {
 	follow, cancel := context.WithCancel(context.WithoutCancel(ctx)) //nolint:gosec // Close calls it
 	e.stop = cancel
+
+	// Each partition follows each partition of the other planes.
 	for _, f := range e.cfg.Follow {
 		sources, err := e.deps.Sources(f.Plane)
 		if err != nil {
@@ -243,6 +248,8 @@ func (e *Engine[S]) Follow(ctx context.Context) error {
 			}
 		}
 	}
+
+	// Background passes over the partitions.
 	if e.evicts() {
 		e.running.Go(func() { e.evict(follow) })
 	}
@@ -264,6 +271,7 @@ func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src jou
 			return p.AwaitConsumed(ctx, f.Plane, src.Partition(), walSeq, nil)
 		})
 	defer remove()
+
 	reaction := journal.Reaction[S]{
 		Registry: f.Registry, Interest: f.Types, Matters: f.Matters,
 		React: func(s S, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
@@ -276,6 +284,8 @@ func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src jou
 	log := e.deps.Logger.With(zap.String("plane", e.cfg.Plane), zap.Int("partition", p.Index()),
 		zap.String("source", f.Plane), zap.Int("source_partition", src.Partition()))
 	pacer := retry.New(followPause, maxFollowPause)
+
+	// Consume, and again after an error.
 	for {
 		began := e.deps.Clock.Now()
 		reaction.Source = &consumedSource{Source: src, consumed: position}
@@ -297,8 +307,8 @@ func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src jou
 	}
 }
 
-// Close stops following and then closes the partitions, for which ctx bounds the time; see
-// journal.Partition.Close. It is idempotent, and returns the same error each time.
+// Close stops following and then closes the partitions, as journal.Partition.Close does; ctx bounds the time for that.
+// It is idempotent, and returns the same error each time.
 func (e *Engine[S]) Close(ctx context.Context) error {
 	e.closed.Do(func() {
 		if e.stop != nil {
@@ -333,11 +343,11 @@ func (e *Engine[S]) Stalled() time.Duration {
 	if e == nil {
 		return 0
 	}
-	var most time.Duration
+	var longest time.Duration
 	for _, p := range e.parts.All() {
-		most = max(most, p.Stalled())
+		longest = max(longest, p.Stalled())
 	}
-	return most
+	return longest
 }
 
 // Stall returns for how long the partition of an agent could not be written, in total
@@ -410,8 +420,8 @@ func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, 
 	return reply, err
 }
 
-// DoResult is Do for a caller that also needs to know whether the request was repeated, and where
-// its events are.
+// DoResult is Do, and also returns whether the request was repeated, and the wal_seq of its last event, or of the state
+// that it saw if it has none.
 func DoResult[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, R]) (R, journal.Result, error) {
 	actor := Recorded(rpc.ActorFrom(ctx))
 	if c.Actor != nil {
@@ -437,7 +447,7 @@ func View[S journal.State, R any](ctx context.Context, e *Engine[S], agentID str
 ) {
 	namespace := rpc.ActorFrom(ctx).Namespace
 	if positions := positionsOf(ctx); len(positions) > 0 {
-		e.await(ctx, namespace, agentID, positions)
+		e.awaitPositions(ctx, namespace, agentID, positions)
 	}
 	if e.deps.Arrive != nil {
 		ctx = context.WithValue(ctx, readOf{}, agentID)

@@ -13,8 +13,8 @@ import (
 // Positions has how far the partitions of a process have consumed the journals that they follow. The zero value is
 // ready to use.
 type Positions struct {
-	mu  sync.Mutex
-	all map[positionKey]*consumed
+	mu      sync.Mutex
+	sources map[positionKey]*consumed
 }
 
 // positionKey is a partition that follows, and one that it follows.
@@ -41,18 +41,18 @@ type consumed struct {
 // is left out. It waits for writes until ctx ends, and returns the last known positions then.
 func (p *Positions) Durable(ctx context.Context, plane string, partition int) []Position {
 	p.mu.Lock()
-	of := map[Position]*consumed{}
-	for k, c := range p.all {
+	sources := map[Position]*consumed{}
+	for k, c := range p.sources {
 		if k.plane == plane && k.partition == partition {
-			of[Position{Plane: k.source, Partition: k.sourcePartition}] = c
+			sources[Position{Plane: k.source, Partition: k.sourcePartition}] = c
 		}
 	}
 	p.mu.Unlock()
 	var out []Position
-	for at, c := range of {
+	for position, c := range sources {
 		if walSeq, known := c.confirm(ctx); known {
-			at.WalSeq = walSeq
-			out = append(out, at)
+			position.WalSeq = walSeq
+			out = append(out, position)
 		}
 	}
 	slices.SortFunc(out, func(a, b Position) int {
@@ -64,13 +64,13 @@ func (p *Positions) Durable(ctx context.Context, plane string, partition int) []
 // confirm waits until what was received is durable, or ctx ends, and returns up to which wal_seq it is.
 func (c *consumed) confirm(ctx context.Context) (walSeq uint64, known bool) {
 	c.mu.Lock()
-	following, received, open := c.following, c.received, c.received > c.durable
+	following, received, unconfirmed := c.following, c.received, c.received > c.durable
 	c.mu.Unlock()
 	// A Consume that failed was given up before its consumptions are completed: then they may have stored nothing.
-	open = open && c.await(ctx, received) && following.Err() == nil
+	confirmed := unconfirmed && c.await(ctx, received) && following.Err() == nil
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if open && following == c.following {
+	if confirmed && following == c.following {
 		c.durable = max(c.durable, received)
 	}
 	return c.durable, c.known
@@ -82,15 +82,15 @@ func (p *Positions) add(k positionKey, await func(ctx context.Context, walSeq ui
 ) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.all == nil {
-		p.all = map[positionKey]*consumed{}
+	if p.sources == nil {
+		p.sources = map[positionKey]*consumed{}
 	}
 	c = &consumed{await: await}
-	p.all[k] = c
+	p.sources[k] = c
 	return c, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		delete(p.all, k)
+		delete(p.sources, k)
 	}
 }
 
@@ -101,10 +101,10 @@ type consumedSource struct {
 	begun bool
 }
 
-// Follow implements journal.Source, and records what it passed on. What is before after at the first call counts as
-// durable.
+// Follow implements journal.Source, and records what it passed on. At the first call, everything up to after counts
+// as durable.
 func (s *consumedSource) Follow(ctx context.Context, after framelog.End,
-	fn func(at framelog.End, lines []journal.Line) error,
+	fn func(end framelog.End, lines []journal.Line) error,
 ) error {
 	if !s.begun {
 		s.begun = true
@@ -112,11 +112,11 @@ func (s *consumedSource) Follow(ctx context.Context, after framelog.End,
 		s.following, s.received, s.durable, s.known = ctx, after.WalSeq, after.WalSeq, true
 		s.mu.Unlock()
 	}
-	return s.Source.Follow(ctx, after, func(at framelog.End, lines []journal.Line) error {
-		err := fn(at, lines)
+	return s.Source.Follow(ctx, after, func(end framelog.End, lines []journal.Line) error {
+		err := fn(end, lines)
 		if err == nil {
 			s.mu.Lock()
-			s.received = at.WalSeq
+			s.received = end.WalSeq
 			s.mu.Unlock()
 		}
 		return err

@@ -58,14 +58,14 @@ func (r *Removals) set(key, text string) {
 // removal counts what the passes of a plane remove for one cause.
 type removal struct {
 	plane, cause     string
-	all              *Removals
+	removals         *Removals
 	events, failures prometheus.Counter
 	failed, last     *prometheus.GaugeVec
 }
 
-func newRemoval(reg prometheus.Registerer, all *Removals, plane, cause string) *removal {
+func newRemoval(reg prometheus.Registerer, removals *Removals, plane, cause string) *removal {
 	return &removal{
-		plane: plane, cause: cause, all: all,
+		plane: plane, cause: cause, removals: removals,
 		events: meter.Counter(reg, "quartet_removed_events_total", "Events removed from the archives of journals, "+
 			"by cause: history, because they are older than history-days; erase, because their agent was deleted.",
 			"plane", "cause").WithLabelValues(plane, cause),
@@ -81,17 +81,18 @@ func newRemoval(reg prometheus.Registerer, all *Removals, plane, cause string) *
 	}
 }
 
-// done counts a pass over a partition that ended at a time, and returns its error, nil if the partition is not held.
-func (r *removal) done(ctx context.Context, partition int, events int64, err error, at time.Time) error {
+// recordPass counts a pass over a partition that ended at a time, and returns its error, nil if the partition is not
+// held.
+func (r *removal) recordPass(ctx context.Context, partition int, events int64, err error, endedAt time.Time) error {
 	r.events.Add(float64(events))
 	switch {
 	case errors.Is(err, journal.ErrNotHeld):
 		r.forget(partition)
 		return nil
 	case err == nil:
-		r.all.set(r.key(partition), "")
+		r.removals.set(r.key(partition), "")
 		r.failed.WithLabelValues(r.labels(partition)...).Set(0)
-		r.last.WithLabelValues(r.labels(partition)...).Set(float64(at.Unix()))
+		r.last.WithLabelValues(r.labels(partition)...).Set(float64(endedAt.Unix()))
 	case ctx.Err() == nil:
 		r.failures.Inc()
 		r.failed.WithLabelValues(r.labels(partition)...).Set(1)
@@ -99,14 +100,14 @@ func (r *removal) done(ctx context.Context, partition int, events int64, err err
 		if r.cause == causeErase {
 			what = "all events of deleted agents (erase-after)"
 		}
-		r.all.set(r.key(partition), fmt.Sprintf("%s/%d still has %s: %v", r.plane, partition, what, err))
+		r.removals.set(r.key(partition), fmt.Sprintf("%s/%d still has %s: %v", r.plane, partition, what, err))
 	}
 	return err
 }
 
 // forget removes what is known of a partition that is not held any more.
 func (r *removal) forget(partition int) {
-	r.all.set(r.key(partition), "")
+	r.removals.set(r.key(partition), "")
 	r.failed.DeleteLabelValues(r.labels(partition)...)
 	r.last.DeleteLabelValues(r.labels(partition)...)
 }

@@ -26,8 +26,8 @@ const maxAffinity = 100_000
 // an instance forwards calls for agents that it does not hold, and names the instance that
 // responded (holderKey).
 type affinity struct {
-	mu sync.RWMutex
-	at map[owner]string // "address name"
+	mu        sync.RWMutex
+	instances map[owner]string // "address name"
 	// split is true once an instance was named: the service has partitions, whose methods have no long polls.
 	split bool
 }
@@ -39,25 +39,31 @@ const directTerm = 2 * time.Second
 
 type owner struct{ namespace, agent string }
 
-func (a *affinity) find(o owner) string {
+// instanceOf returns the instance that responded for an agent, as "address name"; "" if none is known.
+func (a *affinity) instanceOf(o owner) string {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.at[o]
+	return a.instances[o]
 }
 
-func (a *affinity) learn(o owner, at string) {
+// remember records that an instance, "address name", responded for an agent.
+func (a *affinity) remember(o owner, instance string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.at == nil || len(a.at) >= maxAffinity {
-		a.at = map[owner]string{}
+	if a.instances == nil || len(a.instances) >= maxAffinity {
+		a.instances = map[owner]string{}
 	}
-	if at == "" {
-		delete(a.at, o)
-		return
-	}
-	a.at[o], a.split = at, true
+	a.instances[o], a.split = instance, true
 }
 
+// forget removes what was remembered of an agent.
+func (a *affinity) forget(o owner) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.instances, o)
+}
+
+// isSplit reports whether the service has partitions, as far as is known.
 func (a *affinity) isSplit() bool {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -67,7 +73,7 @@ func (a *affinity) isSplit() bool {
 // invoke calls a service of another process, at the instance that responded for the same agent before, if that is
 // known. If that one does not respond within directTerm, or does not hold the agent any more, invoke repeats the call
 // over the connection to the service, which calls its instances in rotation, a frozen one too. If the service has
-// partitions, invoke repeats a call there as well until an instance responds in time; see directTerm.
+// partitions, invoke repeats a call there as well until an instance responds in time.
 func (c *Conn) invoke(ctx context.Context, method string, args, reply any, opts []grpc.CallOption) error {
 	q, ok := args.(interface{ GetAgentId() string })
 	if !ok || q.GetAgentId() == "" {
@@ -77,20 +83,24 @@ func (c *Conn) invoke(ctx context.Context, method string, args, reply any, opts 
 	if in, ok := ctx.Value(callerKey{}).(*caller); ok {
 		o.namespace = in.actor.Namespace
 	}
+
+	// Call the instance that responded before.
 	var header metadata.MD
 	opts = append(opts, grpc.Header(&header))
-	if at := c.affinity.find(o); at != "" {
-		addr, name, _ := strings.Cut(at, " ")
+	if instance := c.affinity.instanceOf(o); instance != "" {
+		addr, name, _ := strings.Cut(instance, " ")
 		if conn := c.network.holder(addr, name); conn != nil {
 			args = identified(args, c.network.cfg.NewID)
 			late, err := attempt(ctx, directTerm, conn, method, args, reply, opts)
-			if !late && !unreached(ctx, err) {
+			if !late && !callElsewhere(ctx, err) {
 				c.observeOwner(o, header)
 				return err
 			}
-			c.affinity.learn(o, "")
+			c.affinity.forget(o)
 		}
 	}
+
+	// Call any instance.
 	if !c.affinity.isSplit() {
 		err := c.ClientConn.Invoke(ctx, method, args, reply, opts...)
 		c.observeOwner(o, header)
@@ -105,22 +115,23 @@ func (c *Conn) invoke(ctx context.Context, method string, args, reply any, opts 
 	}
 }
 
-// attempt makes a call and gives it up after a duration; late reports that it did. The callee is told only of the
-// caller's deadline and not of that duration, at whose end it would answer that it ran out of time.
-func attempt(ctx context.Context, after time.Duration, conn grpc.ClientConnInterface, method string, args, reply any,
+// attempt makes a call and gives it up after a duration; late reports that it did. The callee receives only
+// the caller's deadline and not that duration, at whose end it would answer that it ran out of time.
+func attempt(ctx context.Context, timeout time.Duration, conn grpc.ClientConnInterface, method string, args, reply any,
 	opts []grpc.CallOption,
 ) (late bool, err error) {
-	one, cancel := context.WithCancel(ctx)
+	attemptCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	term := time.AfterFunc(after, cancel)
+	term := time.AfterFunc(timeout, cancel)
 	defer term.Stop()
-	err = conn.Invoke(one, method, args, reply, opts...)
-	return err != nil && one.Err() != nil && ctx.Err() == nil, err
+	err = conn.Invoke(attemptCtx, method, args, reply, opts...)
+	return err != nil && attemptCtx.Err() != nil && ctx.Err() == nil, err
 }
 
+// observeOwner remembers the instance that a response names, if it names one.
 func (c *Conn) observeOwner(o owner, header metadata.MD) {
-	if at := header.Get(holderKey); len(at) > 0 {
-		c.affinity.learn(o, at[0])
+	if instance := header.Get(holderKey); len(instance) > 0 {
+		c.affinity.remember(o, instance[0])
 	}
 }
 
@@ -131,14 +142,14 @@ func identified(args any, newID func(string) string) any {
 	if !ok || requestField(req) == nil || requestID(req) != "" {
 		return args
 	}
-	own := proto.Clone(req)
-	setRequestID(own, newID)
-	return own
+	copied := proto.Clone(req)
+	setRequestID(copied, newID)
+	return copied
 }
 
-// unreached reports whether a call at one instance is to be repeated at another: the instance could
+// callElsewhere reports whether a call at one instance is to be repeated at another: the instance could
 // not be reached, or does not hold the partition any more. It is false once ctx, the caller's context, has ended.
-func unreached(ctx context.Context, err error) bool {
+func callElsewhere(ctx context.Context, err error) bool {
 	if err == nil || ctx.Err() != nil {
 		return false
 	}

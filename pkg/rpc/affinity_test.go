@@ -96,7 +96,7 @@ func splitService(t *testing.T, service agentv1.AgentServiceServer) *Conn {
 	t.Cleanup(func() { require.NoError(t, n.Close()) })
 	conn, err := n.Dial("agent")
 	require.NoError(t, err)
-	conn.affinity.learn(owner{agent: "another"}, lis.Addr().String())
+	conn.affinity.remember(owner{agent: "another"}, lis.Addr().String())
 	return conn
 }
 
@@ -142,7 +142,7 @@ func TestARepeatedCallHasARequestID(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, n.Close()) })
 	conn, err := n.Dial("agent")
 	require.NoError(t, err)
-	conn.affinity.learn(owner{agent: "keeper"}, before)
+	conn.affinity.remember(owner{agent: "keeper"}, before)
 	_, err = agentv1.NewAgentServiceClient(conn).EnqueueMessage(t.Context(), &agentv1.EnqueueMessageRequest{
 		AgentId: "keeper",
 	})

@@ -71,18 +71,24 @@ func arrived(ctx context.Context) bool {
 	return ok && a.stream == grpc.ServerTransportStreamFromContext(ctx)
 }
 
-// arrive authenticates and authorizes a unary call, and waits for its turn, before its message is received.
-// The context that it returns says so (see arrived), unless the method needs no credential.
+// arrive authenticates and authorizes a unary call, and waits for its turn, before its message is received. For a
+// method that needs no credential it does nothing. The context that it returns says that the call was authorized, so
+// that arrived returns true for it. The caller must call Leave of the turn when the call has ended, even if the turn is
+// nil, as it is where turns are not counted. A refusal is counted and logged here, since the handler, which counts all
+// other calls, does not run.
 func (s *server) arrive(ctx context.Context, method string) (context.Context, *admission.Turn, error) {
-	if open(method) {
+	if needsNoCredential(method) {
 		return ctx, nil, nil
 	}
 	start := time.Now()
 	admitted, err := s.admit(ctx, method)
 	var turn *admission.Turn
 	if err == nil {
-		_, waits := s.deadlines[method]
-		turn, err = s.turn(admitted, waits)
+		if _, longPoll := s.deadlines[method]; longPoll {
+			turn, err = s.awaitShortTurn(admitted)
+		} else {
+			turn, err = s.awaitTurn(admitted)
+		}
 	}
 	if err != nil {
 		m := s.meters.method(method, "unary")
@@ -94,8 +100,8 @@ func (s *server) arrive(ctx context.Context, method string) (context.Context, *a
 	return context.WithValue(admitted, arrivalKey{}, arrival{grpc.ServerTransportStreamFromContext(ctx)}), turn, nil
 }
 
-// admit returns ctx with its caller, or an error if the caller is unknown or may not call the method.
-// It reports to the connection whether the credential is valid.
+// admit returns ctx with its caller, or an error if the caller is unknown or may not call the method. Whether the
+// credential is valid it also reports to the connection, which is bounded until then.
 func (s *server) admit(ctx context.Context, method string) (context.Context, error) {
 	conn := connOf(ctx)
 	ctx, err := s.identity.admit(ctx)
@@ -112,15 +118,20 @@ func (s *server) admit(ctx context.Context, method string) (context.Context, err
 	return ctx, err
 }
 
-// turn waits until a call may run. One that waits for something to happen leaves soon.
-func (s *server) turn(ctx context.Context, waits bool) (*admission.Turn, error) {
+// awaitTurn blocks until a call may run, or is refused. The turn is nil where calls are not counted; the caller must
+// call Leave in any case.
+func (s *server) awaitTurn(ctx context.Context) (*admission.Turn, error) {
 	if s.enter == nil {
 		return nil, nil //nolint:nilnil // the nil Turn is that of a call that is not counted
 	}
-	turn, err := s.enter(ctx, ActorFrom(ctx))
-	if waits {
-		turn.LeaveSoon()
-	}
+	return s.enter(ctx, ActorFrom(ctx))
+}
+
+// awaitShortTurn is awaitTurn for a call that mostly waits, such as a long poll or a stream: its turn ends soon,
+// although the call does not.
+func (s *server) awaitShortTurn(ctx context.Context) (*admission.Turn, error) {
+	turn, err := s.awaitTurn(ctx)
+	turn.LeaveSoon()
 	return turn, err
 }
 
@@ -128,7 +139,7 @@ func (s *server) turn(ctx context.Context, waits bool) (*admission.Turn, error) 
 // arrive in time.
 func (s *server) receive(ss grpc.ServerStream, method string, into any) error {
 	limit := s.receiveTime
-	if open(method) {
+	if needsNoCredential(method) {
 		limit = receiveOpen
 	}
 	// Only the stream of the transport can be ended from another goroutine than the handler's.

@@ -37,17 +37,17 @@ func (s *server) forward(_ any, in grpc.ServerStream) error {
 		return fault.Unimplemented.New("this process does not serve "+service+
 			" but another one sent the call here; fix its addresses", "service", service)
 	}
-	err := relay(metadata.NewOutgoingContext(ctx, handOn(md)), conn, method, in)
-	var late *beginError
-	if errors.As(err, &late) {
-		err = late.error
+	err := relay(metadata.NewOutgoingContext(ctx, forwardedMetadata(md)), conn, method, in)
+	var notBegun *beginError
+	if errors.As(err, &notBegun) {
+		err = notBegun.error
 	}
-	return away(service, err)
+	return nameService(service, err)
 }
 
-// away names the service in the error of a connection, because the caller knows only this
+// nameService names the service in the error of a connection, because the caller knows only this
 // process. It returns errors of the service itself unchanged.
-func away(service string, err error) error {
+func nameService(service string, err error) error {
 	if st, ok := status.FromError(err); ok && st.Code() == codes.Unavailable && len(st.Details()) == 0 {
 		return fault.NotReady.New(service+" cannot be reached from here at the moment: "+st.Message(), "service",
 			service)
@@ -55,8 +55,8 @@ func away(service string, err error) error {
 	return err
 }
 
-// handOn returns the caller's metadata without the entries of its connection, marked as forwarded.
-func handOn(md metadata.MD) metadata.MD {
+// forwardedMetadata returns the caller's metadata without the entries of its connection, marked as forwarded.
+func forwardedMetadata(md metadata.MD) metadata.MD {
 	out := metadata.MD{forwardedKey: {"1"}}
 	for k, v := range md {
 		if strings.HasPrefix(k, ":") || strings.HasPrefix(k, "grpc-") || k == "content-type" || k == "user-agent" ||
@@ -68,11 +68,12 @@ func handOn(md metadata.MD) metadata.MD {
 	return out
 }
 
-// pump copies messages until from ends, and then returns nil, or until receiving or sending fails.
-func pump(to interface{ SendMsg(m any) error }, from interface{ RecvMsg(m any) error }) error {
+// copyMessages copies messages until source ends, and then returns nil, or until receiving or sending fails. It returns
+// that error as it is.
+func copyMessages(to interface{ SendMsg(m any) error }, source interface{ RecvMsg(m any) error }) error {
 	for {
 		var m raw
-		if err := from.RecvMsg(&m); err != nil {
+		if err := source.RecvMsg(&m); err != nil {
 			if errors.Is(err, io.EOF) {
 				return nil
 			}

@@ -54,14 +54,14 @@ func FuzzActorHeader(f *testing.F) {
 	f.Add("%")
 	f.Fuzz(func(t *testing.T, header string) {
 		i := newIdentity(NewKeyring([]byte("k"), false), false)
-		a, err := i.original(header)
+		a, err := i.actorFromHeader(header)
 		if err != nil {
 			require.ErrorIs(t, err, fault.Unauthenticated)
 			return
 		}
 		require.NotEmpty(t, a.Namespace)
 		require.NotEmpty(t, a.Role)
-		again, err := i.original(encodeActor(a))
+		again, err := i.actorFromHeader(encodeActor(a))
 		require.NoError(t, err)
 		require.Equal(t, a, again)
 	})

@@ -26,19 +26,24 @@ const (
 
 // identity authenticates callers by the metadata of their requests.
 type identity struct {
-	auth     Authenticator
-	holder   Holder                 // auth, if its credentials may end meanwhile
-	mutual   bool                   // services show certificates
-	spokeFor *recent[string, Actor] // decoded quartet-actor headers
+	auth                Authenticator
+	holder              Holder                 // auth, if its credentials may end meanwhile
+	requireCertificates bool                   // of services that call over the network
+	spokeFor            *recent[string, Actor] // decoded quartet-actor headers
 }
 
-func newIdentity(auth Authenticator, mutual bool) *identity {
+func newIdentity(auth Authenticator, requireCertificates bool) *identity {
 	holder, _ := auth.(Holder)
-	return &identity{auth: auth, holder: holder, mutual: mutual, spokeFor: newRecent[string, Actor](identityCache)}
+	return &identity{
+		auth: auth, holder: holder, requireCertificates: requireCertificates,
+		spokeFor: newRecent[string, Actor](identityCache),
+	}
 }
 
-// admit returns ctx with its caller, or the error of the Authenticator. A malformed header, and a
-// service's credential that is not accepted, are UNAUTHENTICATED.
+// admit returns ctx with its caller, or the error of the Authenticator. A service's credential may bring the actor on
+// whose behalf it calls in a header; the caller is that actor then, via the service. If requireCertificates is set,
+// such a credential counts only with the service's certificate, except for calls within the process. A malformed header
+// and a missing certificate are UNAUTHENTICATED.
 func (i *identity) admit(ctx context.Context) (context.Context, error) {
 	bearer := ""
 	// An empty header is a wrong credential and not an absent one.
@@ -52,16 +57,18 @@ func (i *identity) admit(ctx context.Context) (context.Context, error) {
 	if err != nil {
 		return nil, err
 	}
+
+	// A service may call on behalf of another actor.
 	c := &caller{actor: a}
 	if a.Role == RoleService {
-		if i.mutual {
-			if err := vouched(ctx); err != nil {
+		if i.requireCertificates {
+			if err := requireServiceCertificate(ctx); err != nil {
 				return nil, err
 			}
 		}
 		c.via = a.Principal
 		if values := metadata.ValueFromIncomingContext(ctx, actorHeader); len(values) > 0 {
-			if c.actor, err = i.original(values[0]); err != nil {
+			if c.actor, err = i.actorFromHeader(values[0]); err != nil {
 				return nil, err
 			}
 		}
@@ -69,8 +76,8 @@ func (i *identity) admit(ctx context.Context) (context.Context, error) {
 	return context.WithValue(ctx, callerKey{}, c), nil
 }
 
-// hold returns a context for a long call that was admitted, which ends when the credential
-// does.
+// hold returns a context for a long call that was admitted. It ends when the credential does, if that can end. The
+// caller must call the returned function.
 func (i *identity) hold(ctx context.Context) (context.Context, context.CancelFunc) {
 	values := metadata.ValueFromIncomingContext(ctx, authHeader)
 	if i.holder == nil || len(values) == 0 {
@@ -79,7 +86,7 @@ func (i *identity) hold(ctx context.Context) (context.Context, context.CancelFun
 	return i.holder.Hold(ctx, values[0][len(scheme):])
 }
 
-// ended returns why the credential of a held call ended, or err if it did not.
+// ended returns the reason for which the credential of a held call ended, or err if it did not.
 func ended(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && err != nil && errors.Is(cause, fault.Unauthenticated) {
 		return cause
@@ -87,7 +94,8 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-func (i *identity) original(header string) (Actor, error) {
+// actorFromHeader returns the actor in a quartet-actor header, or UNAUTHENTICATED if there is none in it.
+func (i *identity) actorFromHeader(header string) (Actor, error) {
 	if a, ok := i.spokeFor.get(header); ok {
 		return a, nil
 	}
@@ -117,10 +125,12 @@ func newCredential(service string, token func() string) *credential {
 	return c
 }
 
+// attach returns ctx with the metadata of an outgoing call: the trace, this process's credential, and the actor of ctx,
+// or the process itself if ctx has none.
 func (c *credential) attach(ctx context.Context) context.Context {
 	if c.tracer.On() {
-		if own := tracing.Carried(ctx); own != "" {
-			ctx = metadata.AppendToOutgoingContext(ctx, tracing.Header, own)
+		if traceparent := tracing.Carried(ctx); traceparent != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, tracing.Header, traceparent)
 		}
 	}
 	token := c.token()

@@ -105,7 +105,7 @@ func (k *Keyring) MintRun(namespace, agentID, runID string) string {
 }
 
 // MintService returns the credential of a service for calls of other services. It expires after
-// serviceLife; see ServiceToken for one that is renewed.
+// serviceLife; ServiceToken returns one that is renewed.
 func (k *Keyring) MintService(name string) string {
 	return k.MintUntil(Actor{Namespace: DefaultNamespace, Principal: name, Role: RoleService},
 		time.Now().Add(serviceLife))

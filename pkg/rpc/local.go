@@ -66,7 +66,7 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 
 // GracefulStop refuses new calls and returns when all running ones have ended.
 func (s *Server) GracefulStop() {
-	s.close()
+	s.refuseCalls()
 	s.Server.GracefulStop()
 	s.calls.Wait()
 	s.giveUp()
@@ -74,19 +74,21 @@ func (s *Server) GracefulStop() {
 
 // Stop cancels the running calls and returns when all have ended.
 func (s *Server) Stop() {
-	s.close()
+	s.refuseCalls()
 	s.giveUp()
 	s.Server.Stop()
 	s.calls.Wait()
 }
 
-func (s *Server) close() {
+// refuseCalls makes beginCall return false from now on.
+func (s *Server) refuseCalls() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
 }
 
-func (s *Server) enter() bool {
+// beginCall reports whether a call within the process may begin. If so, the caller must call s.calls.Done at its end.
+func (s *Server) beginCall() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.closed {
@@ -109,12 +111,14 @@ const maxWire = 64 << 10
 // errNotLocal, and has run nothing, if the call cannot be made here.
 func (s *Server) call(ctx context.Context, method string, args, reply any, opts []grpc.CallOption) error {
 	m, ok := s.methods[method]
-	req, ok1 := args.(proto.Message)
-	out, ok2 := reply.(proto.Message)
-	if !ok || !ok1 || !ok2 || !s.enter() {
+	req, reqOK := args.(proto.Message)
+	out, outOK := reply.(proto.Message)
+	if !ok || !reqOK || !outOK || !s.beginCall() {
 		return errNotLocal
 	}
 	defer s.calls.Done()
+
+	// Encode the request.
 	buf := wires.Get().(*[]byte) //nolint:forcetypeassert // it holds nothing else
 	defer func() {
 		if cap(*buf) <= maxWire {
@@ -127,6 +131,7 @@ func (s *Server) call(ctx context.Context, method string, args, reply any, opts 
 	}
 	*buf = wire
 
+	// Run the handler with a context as it would have over a connection.
 	sent := &localStream{method: method}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -142,6 +147,8 @@ func (s *Server) call(ctx context.Context, method string, args, reply any, opts 
 		return proto.Unmarshal(wire, msg)
 	}, s.unary)
 	sent.deliver(opts)
+
+	// Return a copy of the response.
 	if err != nil {
 		// Wrapped errors are not passed to the caller, as over the wire.
 		return status.Convert(err).Err()

@@ -29,7 +29,7 @@ func (s *Server) open(ctx context.Context, desc *grpc.StreamDesc, method string,
 	grpc.ClientStream, error,
 ) {
 	m, ok := s.streamed[method]
-	if !ok || !s.enter() {
+	if !ok || !s.beginCall() {
 		return nil, errNotLocal
 	}
 	p := &pipe{
@@ -86,6 +86,7 @@ func (p *pipe) WriteStatus(st *status.Status) error {
 	return nil
 }
 
+// end ends the stream with a status, unless it has ended.
 func (p *pipe) end(st *status.Status) {
 	p.finish.Do(func() {
 		p.status = st
@@ -94,8 +95,9 @@ func (p *pipe) end(st *status.Status) {
 	})
 }
 
-// pass sends a message to the other side, unless done is closed before there is room. It reports whether it was sent.
-func pass(to chan<- mem.BufferSlice, m any, done <-chan struct{}) (sent bool, err error) {
+// sendWire sends a message to the other side, unless done is closed before there is room. It reports whether it was
+// sent.
+func sendWire(to chan<- mem.BufferSlice, m any, done <-chan struct{}) (sent bool, err error) {
 	wire, err := rawCodec{}.Marshal(m)
 	if err != nil {
 		return false, status.Error(codes.Internal, "rpc: encode a message: "+err.Error())
@@ -113,13 +115,13 @@ func pass(to chan<- mem.BufferSlice, m any, done <-chan struct{}) (sent bool, er
 	}
 }
 
-// take decodes a message that the other side sent. One of more than most bytes is RESOURCE_EXHAUSTED.
-func take(wire mem.BufferSlice, m any, most int) error {
+// decodeWire decodes a message that the other side sent into m. It returns RESOURCE_EXHAUSTED for more than maxBytes.
+func decodeWire(wire mem.BufferSlice, m any, maxBytes int) error {
 	defer wire.Free()
-	if wire.Len() > most {
-		// in the words of gRPC, which fault knows
+	if wire.Len() > maxBytes {
+		// The text is that of gRPC, which fault recognises.
 		return status.Errorf(codes.ResourceExhausted, "rpc: received message larger than max (%d vs. %d)", wire.Len(),
-			most)
+			maxBytes)
 	}
 	if err := (rawCodec{}).Unmarshal(wire, m); err != nil {
 		return status.Error(codes.Internal, "rpc: decode a message: "+err.Error())
@@ -142,7 +144,7 @@ func (p pipeServer) SetTrailer(md metadata.MD) { _ = p.pipe.SetTrailer(md) }
 // SendMsg implements grpc.ServerStream.
 func (p pipeServer) SendMsg(m any) error {
 	p.sendHeader()
-	sent, err := pass(p.down, m, p.ctx.Done())
+	sent, err := sendWire(p.down, m, p.ctx.Done())
 	if !sent && err == nil {
 		err = status.FromContextError(p.ctx.Err()).Err()
 	}
@@ -159,7 +161,7 @@ func (p pipeServer) RecvMsg(m any) error {
 		if !ok {
 			return io.EOF
 		}
-		return take(wire, m, fault.MaxRequestBytes)
+		return decodeWire(wire, m, fault.MaxRequestBytes)
 	case <-p.ctx.Done():
 		return status.FromContextError(p.ctx.Err()).Err()
 	}
@@ -212,7 +214,7 @@ func (p *pipeClient) SendMsg(m any) error {
 	if p.closed {
 		return status.Error(codes.Internal, "rpc: a message behind the end of the caller's messages")
 	}
-	sent, err := pass(p.up, m, p.pipe.ctx.Done())
+	sent, err := sendWire(p.up, m, p.pipe.ctx.Done())
 	switch {
 	case err != nil:
 		p.end(status.Convert(err)) // as if the caller had ended it
@@ -229,7 +231,7 @@ func (p *pipeClient) SendMsg(m any) error {
 func (p *pipeClient) RecvMsg(m any) error {
 	wire, err := p.next()
 	if err == nil {
-		err = take(wire, m, clientRecvMax)
+		err = decodeWire(wire, m, clientRecvMax)
 		if err != nil {
 			p.end(status.Convert(err))
 			return err

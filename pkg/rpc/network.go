@@ -128,23 +128,25 @@ func (n *Network) Dial(name string) (*Conn, error) {
 		grpc.WithDisableRetry(),
 	}
 	addr, remote := n.cfg.Addresses[name]
-	near := ""
+	localName := ""
 	if _, here := n.local[name]; !remote || here {
-		near = name
+		localName = name
 		opts = append(opts,
 			grpc.WithTransportCredentials(insecure.NewCredentials()), // it is memory
-			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return n.pipe(ctx, name) }),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+				return n.dialLocal(ctx, name)
+			}),
 			// A service that starts a moment later should not cost a second of backoff.
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: quickBackoff, MinConnectTimeout: time.Second}))
 	} else {
 		target = "dns:///" + addr
-		opts = append(opts, n.remote()...)
+		opts = append(opts, n.remoteOptions()...)
 	}
 	conn, err := grpc.NewClient(target, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("rpc: connect to %s: %w", name, err)
 	}
-	c := &Conn{ClientConn: conn, network: n, name: near}
+	c := &Conn{ClientConn: conn, network: n, name: localName}
 	n.conns[name] = c
 	return c, nil
 }
@@ -157,7 +159,7 @@ func (n *Network) Bare(name string) *grpc.ClientConn {
 	if !ok {
 		return nil
 	}
-	return n.plain(name, "dns:///"+addr)
+	return n.dialRemote(name, "dns:///"+addr)
 }
 
 // Peer returns the connection to the process at addr, whose certificate must have the given name; ""
@@ -167,32 +169,34 @@ func (n *Network) Bare(name string) *grpc.ClientConn {
 func (n *Network) Peer(addr, name string) *grpc.ClientConn {
 	// With one address and gRPC's default policy, pick_first, the connection is made again only
 	// for a call: the process may have ended permanently.
-	as := []grpc.DialOption{grpc.WithDefaultServiceConfig(`{}`)}
+	opts := []grpc.DialOption{grpc.WithDefaultServiceConfig(`{}`)}
 	if name != "" {
-		as = append(as, grpc.WithAuthority(name))
+		opts = append(opts, grpc.WithAuthority(name))
 	}
-	return n.plain("peer "+name+" "+addr, "passthrough:///"+addr, as...)
+	return n.dialRemote("peer "+name+" "+addr, "passthrough:///"+addr, opts...)
 }
 
 // holder returns the connection to one instance of a service. Calls over it bear the credential of this process.
 func (n *Network) holder(addr, name string) *grpc.ClientConn {
-	as := []grpc.DialOption{
+	opts := []grpc.DialOption{
 		grpc.WithDefaultServiceConfig(`{}`), grpc.WithUnaryInterceptor(n.cred.unary),
 		grpc.WithStreamInterceptor(n.cred.stream),
 	}
 	if name != "" {
-		as = append(as, grpc.WithAuthority(name))
+		opts = append(opts, grpc.WithAuthority(name))
 	}
-	return n.plain("holder "+name+" "+addr, "passthrough:///"+addr, as...)
+	return n.dialRemote("holder "+name+" "+addr, "passthrough:///"+addr, opts...)
 }
 
-func (n *Network) plain(key, target string, more ...grpc.DialOption) *grpc.ClientConn {
+// dialRemote returns the connection that is kept under key, and makes it at the first call. It returns nil once the
+// Network is closed.
+func (n *Network) dialRemote(key, target string, more ...grpc.DialOption) *grpc.ClientConn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if conn := n.bare[key]; conn != nil || n.closed {
 		return conn
 	}
-	conn, err := grpc.NewClient(target, append(n.remote(), more...)...)
+	conn, err := grpc.NewClient(target, append(n.remoteOptions(), more...)...)
 	if err != nil {
 		return nil // the address was read at the start, and is refused there
 	}
@@ -200,7 +204,8 @@ func (n *Network) plain(key, target string, more ...grpc.DialOption) *grpc.Clien
 	return conn
 }
 
-func (n *Network) remote() []grpc.DialOption {
+// remoteOptions returns the options of connections over TCP.
+func (n *Network) remoteOptions() []grpc.DialOption {
 	transport := n.cfg.Transport
 	if transport == nil {
 		transport = insecure.NewCredentials()
@@ -216,7 +221,8 @@ func (n *Network) remote() []grpc.DialOption {
 	}
 }
 
-func (n *Network) pipe(ctx context.Context, name string) (net.Conn, error) {
+// dialLocal connects to a service that is served in this process.
+func (n *Network) dialLocal(ctx context.Context, name string) (net.Conn, error) {
 	n.mu.Lock()
 	lis, ok := n.local[name]
 	n.mu.Unlock()

@@ -41,8 +41,8 @@ func SourceFrom(ctx context.Context) string {
 		}
 		return ""
 	}
-	if from := connlimit.SourceOf(ctx); from.IsValid() {
-		return from.String()
+	if source := connlimit.SourceOf(ctx); source.IsValid() {
+		return source.String()
 	}
 	return ""
 }
@@ -50,8 +50,8 @@ func SourceFrom(ctx context.Context) string {
 // origin returns sourceHeader and recordedHeader for a call to another service, as pairs of key and value.
 func origin(ctx context.Context) []string {
 	var pairs []string
-	if from := SourceFrom(ctx); from != "" {
-		pairs = append(pairs, sourceHeader, from)
+	if source := SourceFrom(ctx); source != "" {
+		pairs = append(pairs, sourceHeader, source)
 	}
 	if WasRecorded(ctx) {
 		pairs = append(pairs, recordedHeader, "1")

@@ -93,6 +93,7 @@ func Route(srv grpc.ServiceRegistrar, shape *Instance, routes Routes) {
 	}
 }
 
+// handler returns the handler of a unary method, by its full name.
 func (r *router) handler(full string) grpc.MethodHandler {
 	in := r.shape.methods[full].in
 	return func(srv any, ctx context.Context, decode func(any) error, around grpc.UnaryServerInterceptor) (any, error) {
@@ -110,30 +111,36 @@ func (r *router) handler(full string) grpc.MethodHandler {
 	}
 }
 
+// unary makes a call at the instance that holds its partition. The partition is the one for which another instance
+// forwarded the call, or else the one that the request names or whose agent it names; for a method in Routes.Search,
+// the first one that does not return NOT_FOUND.
 func (r *router) unary(ctx context.Context, full string, req proto.Message) (proto.Message, error) {
 	n, sent, err := r.sentFor(ctx)
 	switch {
 	case err != nil:
 		return nil, err
 	case sent:
-		return r.here(ctx, n, full, req)
+		return r.serveForwarded(ctx, n, full, req)
 	case !r.search[full]:
-		if q, names := req.(interface{ GetPartition() int32 }); names {
-			if n = int(q.GetPartition()); n < 0 || n >= r.Size() {
+		if q, ok := req.(interface{ GetPartition() int32 }); ok {
+			n = int(q.GetPartition())
+			if n < 0 || n >= r.Size() {
 				return nil, fault.Invalid("partition", strconv.Itoa(n), "must be the number of a partition of "+
 					r.Service+", 0 to "+strconv.Itoa(r.Size()-1))
 			}
-			return r.at(ctx, n, full, req)
+			return r.callHolder(ctx, n, full, req)
 		}
-		resp, err := r.at(ctx, r.owner(ctx, req), full, req)
+		resp, err := r.callHolder(ctx, r.partitionOf(ctx, req), full, req)
 		if r.Missing != nil && r.Size() > 1 && errors.Is(err, fault.NotFound) {
 			err = r.Missing(ctx, req, err)
 		}
 		return resp, err
 	}
+
+	// The request does not name an agent: search all partitions.
 	var resp proto.Message
 	for n := range r.Size() {
-		if resp, err = r.at(ctx, n, full, req); !errors.Is(err, fault.NotFound) {
+		if resp, err = r.callHolder(ctx, n, full, req); !errors.Is(err, fault.NotFound) {
 			break
 		}
 	}
@@ -154,8 +161,8 @@ func (r *router) sentFor(ctx context.Context) (n int, sent bool, err error) {
 	return n, true, nil
 }
 
-// owner returns the partition that a request is about.
-func (r *router) owner(ctx context.Context, req proto.Message) int {
+// partitionOf returns the partition that a request is about.
+func (r *router) partitionOf(ctx context.Context, req proto.Message) int {
 	if r.Size() == 1 {
 		return 0
 	}
@@ -166,36 +173,37 @@ func (r *router) owner(ctx context.Context, req proto.Message) int {
 	return r.Of(ActorFrom(ctx).Namespace, agent)
 }
 
-// here serves a call that another instance forwarded for a partition. It waits while no instance holds
+// serveForwarded serves a call that another instance forwarded for a partition. It waits while no instance holds
 // the partition. It returns PARTITION_MOVED if another one does, and the sender then looks up the
 // partition again.
-func (r *router) here(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
+func (r *router) serveForwarded(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
 	for {
 		p, changed := r.Where(n)
 		if p.Local == nil && p.Addr != "" {
-			return nil, r.moved(n)
+			return nil, r.errMoved(n)
 		}
 		if p.Local != nil {
 			resp, err := p.Local.call(ctx, full, req)
-			if err != nil && r.gone(n, p, err) {
-				return nil, r.moved(n)
+			if err != nil && r.wasReleased(n, p, err) {
+				return nil, r.errMoved(n)
 			}
 			return resp, err
 		}
 		if !waitFor(ctx, changed) {
-			return nil, r.moved(n)
+			return nil, r.errMoved(n)
 		}
 	}
 }
 
-func (r *router) moved(n int) error {
+// errMoved returns PARTITION_MOVED for partition n.
+func (r *router) errMoved(n int) error {
 	return fault.PartitionMoved.Newf("partition %d of %s is held by another instance", n, r.Service).
 		With("partition", strconv.Itoa(n))
 }
 
-// gone reports whether err, the error of a call to partition n at the place was, means that the call was not executed
-// because the instance has released the partition.
-func (r *router) gone(n int, was Place, err error) bool {
+// wasReleased reports whether err, the error of a call to partition n at the place called, means that the call was not
+// executed because the instance has released the partition.
+func (r *router) wasReleased(n int, called Place, err error) bool {
 	if errors.Is(err, errDrained) {
 		return true
 	}
@@ -206,15 +214,15 @@ func (r *router) gone(n int, was Place, err error) bool {
 		return false
 	}
 	// A long poll returns NOT_READY when its service stops, as it does when it releases the partition.
-	now, _ := r.Where(n)
-	return now.Local != was.Local
+	current, _ := r.Where(n)
+	return current.Local != called.Local
 }
 
-// at makes a call at the partition's instance. While no instance holds the partition it waits,
+// callHolder makes a call at the partition's instance. While no instance holds the partition it waits,
 // within the caller's deadline, and then returns PARTITION_MOVED. It repeats a call whose instance
 // was lost or released the partition, also if it may have been executed; req gets a request id for
 // that if it has none. Once it may have been executed, no later error says that it was not.
-func (r *router) at(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
+func (r *router) callHolder(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
 	if requestID(req) == "" && !Recalling(ctx) {
 		// If the partition moves during the call and the response is lost, the call is
 		// repeated, and the next holder must recognise it.
@@ -226,21 +234,24 @@ func (r *router) at(ctx context.Context, n int, full string, req proto.Message) 
 		switch {
 		case p.Local != nil:
 			resp, err := p.Local.call(ctx, full, req)
-			if err == nil || !r.gone(n, p, err) && !r.Left(err) {
+			if err == nil || !r.wasReleased(n, p, err) && !r.Left(err) {
 				return resp, afterOthers(err, executed)
 			}
 			executed = executed || mayBeExecuted(err)
 		case p.Addr != "":
-			resp, err := r.ask(ctx, p, n, full, req)
+			resp, err := r.callPeer(ctx, p, n, full, req)
 			if err == nil {
 				return resp, nil
 			}
-			lost := disconnected(err) || over(p) && ctx.Err() == nil
-			if fresh := rebuild(err); !lost && !r.again(n, p, fresh) {
-				return nil, afterOthers(fresh, executed)
+			lost := disconnected(err) || leaseEnded(p) && ctx.Err() == nil
+			failure := rebuild(err)
+			if !lost && !r.movedFrom(n, p, failure) {
+				return nil, afterOthers(failure, executed)
 			}
-			executed = executed || lost || mayBeExecuted(rebuild(err))
+			executed = executed || lost || mayBeExecuted(failure)
 		}
+
+		// No instance holds it now, or the one that was called lost it.
 		if !waitFor(ctx, changed) {
 			return nil, fault.PartitionMoved.Newf("nobody holds partition %d of %s at the moment; its instance was "+
 				"lost or hands it over", n, r.Service).
@@ -262,23 +273,27 @@ func mayBeExecuted(err error) bool {
 // afterOthers returns err, the error of the last attempt to make a call. If an earlier attempt may have been
 // executed, it replaces the outcome none, which is that of the last attempt alone, by unknown.
 func afterOthers(err error, executed bool) error {
-	if e := fault.From(err); executed && err != nil && e.Metadata()[outcomeKey] == "none" {
+	if err == nil || !executed {
+		return err
+	}
+	e := fault.From(err)
+	if e.Metadata()[outcomeKey] == "none" {
 		return e.With(outcomeKey, "unknown")
 	}
 	return err
 }
 
-// again reports whether an error of another instance means that this instance no longer holds the
+// movedFrom reports whether an error of another instance means that this instance no longer holds the
 // partition, so that the call must be repeated. The call has a request id or changes nothing.
-func (r *router) again(n int, was Place, err error) bool {
+func (r *router) movedFrom(n int, called Place, err error) bool {
 	if errors.Is(err, fault.PartitionMoved) {
 		return true
 	}
 	if fault.From(err).Code() != codes.Unavailable {
 		return false
 	}
-	now, _ := r.Where(n)
-	return now.Addr != was.Addr
+	current, _ := r.Where(n)
+	return current.Addr != called.Addr
 }
 
 // disconnected reports whether an error is one of the connection and not of the service.
@@ -287,13 +302,15 @@ func disconnected(err error) bool {
 	return ok && st.Code() == codes.Unavailable && len(st.Details()) == 0
 }
 
-func over(p Place) bool { return p.Lives != nil && p.Lives.Err() != nil }
+// leaseEnded reports whether the lease session of the instance at p has ended.
+func leaseEnded(p Place) bool { return p.Lives != nil && p.Lives.Err() != nil }
 
-// ask makes a call at another instance with the caller's credential. It stops waiting for the
+// callPeer makes a call at another instance with the caller's credential. It stops waiting for the
 // response when p.Lives ends.
-func (r *router) ask(ctx context.Context, p Place, n int, full string, req proto.Message) (proto.Message, error) {
+func (r *router) callPeer(ctx context.Context, p Place, n int, full string, req proto.Message) (proto.Message, error) {
 	var header, trailer metadata.MD
 	resp := r.shape.methods[full].out.New().Interface()
+
 	asking, cancel := context.WithCancel(r.outgoing(ctx, n))
 	defer cancel()
 	if p.Lives != nil {
@@ -303,18 +320,22 @@ func (r *router) ask(ctx context.Context, p Place, n int, full string, req proto
 	if err != nil {
 		return nil, err
 	}
-	header = own(header)
+
+	// Pass on the header and trailer, and tell the caller whom to call directly.
+	header = withoutConnection(header)
 	if r.Size() > 1 { // planes with one partition have long polls, which directTerm would interrupt
 		header.Set(holderKey, p.Addr+" "+p.Name)
 	}
 	_ = grpc.SetHeader(ctx, header) // fails only if ctx is not that of a call
-	_ = grpc.SetTrailer(ctx, own(trailer))
+	_ = grpc.SetTrailer(ctx, withoutConnection(trailer))
 	return resp, nil
 }
 
+// outgoing returns the context of a call to another instance for partition n: with the caller's metadata, the trace,
+// and whether the call was recorded.
 func (r *router) outgoing(ctx context.Context, n int) context.Context {
 	in, _ := metadata.FromIncomingContext(ctx)
-	md := handOn(in)
+	md := forwardedMetadata(in)
 	delete(md, forwardedKey)
 	md.Set(partitionKey, strconv.Itoa(n))
 	if WasRecorded(ctx) {
@@ -326,8 +347,8 @@ func (r *router) outgoing(ctx context.Context, n int) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// own returns metadata without the entries of a connection.
-func own(md metadata.MD) metadata.MD {
+// withoutConnection returns metadata without the entries of a connection.
+func withoutConnection(md metadata.MD) metadata.MD {
 	out := metadata.MD{}
 	for k, v := range md {
 		if !strings.HasPrefix(k, ":") && !strings.HasPrefix(k, "grpc-") && k != "content-type" {
@@ -350,6 +371,7 @@ func waitFor(ctx context.Context, changed <-chan struct{}) bool {
 	return true
 }
 
+// requestField returns the field request_id of a message, nil if it has none.
 func requestField(req proto.Message) protoreflect.FieldDescriptor {
 	f := req.ProtoReflect().Descriptor().Fields().ByName("request_id")
 	if f == nil || f.Kind() != protoreflect.StringKind || f.IsList() {
@@ -358,6 +380,7 @@ func requestField(req proto.Message) protoreflect.FieldDescriptor {
 	return f
 }
 
+// requestID returns the request id of a message, "" if it has none.
 func requestID(req proto.Message) string {
 	if q, ok := req.(interface{ GetRequestId() string }); ok {
 		return q.GetRequestId()
@@ -365,6 +388,7 @@ func requestID(req proto.Message) string {
 	return ""
 }
 
+// setRequestID sets the request id of a message that has the field.
 func setRequestID(req proto.Message, newID func(string) string) {
 	if f := requestField(req); f != nil {
 		req.ProtoReflect().Set(f, protoreflect.ValueOfString(newID("req_")))

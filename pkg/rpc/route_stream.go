@@ -19,26 +19,30 @@ func (r *router) stream(full string, ss grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
+
+	// The first message names the agent, and so the partition.
 	if !sent && r.Size() > 1 {
 		first := s.in.New().Interface()
 		if err := ss.RecvMsg(first); err != nil {
 			return err
 		}
-		n, ss = r.owner(ctx, first), &begun{ss, first}
+		n, ss = r.partitionOf(ctx, first), &begun{ss, first}
 	}
+
+	// Wait until an instance holds the partition, and forward the stream to it.
 	for {
 		p, changed := r.Where(n)
 		switch {
 		case p.Local != nil:
 			err := p.Local.stream(full, ss)
 			switch {
-			case err == nil || !r.gone(n, p, err):
+			case err == nil || !r.wasReleased(n, p, err):
 				return err
 			case !errors.Is(err, errDrained):
-				return r.moved(n)
+				return r.errMoved(n)
 			}
 		case p.Addr != "" && sent:
-			return r.moved(n)
+			return r.errMoved(n)
 		case p.Addr != "":
 			asking, cancel := context.WithCancel(r.outgoing(ctx, n))
 			stop := func() bool { return true }
@@ -48,15 +52,15 @@ func (r *router) stream(full string, ss grpc.ServerStream) error {
 			err := relay(asking, r.Peer(p.Addr, p.Name), full, ss)
 			stop()
 			cancel()
-			if over(p) && err != nil && ctx.Err() == nil {
-				return r.moved(n) // the client knows where to continue
+			if leaseEnded(p) && err != nil && ctx.Err() == nil {
+				return r.errMoved(n) // the client knows where to continue
 			}
-			var late *beginError
-			if !errors.As(err, &late) {
-				return away(r.Service, err)
+			var notBegun *beginError
+			if !errors.As(err, &notBegun) {
+				return nameService(r.Service, err)
 			}
-			if !disconnected(late.error) {
-				return rebuild(late.error)
+			if !disconnected(notBegun.error) {
+				return rebuild(notBegun.error)
 			}
 		}
 		if !waitFor(ctx, changed) {
@@ -105,7 +109,7 @@ func relay(ctx context.Context, conn grpc.ClientConnInterface, method string, in
 	go func() {
 		// The end of the client's messages is forwarded and does not end the call: that ends
 		// when the called side ends it (below). An error cancels it.
-		if err := pump(out, in); err == nil {
+		if err := copyMessages(out, in); err == nil {
 			_ = out.CloseSend()
 		} else {
 			cancel()
@@ -116,10 +120,10 @@ func relay(ctx context.Context, conn grpc.ClientConnInterface, method string, in
 		return err
 	}
 	// The header is sent before the first message, because a worker waits for it.
-	if err := in.SendHeader(own(header)); err != nil {
+	if err := in.SendHeader(withoutConnection(header)); err != nil {
 		return err
 	}
-	err = pump(in, out)
-	in.SetTrailer(own(out.Trailer()))
+	err = copyMessages(in, out)
+	in.SetTrailer(withoutConnection(out.Trailer()))
 	return err
 }

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime/debug"
@@ -124,15 +125,16 @@ type server struct {
 	quiet                 map[string]bool
 }
 
-// limited returns an error if a request is beyond what the key of the caller is limited to.
-func (s *server) limited(ctx context.Context, method string, req any) error {
-	if s.within == nil || open(method) || Via(ctx) != "" {
+// checkLimits returns an error if a request is beyond what the key of the caller is limited to.
+func (s *server) checkLimits(ctx context.Context, method string, req any) error {
+	if s.within == nil || needsNoCredential(method) || Via(ctx) != "" {
 		return nil
 	}
 	return s.within(ActorFrom(ctx), method, req)
 }
 
-func (s *server) fenced(ctx context.Context, method string) error {
+// checkFence returns an error if the caller is a run that does not hold its agent any more.
+func (s *server) checkFence(ctx context.Context, method string) error {
 	if a := ActorFrom(ctx); s.fence != nil && a.RunID != "" {
 		return s.fence(ctx, method, a)
 	}
@@ -151,15 +153,10 @@ func NewServer(cfg Config) *Server {
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}
-	if s.sendTime = cfg.SendTime; s.sendTime == 0 {
-		s.sendTime = defaultSendTime
-	}
-	if s.receiveTime = cfg.ReceiveTime; s.receiveTime == 0 {
-		s.receiveTime = defaultReceiveTime
-	}
-	if s.deadline == 0 {
-		s.deadline = DefaultDeadline
-	}
+	s.sendTime = cmp.Or(cfg.SendTime, defaultSendTime)
+	s.receiveTime = cmp.Or(cfg.ReceiveTime, defaultReceiveTime)
+	s.deadline = cmp.Or(s.deadline, DefaultDeadline)
+
 	opts := []grpc.ServerOption{
 		grpc.StreamInterceptor(s.stream),
 		grpc.MaxRecvMsgSize(fault.MaxRequestBytes),
@@ -194,6 +191,8 @@ func NewServer(cfg Config) *Server {
 	return srv
 }
 
+// unary is the interceptor of unary calls. It admits the caller, unless arrive did, bounds the call's time, and turns
+// every error, and a panic, into a *fault.Error.
 func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (resp any,
 	err error,
 ) {
@@ -213,7 +212,9 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 			endSpan(span, err)
 		}
 	}()
-	if !open(info.FullMethod) {
+
+	// Admit the caller.
+	if !needsNoCredential(info.FullMethod) {
 		if !arrived(ctx) {
 			// The context of an error is that of the call.
 			admitted, err := s.admit(ctx, info.FullMethod)
@@ -225,46 +226,50 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		if s.tracer.On() {
 			ctx, span = s.traced(ctx, m, req, start)
 		}
-		if err = s.fenced(ctx, info.FullMethod); err != nil {
+		if err = s.checkFence(ctx, info.FullMethod); err != nil {
 			return nil, err
 		}
 	}
-	if err = s.limited(ctx, info.FullMethod, req); err != nil {
+	if err = s.checkLimits(ctx, info.FullMethod, req); err != nil {
 		return nil, err
 	}
-	if _, has := ctx.Deadline(); !has {
-		limit, own := s.deadlines[info.FullMethod]
-		if !own {
+
+	// Run the handler until the deadline, and a long poll only while its credential is valid.
+	limit, longPoll := s.deadlines[info.FullMethod]
+	if _, hasDeadline := ctx.Deadline(); !hasDeadline {
+		if !longPoll {
 			limit = s.deadline
 		}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	if s.identity.holder != nil {
-		if _, long := s.deadlines[info.FullMethod]; long {
-			held, release := s.identity.hold(ctx)
-			defer release()
-			resp, err = s.serve(held, req, info.FullMethod, handle)
-			return resp, ended(held, err)
-		}
+	if longPoll && s.identity.holder != nil {
+		held, release := s.identity.hold(ctx)
+		defer release()
+		resp, err = s.serve(held, req, info.FullMethod, handle)
+		return resp, ended(held, err)
 	}
 	return s.serve(ctx, req, info.FullMethod, handle)
 }
 
+// serve runs the handler of a unary call, within Config.Around.
 func (s *server) serve(ctx context.Context, req any, method string, handle grpc.UnaryHandler) (any, error) {
-	if s.around == nil || open(method) {
+	if s.around == nil || needsNoCredential(method) {
 		return handle(ctx, req)
 	}
 	return s.around(ctx, method, req, handle)
 }
 
+// stream is the interceptor of streams, those that are forwarded to another process too; srv is nil for these. It does
+// for a stream what unary does for a call, except that a stream has no deadline. It counts the stream of an actor.
 func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (
 	err error,
 ) {
 	start := time.Now()
 	name := info.FullMethod
-	if srv == nil { // a name that the caller chose must not become a label of a metric
+	forwarded := srv == nil
+	if forwarded { // a name that the caller chose must not become a label of a metric
 		name = "/elsewhere/any"
 	}
 	m := s.meters.method(name, kindOf(info))
@@ -283,41 +288,47 @@ func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 			endSpan(span, err)
 		}
 	}()
-	if !open(info.FullMethod) {
-		admitted, err := s.admit(ctx, info.FullMethod)
+	if needsNoCredential(info.FullMethod) {
+		return handle(srv, s.newServerStream(ctx, ss, info))
+	}
+
+	// Admit the caller. The context of an error is that of the call.
+	admitted, err := s.admit(ctx, info.FullMethod)
+	if err != nil {
+		return err
+	}
+	ctx = admitted
+	if s.tracer.On() && !forwarded { // the process that serves a forwarded stream records its span
+		ctx, span = s.continued(ctx, m, start)
+	}
+	if err = s.checkFence(ctx, info.FullMethod); err != nil {
+		return err
+	}
+
+	// Take a turn, and count the stream, unless the process to which it is forwarded does.
+	if !forwarded {
+		turn, err := s.awaitShortTurn(ctx)
 		if err != nil {
 			return err
 		}
-		ctx = admitted
-		if s.tracer.On() && srv != nil { // the process that serves a forwarded stream records its span
-			ctx, span = s.continued(ctx, m, start)
-		}
-		if err = s.fenced(ctx, info.FullMethod); err != nil {
+		defer turn.Leave()
+	}
+	if s.streams != nil && !forwarded {
+		release, err := s.streams(ActorFrom(ctx))
+		if err != nil {
 			return err
 		}
-		if srv != nil { // else the turn is taken where the stream is forwarded to
-			turn, err := s.turn(ctx, true)
-			if err != nil {
-				return err
-			}
-			defer turn.Leave()
-		}
-		if s.streams != nil && srv != nil {
-			release, err := s.streams(ActorFrom(ctx))
-			if err != nil {
-				return err
-			}
-			defer release()
-		}
-		held, release := s.identity.hold(ctx)
 		defer release()
-		return ended(held, handle(srv, s.newServerStream(held, ss, info)))
 	}
-	return handle(srv, s.newServerStream(ctx, ss, info))
+
+	// Run the handler while the credential is valid.
+	held, release := s.identity.hold(ctx)
+	defer release()
+	return ended(held, handle(srv, s.newServerStream(held, ss, info)))
 }
 
-// open reports whether a method needs no credential. Only health checks need none.
-func open(method string) bool {
+// needsNoCredential reports whether a method needs no credential. Only health checks need none.
+func needsNoCredential(method string) bool {
 	return method == grpc_health_v1.Health_Check_FullMethodName || method == grpc_health_v1.Health_Watch_FullMethodName
 }
 
@@ -341,19 +352,19 @@ func (s *serverStream) Context() context.Context { return s.ctx }
 // RecvMsg implements grpc.ServerStream. It refuses a message that is beyond what the caller's key is limited to, and
 // waits a little for its turn if the stream has many.
 func (s *serverStream) RecvMsg(m any) error {
-	from := s.ServerStream.RecvMsg
+	receive := s.ServerStream.RecvMsg
 	if s.single {
-		from = func(m any) error { return s.server.receive(s.ServerStream, s.method, m) }
+		receive = func(m any) error { return s.server.receive(s.ServerStream, s.method, m) }
 	}
 	s.turn.Leave()
-	if err := from(m); err != nil {
+	if err := receive(m); err != nil {
 		return err
 	}
 	if !s.single && s.server.step != nil {
 		s.turn = s.server.step(s.ctx, ActorFrom(s.ctx).Namespace)
 		s.turn.LeaveSoon()
 	}
-	return s.server.limited(s.ctx, s.method, m)
+	return s.server.checkLimits(s.ctx, s.method, m)
 }
 
 // SendMsg implements grpc.ServerStream. It ends the call if the caller does not receive within sendTime, so
@@ -392,6 +403,7 @@ func readTooSlowly(d time.Duration) *fault.Error {
 		"; open it again from where it was read to", "bound", "reader")
 }
 
+// panicked returns INTERNAL for a panic of a handler, and logs it with its stack.
 func (s *server) panicked(ctx context.Context, method string, p any) error {
 	e := fault.Internal(fmt.Errorf("panic: %v", p))
 	s.log.With(tracing.Fields(ctx)...).Error("panic", zap.String("method", method), zap.Any("panic", p),
@@ -412,6 +424,7 @@ func (s *server) refused(ctx context.Context, method string, err error) *fault.E
 	return e
 }
 
+// finish counts and logs a call that has ended with err, which is nil or a *fault.Error.
 func (s *server) finish(ctx context.Context, m *method, err error, start time.Time) {
 	took := time.Since(start)
 	code := codes.OK

@@ -54,9 +54,9 @@ func (e edge) Clone() credentials.TransportCredentials {
 	return newEdge(e.TransportCredentials.Clone())
 }
 
-// vouched refuses a service's credential that arrived over the network without a certificate
+// requireServiceCertificate refuses a service's credential that arrived over the network without a certificate
 // of this installation, so that a leaked token alone is worthless.
-func vouched(ctx context.Context) error {
+func requireServiceCertificate(ctx context.Context) error {
 	if local(ctx) {
 		return nil // a call within the process; the peer in ctx may be that of the network call that caused it
 	}

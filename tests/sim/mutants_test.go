@@ -45,7 +45,7 @@ func (m mutant) pattern() *regexp.Regexp {
 var mutants = []mutant{
 	{
 		"the position is not stored with its effect", "pkg/journal/consume.go",
-		"		p.writePosition(c, f, in.key, consumed, in.at.Seq, line)\n", "		_ = consumed\n",
+		"		p.writePosition(c, f, in.key, in.end, in.end.Seq, wholeFrame)\n", "",
 	},
 	{
 		"a command is answered before its frame is stored", "pkg/journal/execute.go",
@@ -211,11 +211,11 @@ var later = []mutant{
 	},
 	{
 		"a segment is dropped that is not in the catalog", "pkg/journal/archive/archiver.go",
-		"			case c.Has(seg.Number):\n", "			case c.Has(seg.Number) || seg.Number < below.Segment:\n",
+		"			case c.Has(seg.Number):\n", "			case c.Has(seg.Number) || seg.Number < allowed.Segment:\n",
 	},
 	{
 		"a reader passes over what is archived", "pkg/journal/archive/log.go",
-		"			if err := l.archived(ctx, from, pass); err != nil {\n				return err\n			}\n",
+		"			if err := l.scanArchive(ctx, from, pass); err != nil {\n				return err\n			}\n",
 		"			from = c.End().Seq + 1\n",
 	},
 	{

@@ -27,13 +27,13 @@ type Archiver struct {
 	logger  *zap.Logger
 	metrics *Metrics
 	//nolint:containedctx // not a request's: it lasts until Stop
-	ctx     context.Context
-	cancel  context.CancelFunc
-	due     chan struct{}
-	idle    sync.WaitGroup
-	working chan struct{} // has a value while the catalog is changed
-	// by name: the Expiry.State until whose change Expire has nothing more to remove of a segment
-	looked map[string]uint64
+	ctx    context.Context
+	cancel context.CancelFunc
+	due    chan struct{}
+	idle   sync.WaitGroup
+	locked chan struct{} // a mutex of the catalog, which a context can interrupt: it has a value while that is held
+	// the Expiry.State, by the name of a segment, with which Expire found nothing more to remove in it
+	expiredIn map[string]uint64
 
 	mu      sync.Mutex
 	started bool
@@ -49,7 +49,7 @@ func Start(log framelog.Log, now func() time.Time, logger *zap.Logger, metrics *
 	}
 	a := &Archiver{
 		log: l, now: now, logger: logger, metrics: metrics, due: make(chan struct{}, 1),
-		working: make(chan struct{}, 1),
+		locked: make(chan struct{}, 1),
 	}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
@@ -109,6 +109,7 @@ func (a *Archiver) Settle(ctx context.Context) error {
 	}
 }
 
+// run archives whenever Below allowed something, until ctx ends. After an error it tries again.
 func (a *Archiver) run(ctx context.Context) {
 	for {
 		select {
@@ -124,7 +125,7 @@ func (a *Archiver) run(ctx context.Context) {
 			if err == nil {
 				break
 			}
-			a.metrics.failed(a.log.partition)
+			a.metrics.countFailure(a.log.partition)
 			a.logger.Warn("journal: a segment was not archived; it is tried again", zap.Error(err))
 			if retry.New(retryAfter, retryAfter).Wait(ctx) != nil {
 				return
@@ -139,30 +140,32 @@ func (a *Archiver) run(ctx context.Context) {
 	}
 }
 
-// begin waits until no other goroutine of this process changes the catalog. After it succeeded, the caller must call
-// finish.
-func (a *Archiver) begin(ctx context.Context) error {
+// lockCatalog waits until no other goroutine of this process changes the catalog, and keeps others from it until the
+// caller calls unlockCatalog. It does not keep other processes from changing the catalog: a write of theirs makes ours
+// fail with ErrReplaced. It returns the error of ctx if that ends first; then the caller must not call unlockCatalog.
+func (a *Archiver) lockCatalog(ctx context.Context) error {
 	select {
-	case a.working <- struct{}{}:
+	case a.locked <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (a *Archiver) finish() { <-a.working }
+func (a *Archiver) unlockCatalog() { <-a.locked }
 
 // ErrNotArchived means that a segment is not in the archive yet.
 var ErrNotArchived = errors.New("archive: the segment is not archived")
 
-// Erase erases lines in all segments up to the one with the number until, which must all be archived. It returns how
-// many lines it erased. If it succeeds, the store does not have these lines any more. It may be repeated.
-func (a *Archiver) Erase(ctx context.Context, until uint64, what Erasing) (lines int64, err error) {
+// Erase erases lines in all segments up to the one with the number lastSegment, and returns how many lines it erased.
+// It returns ErrNotArchived and erases nothing if not all of them are archived. If it succeeds, the store does not have
+// these lines any more. After an error some may be erased; it may be repeated.
+func (a *Archiver) Erase(ctx context.Context, lastSegment uint64, what Erasing) (lines int64, err error) {
 	return a.rewrite(ctx, what, func(c *Catalog) (func(Segment) bool, error) {
-		if len(c.Segments) == 0 || c.End().Segment <= until {
-			return nil, fmt.Errorf("%w: %d of %s", ErrNotArchived, until, c.Partition)
+		if len(c.Segments) == 0 || c.End().Segment <= lastSegment {
+			return nil, fmt.Errorf("%w: %d of %s", ErrNotArchived, lastSegment, c.Partition)
 		}
-		return func(s Segment) bool { return s.GetNumber() <= until }, nil
+		return func(s Segment) bool { return s.GetNumber() <= lastSegment }, nil
 	}, func(Segment) {})
 }
 
@@ -173,7 +176,7 @@ type Expiry struct {
 	// All is a time: of the lines that were written before it, none becomes old later, since each is old already or is
 	// kept permanently.
 	All time.Time
-	// Through is the last wal_seq that may be removed. A segment that goes on behind it is not looked at.
+	// Through is the last wal_seq that may be removed. A segment with later lines is not looked at.
 	Through uint64
 	// State identifies what Line depends on beside the line and the time. A segment that was archived before All and
 	// looked at is not looked at again while State is the same.
@@ -190,71 +193,79 @@ func (a *Archiver) Expire(ctx context.Context, x Expiry) (lines int64, err error
 	if a == nil {
 		return 0, ErrNotArchived
 	}
+	// Nothing is read unless a segment is due.
 	due := func(s Segment) bool {
-		state, looked := a.looked[s.GetName()]
-		return s.GetArchivedAt().AsTime().Before(x.Before) && s.End.WalSeq <= x.Through && (!looked || state != x.State)
+		state, done := a.expiredIn[s.GetName()]
+		return s.GetArchivedAt().AsTime().Before(x.Before) && s.End.WalSeq <= x.Through && (!done || state != x.State)
 	}
 	if c := a.log.known(); c != nil && !slices.ContainsFunc(c.Segments, due) {
-		return 0, nil // nothing is read
+		return 0, nil
 	}
 	if err := x.Ready(); err != nil {
 		return 0, err
 	}
-	looked := map[string]uint64{}
-	var failed error
+
+	// Remove the lines. After an error of x.Line no further line counts as old.
+	expiredIn := map[string]uint64{}
+	var lineErr error
 	line := func(line []byte) bool {
-		if failed != nil {
+		if lineErr != nil {
 			return false
 		}
 		var old bool
-		old, failed = x.Line(line)
-		return old && failed == nil
+		old, lineErr = x.Line(line)
+		return old && lineErr == nil
 	}
 	lines, err = a.rewrite(ctx, Erasing{Line: line, Old: true}, func(*Catalog) (func(Segment) bool, error) {
 		return due, nil
 	}, func(s Segment) {
 		if s.GetArchivedAt().AsTime().Before(x.All) {
-			looked[s.GetName()] = x.State
+			expiredIn[s.GetName()] = x.State
 		}
 	})
-	if err = cmp.Or(err, failed); err != nil {
+	if err = cmp.Or(err, lineErr); err != nil {
 		return lines, err
 	}
+
+	// Remember which segments need not be looked at again, and forget names that are not in the catalog any more.
 	for _, s := range a.log.known().Segments {
-		state, was := a.looked[s.GetName()]
-		if _, again := looked[s.GetName()]; was && !again {
-			looked[s.GetName()] = state
+		state, known := a.expiredIn[s.GetName()]
+		if _, updated := expiredIn[s.GetName()]; known && !updated {
+			expiredIn[s.GetName()] = state
 		}
 	}
-	a.looked = looked
+	a.expiredIn = expiredIn
 	return lines, nil
 }
 
-// rewrite erases lines in some of the segments of the catalog, and calls done with each of them as it is in the
-// catalog afterwards. The function that some returns reports whether a segment is one of them.
-func (a *Archiver) rewrite(ctx context.Context, what Erasing, some func(*Catalog) (func(Segment) bool, error),
+// rewrite erases lines in those segments of the catalog for which the function that selecting returns is true, and
+// calls done with each of them as it is in the catalog afterwards. It returns the number of lines that were erased,
+// also with an error, and those of selecting without erasing anything.
+func (a *Archiver) rewrite(ctx context.Context, what Erasing, selecting func(*Catalog) (func(Segment) bool, error),
 	done func(Segment),
 ) (lines int64, err error) {
 	if a == nil {
 		return 0, ErrNotArchived
 	}
-	if err := a.begin(ctx); err != nil {
+	if err := a.lockCatalog(ctx); err != nil {
 		return 0, err
 	}
-	defer a.finish()
+	defer a.unlockCatalog()
 	c, err := a.log.Catalog(ctx)
 	if err != nil {
 		return 0, err
 	}
-	meant, err := some(c)
+	selected, err := selecting(c)
 	if err != nil {
 		return 0, err
 	}
+
+	// Old lines are erased from the oldest segment to the newest, and those of owners in the opposite order.
 	for i := range c.Segments {
-		if !what.Old { // from the newest segment to the oldest
+		if !what.Old {
 			i = len(c.Segments) - 1 - i
 		}
-		if !meant(c.Segments[i]) {
+		if !selected(c.Segments[i]) {
 			continue
 		}
 		next, n, err := c.Erase(ctx, a.log.store, c.Segments[i].GetNumber(), what)
@@ -264,79 +275,96 @@ func (a *Archiver) rewrite(ctx context.Context, what Erasing, some func(*Catalog
 		c, lines = next, lines+n
 		done(c.Segments[i])
 	}
+
 	a.log.mu.Lock()
 	a.log.catalog, a.log.cached = c, cached{}
 	a.log.mu.Unlock()
-	a.metrics.holds(c)
+	a.metrics.setArchived(c)
 	return lines, c.Clean(ctx, a.log.store)
 }
 
-// pass archives the segments that may be archived (see Below), and drops those from the log that are archived. Then
-// it removes from the store what it has of archived segments under names that are not in the catalog.
+// pass archives the closed segments before the end that Below was given, one after the other, and drops segments from
+// the log once they are archived. Then it removes what the store has of archived segments under names that are not in
+// the catalog. It returns the first error; what was archived until then is in the catalog, and another pass continues.
 func (a *Archiver) pass(ctx context.Context) error {
-	if err := a.begin(ctx); err != nil {
+	if err := a.lockCatalog(ctx); err != nil {
 		return err
 	}
-	defer a.finish()
+	defer a.unlockCatalog()
 	c, err := a.log.Catalog(ctx)
 	if err != nil {
 		return err
 	}
-	a.metrics.holds(c)
+	a.metrics.setArchived(c)
 	for {
-		a.mu.Lock()
-		below := a.below
-		a.mu.Unlock()
+		allowed := a.allowed()
 		segments, err := a.log.Segments(ctx)
 		if err != nil {
 			return err
 		}
-		a.metrics.has(c, segments)
+		a.metrics.setLive(c, segments)
+
+		// Drop the segments that are archived, and find the first one to archive.
 		var next *framelog.Segment
 		for _, seg := range segments {
 			switch {
 			case c.Has(seg.Number):
-				if err := a.drop(ctx, c, seg.Number); err != nil {
+				if err := a.dropArchived(ctx, c, seg.Number); err != nil {
 					return err
 				}
-			case next == nil && seg.Number < below.Segment:
+			case next == nil && seg.Number < allowed.Segment:
 				next = &seg
 			}
 		}
 		if next == nil {
 			return c.Clean(ctx, a.log.store)
 		}
+
+		// Archive it. The next round drops it.
 		began := a.now()
-		added, err := c.Add(ctx, a.log.store, a.log.Live, *next, began)
-		if errors.Is(err, ErrReplaced) { // another process was faster
-			added, err = a.log.Catalog(ctx)
-		}
-		if err != nil {
+		if c, err = a.addOrAdopt(ctx, c, *next, began); err != nil {
 			return err
 		}
-		if !added.Has(next.Number) {
-			return fmt.Errorf("archive: segment %d of %s is not in the catalog that another process wrote", next.Number,
-				c.Partition)
-		}
-		c = added
 		a.log.mu.Lock()
 		a.log.catalog = c
 		a.log.mu.Unlock()
-		a.metrics.holds(c)
-		if i := c.find(c.End().Seq); i < len(c.Segments) {
-			s := c.Segments[i]
-			a.logger.Info("journal: a segment is archived", zap.Uint64("segment", s.GetNumber()),
-				zap.Int64("frames", s.GetFrames()), zap.Int64("bytes", s.GetBytes()),
-				zap.Int64("stored", s.GetStored()), zap.Duration("took", a.now().Sub(began)))
-		}
+		a.metrics.setArchived(c)
+		s := c.Segments[len(c.Segments)-1]
+		a.logger.Info("journal: a segment is archived", zap.Uint64("segment", s.GetNumber()),
+			zap.Int64("frames", s.GetFrames()), zap.Int64("bytes", s.GetBytes()),
+			zap.Int64("stored", s.GetStored()), zap.Duration("took", a.now().Sub(began)))
 	}
 }
 
-// drop removes a segment, which must be in the catalog, from the log. It returns an error if the log has another
-// intact frame at the segment's end than was archived: then the archive is that of another journal. A damaged frame
-// is no reason, since what was archived was verified.
-func (a *Archiver) drop(ctx context.Context, c *Catalog, number uint64) error {
-	s := c.Segments[c.at(number)]
+// allowed returns the end before which segments may be archived.
+func (a *Archiver) allowed() framelog.End {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.below
+}
+
+// addOrAdopt archives a segment and returns the new catalog. If another process replaced the catalog meanwhile, it
+// adopts that catalog, which must have the segment.
+func (a *Archiver) addOrAdopt(ctx context.Context, c *Catalog, seg framelog.Segment, now time.Time) (*Catalog, error) {
+	added, err := c.Add(ctx, a.log.store, a.log.Live, seg, now)
+	if errors.Is(err, ErrReplaced) {
+		added, err = a.log.Catalog(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !added.Has(seg.Number) {
+		return nil, fmt.Errorf("archive: segment %d of %s is not in the catalog that another process wrote", seg.Number,
+			c.Partition)
+	}
+	return added, nil
+}
+
+// dropArchived removes a segment, which must be in the catalog, from the log. It returns an error and removes nothing
+// if the log has another intact frame at the segment's end than was archived: then the archive is that of another
+// journal. A damaged or missing frame does not keep it from removing, since what was archived was verified.
+func (a *Archiver) dropArchived(ctx context.Context, c *Catalog, number uint64) error {
+	s := c.Segments[c.indexOf(number)]
 	f, err := a.log.Live.Get(ctx, s.End.Seq)
 	if err == nil && f.Link.Format > 0 && f.Link.Hash != s.End.Hash && framelog.HashOf(c.Partition, f) == f.Link.Hash {
 		return fmt.Errorf("archive: segment %d of %s is archived with another frame %d than the log has: another "+
@@ -372,8 +400,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 }
 
-// holds sets the gauges of what the archive has, by its catalog.
-func (m *Metrics) holds(c *Catalog) {
+// setArchived sets the gauges of what the archive has, by its catalog.
+func (m *Metrics) setArchived(c *Catalog) {
 	if m == nil {
 		return
 	}
@@ -386,8 +414,8 @@ func (m *Metrics) holds(c *Catalog) {
 	m.bytes.WithLabelValues(c.Partition).Set(float64(bytes))
 }
 
-// has sets the gauge of how many of a log's segments are not archived.
-func (m *Metrics) has(c *Catalog, segments []framelog.Segment) {
+// setLive sets the gauge of how many of a log's segments are not archived.
+func (m *Metrics) setLive(c *Catalog, segments []framelog.Segment) {
 	if m == nil {
 		return
 	}
@@ -400,7 +428,7 @@ func (m *Metrics) has(c *Catalog, segments []framelog.Segment) {
 	m.live.WithLabelValues(c.Partition).Set(float64(n))
 }
 
-func (m *Metrics) failed(partition string) {
+func (m *Metrics) countFailure(partition string) {
 	if m != nil {
 		m.failures.WithLabelValues(partition).Inc()
 	}

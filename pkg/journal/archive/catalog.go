@@ -30,7 +30,8 @@ type Catalog struct {
 // ErrDamaged means that the catalog of an archive is not what was written.
 var ErrDamaged = errors.New("archive: the catalog is damaged")
 
-// Read returns the catalog of a partition; an empty one if nothing is archived.
+// Read returns the catalog of a partition; an empty one if nothing is archived. Its error is ErrDamaged, that of the
+// store, or says that the catalog is of a later version.
 func Read(ctx context.Context, store Store, partition string) (*Catalog, error) {
 	b, version, err := store.Catalog(ctx)
 	if err != nil {
@@ -40,6 +41,8 @@ func Read(ctx context.Context, store Store, partition string) (*Catalog, error) 
 	if version == 0 {
 		return c, nil
 	}
+
+	// It begins with the hash of the rest.
 	var in archivev1.Catalog
 	sum := sha256.Size
 	switch {
@@ -58,6 +61,7 @@ func Read(ctx context.Context, store Store, partition string) (*Catalog, error) 
 	case in.GetPartition() != partition:
 		return nil, fmt.Errorf("%w: %s: it is that of %s", ErrDamaged, partition, in.GetPartition())
 	}
+
 	for _, row := range in.GetSegments() {
 		s, err := parse(row)
 		if err != nil {
@@ -111,14 +115,14 @@ func (c *Catalog) find(seq uint64) int {
 	return sort.Search(len(c.Segments), func(i int) bool { return c.Segments[i].End.Seq >= seq })
 }
 
-// at returns the index of the first segment whose number is at least number; len(Segments) if there is none.
-func (c *Catalog) at(number uint64) int {
+// indexOf returns the index of the first segment whose number is at least number; len(Segments) if there is none.
+func (c *Catalog) indexOf(number uint64) int {
 	return sort.Search(len(c.Segments), func(i int) bool { return c.Segments[i].GetNumber() >= number })
 }
 
 // Has reports whether the segment with a number is archived.
 func (c *Catalog) Has(number uint64) bool {
-	i := c.at(number)
+	i := c.indexOf(number)
 	return i < len(c.Segments) && c.Segments[i].GetNumber() == number
 }
 
@@ -180,13 +184,14 @@ func (s Segment) Scan(ctx context.Context, store Store, from uint64, fn func(uin
 	return scan(x, from, func(i int) ([]Frame, error) { return s.Frames(ctx, store, x, i) }, fn)
 }
 
-// scan calls fn with the frames of objects from a sequence number on. read returns those of an object.
+// scan calls fn with the frames of objects from a sequence number on, in order, until fn returns an error. read returns
+// those of an object. Errors of both are returned as they are.
 func scan(x *archivev1.Index, from uint64, read func(i int) ([]Frame, error),
 	fn func(uint64, framelog.Frame) error,
 ) error {
 	objects := x.GetObjects()
-	for i := sort.Search(len(objects), func(i int) bool { return objects[i].GetLast() >= from }); i <
-		len(objects); i++ {
+	first := sort.Search(len(objects), func(i int) bool { return objects[i].GetLast() >= from })
+	for i := first; i < len(objects); i++ {
 		frames, err := read(i)
 		if err != nil {
 			return err

@@ -99,12 +99,12 @@ func (s *Directory) open() (*os.Root, error) {
 
 // directoryDraft is a file that is being written. The last 8 bytes of a file are the length of its last object.
 type directoryDraft struct {
-	root *os.Root
-	temp string
-	name string
-	file *os.File
-	at   uint64
-	last int
+	root   *os.Root
+	temp   string
+	name   string
+	file   *os.File
+	offset uint64
+	last   int
 }
 
 // Begin implements archive.Store. It removes the unfinished files of processes that ended while they wrote.
@@ -119,8 +119,8 @@ func (s *Directory) Begin(_ context.Context, segment uint64) (Draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	left, err := s.files(segmentPrefix, tempSuffix)
-	for n := range left {
+	unfinished, err := s.files(segmentPrefix, tempSuffix)
+	for n := range unfinished {
 		err = errors.Join(err, root.Remove(n))
 	}
 	if err != nil {
@@ -145,12 +145,12 @@ func unique() string {
 
 // Add implements archive.Draft.
 func (d *directoryDraft) Add(_ context.Context, object []byte) (uint64, error) {
-	at := d.at
+	offset := d.offset
 	if _, err := d.file.Write(object); err != nil {
 		return 0, fmt.Errorf("dirstore: %w", err)
 	}
-	d.at, d.last = d.at+uint64(len(object)), len(object)
-	return at, nil
+	d.offset, d.last = d.offset+uint64(len(object)), len(object)
+	return offset, nil
 }
 
 // Commit implements archive.Draft. It syncs the file, and then gives it its name.
@@ -192,18 +192,17 @@ func (s *Directory) Get(_ context.Context, name string, at uint64, n int64) ([]b
 
 // Last implements archive.Store. The last 8 bytes of a file are the length of its last object, which is before them.
 func (s *Directory) Last(_ context.Context, name string) ([]byte, uint64, error) {
-	end, at, err := s.part(name, func(size int64) (int64, int64) { return size - 8, 8 })
+	length, lengthAt, err := s.part(name, func(size int64) (int64, int64) { return size - 8, 8 })
 	if err != nil {
 		return nil, 0, err
 	}
-	n := int64(binary.BigEndian.Uint64(end))
-	b, at, err := s.part(name, func(int64) (int64, int64) { return int64(at) - n, n })
-	return b, at, err
+	n := int64(binary.BigEndian.Uint64(length))
+	return s.part(name, func(int64) (int64, int64) { return int64(lengthAt) - n, n })
 }
 
-// part reads the part of a file that of returns for the file's size, and returns where that begins. The error is
-// ErrNoObject if there is no such file or part.
-func (s *Directory) part(name string, of func(size int64) (at, n int64)) (b []byte, at uint64, err error) {
+// part reads the part of a file that locate returns for the file's size, and returns its content and offset. The error
+// is ErrNoObject if there is no such file or part.
+func (s *Directory) part(name string, locate func(size int64) (offset, n int64)) (b []byte, offset uint64, err error) {
 	root, err := s.open()
 	if err != nil {
 		return nil, 0, err
@@ -221,15 +220,15 @@ func (s *Directory) part(name string, of func(size int64) (at, n int64)) (b []by
 	if err != nil {
 		return nil, 0, fmt.Errorf("dirstore: %w", err)
 	}
-	from, n := of(info.Size())
-	if from < 0 || n < 0 || n > info.Size() || from > info.Size()-n {
+	start, n := locate(info.Size())
+	if start < 0 || n < 0 || n > info.Size() || start > info.Size()-n {
 		return nil, 0, fmt.Errorf("%w: %s has %d bytes", ErrNoObject, name, info.Size())
 	}
 	b = make([]byte, n)
-	if _, err := f.ReadAt(b, from); err != nil && !errors.Is(err, io.EOF) {
+	if _, err := f.ReadAt(b, start); err != nil && !errors.Is(err, io.EOF) {
 		return nil, 0, fmt.Errorf("dirstore: %w", err)
 	}
-	return b, uint64(from), nil
+	return b, uint64(start), nil
 }
 
 // files returns the numbers of the files whose names have a prefix and suffix.
@@ -241,16 +240,17 @@ func (s *Directory) files(prefix, suffix string) (map[string]uint64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dirstore: %w", err)
 	}
-	all := map[string]uint64{}
+	numbers := map[string]uint64{}
 	for _, e := range entries {
-		rest, has := strings.CutPrefix(e.Name(), prefix)
-		rest, ends := strings.CutSuffix(rest, suffix)
+		rest, hasPrefix := strings.CutPrefix(e.Name(), prefix)
+		rest, hasSuffix := strings.CutSuffix(rest, suffix)
 		number, _, _ := strings.Cut(rest, "-")
-		if n, err := strconv.ParseUint(number, 10, 64); has && ends && err == nil && e.Type().IsRegular() {
-			all[e.Name()] = n
+		if n, err := strconv.ParseUint(number, 10, 64); hasPrefix && hasSuffix && err == nil &&
+			e.Type().IsRegular() {
+			numbers[e.Name()] = n
 		}
 	}
-	return all, nil
+	return numbers, nil
 }
 
 // Names implements archive.Store.
@@ -294,8 +294,8 @@ func (s *Directory) Catalog(context.Context) ([]byte, uint64, error) {
 
 // newest returns the name and version of the newest catalog; 0 if there is none.
 func (s *Directory) newest() (name string, version uint64, err error) {
-	all, err := s.files(catalogPrefix, "")
-	for n, v := range all {
+	versions, err := s.files(catalogPrefix, "")
+	for n, v := range versions {
 		if v > version && n == catalogPrefix+strconv.FormatUint(v, 10) {
 			name, version = n, v
 		}

@@ -22,9 +22,9 @@ type Erasing struct {
 	Old bool
 }
 
-// Erase stores the segment with a number anew without some lines, reads back what was stored, puts it into the
-// catalog in place of the one with these lines, and removes that from the store. It returns the catalog then, and how
-// many lines were erased; c and 0 if there were none. If another process replaced the catalog, or removed what was
+// Erase stores the segment with a number again without some lines, reads back what was stored, puts it into the
+// catalog in place of the one with these lines, and removes the latter from the store. It returns the catalog then, and
+// how many lines were erased; c and 0 if there were none. If another process replaced the catalog, or removed what was
 // stored (see Clean), the error is ErrReplaced. If only the removal failed, the catalog is returned with the error;
 // what is left is removed by Clean.
 func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, what Erasing) (*Catalog, int64, error) {
@@ -33,10 +33,12 @@ func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, what Er
 		return c, 0, nil
 	}
 	s := c.Segments[i]
-	found, err := s.any(ctx, store, what)
+	found, err := s.hasLine(ctx, store, what)
 	if err != nil || !found {
 		return c, 0, err
 	}
+
+	// Store it again without them.
 	frames := &erasing{segment: s, store: store, what: what, removed: s.GetRemovedLines()}
 	next, err := c.write(ctx, store, s.Before, frames, framelog.Segment{
 		Number: number, First: s.GetFirst(),
@@ -48,6 +50,8 @@ func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, what Er
 	if err != nil {
 		return c, 0, err
 	}
+
+	// Replace it in the catalog.
 	segments := slices.Clone(c.Segments)
 	segments[i] = next
 	if err := c.replace(ctx, store, segments); err != nil {
@@ -57,23 +61,26 @@ func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, what Er
 	if err != nil {
 		return c, 0, err
 	}
+
+	// Verify that it is still stored: another process may have removed it before it was in the catalog.
 	names, err := store.Names(ctx)
 	if err != nil {
 		return c, 0, err
 	}
 	if _, stored := names[next.GetName()]; !stored {
-		// Another process took it for one that was given up. The segment as it was is still there.
+		// The segment as it was is still there, so put that back.
 		if err := replaced.replace(ctx, store, c.Segments); err != nil {
 			return c, 0, err
 		}
-		return c, 0, fmt.Errorf("%w: segment %d of %s was removed while it was stored anew", ErrReplaced, number,
+		return c, 0, fmt.Errorf("%w: segment %d of %s was removed while it was stored again", ErrReplaced, number,
 			c.Partition)
 	}
 	return replaced, frames.erased, store.Remove(ctx, s.GetName())
 }
 
-// any reports whether a segment has a line that is erased.
-func (s Segment) any(ctx context.Context, store Store, what Erasing) (found bool, err error) {
+// hasLine reports whether a segment has a line that what erases. It reads the frames only if the index does not exclude
+// that.
+func (s Segment) hasLine(ctx context.Context, store Store, what Erasing) (found bool, err error) {
 	if what.Owner != nil {
 		x, err := s.Index(ctx, store)
 		if err != nil || x.GetListsOwners() && !anyOwner(x, what.Owner) {
@@ -107,13 +114,12 @@ type erasing struct {
 
 // Scan implements framelog.Log.
 func (l *erasing) Scan(ctx context.Context, _ uint64, fn func(uint64, framelog.Frame) error) error {
-	at, partition := l.segment.Before, ""
+	end := l.segment.Before
 	x, err := l.segment.Index(ctx, l.store)
 	if err != nil {
 		return err
 	}
-	partition = x.GetPartition()
-	pass := func() error {
+	passHollow := func() error {
 		if l.hollow.Seq == 0 {
 			return nil
 		}
@@ -122,37 +128,39 @@ func (l *erasing) Scan(ctx context.Context, _ uint64, fn func(uint64, framelog.F
 		return fn(f.Removed.Seq, f)
 	}
 	err = l.segment.Scan(ctx, l.store, 0, func(seq uint64, f framelog.Frame) error {
-		next, _, err := at.Next(partition, seq, f)
+		next, _, err := end.Next(x.GetPartition(), seq, f)
 		if err != nil {
 			return err
 		}
-		first := at.WalSeq + 1
+		first := end.WalSeq + 1
 		if f.Link.First > 0 {
 			first = f.Link.First
 		}
 		f, n := f.Erase(first, l.what.Line)
-		before := at
-		at, l.erased = next, l.erased+int64(n)
+		previous := end
+		end, l.erased = next, l.erased+int64(n)
+
+		// Collect consecutive frames of which nothing is left, and pass them to fn as one.
 		if l.what.Old {
 			l.removed += int64(n)
 			if f.Hollow() {
 				if l.hollow.Seq == 0 {
-					l.before = before
+					l.before = previous
 				}
 				l.hollow = next
 				return nil
 			}
 		}
-		if err := pass(); err != nil {
+		if err := passHollow(); err != nil {
 			return err
 		}
 		return fn(seq, f)
 	})
 	if err == nil {
-		err = pass()
+		err = passHollow()
 	}
 	if err == nil {
-		err = errClosed // the segment has no other frames, even if none of them closes it
+		err = errSegmentEnds // the segment has no other frames, even if none of them closes it
 	}
 	return err
 }
@@ -164,7 +172,7 @@ func (c *Catalog) Clean(ctx context.Context, store Store) error {
 	if err != nil {
 		return err
 	}
-	// after the names: a segment that is put into the catalog between has its name there
+	// Read the catalog after the names, so that it has each segment that was put into it before.
 	c, err = Read(ctx, store, c.Partition)
 	if err != nil {
 		return err
@@ -189,10 +197,10 @@ func (c *Catalog) Rewritten(ctx context.Context, store Store, s Segment, err err
 	if !errors.Is(err, ErrNoObject) {
 		return false
 	}
-	now, err := Read(ctx, store, c.Partition)
+	current, err := Read(ctx, store, c.Partition)
 	if err != nil {
 		return false
 	}
-	i := slices.IndexFunc(now.Segments, func(other Segment) bool { return other.GetNumber() == s.GetNumber() })
-	return i >= 0 && now.Segments[i].GetName() != s.GetName()
+	i := slices.IndexFunc(current.Segments, func(other Segment) bool { return other.GetNumber() == s.GetNumber() })
+	return i >= 0 && current.Segments[i].GetName() != s.GetName()
 }

@@ -49,31 +49,32 @@ func (e *encoder) add(seq uint64, f framelog.Frame) error {
 	if err != nil {
 		return err
 	}
+
 	if f.Removed.Seq > 0 {
 		e.frames = append(e.frames, &archivev1.Frame{Step: seq - e.end.Seq, Removed: f.Removed.String()})
 		e.end, e.size, e.gone = next, e.size+frameRoom, e.gone+max(int64(next.WalSeq-e.end.WalSeq), 1)
 		return nil
 	}
 	l := f.Link
-	to := &archivev1.Frame{
+	packed := &archivev1.Frame{
 		Step: seq - e.end.Seq, Id: f.ID, Generation: f.Generation, Body: append([]byte(nil), f.Body...),
 		Segment: l.Segment,
 		Format:  uint32(l.Format), Incarnation: l.Incarnation, First: l.First, Next: l.Next,
 	}
 	if l.Format > 0 && f.Rests == nil {
-		to.Salt = append([]byte(nil), l.Salt[:]...)
+		packed.Salt = append([]byte(nil), l.Salt[:]...)
 	}
 	for _, r := range f.Rests {
 		if r.Erased {
-			to.Lines = append(to.Lines, &archivev1.Line{Erased: append([]byte(nil), r.Hash[:]...)})
+			packed.Lines = append(packed.Lines, &archivev1.Line{Erased: append([]byte(nil), r.Hash[:]...)})
 		} else {
-			to.Lines = append(to.Lines, &archivev1.Line{Salt: append([]byte(nil), r.Salt[:]...)})
+			packed.Lines = append(packed.Lines, &archivev1.Line{Salt: append([]byte(nil), r.Salt[:]...)})
 		}
 	}
 	if l.Format > 0 && (len(e.frames) == 0 || l.Prev != e.end.Hash) {
-		to.Prev = append([]byte(nil), l.Prev[:]...)
+		packed.Prev = append([]byte(nil), l.Prev[:]...)
 	}
-	e.frames, e.end = append(e.frames, to), next
+	e.frames, e.end = append(e.frames, packed), next
 	e.size += len(f.Body) + frameRoom + len(f.Rests)*lineRoom
 	e.erased += int64(f.Erased())
 	return nil
@@ -109,22 +110,24 @@ func decode(partition string, before framelog.End, content []byte) (frames []Fra
 		return nil, end, err
 	}
 	frames, end = make([]Frame, len(in.GetFrames())), before
-	for i, from := range in.GetFrames() {
+	for i, packed := range in.GetFrames() {
 		f := framelog.Frame{
-			ID: from.GetId(), Generation: from.GetGeneration(), Body: from.GetBody(),
+			ID: packed.GetId(), Generation: packed.GetGeneration(), Body: packed.GetBody(),
 			Link: framelog.Link{
-				Format: int(from.GetFormat()), Incarnation: from.GetIncarnation(), Segment: from.GetSegment(),
-				First: from.GetFirst(), Next: from.GetNext(),
+				Format: int(packed.GetFormat()), Incarnation: packed.GetIncarnation(), Segment: packed.GetSegment(),
+				First: packed.GetFirst(), Next: packed.GetNext(),
 			},
 		}
 		if f.Link.Format > 0 {
 			f.Link.Prev = end.Hash
-			copy(f.Link.Salt[:], from.GetSalt())
-			if len(from.GetPrev()) > 0 {
-				copy(f.Link.Prev[:], from.GetPrev())
+			copy(f.Link.Salt[:], packed.GetSalt())
+			if len(packed.GetPrev()) > 0 {
+				copy(f.Link.Prev[:], packed.GetPrev())
 			}
 		}
-		for _, line := range from.GetLines() {
+
+		// Lines are stored only of a frame of which some were erased.
+		for _, line := range packed.GetLines() {
 			r := framelog.Rest{Erased: len(line.GetErased()) > 0}
 			copy(r.Hash[:], line.GetErased())
 			copy(r.Salt[:], line.GetSalt())
@@ -133,14 +136,15 @@ func decode(partition string, before framelog.End, content []byte) (frames []Fra
 		if f.Link.Format > 0 {
 			f.Link.Hash = framelog.HashOf(partition, f)
 		}
-		if from.GetRemoved() != "" {
-			to, err := framelog.ParseEnd(from.GetRemoved())
+		if packed.GetRemoved() != "" {
+			removed, err := framelog.ParseEnd(packed.GetRemoved())
 			if err != nil {
 				return nil, end, fmt.Errorf("archive: %w", err)
 			}
-			f = framelog.Removed(end, to)
+			f = framelog.Removed(end, removed)
 		}
-		seq := end.Seq + from.GetStep()
+
+		seq := end.Seq + packed.GetStep()
 		next, intact, err := end.Next(partition, seq, f)
 		if err == nil && !intact {
 			err = framelog.Altered(partition, end, seq)

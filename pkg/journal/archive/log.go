@@ -77,6 +77,8 @@ func (l *Log) known() *Catalog {
 
 // Get implements framelog.Log. It reads the frame from the archive or from the live log, whichever has it.
 func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
+	// Ask the live log, unless the frame is known to be archived. If that fails, the frame may have been archived
+	// since.
 	if c := l.known(); c == nil || seq > c.End().Seq {
 		f, err := l.Live.Get(ctx, seq)
 		if err == nil || ctx.Err() != nil {
@@ -90,9 +92,10 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 			return f, err
 		}
 	}
+
 	var found *framelog.Frame
-	err := l.archived(ctx, seq, func(at uint64, f framelog.Frame) error {
-		if at == seq || f.Removed.Seq > 0 {
+	err := l.scanArchive(ctx, seq, func(foundSeq uint64, f framelog.Frame) error {
+		if foundSeq == seq || f.Removed.Seq > 0 {
 			found = &f
 		}
 		return errFound
@@ -124,28 +127,30 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.
 func (l *Log) read(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error,
 	live func(context.Context, uint64, func(uint64, framelog.Frame) error) error,
 ) error {
-	var own error // of fn
+	var fnErr error
 	pass := func(seq uint64, f framelog.Frame) error {
-		if own = fn(seq, f); own == nil {
+		if fnErr = fn(seq, f); fnErr == nil {
 			from = seq + 1
 		}
-		return own
+		return fnErr
 	}
 	for {
 		err := live(ctx, from, pass)
-		if err == nil || own != nil || ctx.Err() != nil {
+		if err == nil || fnErr != nil || ctx.Err() != nil {
 			return err
 		}
+
+		// The live log failed. If it begins behind from, read what the archive has, and then the live log again.
 		c, readErr := l.Catalog(ctx)
 		switch {
 		case readErr != nil:
 			return l.damaged(from, readErr)
 		case from <= c.End().Seq:
-			if err := l.archived(ctx, from, pass); err != nil {
+			if err := l.scanArchive(ctx, from, pass); err != nil {
 				return err
 			}
 		case errors.Is(err, framelog.ErrTrimmed):
-			if from, err = l.behind(ctx, c, from); err != nil {
+			if from, err = l.resumeLive(ctx, c, from); err != nil {
 				return err
 			}
 		default:
@@ -154,21 +159,24 @@ func (l *Log) read(ctx context.Context, from uint64, fn func(uint64, framelog.Fr
 	}
 }
 
-// behind returns where to go on reading the live log if it was trimmed at from, which is behind all that is archived.
-// The error is a *framelog.Broken if segments between the archive and the live log are missing.
-func (l *Log) behind(ctx context.Context, c *Catalog, from uint64) (uint64, error) {
+// resumeLive returns the sequence number from which to continue reading the live log if it was trimmed at from, which
+// is behind all that is archived. The error is a *framelog.Broken if segments between the archive and the live log are
+// missing.
+func (l *Log) resumeLive(ctx context.Context, c *Catalog, from uint64) (uint64, error) {
 	segments, err := l.Segments(ctx)
 	if err != nil {
 		return from, err
 	}
 	follows := len(segments) > 0
-	if follows && segments[0].Number > c.End().Segment { // unless a repair gave segments up
+	if follows && segments[0].Number > c.End().Segment {
+		// Segments are missing, unless a repair gave them up: then the first live frame continues the archive.
 		follows = false
-		if err := l.Live.Scan(ctx, segments[0].First, func(seq uint64, f framelog.Frame) error {
+		err := l.Live.Scan(ctx, segments[0].First, func(seq uint64, f framelog.Frame) error {
 			_, _, err := c.End().Next(l.partition, seq, f)
 			follows = err == nil
 			return errFound
-		}); err != nil && !errors.Is(err, errFound) {
+		})
+		if err != nil && !errors.Is(err, errFound) {
 			return from, err
 		}
 	}
@@ -181,44 +189,36 @@ func (l *Log) behind(ctx context.Context, c *Catalog, from uint64) (uint64, erro
 	return max(from, segments[0].First), nil
 }
 
-// archived calls fn with the archived frames from a sequence number on, in order.
-func (l *Log) archived(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
+// scanArchive calls fn with the archived frames from a sequence number on, in order, until fn returns an error. If a
+// segment was rewritten meanwhile, because lines of it were erased, it continues with the segment as it is now.
+func (l *Log) scanArchive(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
+	var fnErr error // of fn, or of ctx
+	pass := func(seq uint64, f framelog.Frame) error {
+		if fnErr = ctx.Err(); fnErr == nil {
+			fnErr = fn(seq, f)
+		}
+		if fnErr == nil {
+			from = seq + 1
+		}
+		return fnErr
+	}
 	c := l.known()
 	for i := c.find(from); i < len(c.Segments); i++ {
 		s := c.Segments[i]
 		x, err := l.index(ctx, s)
-		if err != nil && c.Rewritten(ctx, l.store, s, err) {
+		if err == nil {
+			err = scan(x, from, func(i int) ([]Frame, error) { return l.object(ctx, s, x, i) }, pass)
+		}
+		switch {
+		case fnErr != nil:
+			return fnErr
+		case err == nil:
+		case c.Rewritten(ctx, l.store, s, err):
 			if c, err = l.Catalog(ctx); err != nil {
 				return l.damaged(from, err)
 			}
-			i--
-			continue
-		}
-		if err != nil {
-			return l.damaged(from, err)
-		}
-		var own error
-		err = scan(x, from, func(i int) ([]Frame, error) { return l.object(ctx, s, x, i) },
-			func(seq uint64, f framelog.Frame) error {
-				if own = ctx.Err(); own == nil {
-					own = fn(seq, f)
-				}
-				if own == nil {
-					from = seq + 1
-				}
-				return own
-			})
-		if own != nil {
-			return own
-		}
-		if err != nil && c.Rewritten(ctx, l.store, s, err) {
-			if c, err = l.Catalog(ctx); err != nil {
-				return l.damaged(from, err)
-			}
-			i--
-			continue
-		}
-		if err != nil {
+			i-- // read it again
+		default:
 			return l.damaged(from, err)
 		}
 	}
@@ -228,10 +228,10 @@ func (l *Log) archived(ctx context.Context, from uint64, fn func(uint64, framelo
 // index returns the index of a segment.
 func (l *Log) index(ctx context.Context, s Segment) (*archivev1.Index, error) {
 	l.mu.Lock()
-	had := l.cached
+	last := l.cached
 	l.mu.Unlock()
-	if had.name == s.GetName() {
-		return had.index, nil
+	if last.name == s.GetName() {
+		return last.index, nil
 	}
 	x, err := s.Index(ctx, l.store)
 	if err != nil {
@@ -246,10 +246,10 @@ func (l *Log) index(ctx context.Context, s Segment) (*archivev1.Index, error) {
 // object returns the frames of an object. They are shared and must not be changed.
 func (l *Log) object(ctx context.Context, s Segment, x *archivev1.Index, i int) ([]Frame, error) {
 	l.mu.Lock()
-	had := l.cached
+	last := l.cached
 	l.mu.Unlock()
-	if had.name == s.GetName() && had.object == i && had.frames != nil {
-		return had.frames, nil
+	if last.name == s.GetName() && last.object == i && last.frames != nil {
+		return last.frames, nil
 	}
 	frames, err := s.Frames(ctx, l.store, x, i)
 	if err != nil {

@@ -12,26 +12,26 @@ import (
 // Stored returns the segments of a partition that are stored completely, in the catalog or not, by name, as their
 // indexes describe them. It does not read their frames. unreadable has the errors of those whose index cannot be
 // read, by name.
-func Stored(ctx context.Context, store Store, partition string) (all map[string]Segment, unreadable map[string]error,
-	err error,
+func Stored(ctx context.Context, store Store, partition string) (segments map[string]Segment,
+	unreadable map[string]error, err error,
 ) {
 	names, err := store.Names(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	all, unreadable = map[string]Segment{}, map[string]error{}
+	segments, unreadable = map[string]Segment{}, map[string]error{}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if s, err := stored(ctx, store, partition, name); err != nil {
+		if s, err := storedSegment(ctx, store, partition, name); err != nil {
 			unreadable[name] = err
 		} else {
-			all[name] = s
+			segments[name] = s
 		}
 	}
-	return all, unreadable, ctx.Err()
+	return segments, unreadable, ctx.Err()
 }
 
-// Write stores a segment anew of frames that continue the log of a partition behind an end, and reads back what was
-// stored. It is not in the catalog; see Replace.
+// Write stores a segment again, with frames that continue the log of a partition behind an end, and reads back what was
+// stored. The segment is not in the catalog until Replace puts it there.
 func Write(ctx context.Context, store Store, partition string, before framelog.End, seg framelog.Segment,
 	frames []Frame, now time.Time,
 ) (Segment, error) {
@@ -49,7 +49,8 @@ type frameLog struct {
 	frames []Frame
 }
 
-// Scan implements framelog.Log. After the last frame it returns errClosed, as if that frame always closed a segment.
+// Scan implements framelog.Log. After the last frame it returns errSegmentEnds, as if that frame always closed a
+// segment.
 func (l frameLog) Scan(_ context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	for _, f := range l.frames {
 		if f.Seq < from {
@@ -59,7 +60,7 @@ func (l frameLog) Scan(_ context.Context, from uint64, fn func(uint64, framelog.
 			return err
 		}
 	}
-	return errClosed // the segment has no other frames, even if none of them closes it
+	return errSegmentEnds // the segment has no other frames, even if none of them closes it
 }
 
 // Replace stores a catalog with some segments, in order, in place of the one with a version, damaged or not. It returns

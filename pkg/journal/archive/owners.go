@@ -14,8 +14,8 @@ const maxOwners = 1 << 15
 
 // owners are the agents of which a segment has lines, by namespace.
 type owners struct {
-	all map[string]map[string]struct{}
-	n   int
+	agents map[string]map[string]struct{}
+	n      int
 }
 
 // add adds the agents of the lines of a frame.
@@ -25,16 +25,16 @@ func (o *owners) add(body []byte) {
 		if agentID == "" || o.n > maxOwners {
 			continue
 		}
-		of := o.all[namespace]
-		if of == nil {
-			if o.all == nil {
-				o.all = map[string]map[string]struct{}{}
+		known := o.agents[namespace]
+		if known == nil {
+			if o.agents == nil {
+				o.agents = map[string]map[string]struct{}{}
 			}
-			of = map[string]struct{}{}
-			o.all[namespace] = of
+			known = map[string]struct{}{}
+			o.agents[namespace] = known
 		}
-		if _, has := of[agentID]; !has {
-			of[agentID] = struct{}{}
+		if _, listed := known[agentID]; !listed {
+			known[agentID] = struct{}{}
 			o.n++
 		}
 	}
@@ -46,19 +46,21 @@ func (o *owners) list(x *archivev1.Index) {
 		return
 	}
 	x.ListsOwners = true
-	for _, namespace := range slices.Sorted(maps.Keys(o.all)) {
+	for _, namespace := range slices.Sorted(maps.Keys(o.agents)) {
 		x.Owners = append(x.Owners, &archivev1.Owners{
 			Namespace: namespace,
-			AgentIds:  slices.Sorted(maps.Keys(o.all[namespace])),
+			AgentIds:  slices.Sorted(maps.Keys(o.agents[namespace])),
 		})
 	}
 }
 
-// anyOwner reports whether an index lists an agent for which is returns true.
-func anyOwner(x *archivev1.Index, is func(namespace, agentID string) bool) bool {
-	for _, of := range x.GetOwners() {
-		if slices.ContainsFunc(of.GetAgentIds(), func(id string) bool { return is(of.GetNamespace(), id) }) {
-			return true
+// anyOwner reports whether an index lists an agent for which matches returns true.
+func anyOwner(x *archivev1.Index, matches func(namespace, agentID string) bool) bool {
+	for _, owners := range x.GetOwners() {
+		for _, id := range owners.GetAgentIds() {
+			if matches(owners.GetNamespace(), id) {
+				return true
+			}
 		}
 	}
 	return false

@@ -28,19 +28,19 @@ type Roller struct {
 	cancel context.CancelFunc
 	idle   sync.WaitGroup
 
-	log    framelog.Segmented
-	old    *Archiver // of closed segments; nil: they stay in the log
-	limit  int64     // bytes of a segment
-	mono   func() time.Time
-	logger *zap.Logger
+	log      framelog.Segmented
+	archiver *Archiver // of closed segments; nil: they stay in the log
+	limit    int64     // bytes of a segment
+	mono     func() time.Time
+	logger   *zap.Logger
 
-	mu      sync.Mutex
-	segment uint64    // that is written to
-	size    int64     // of it, as far as it is known
-	asked   bool      // size includes what was written before this process
-	busy    bool      // prepare runs, or Stop was called
-	next    uint64    // where the next segment begins, once that is prepared
-	retry   time.Time // prepare is not called before this time
+	mu        sync.Mutex
+	segment   uint64    // that is written to
+	size      int64     // of it, as far as it is known
+	sizeKnown bool      // size includes everything that was written before this process
+	busy      bool      // prepare runs, or Stop was called
+	next      uint64    // where the next segment begins, once that is prepared
+	retry     time.Time // prepare is not called before this time
 }
 
 // NewRoller returns the Roller of a log, or nil if the log has no segments or limit is not positive. Segments are
@@ -55,7 +55,7 @@ func NewRoller(log framelog.Log, limit int64, now, mono func() time.Time, logger
 	}
 	r := &Roller{log: s, limit: limit, mono: mono, logger: logger}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	r.old = Start(log, now, logger, NewMetrics(reg))
+	r.archiver = Start(log, now, logger, NewMetrics(reg))
 	return r
 }
 
@@ -63,48 +63,49 @@ func NewRoller(log framelog.Log, limit int64, now, mono func() time.Time, logger
 // block.
 func (r *Roller) Below(end framelog.End) {
 	if r != nil {
-		r.old.Below(end)
+		r.archiver.Below(end)
 	}
 }
 
-// Close prepares the next segment, and makes the next Write close the segment with a number, whatever its size. It
-// does nothing if that segment is closed already.
-func (r *Roller) Close(ctx context.Context, segment uint64) error {
+// Close prepares the next segment, and makes the next Write close segment n, however small it is. It has no effect if
+// segment n is closed already. It returns ErrNotArchived if r is nil, and otherwise errors of the log.
+func (r *Roller) Close(ctx context.Context, n uint64) error {
 	if r == nil {
 		return ErrNotArchived
 	}
-	next, err := r.log.Prepare(ctx, segment)
+	next, err := r.log.Prepare(ctx, n)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if segment > r.segment || r.segment == 0 && r.size == 0 {
-		r.segment, r.size, r.asked = segment, 0, false
+	if n > r.segment || r.segment == 0 && r.size == 0 {
+		r.segment, r.size, r.sizeKnown = n, 0, false
 	}
-	if segment == r.segment {
+	if n == r.segment {
 		r.next = next
 	}
 	return nil
 }
 
 // Archives reports whether closed segments are archived.
-func (r *Roller) Archives() bool { return r != nil && r.old != nil }
+func (r *Roller) Archives() bool { return r != nil && r.archiver != nil }
 
-// Erase erases lines in the archived segments up to the one with a number; see archive.Archiver.Erase.
-func (r *Roller) Erase(ctx context.Context, until uint64, what Erasing) (int64, error) {
+// Erase calls Archiver.Erase, which erases lines in the archived segments up to the one with the number lastSegment. It
+// returns ErrNotArchived if r is nil.
+func (r *Roller) Erase(ctx context.Context, lastSegment uint64, what Erasing) (int64, error) {
 	if r == nil {
 		return 0, ErrNotArchived
 	}
-	return r.old.Erase(ctx, until, what)
+	return r.archiver.Erase(ctx, lastSegment, what)
 }
 
-// Expire removes lines from archived segments because they are old; see archive.Archiver.Expire.
+// Expire calls Archiver.Expire, which removes old lines from archived segments. It returns ErrNotArchived if r is nil.
 func (r *Roller) Expire(ctx context.Context, x Expiry) (int64, error) {
 	if r == nil {
 		return 0, ErrNotArchived
 	}
-	return r.old.Expire(ctx, x)
+	return r.archiver.Expire(ctx, x)
 }
 
 // Settle waits until all segments that may be archived are archived.
@@ -112,7 +113,7 @@ func (r *Roller) Settle(ctx context.Context) error {
 	if r == nil {
 		return nil
 	}
-	return r.old.Settle(ctx)
+	return r.archiver.Settle(ctx)
 }
 
 // Stop ends the Roller and what it does in the background, for which it waits; for an answer of the log up to
@@ -126,7 +127,7 @@ func (r *Roller) Stop() {
 	r.mu.Unlock()
 	term := time.AfterFunc(stopTerm, r.cancel)
 	defer term.Stop()
-	r.old.Stop()
+	r.archiver.Stop()
 	r.idle.Wait()
 	r.cancel()
 }
@@ -137,30 +138,34 @@ func (r *Roller) Stop() {
 func (r *Roller) Write(ctx context.Context, w *framelog.Writer, end framelog.End, f framelog.Frame, c *framelog.Content,
 	record func(framelog.End),
 ) framelog.Result {
-	next, clean := r.due(end.Segment), true
+	// Close the present segment if it is due.
+	next, clean := r.nextToOpen(end.Segment), true
 	if next > 0 {
-		switch v := w.CloseSegment(ctx, end, f.Generation, next); {
-		case v.Outcome == framelog.Stored && !v.Foreign:
-			record(v.At)
-			end, clean = v.End, false
-		case v.Outcome == framelog.Stored:
-			v.Outcome = framelog.Absent // of f
-			return v
-		case v.Outcome == framelog.Refused: // it is closed later
-			end = v.End
+		closing := w.CloseSegment(ctx, end, f.Generation, next)
+		switch {
+		case closing.Outcome == framelog.Stored && !closing.Foreign:
+			record(closing.At)
+			end, clean = closing.End, false
+		case closing.Outcome == framelog.Stored:
+			closing.Outcome = framelog.Absent // of f
+			return closing
+		case closing.Outcome == framelog.Refused: // it is closed later
+			end = closing.End
 		default:
-			return v
+			return closing
 		}
 	}
+
 	v := w.Write(ctx, end, f, c)
-	if v.Clean = v.Clean && clean; v.Outcome == framelog.Stored {
+	v.Clean = v.Clean && clean
+	if v.Outcome == framelog.Stored {
 		r.wrote(v.At.Segment, len(f.Body))
 	}
 	return v
 }
 
-// wrote counts a frame that was stored in a segment. It does not block: what has to be asked or prepared is done by a
-// goroutine.
+// wrote counts a frame that was stored in a segment. It does not block: what has to be sizeKnown or prepared is done by
+// a goroutine.
 func (r *Roller) wrote(segment uint64, body int) {
 	if r == nil {
 		return
@@ -168,35 +173,37 @@ func (r *Roller) wrote(segment uint64, body int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if segment != r.segment {
-		r.segment, r.size, r.asked, r.next = segment, 0, false, 0
+		r.segment, r.size, r.sizeKnown, r.next = segment, 0, false, 0
 	}
 	r.size += int64(body) + FrameRoom
-	if r.busy || r.next > 0 || r.asked && r.size < r.limit || r.mono().Before(r.retry) {
+	if r.busy || r.next > 0 || r.sizeKnown && r.size < r.limit || r.mono().Before(r.retry) {
 		return
 	}
 	r.busy = true
-	asked := r.asked
-	r.idle.Go(func() { r.prepare(segment, asked) })
+	sizeKnown := r.sizeKnown
+	r.idle.Go(func() { r.prepare(segment, sizeKnown) })
 }
 
 // prepare prepares the segment behind the given one, if the given one is still written to and has limit bytes. Unless
-// asked is set, it first asks the log for the size of the given one. The caller must have set busy.
-func (r *Roller) prepare(segment uint64, asked bool) {
+// sizeKnown is set, it first asks the log for the size of the given one. The caller must have set busy.
+func (r *Roller) prepare(segment uint64, sizeKnown bool) {
 	var size int64
 	var err error
-	if !asked {
+	if !sizeKnown {
 		size, err = r.log.Size(r.ctx, segment)
 	}
 	r.mu.Lock()
-	if err == nil && !asked && segment == r.segment {
-		r.size, r.asked = max(r.size, size), true
+	if err == nil && !sizeKnown && segment == r.segment {
+		r.size, r.sizeKnown = max(r.size, size), true
 	}
 	due := err == nil && segment == r.segment && r.size >= r.limit
 	r.mu.Unlock()
+
 	var next uint64
 	if due {
 		next, err = r.log.Prepare(r.ctx, segment)
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.busy = r.ctx.Err() != nil
@@ -205,13 +212,13 @@ func (r *Roller) prepare(segment uint64, asked bool) {
 	}
 	if err != nil && r.ctx.Err() == nil {
 		r.retry = r.mono().Add(prepareAgain)
-		r.logger.Warn("journal: the next segment could not be prepared; the present one goes on",
+		r.logger.Warn("journal: the next segment could not be prepared; the present one continues",
 			zap.Uint64("segment", segment), zap.Error(err))
 	}
 }
 
-// due returns where the segment behind the given one begins, if that is to be closed now, and otherwise 0.
-func (r *Roller) due(segment uint64) uint64 {
+// nextToOpen returns where the segment behind the given one begins, if that is to be closed now, and otherwise 0.
+func (r *Roller) nextToOpen(segment uint64) uint64 {
 	if r == nil {
 		return 0
 	}

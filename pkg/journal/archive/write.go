@@ -13,9 +13,10 @@ import (
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
 )
 
-// errClosed ends the reading of a segment at the frame that closes it, or behind which the log goes on in another one:
-// a repair that accepts a loss cuts a segment, and begins a new incarnation in another one.
-var errClosed = errors.New("archive: the segment is closed")
+// errSegmentEnds ends the reading of a segment at its last frame: the one that closes it, or the one behind which the
+// log continues in another segment. The latter exists where a repair that accepts a loss cuts a segment and begins a
+// new incarnation in another one.
+var errSegmentEnds = errors.New("archive: the segment is closed")
 
 // Add stores the segment seg of a log, which must be closed and follow those in the catalog, reads back what was
 // stored, and puts it into the catalog. It returns the new catalog. If another process was faster, the error is
@@ -37,8 +38,9 @@ func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg fr
 	return Read(ctx, store, c.Partition)
 }
 
-// write stores a segment that begins behind an end of the log. *removed is read after log was scanned; it is how many
-// lines of the segment were removed so far.
+// write stores a segment that begins behind an end of the log, and returns its row of the catalog, into which it does
+// not put the segment. *removed is read after log was scanned; it is how many lines of the segment were removed so far.
+// After an error the store has nothing of the segment, unless only its commit was not confirmed.
 func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, log framelog.Log, seg framelog.Segment,
 	now time.Time, removed *int64,
 ) (Segment, error) {
@@ -46,90 +48,115 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 		return Segment{}, fmt.Errorf("archive: segment %d of %s does not follow what is archived, which ends before "+
 			"segment %d", seg.Number, c.Partition, before.Segment)
 	}
-	d, err := store.Begin(ctx, seg.Number)
+	draft, err := store.Begin(ctx, seg.Number)
 	if err != nil {
 		return Segment{}, err
 	}
-	defer d.Close()
+	defer draft.Close()
 	enc, err := newEncoder(c.Partition, before)
 	if err != nil {
 		return Segment{}, err
 	}
 	defer func() { _ = enc.zstd.Close() }()
+
+	// Store the frames as objects.
 	row := &archivev1.Segment{
 		Number: seg.Number, Shared: seg.Shared, First: seg.First, Before: before.String(),
 		ArchivedAt: timestamppb.New(now),
 	}
-	x := &archivev1.Index{Partition: c.Partition, Segment: row}
-	var stored int64
-	var of owners
-	put := func() error {
-		last := enc.end.Seq
-		b, begins, err := enc.finish()
-		if err != nil || b == nil {
-			return err
-		}
-		at, err := d.Add(ctx, b)
-		if err != nil {
-			return err
-		}
-		o := object(at, b)
-		o.Before, o.Last = begins.String(), last
-		x.Objects, stored = append(x.Objects, o), stored+o.GetBytes()
-		return nil
+	w := &segmentWriter{
+		draft: draft, enc: enc, row: row, index: &archivev1.Index{Partition: c.Partition, Segment: row},
 	}
 	err = log.Scan(ctx, max(before.Seq+1, seg.First), func(seq uint64, f framelog.Frame) error {
-		if row.GetFrames() > 0 && elsewhere(f, enc.end, seg.Number) {
-			if _, _, err := enc.end.Next(c.Partition, seq, f); err != nil {
-				return err
-			}
-			return errClosed
-		}
-		if enc.full(len(f.Body)) {
-			if err := put(); err != nil {
-				return err
-			}
-		}
-		if err := enc.add(seq, f); err != nil {
-			return err
-		}
-		of.add(f.Body)
-		row.Frames, row.Bytes = row.GetFrames()+1, row.GetBytes()+int64(len(f.Body))
-		if f.Link.Next > 0 || f.Removed.Segment > seg.Number { // the frame that closes it was removed with others
-			return errClosed
-		}
-		return ctx.Err()
+		return w.addFrame(ctx, seq, f)
 	})
 	switch {
 	case err == nil:
 		return Segment{}, fmt.Errorf("archive: segment %d of %s is not closed", seg.Number, c.Partition)
-	case !errors.Is(err, errClosed):
+	case !errors.Is(err, errSegmentEnds):
 		return Segment{}, fmt.Errorf("archive: segment %d of %s: %w", seg.Number, c.Partition, err)
 	}
-	if err := put(); err != nil {
+	if err := w.storeObject(ctx); err != nil {
 		return Segment{}, err
 	}
+
+	// Store the index, which is the last object, and commit.
 	row.End, row.ErasedLines, row.RemovedLines = enc.end.String(), enc.erased, max(*removed, enc.gone)
-	x.Format = formatOf(row.GetErasedLines(), row.GetRemovedLines())
-	of.list(x)
-	b, err := pack(enc.zstd, x)
+	w.index.Format = formatOf(row.GetErasedLines(), row.GetRemovedLines())
+	w.owners.list(w.index)
+	b, err := pack(enc.zstd, w.index)
 	if err != nil {
 		return Segment{}, err
 	}
-	at, err := d.Add(ctx, b)
+	offset, err := draft.Add(ctx, b)
 	if err != nil {
 		return Segment{}, err
 	}
-	row.Index, row.Stored = object(at, b), stored+int64(len(b))
-	if row.Name, err = d.Commit(ctx); err != nil {
+	row.Index, row.Stored = object(offset, b), w.stored+int64(len(b))
+	if row.Name, err = draft.Commit(ctx); err != nil {
 		return Segment{}, err
 	}
 	return Segment{Segment: row, Before: before, End: enc.end}, nil
 }
 
-// elsewhere reports whether f, the frame behind end in a log, is in another segment than the one with number, in
+// segmentWriter stores the frames of a segment.
+type segmentWriter struct {
+	draft  Draft
+	enc    *encoder
+	row    *archivev1.Segment // counts what was added
+	index  *archivev1.Index   // has the objects so far
+	stored int64              // bytes of these objects
+	owners owners
+}
+
+// addFrame adds the frame at seq. It returns errSegmentEnds if that frame is the last one of the segment, or is behind
+// it and was therefore not added.
+func (w *segmentWriter) addFrame(ctx context.Context, seq uint64, f framelog.Frame) error {
+	number := w.row.GetNumber()
+	if w.row.GetFrames() > 0 && inOtherSegment(f, w.enc.end, number) {
+		if _, _, err := w.enc.end.Next(w.enc.partition, seq, f); err != nil {
+			return err
+		}
+		return errSegmentEnds
+	}
+
+	if w.enc.full(len(f.Body)) {
+		if err := w.storeObject(ctx); err != nil {
+			return err
+		}
+	}
+	if err := w.enc.add(seq, f); err != nil {
+		return err
+	}
+	w.owners.add(f.Body)
+	w.row.Frames, w.row.Bytes = w.row.GetFrames()+1, w.row.GetBytes()+int64(len(f.Body))
+
+	if f.Link.Next > 0 || f.Removed.Segment > number { // the frame that closes it was removed with others
+		return errSegmentEnds
+	}
+	return ctx.Err()
+}
+
+// storeObject stores the frames that were added since the last call as an object, if there are any.
+func (w *segmentWriter) storeObject(ctx context.Context) error {
+	last := w.enc.end.Seq
+	b, before, err := w.enc.finish()
+	if err != nil || b == nil {
+		return err
+	}
+	offset, err := w.draft.Add(ctx, b)
+	if err != nil {
+		return err
+	}
+	o := object(offset, b)
+	o.Before, o.Last = before.String(), last
+	w.index.Objects, w.stored = append(w.index.Objects, o), w.stored+o.GetBytes()
+	return nil
+}
+
+// inOtherSegment reports whether f, the frame behind end in a log, is in another segment than the one with number, in
 // which end is.
-func elsewhere(f framelog.Frame, end framelog.End, number uint64) bool {
+func inOtherSegment(f framelog.Frame, end framelog.End, number uint64) bool {
 	if f.Removed.Seq > 0 {
 		return f.Removed.Incarnation > end.Incarnation // a new one begins with a segment
 	}
@@ -138,7 +165,7 @@ func elsewhere(f framelog.Frame, end framelog.End, number uint64) bool {
 
 // Verify reads a segment and verifies that its frames are those between its ends.
 func (s Segment) Verify(ctx context.Context, store Store) error {
-	at := s.Before
+	end := s.Before
 	var frames, erased int64
 	x, err := s.Index(ctx, store)
 	if err != nil {
@@ -146,19 +173,19 @@ func (s Segment) Verify(ctx context.Context, store Store) error {
 	}
 	err = s.Scan(ctx, store, 0, func(seq uint64, f framelog.Frame) (err error) {
 		frames, erased = frames+1, erased+int64(f.Erased())
-		at, _, err = at.Next(x.GetPartition(), seq, f)
+		end, _, err = end.Next(x.GetPartition(), seq, f)
 		return err
 	})
-	if err == nil && (at != s.End || frames != s.GetFrames() || erased != s.GetErasedLines()) {
+	if err == nil && (end != s.End || frames != s.GetFrames() || erased != s.GetErasedLines()) {
 		err = fmt.Errorf("archive: segment %d has %d frames up to %s with %d erased lines, not %d up to %s with %d",
-			s.GetNumber(), frames, at, erased, s.GetFrames(), s.End, s.GetErasedLines())
+			s.GetNumber(), frames, end, erased, s.GetFrames(), s.End, s.GetErasedLines())
 	}
 	return err
 }
 
-// stored returns the segment that is stored under a name.
-func stored(ctx context.Context, store Store, partition, name string) (Segment, error) {
-	b, at, err := store.Last(ctx, name)
+// storedSegment returns the segment of a partition that is stored under a name, as its index describes it.
+func storedSegment(ctx context.Context, store Store, partition, name string) (Segment, error) {
+	b, offset, err := store.Last(ctx, name)
 	if err != nil {
 		return Segment{}, err
 	}
@@ -170,7 +197,7 @@ func stored(ctx context.Context, store Store, partition, name string) (Segment, 
 		return Segment{}, fmt.Errorf("archive: %s is of the partition %s", name, x.GetPartition())
 	}
 	row := x.GetSegment()
-	row.Name, row.Index, row.Stored = name, object(at, b), int64(len(b))
+	row.Name, row.Index, row.Stored = name, object(offset, b), int64(len(b))
 	for _, o := range x.GetObjects() {
 		row.Stored += o.GetBytes()
 	}

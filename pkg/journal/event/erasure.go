@@ -22,20 +22,20 @@ type OwnerHash [16]byte
 // ErasedSet is the set of the owners of a partition that were erased. A nil ErasedSet is empty. It is not safe for
 // concurrent use.
 type ErasedSet struct {
-	key  []byte // nil as long as the set is empty
-	all  map[OwnerHash]struct{}
-	last uint64
+	key    []byte // nil as long as the set is empty
+	owners map[OwnerHash]struct{}
+	last   uint64
 }
 
 // NewErasedSet returns an empty set.
-func NewErasedSet() *ErasedSet { return &ErasedSet{all: map[OwnerHash]struct{}{}} }
+func NewErasedSet() *ErasedSet { return &ErasedSet{owners: map[OwnerHash]struct{}{}} }
 
 // Len returns the number of owners.
 func (s *ErasedSet) Len() int {
 	if s == nil {
 		return 0
 	}
-	return len(s.all)
+	return len(s.owners)
 }
 
 // Last returns the wal_seq of the event that added the last owner, 0 if there is none.
@@ -51,13 +51,14 @@ func (s *ErasedSet) Has(namespace, id string) bool {
 	if s.Len() == 0 {
 		return false
 	}
-	_, has := s.all[s.HashOf(namespace, id)]
-	return has
+	_, ok := s.owners[s.HashOf(namespace, id)]
+	return ok
 }
 
-// HashOf returns the hash of an owner in a set that has a key.
+// HashOf returns the hash of an owner with the key of the set, which must not be empty.
 func (s *ErasedSet) HashOf(namespace, id string) (out OwnerHash) { return hashOf(s.key, namespace, id) }
 
+// hashOf returns the hash of an owner with a key.
 func hashOf(key []byte, namespace, id string) (out OwnerHash) {
 	mac := hmac.New(sha256.New, key)
 	mac.Write(binary.AppendUvarint(nil, uint64(len(namespace))))
@@ -95,7 +96,7 @@ func (s *ErasedSet) Add(walSeq uint64, payload *structpb.Struct) (owner OwnerHas
 	}
 	copy(owner[:], hash)
 	s.key, s.last = key, walSeq
-	s.all[owner] = struct{}{}
+	s.owners[owner] = struct{}{}
 	return owner, nil
 }
 
@@ -106,7 +107,7 @@ func (s *ErasedSet) Encode() []byte {
 	}
 	out := append(binary.BigEndian.AppendUint64(nil, s.last), s.key...)
 	compare := func(a, b OwnerHash) int { return slices.Compare(a[:], b[:]) }
-	for _, h := range slices.SortedFunc(maps.Keys(s.all), compare) {
+	for _, h := range slices.SortedFunc(maps.Keys(s.owners), compare) {
 		out = append(out, h[:]...)
 	}
 	return out
@@ -123,14 +124,14 @@ func (s *ErasedSet) Restore(b []byte) error {
 	}
 	s.last, s.key = binary.BigEndian.Uint64(b), slices.Clone(b[8:head])
 	for h := range slices.Chunk(b[head:], len(OwnerHash{})) {
-		s.all[OwnerHash(h)] = struct{}{}
+		s.owners[OwnerHash(h)] = struct{}{}
 	}
 	return nil
 }
 
 // Clone returns a set with what s has now.
 func (s *ErasedSet) Clone() *ErasedSet {
-	return &ErasedSet{key: s.key, all: maps.Clone(s.all), last: s.last}
+	return &ErasedSet{key: s.key, owners: maps.Clone(s.owners), last: s.last}
 }
 
 // HasOwnerOf reports whether a line of the journal is an event of one of the owners.

@@ -66,11 +66,11 @@ func In(lines [][]byte, walSeq uint64, reg *Registry) (*Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	at := walSeq - first
-	if at >= uint64(len(lines)) {
+	index := walSeq - first
+	if index >= uint64(len(lines)) {
 		return nil, fmt.Errorf("it holds %d events from wal_seq %d, not %d", len(lines), first, walSeq)
 	}
-	raw, err := ParseLine(lines[at])
+	raw, err := ParseLine(lines[index])
 	if err != nil {
 		return nil, err
 	}

@@ -79,7 +79,7 @@ func (r *Raw) read(l *jsontext.Lexer) error {
 		return err
 	}
 	text := r.field(key) // key is valid until the next string is read
-	seq, payload, at := string(key) == "wal_seq", string(key) == "payload", string(key) == "created_at"
+	isSeq, isPayload, isCreatedAt := string(key) == "wal_seq", string(key) == "payload", string(key) == "created_at"
 	if err := l.Expect(':'); err != nil {
 		return err
 	}
@@ -88,13 +88,13 @@ func (r *Raw) read(l *jsontext.Lexer) error {
 		s, err := l.Str()
 		*text = string(s)
 		return err
-	case seq:
+	case isSeq:
 		n, _, err := l.Number()
 		if err == nil {
 			r.WalSeq, err = strconv.ParseUint(string(n), 10, 64)
 		}
 		return err
-	case at:
+	case isCreatedAt:
 		s, err := l.Str()
 		if err == nil {
 			r.CreatedAt, err = jsontext.ParseTime(s)
@@ -102,7 +102,7 @@ func (r *Raw) read(l *jsontext.Lexer) error {
 		return err
 	}
 	raw, err := l.Raw()
-	if payload {
+	if isPayload {
 		r.Payload = raw
 	}
 	return err

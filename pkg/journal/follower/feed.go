@@ -21,14 +21,14 @@ type feedKey struct {
 // Feeds holds the feeds of the partitions that this process may hold. Followers need not know whether a
 // partition is held here, elsewhere, or first here and then elsewhere: only the delay differs.
 type Feeds struct {
-	mu  sync.Mutex
-	all map[feedKey]*Feed
+	mu    sync.Mutex
+	feeds map[feedKey]*Feed
 	// Damage is what is known to be wrong with journals that this process holds or follows.
 	Damage framelog.Damages
 }
 
 // NewFeeds returns an empty set of feeds.
-func NewFeeds() *Feeds { return &Feeds{all: map[feedKey]*Feed{}} }
+func NewFeeds() *Feeds { return &Feeds{feeds: map[feedKey]*Feed{}} }
 
 // Of returns the feed of a partition, creating it at the first call. It returns nil if f is nil.
 func (f *Feeds) Of(plane string, partition int) *Feed {
@@ -38,10 +38,10 @@ func (f *Feeds) Of(plane string, partition int) *Feed {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	k := feedKey{plane, partition}
-	if f.all[k] == nil {
-		f.all[k] = &Feed{chain: framelog.NewChain[fedFrame](), set: f, name: framelog.PartitionName(plane, partition)}
+	if f.feeds[k] == nil {
+		f.feeds[k] = &Feed{chain: framelog.NewChain[fedFrame](), set: f, name: framelog.PartitionName(plane, partition)}
 	}
-	return f.all[k]
+	return f.feeds[k]
 }
 
 // Report records that the partition's journal is damaged, or with nil that it was loaded.
@@ -98,15 +98,15 @@ func (s fedSource) Hint(fn func(events []*event.Event, lost bool)) (stop func())
 }
 
 // setHints replaces the receivers. f.mu must be held.
-func (f *Feed) setHints(all []*hint) { f.hints.Store(&all) }
+func (f *Feed) setHints(hints []*hint) { f.hints.Store(&hints) }
 
 // listHints returns the receivers, without locking. The slice must not be changed.
 func (f *Feed) listHints() []*hint {
 	if f == nil {
 		return nil
 	}
-	if all := f.hints.Load(); all != nil {
-		return *all
+	if hints := f.hints.Load(); hints != nil {
+		return *hints
 	}
 	return nil
 }
@@ -114,21 +114,28 @@ func (f *Feed) listHints() []*hint {
 // Hinted reports whether the partition has a receiver of hints.
 func (f *Feed) Hinted() bool { return len(f.listHints()) > 0 }
 
-// Pass passes events to all receivers.
-func (f *Feed) Pass(events []*event.Event, lost bool) {
+// HintApplied passes events that were applied to all receivers of hints.
+func (f *Feed) HintApplied(events []*event.Event) {
 	for _, h := range f.listHints() {
-		h.fn(events, lost)
+		h.fn(events, false)
+	}
+}
+
+// HintWithdrawn passes events that were withdrawn, or may have been, to all receivers of hints.
+func (f *Feed) HintWithdrawn(events []*event.Event) {
+	for _, h := range f.listHints() {
+		h.fn(events, true)
 	}
 }
 
 // fedFrame is a frame of a feed. Its lines are split when the first follower reads it.
 type fedFrame struct {
-	before framelog.End
-	at     framelog.End // behind it
-	body   []byte
-	events []*event.Event
-	once   sync.Once
-	lines  []event.Line
+	previous framelog.End // before it
+	end      framelog.End // behind it
+	body     []byte
+	events   []*event.Event
+	once     sync.Once
+	lines    []event.Line
 }
 
 // read returns the lines of the frame with their events. They are shared between followers.
@@ -162,12 +169,12 @@ func (f *Feed) End() {
 	}
 }
 
-// Add appends a durable frame between two ends of the log; see framelog.Chain.Add. The feed keeps body
+// Add appends a durable frame between two ends of the log (framelog.Chain.Add). The feed keeps body
 // and events, which must not be changed afterwards.
-func (f *Feed) Add(before, at framelog.End, body []byte, events []*event.Event) {
+func (f *Feed) Add(previous, end framelog.End, body []byte, events []*event.Event) {
 	if f != nil {
-		f.chain.Add(before.Seq, at.Seq, at.Seq, len(body), &fedFrame{
-			before: before, at: at, body: body,
+		f.chain.Add(previous.Seq, end.Seq, end.Seq, len(body), &fedFrame{
+			previous: previous, end: end, body: body,
 			events: events,
 		})
 	}
@@ -196,23 +203,26 @@ func (s fedSource) follow(ctx context.Context, after framelog.End, fn func(frame
 	idle := time.NewTicker(framelog.ChainCheckInterval)
 	defer idle.Stop()
 	for {
+		// Pass on the next frame, if the chain has it.
 		frame, _, covered, changed := s.feed.chain.Next(after.Seq + 1)
 		if frame != nil {
-			if !after.SameAs(frame.before) {
+			if !after.SameAs(frame.previous) {
 				return &framelog.Broken{
-					Partition: s.feed.name, After: after, Seq: frame.at.Seq,
-					First: frame.before.WalSeq + 1, Cause: "the log has other frames than those that were read",
+					Partition: s.feed.name, After: after, Seq: frame.end.Seq,
+					First: frame.previous.WalSeq + 1, Cause: "the log has other frames than those that were read",
 				}
 			}
-			if err := fn(frame.at, frame.read()); err != nil {
+			if err := fn(frame.end, frame.read()); err != nil {
 				return err
 			}
-			after = frame.at
+			after = frame.end
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			continue
 		}
+
+		// Otherwise read the log, or wait for the chain if it is at the end of the log.
 		if !covered {
 			next, err := s.catchUp(ctx, after, changed, fn)
 			if err != nil {
@@ -264,12 +274,13 @@ func (s fedSource) catchUp(ctx context.Context, after framelog.End, changed <-ch
 			}
 		}
 	}()
+
 	var fnErr error
-	err := s.Source.Follow(reading, after, func(at framelog.End, lines []event.Line) error {
-		if fnErr = fn(at, lines); fnErr != nil {
+	err := s.Source.Follow(reading, after, func(end framelog.End, lines []event.Line) error {
+		if fnErr = fn(end, lines); fnErr != nil {
 			return fnErr
 		}
-		read.Store(&at)
+		read.Store(&end)
 		if covered, _ := covers(); covered {
 			return errCovered
 		}
@@ -277,12 +288,14 @@ func (s fedSource) catchUp(ctx context.Context, after framelog.End, changed <-ch
 	})
 	stop()
 	<-ended
-	switch covered, _ := covers(); {
+
+	covered, _ := covers()
+	switch {
 	case fnErr != nil:
 		err = fnErr
 	case ctx.Err() != nil:
 		err = ctx.Err()
-	case covered, errors.Is(err, errCovered): // it may have gone on in between
+	case covered, errors.Is(err, errCovered): // the chain may have moved on in between
 		err = nil
 	}
 	return *read.Load(), err

@@ -1,4 +1,4 @@
-// Package follower reads journals that others write, and goes on after errors.
+// Package follower reads journals that others write, and continues after errors.
 //
 // Owns: Source, by which a journal is followed; Feed, which gives what a partition of this process writes to followers
 // in the same process without the broker; Watch, which notices that a journal to which nothing is written was shortened
@@ -33,17 +33,17 @@ const (
 // it and follows again, from the frame that was not applied. If the journal is damaged, Read returns
 // an error that wraps a *framelog.Broken.
 func Read(ctx context.Context, src Source, after framelog.End, logger *zap.Logger,
-	apply func(at framelog.End, lines []event.Line) error,
+	apply func(end framelog.End, lines []event.Line) error,
 ) error {
 	pacer := retry.New(firstPause, lastPause)
 	for ctx.Err() == nil {
 		var stopped bool
-		err := src.Follow(ctx, after, func(at framelog.End, lines []event.Line) error {
-			if err := apply(at, lines); err != nil {
+		err := src.Follow(ctx, after, func(end framelog.End, lines []event.Line) error {
+			if err := apply(end, lines); err != nil {
 				stopped = err == Stop //nolint:errorlint // a marker that is returned as it is
 				return err
 			}
-			after = at
+			after = end
 			pacer.Reset()
 			return nil
 		})
@@ -63,28 +63,30 @@ func Read(ctx context.Context, src Source, after framelog.End, logger *zap.Logge
 	return nil
 }
 
-// Run is Read that also goes on when the journal is damaged: it tries again every retryDamage.
+// Run follows a source as Read does, but does not return when the journal is damaged: it reads again every retryDamage,
+// from the frame that was not applied. It returns when ctx ends or apply returns Stop.
 func Run(ctx context.Context, src Source, after framelog.End, logger *zap.Logger,
-	apply func(at framelog.End, lines []event.Line) error,
+	apply func(end framelog.End, lines []event.Line) error,
 ) {
 	run(ctx, src, after, logger, apply, func(error) {})
 }
 
-// run is Run, and calls damaged when the journal turns out to be damaged.
+// run is Run, and also calls damaged each time that the journal turns out to be damaged. All other errors, those of
+// apply too, are retried by Read.
 func run(ctx context.Context, src Source, after framelog.End, logger *zap.Logger,
-	apply func(at framelog.End, lines []event.Line) error, damaged func(error),
+	apply func(end framelog.End, lines []event.Line) error, damaged func(error),
 ) {
-	read := func(at framelog.End, lines []event.Line) error {
-		err := apply(at, lines)
+	read := func(end framelog.End, lines []event.Line) error {
+		err := apply(end, lines)
 		if err == nil {
-			after = at
+			after = end
 		}
 		return err
 	}
 	pacer := retry.New(retryDamage, retryDamage)
 	for ctx.Err() == nil {
 		err := Read(ctx, src, after, logger, read)
-		if err == nil {
+		if err == nil { // ctx ended, or apply returned Stop
 			return
 		}
 		damaged(err)
@@ -110,8 +112,8 @@ type Set struct {
 
 	mu       sync.Mutex
 	read     map[Source]uint64 // the last frame that is applied
-	damage   map[Source]error  // why a source cannot be read on
-	advanced chan struct{}     // closed and replaced when read changes
+	damage   map[Source]error  // why a source cannot be read further; nil if it can
+	advanced chan struct{}     // closed and replaced when read or damage changes
 	running  sync.WaitGroup
 }
 
@@ -133,22 +135,33 @@ func (s *Set) Add(sources ...Source) {
 		s.read[src] = 0
 		s.mu.Unlock()
 		s.running.Go(func() {
-			run(s.ctx, src, framelog.End{}, s.logger, func(at framelog.End, lines []event.Line) error {
+			run(s.ctx, src, framelog.End{}, s.logger, func(end framelog.End, lines []event.Line) error {
 				s.apply(src, lines)
-				s.advance(src, at.Seq, nil)
+				s.recordRead(src, end.Seq)
 				return nil
-			}, func(err error) { s.advance(src, 0, err) })
+			}, func(err error) { s.recordDamage(src, err) })
 		})
 	}
 }
 
-// advance records the last frame of a source that is applied, or why it cannot be read on.
-func (s *Set) advance(src Source, seq uint64, damage error) {
+// recordRead records that a source is applied up to the frame at seq, and so can be read.
+func (s *Set) recordRead(src Source, seq uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.damage[src] = damage; damage == nil {
-		s.read[src] = seq
-	}
+	s.read[src], s.damage[src] = seq, nil
+	s.notify()
+}
+
+// recordDamage records why a source cannot be read further.
+func (s *Set) recordDamage(src Source, damage error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.damage[src] = damage
+	s.notify()
+}
+
+// notify wakes CatchUp. s.mu must be held.
+func (s *Set) notify() {
 	close(s.advanced)
 	s.advanced = make(chan struct{})
 }

@@ -16,8 +16,8 @@ import (
 // same frame. All followers of a partition in a process ask once together.
 const IdleInterval = 10 * time.Second
 
-// Watch makes the followers of a process look whether what they have read is still there. Its zero value is not ready
-// to use; use New. It is safe for concurrent use.
+// Watch makes the followers of a process check that the log still has the frames that they read. Its zero value is not
+// ready to use; use NewWatch. It is safe for concurrent use.
 type Watch struct {
 	clock clock.Clock
 	mu    sync.Mutex
@@ -44,7 +44,7 @@ func (w *Watch) Source(src Source) Source {
 type look struct {
 	mu      sync.Mutex
 	end     framelog.End  // about which the log was asked last
-	at      time.Time     // when it was asked
+	askedAt time.Time     // when it was asked
 	doubted chan struct{} // closed and replaced when the log turned out not to have the frame at end
 }
 
@@ -52,10 +52,10 @@ type look struct {
 func (l *look) due(end framelog.End, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.end == end && now.Sub(l.at) < IdleInterval {
+	if l.end == end && now.Sub(l.askedAt) < IdleInterval {
 		return false
 	}
-	l.end, l.at = end, now
+	l.end, l.askedAt = end, now
 	return true
 }
 
@@ -85,7 +85,7 @@ type watchedSource struct {
 // Follow implements Source. When the log seems not to have any more what was read, it follows again behind
 // the last frame that it passed to fn, and thereby verifies that the log has that frame.
 func (s watchedSource) Follow(ctx context.Context, after framelog.End,
-	fn func(at framelog.End, lines []event.Line) error,
+	fn func(end framelog.End, lines []event.Line) error,
 ) error {
 	for {
 		next, again, err := s.follow(ctx, after, fn)
@@ -98,34 +98,37 @@ func (s watchedSource) Follow(ctx context.Context, after framelog.End,
 
 // follow follows until there is doubt about what was read; again is then true, and next is where to continue.
 func (s watchedSource) follow(ctx context.Context, after framelog.End,
-	fn func(at framelog.End, lines []event.Line) error,
+	fn func(end framelog.End, lines []event.Line) error,
 ) (next framelog.End, again bool, err error) {
 	var read atomic.Pointer[framelog.End]
 	read.Store(&after)
 	following, stop := context.WithCancel(ctx)
 	defer stop()
+
+	// watch ends the following when there is doubt.
 	doubted := make(chan bool, 1)
 	go func() {
 		defer stop()
 		doubted <- s.watch(following, &read)
 	}()
-	own := false // the error is that of fn
-	err = s.Source.Follow(following, after, func(at framelog.End, lines []event.Line) error {
-		err := fn(at, lines)
-		if own = err != nil; !own {
-			read.Store(&at)
+
+	var fnErr error
+	err = s.Source.Follow(following, after, func(end framelog.End, lines []event.Line) error {
+		fnErr = fn(end, lines)
+		if fnErr == nil {
+			read.Store(&end)
 		}
-		return err
+		return fnErr
 	})
 	stop()
-	again = <-doubted && !own && ctx.Err() == nil && errors.Is(err, context.Canceled)
+	again = <-doubted && fnErr == nil && ctx.Err() == nil && errors.Is(err, context.Canceled)
 	return *read.Load(), again, err
 }
 
 // watch returns true when the log does not have the frame at *read any more, or another follower doubts it, and false
 // when ctx ends.
 func (s watchedSource) watch(ctx context.Context, read *atomic.Pointer[framelog.End]) bool {
-	before, doubted := framelog.End{}, s.look.doubts()
+	previous, doubted := framelog.End{}, s.look.doubts()
 	for {
 		timer := s.clock.TimerAt(s.clock.Now().Add(IdleInterval))
 		select {
@@ -137,9 +140,11 @@ func (s watchedSource) watch(ctx context.Context, read *atomic.Pointer[framelog.
 			timer.Stop()
 			return false
 		}
+
+		// Ask the log only if nothing was read in the interval, and nobody else asked.
 		end := *read.Load()
-		idle := end == before && end.Seq > 0 && !end.Hash.IsZero()
-		before = end
+		idle := end == previous && end.Seq > 0 && !end.Hash.IsZero()
+		previous = end
 		if !idle || !s.look.due(end, s.clock.Now()) {
 			continue
 		}

@@ -8,8 +8,8 @@ import (
 
 // Positions tracks the progress in each source of a partition. The zero value is ready to use.
 type Positions[K comparable] struct {
-	mu  sync.Mutex
-	all map[K]*Progress
+	mu      sync.Mutex
+	sources map[K]*Progress
 }
 
 // Of returns the progress in a source. Until Receive is called, nothing of the source has
@@ -17,13 +17,13 @@ type Positions[K comparable] struct {
 func (s *Positions[K]) Of(k K) *Progress {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all == nil {
-		s.all = map[K]*Progress{}
+	if s.sources == nil {
+		s.sources = map[K]*Progress{}
 	}
-	if s.all[k] == nil {
-		s.all[k] = &Progress{}
+	if s.sources[k] == nil {
+		s.sources[k] = &Progress{}
 	}
-	return s.all[k]
+	return s.sources[k]
 }
 
 // Progress is the progress in one source. A partition records in frames how far it has
@@ -80,11 +80,13 @@ func (s *Progress) next(walSeq uint64) (changed, last <-chan struct{}) {
 func (s *Progress) Await(ctx context.Context, walSeq uint64, timeout <-chan time.Time, closed <-chan struct{}) bool {
 	for {
 		changed, last := s.next(walSeq)
+		received := changed == nil
 		wait := changed
-		if changed == nil {
-			if wait = last; wait == nil {
-				return true
-			}
+		if received {
+			wait = last
+		}
+		if wait == nil {
+			return true
 		}
 		select {
 		case <-wait:
@@ -95,7 +97,7 @@ func (s *Progress) Await(ctx context.Context, walSeq uint64, timeout <-chan time
 		case <-closed:
 			return false
 		}
-		if changed == nil {
+		if received {
 			return true
 		}
 	}

@@ -18,7 +18,7 @@ import (
 type Source interface {
 	Plane() string
 	Partition() int
-	Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []event.Line) error) error
+	Follow(ctx context.Context, after framelog.End, fn func(end framelog.End, lines []event.Line) error) error
 	// End returns the end of the log.
 	End(ctx context.Context) (framelog.End, error)
 	// At returns the end of the log as it was behind the frame at seq; framelog.ErrNoFrame if there is no frame, and
@@ -67,11 +67,11 @@ func (s logSource) At(ctx context.Context, seq uint64) (framelog.End, error) {
 	return end, nil
 }
 
-// Follow implements Source. If frames up to after were lost and the loss was accepted, it goes on with the new
-// incarnation; see framelog.FollowIncarnations.
+// Follow implements Source. If frames up to after were lost and the loss was accepted, it continues with the
+// new incarnation (framelog.FollowIncarnations).
 func (s logSource) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []event.Line) error) error {
 	return framelog.FollowIncarnations(ctx, s.log, framelog.PartitionName(s.plane, s.partition), after,
-		func(at framelog.End, f framelog.Frame) error {
-			return fn(at, event.Lines(f.Body))
+		func(end framelog.End, f framelog.Frame) error {
+			return fn(end, event.Lines(f.Body))
 		})
 }

@@ -62,18 +62,19 @@ func (c *Chain[T]) notify() {
 	c.changed = make(chan struct{})
 }
 
-// Add appends a durable frame of the given size at seq. The log ended at after before it was
-// written and ends at tail now; nothing but fences of this process may be in between. If the chain
-// was closed or did not end at after, it starts again with this frame.
-func (c *Chain[T]) Add(after, seq, tail uint64, size int, value *T) {
+// Add appends a durable frame of the given size at seq. The log ended at previousHead before it was written and ends at
+// head now; nothing but fences of this process may be in between. If the chain was closed or did not end at
+// previousHead, it starts again with this frame. Add drops the oldest frames beyond maxBytes and maxFrames.
+func (c *Chain[T]) Add(previousHead, seq, head uint64, size int, value *T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.open || c.head != after {
-		c.open, c.base, c.frames, c.bytes = true, after, nil, 0
+	if !c.open || c.head != previousHead {
+		c.open, c.base, c.frames, c.bytes = true, previousHead, nil, 0
 	}
-	c.head = tail
+	c.head = head
 	c.frames = append(c.frames, chainFrame[T]{seq, size, value})
 	c.bytes += size
+
 	drop := 0
 	for c.bytes > maxBytes && drop < len(c.frames)-1 || len(c.frames)-drop > maxFrames {
 		c.bytes -= c.frames[drop].size
@@ -86,9 +87,9 @@ func (c *Chain[T]) Add(after, seq, tail uint64, size int, value *T) {
 	c.notify()
 }
 
-// Next returns the first frame at or after from. If there is none, value is nil and changed is
-// closed at the next change; covered then says whether the caller is at the end of the log and
-// can wait for that, or has to read the log.
+// Next returns the first frame at or after from. If the chain has none, value is nil and changed is closed at the next
+// change; covered then says that the caller is at the end of the log and can wait for that. If covered is false, the
+// caller has to read the log.
 func (c *Chain[T]) Next(from uint64) (value *T, seq uint64, covered bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,8 +103,9 @@ func (c *Chain[T]) Next(from uint64) (value *T, seq uint64, covered bool, change
 	return nil, 0, true, c.changed
 }
 
-// Due reports whether the end of the log is to be read and given to Verify, together with head, where the log ends as
-// far as the chain knows. It returns true to one caller in each ChainCheckInterval in which no frame was added.
+// Due reports whether the caller should read the end of the log and pass it to Verify, together with head, where the
+// log ends as far as the chain knows. It returns true to one caller in each ChainCheckInterval in which no frame was
+// added.
 func (c *Chain[T]) Due() (head uint64, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +117,7 @@ func (c *Chain[T]) Due() (head uint64, due bool) {
 }
 
 // Verify closes the chain if the log, whose last frame is at last, does not end at the head of the chain; head is
-// what Due returned. If the log goes on behind the chain, another process holds the partition and its former holder
+// what Due returned. If the log continues behind the chain, another process holds the partition and its former holder
 // here has not noticed yet, or a frame of this process is stored and not acknowledged yet. If the log ends before
 // head, it was shortened, or the server that answered is no leader any more. Once the chain is closed, followers read
 // the log, where they verify what they have read last, until Add opens it again.

@@ -20,8 +20,8 @@ const replicaTerm = 10 * time.Minute
 // Damages has an error for each partition whose journal is damaged. The zero value is ready to use. It is safe for
 // concurrent use.
 type Damages struct {
-	mu  sync.Mutex
-	all map[string]damageReport // by partition
+	mu         sync.Mutex
+	partitions map[string]damageReport
 	// replicas that are damaged while the partition can be read from others, by partition and server
 	replicas map[[2]string]damageReport
 }
@@ -37,15 +37,15 @@ type damageReport struct {
 // Report records what loading the journal of a partition found: damage, or nil. It discards what readers found
 // before.
 func (r *Damages) Report(partition string, damage error) {
-	r.change(partition, func(of *damageReport) { of.loading, of.reading = damage, nil })
+	r.change(partition, func(d *damageReport) { d.loading, d.reading = damage, nil })
 }
 
 // ReportReading records for readingTerm that a reader of the journal found it damaged.
 func (r *Damages) ReportReading(partition string, damage error) {
-	r.change(partition, func(of *damageReport) { of.reading, of.until = damage, time.Now().Add(readingTerm) })
+	r.change(partition, func(d *damageReport) { d.reading, d.until = damage, time.Now().Add(readingTerm) })
 }
 
-// ReportReplica records for some minutes that a server's replica of a partition's journal is damaged, while another one
+// ReportReplica records for replicaTerm that a server's replica of a partition's journal is damaged, while another one
 // is read. The partition itself is in order.
 func (r *Damages) ReportReplica(partition, server string, damage error) {
 	r.mu.Lock()
@@ -54,26 +54,27 @@ func (r *Damages) ReportReplica(partition, server string, damage error) {
 		r.replicas = map[[2]string]damageReport{}
 	}
 	r.replicas[[2]string{partition, server}] = damageReport{
-		reading: fmt.Errorf(aReplica+" %s is damaged and another one is read: %w", server, damage), until: time.Now().
-				Add(replicaTerm),
+		reading: fmt.Errorf(aReplica+" %s is damaged and another one is read: %w", server, damage),
+		until:   time.Now().Add(replicaTerm),
 	}
 }
 
 // ReportStored records what was found when all that is stored of a journal was read: that it is damaged, or nil. It
 // holds until that is done again.
 func (r *Damages) ReportStored(partition string, damage error) {
-	r.change(partition, func(of *damageReport) { of.stored = damage })
+	r.change(partition, func(d *damageReport) { d.stored = damage })
 }
 
+// change applies change to what is known of a partition.
 func (r *Damages) change(partition string, change func(*damageReport)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.all == nil {
-		r.all = map[string]damageReport{}
+	if r.partitions == nil {
+		r.partitions = map[string]damageReport{}
 	}
-	of := r.all[partition]
-	change(&of)
-	r.all[partition] = of
+	damage := r.partitions[partition]
+	change(&damage)
+	r.partitions[partition] = damage
 }
 
 // Of returns the error of a partition, nil if nothing is known to be wrong: what loading it found, or else what a
@@ -81,17 +82,18 @@ func (r *Damages) change(partition string, change func(*damageReport)) {
 func (r *Damages) Of(partition string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.all[partition].damage()
+	return r.partitions[partition].damage()
 }
 
-func (of damageReport) damage() error {
-	if of.loading == nil && of.reading != nil && time.Now().Before(of.until) {
-		return of.reading
+// damage returns the error that Of describes.
+func (d damageReport) damage() error {
+	if d.loading == nil && d.reading != nil && time.Now().Before(d.until) {
+		return d.reading
 	}
-	if of.loading == nil {
-		return of.stored
+	if d.loading == nil {
+		return d.stored
 	}
-	return of.loading
+	return d.loading
 }
 
 // Parts of messages by which Remedy tells damages apart: aReplica begins a message about a replica, and aStream one
@@ -126,16 +128,16 @@ func DamageRemedy(text string) string {
 }
 
 // All returns the errors, those of replicas too, in the order of their messages.
-func (r *Damages) All() (all []error) {
+func (r *Damages) All() (damages []error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, reports := range []iter.Seq[damageReport]{maps.Values(r.all), maps.Values(r.replicas)} {
-		for of := range reports {
-			if damage := of.damage(); damage != nil {
-				all = append(all, damage)
+	for _, reports := range []iter.Seq[damageReport]{maps.Values(r.partitions), maps.Values(r.replicas)} {
+		for report := range reports {
+			if damage := report.damage(); damage != nil {
+				damages = append(damages, damage)
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
-	return all
+	slices.SortFunc(damages, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+	return damages
 }

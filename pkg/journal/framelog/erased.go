@@ -30,18 +30,19 @@ func Mark(walSeq uint64) []byte {
 	return append(strconv.AppendUint([]byte(markBegin), walSeq, 10), markEnd...)
 }
 
-// isMark reports whether a line is a mark for the wal_seq of; for any wal_seq if of is 0.
-func isMark(line []byte, of uint64) bool {
+// isMark reports whether a line is a mark for walSeq; for any number if walSeq is 0.
+func isMark(line []byte, walSeq uint64) bool {
 	number, begins := bytes.CutPrefix(line, []byte(markBegin))
 	number, ends := bytes.CutSuffix(number, []byte(markEnd))
 	n, err := strconv.ParseUint(string(number), 10, 64)
-	return begins && ends && err == nil && (of == 0 || n == of) && bytes.Equal(line, Mark(n))
+	return begins && ends && err == nil && (walSeq == 0 || n == walSeq) && bytes.Equal(line, Mark(n))
 }
 
 // Erase returns f with a Mark in place of each line for which erase returns true, and the number of these lines.
 // first is the wal_seq of the first line of f. The hash of the frame stays as it is. f itself is not changed; it is
 // returned if there is nothing to erase. Lines that were erased before are not passed to erase, and not counted.
 func (f Frame) Erase(first uint64, erase func(line []byte) bool) (out Frame, erased int) {
+	// Determine the lines to erase.
 	var gone []int
 	n := 0
 	for line := range bytes.Lines(f.Body) {
@@ -53,6 +54,8 @@ func (f Frame) Erase(first uint64, erase func(line []byte) bool) (out Frame, era
 	if len(gone) == 0 {
 		return f, 0
 	}
+
+	// Write a mark in place of each, and keep the hash of what was there, or for the others the salt of their own.
 	rests, body := make([]Rest, 0, n), make([]byte, 0, len(f.Body))
 	for line := range bytes.Lines(f.Body) {
 		i := len(rests)
@@ -88,7 +91,8 @@ func (f Frame) Hollow() bool {
 	return f.Erased() == bytes.Count(f.Body, []byte("\n"))
 }
 
-// content returns the content of the frame's lines. intact is false if Rests does not belong to these lines.
+// content returns the content of the frame's lines. intact is false if Rests does not belong to these lines; the
+// content may then lack some.
 func (f Frame) content() (c *Content, intact bool) {
 	c = NewContent(f.Link.Salt)
 	if f.Rests == nil {
@@ -107,11 +111,11 @@ func (f Frame) content() (c *Content, intact bool) {
 			c.AddErased(saltedHash(r.Salt, line))
 			continue
 		}
-		var of uint64
+		var walSeq uint64 // a frame of format 0 does not have it
 		if f.Link.Format > 0 {
-			of = f.Link.First + c.Lines()
+			walSeq = f.Link.First + c.Lines()
 		}
-		intact = intact && isMark(line, of)
+		intact = intact && isMark(line, walSeq)
 		c.AddErased(r.Hash)
 	}
 	return c, intact && len(rests) == 0
@@ -119,19 +123,19 @@ func (f Frame) content() (c *Content, intact bool) {
 
 // lineSalt returns the salt of the line with an index. Neither the frame's salt nor that of another line can be
 // derived from it.
-func lineSalt(salt Salt, index uint32) (own Salt) {
-	var of [len(salt) + 4]byte
-	copy(of[:], salt[:])
-	binary.BigEndian.PutUint32(of[len(salt):], index)
-	derived := sha256.Sum256(of[:])
-	copy(own[:], derived[:])
-	return own
+func lineSalt(frameSalt Salt, index uint32) (salt Salt) {
+	var input [len(frameSalt) + 4]byte
+	copy(input[:], frameSalt[:])
+	binary.BigEndian.PutUint32(input[len(frameSalt):], index)
+	sum := sha256.Sum256(input[:])
+	copy(salt[:], sum[:])
+	return salt
 }
 
 // saltedHash returns the hash of a line with its own salt.
-func saltedHash(own Salt, line []byte) (out Hash) {
+func saltedHash(salt Salt, line []byte) (out Hash) {
 	h := sha256.New()
-	h.Write(own[:])
+	h.Write(salt[:])
 	h.Write(line)
 	h.Sum(out[:0])
 	return out
@@ -188,6 +192,9 @@ func ParseMessage(link string, body []byte) (f Frame, err error) {
 	if f.Link.Format != formatErased {
 		return f, nil
 	}
+
+	// The link of a frame with erased lines has the frame's own format in place of the salt, and the last line of the
+	// body has Rests.
 	f.Link.Format, f.Link.Salt = int(f.Link.Salt[0]), Salt{}
 	n := bytes.LastIndexByte(bytes.TrimSuffix(body, []byte("\n")), '\n') + 1
 	rests, err := text.DecodeString(string(bytes.TrimSuffix(body[n:], []byte("\n"))))
@@ -197,15 +204,16 @@ func ParseMessage(link string, body []byte) (f Frame, err error) {
 	f.Body, f.Rests = body[:n], []Rest{}
 	for err == nil && len(rests) > 0 {
 		r := Rest{Erased: rests[0] == restErased}
-		of := r.Salt[:]
+		kept := r.Salt[:]
 		if r.Erased {
-			of = r.Hash[:]
+			kept = r.Hash[:]
 		}
-		if rests = rests[1:]; copy(of, rests) < len(of) {
+		rests = rests[1:]
+		if copy(kept, rests) < len(kept) {
 			err = errors.New("the hash of a line is cut short")
 			break
 		}
-		f.Rests, rests = append(f.Rests, r), rests[len(of):]
+		f.Rests, rests = append(f.Rests, r), rests[len(kept):]
 	}
 	if err != nil {
 		return Frame{}, fmt.Errorf("framelog: what is kept of erased lines cannot be read: %w", err)

@@ -10,13 +10,14 @@ import (
 // behind the frame. It returns a *Broken if a frame does not continue the one before it, and if the log
 // does not have the frame at after. The zero End is the beginning of the log; of an End with a zero Hash
 // only Seq is used.
-func Follow(ctx context.Context, log Log, partition string, after End, fn func(at End, f Frame) error) error {
+func Follow(ctx context.Context, log Log, partition string, after End, fn func(end End, f Frame) error) error {
 	if after.Seq > 0 && !after.Hash.IsZero() {
 		if err := verify(ctx, log, partition, after); err != nil {
 			return err
 		}
 	}
-	known := after.Seq == 0 || !after.Hash.IsZero()
+
+	known := after.Seq == 0 || !after.Hash.IsZero() // what the next frame has to continue
 	return log.Follow(ctx, after.Seq+1, func(seq uint64, f Frame) error {
 		var next End
 		var intact bool
@@ -56,16 +57,16 @@ func Read(ctx context.Context, log Log, partition string, seq uint64) (Frame, er
 	return f, nil
 }
 
-// get is log.Get, and also finds that a frame was removed in a log that was restored: that has the Frame which stands
-// for removed frames only at the sequence number of the last of them.
+// get is log.Get, and also finds that a frame was removed in a log that was restored: such a log has the Frame that
+// stands for removed frames only at the sequence number of the last of them.
 func get(ctx context.Context, log Log, seq uint64) (Frame, error) {
 	f, err := log.Get(ctx, seq)
 	if !errors.Is(err, ErrGone) && !errors.Is(err, ErrTrimmed) {
 		return f, err
 	}
 	var next Frame
-	_ = log.Scan(ctx, seq, func(at uint64, f Frame) error { // its error is less than that of Get
-		if at > seq {
+	_ = log.Scan(ctx, seq, func(found uint64, f Frame) error { // the error of Get says more than that of Scan
+		if found > seq {
 			next = f
 		}
 		return errFirst

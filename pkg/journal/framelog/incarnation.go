@@ -66,8 +66,8 @@ func BeginsBehind(partition string, seq uint64, f Frame) (end End, begins bool) 
 	if _, intact := Anchor(partition, seq, f); !intact {
 		return end, false
 	}
-	all := SplitLines(f.Body)
-	if len(all) == 0 || !bytes.Contains(all[0], []byte(TypeIncarnationBegan)) {
+	lines := SplitLines(f.Body)
+	if len(lines) == 0 || !bytes.Contains(lines[0], []byte(TypeIncarnationBegan)) {
 		return end, false
 	}
 	var line struct {
@@ -76,16 +76,15 @@ func BeginsBehind(partition string, seq uint64, f Frame) (end End, begins bool) 
 			Behind string `json:"behind"`
 		} `json:"payload"`
 	}
-	if json.Unmarshal(all[0], &line) != nil || line.Type != TypeIncarnationBegan {
+	if json.Unmarshal(lines[0], &line) != nil || line.Type != TypeIncarnationBegan {
 		return end, false
 	}
 	end, err := ParseEnd(line.Payload.Behind)
 	return end, err == nil && end.Hash == f.Link.Prev
 }
 
-// FollowIncarnations is framelog.Follow for a partition that may have begun a new incarnation: if the frame at after is gone
-// because the partition continues behind an earlier one, which its operator decided, it goes on with the new
-// incarnation.
+// FollowIncarnations is Follow for a partition that may have begun a new incarnation: if the frame at after is gone
+// because an operator let the partition continue behind an earlier one, it continues with the new incarnation.
 func FollowIncarnations(ctx context.Context, log Log, partition string, after End,
 	fn func(at End, f Frame) error,
 ) error {
@@ -104,9 +103,9 @@ func FollowIncarnations(ctx context.Context, log Log, partition string, after En
 // errFound ends a scan.
 var errFound = errors.New("incarnation: found")
 
-// ResumeAfterLoss returns where a reader continues who has read the log up to after, if the frame at after is gone: the end
-// behind which the next incarnation begins, with lost set. lost is false if no incarnation began behind an earlier
-// frame; then the log is damaged.
+// ResumeAfterLoss returns where a reader continues who has read the log up to after, if the frame at after is gone: the
+// end behind which the next incarnation begins, with lost set. lost is false if no incarnation began behind an earlier
+// frame; then the log is damaged. Its error is that of the log.
 func ResumeAfterLoss(ctx context.Context, log Log, partition string, after End) (end End, lost bool,
 	err error,
 ) {

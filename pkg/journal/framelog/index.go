@@ -21,10 +21,10 @@ type Index struct {
 	n      int
 }
 
-// indexBlock is the first frame of a indexBlock, and where the others are.
+// indexBlock is the first frame of a block, and where the others are.
 type indexBlock struct {
 	indexEntry
-	at int // in deltas
+	offset int // of the others, in deltas
 }
 
 type indexEntry struct {
@@ -73,12 +73,12 @@ func (x *Index) Find(walSeq uint64) (seq uint64, ok bool) {
 // Since calls fn with the frames behind the first n, in order: the wal_seq of the first event and the sequence number.
 func (x *Index) Since(n int, fn func(firstWalSeq, seq uint64)) {
 	for i := n / blockFrames; i < len(x.blocks); i++ {
-		at := i * blockFrames
+		index := i * blockFrames
 		x.decode(i, func(e indexEntry) bool {
-			if at >= n {
+			if index >= n {
 				fn(e.first, e.seq)
 			}
-			at++
+			index++
 			return true
 		})
 	}
@@ -86,11 +86,9 @@ func (x *Index) Since(n int, fn func(firstWalSeq, seq uint64)) {
 
 // decode calls fn with the frames of a block until fn returns false.
 func (x *Index) decode(i int, fn func(indexEntry) bool) {
-	e, rest := x.blocks[i].indexEntry, x.deltas[x.blocks[i].at:]
-	for left := min(blockFrames, x.n-i*blockFrames); fn(e); {
-		if left--; left == 0 {
-			return
-		}
+	e, rest := x.blocks[i].indexEntry, x.deltas[x.blocks[i].offset:]
+	frames := min(blockFrames, x.n-i*blockFrames)
+	for decoded := 1; fn(e) && decoded < frames; decoded++ {
 		first, n := binary.Uvarint(rest)
 		seq, m := binary.Uvarint(rest[n:])
 		e.first, e.seq, rest = e.first+first, e.seq+seq, rest[n+m:]

@@ -57,11 +57,11 @@ func SplitLines(body []byte) [][]byte {
 func LineField(line []byte, name string) (string, bool) {
 	mark := []byte(`"` + name + `":"`)
 	head, _, _ := bytes.Cut(line, []byte(`"payload":`)) // the payload may have fields of the same name
-	at := bytes.Index(head, mark)
-	if at < 0 || bytes.Count(head, mark) != 1 {
+	start := bytes.Index(head, mark)
+	if start < 0 || bytes.Count(head, mark) != 1 {
 		return "", false
 	}
-	value, _, closed := bytes.Cut(head[at+len(mark):], []byte{'"'})
+	value, _, closed := bytes.Cut(head[start+len(mark):], []byte{'"'})
 	if !closed || len(value) == 0 {
 		return "", false
 	}

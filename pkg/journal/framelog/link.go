@@ -144,11 +144,11 @@ func (c *Content) AddErased(h Hash) {
 
 // LineHashes returns the hashes that the lines of a whole frame have with the salt of c, in order. It does not change
 // c.
-func (c *Content) LineHashes(lines []byte) (all []Hash) {
+func (c *Content) LineHashes(lines []byte) (hashes []Hash) {
 	for line := range bytes.Lines(lines) {
-		all = append(all, lineHash(c.salt, uint32(len(all)), line))
+		hashes = append(hashes, lineHash(c.salt, uint32(len(hashes)), line))
 	}
-	return all
+	return hashes
 }
 
 // Sum returns the hash of the lines that were added.
@@ -234,34 +234,36 @@ func (b *Broken) Error() string {
 	return fmt.Sprintf("the journal of %s is damaged at frame %d, wal_seq %d: %s", b.Partition, b.Seq, b.First, b.Cause)
 }
 
-// Next returns the end of the log behind the frame f at seq, if f continues the log at e. Otherwise the
-// error is a *Broken. intact is false if the lines of f do not have the hash of f: they were changed, and
-// the frames that follow f may be in order nevertheless.
+// Next returns the end of the log behind the frame f at seq, if f continues the log at e. Otherwise it returns e and a
+// *Broken. intact is false if the lines of f do not have the hash of f: they were changed, and the frames that follow f
+// may be in order nevertheless.
 func (e End) Next(partition string, seq uint64, f Frame) (next End, intact bool, err error) {
 	if f.Removed.Seq > 0 {
-		return e.over(partition, seq, f.Removed)
+		return e.nextRemoved(partition, seq, f.Removed)
 	}
-	next, cause := e.join(f)
+	next, cause := e.continuedBy(f)
 	if cause != "" {
 		return e, false, &Broken{Partition: partition, After: e, Seq: seq, First: f.Link.First, Cause: cause}
 	}
-	next, intact = next.behind(partition, seq, f)
+	next, intact = next.endBehind(partition, seq, f)
 	return next, intact, nil
 }
 
-// Anchor returns the end of the log behind the frame f at seq for a reader that has not read the frames
-// before f, so it does not check that f continues them. intact is as for Next.
+// Anchor returns the end of the log behind the frame f at seq, for a reader that has not read the frames before f. It
+// takes the incarnation, the segment and the first wal_seq from f and does not check that f continues the frames before
+// it. intact is false if the lines of f do not have the hash of f, or if f stands for removed frames that end elsewhere
+// than at seq. Of a frame of format 0 nothing can be verified, and WalSeq counts its own lines only.
 func Anchor(partition string, seq uint64, f Frame) (end End, intact bool) {
 	if f.Removed.Seq > 0 {
 		return f.Removed, f.Removed.Seq == seq
 	}
-	before := End{WalSeq: max(f.Link.First, 1) - 1, Incarnation: f.Link.Incarnation, Segment: f.Link.Segment}
-	return before.behind(partition, seq, f)
+	claimed := End{WalSeq: max(f.Link.First, 1) - 1, Incarnation: f.Link.Incarnation, Segment: f.Link.Segment}
+	return claimed.endBehind(partition, seq, f)
 }
 
-// over is Next for removed frames that end at to. Their hashes cannot be verified; the frame that follows continues
-// the last of them.
-func (e End) over(partition string, seq uint64, to End) (next End, intact bool, err error) {
+// nextRemoved is Next for a frame that stands for removed frames, which end at to. Their hashes cannot be verified, so
+// it checks only that to is not before e; the frame that follows continues the last of them.
+func (e End) nextRemoved(partition string, seq uint64, to End) (next End, intact bool, err error) {
 	if to.Seq != seq || to.Seq <= e.Seq || to.WalSeq < e.WalSeq || to.Incarnation < e.Incarnation ||
 		to.Segment < e.Segment {
 		cause := fmt.Sprintf("the frames that were removed there end at %s, which does not follow %s", to, e)
@@ -270,8 +272,9 @@ func (e End) over(partition string, seq uint64, to End) (next End, intact bool, 
 	return to, true, nil
 }
 
-// behind returns the end of the log behind f, whose lines begin at e.
-func (e End) behind(partition string, seq uint64, f Frame) (next End, intact bool) {
+// endBehind returns the end of the log behind f, whose lines begin at e. intact is false if they do not have the hash
+// of f; the end then has the hash that f claims, which the next frame continues.
+func (e End) endBehind(partition string, seq uint64, f Frame) (next End, intact bool) {
 	c, complete := f.content()
 	e.Seq, e.WalSeq, e.Hash = seq, e.WalSeq+c.Lines(), hashOf(partition, f, c)
 	if f.Link.Next > 0 {
@@ -293,9 +296,9 @@ func Altered(partition string, before End, seq uint64) *Broken {
 	}
 }
 
-// join returns the end of the log directly before the lines of f, and why f does not continue the log
-// at e; "" if it does.
-func (e End) join(f Frame) (End, string) {
+// continuedBy returns the end of the log directly before the lines of f, and "" if f continues the log at e. Otherwise
+// it returns e and the cause. It does not look at the lines.
+func (e End) continuedBy(f Frame) (start End, cause string) {
 	l := f.Link
 	switch {
 	case l.Format == 0 && !e.chained():
@@ -310,7 +313,7 @@ func (e End) join(f Frame) (End, string) {
 		return e, fmt.Sprintf("the frame continues another one (%.12s, not %.12s)", l.Prev, e.Hash)
 	case l.Incarnation < e.Incarnation, e.chained() && (l.Segment < e.Segment || l.Segment > e.Segment &&
 		l.Incarnation == e.Incarnation):
-		return e, fmt.Sprintf("the frame is of incarnation %d, segment %d, where %d, %d goes on", l.Incarnation,
+		return e, fmt.Sprintf("the frame is of incarnation %d, segment %d, where %d, %d continues", l.Incarnation,
 			l.Segment, e.Incarnation, e.Segment)
 	// Behind frames of format 0, of which an anchor does not know the wal_seq, Prev alone tells.
 	case l.First <= e.WalSeq || l.First > e.WalSeq+1 && l.Incarnation == e.Incarnation:

@@ -11,8 +11,8 @@ var (
 	// ErrWrongSequence means that the log does not end at the expected sequence and that this append stored
 	// nothing. JetStream code 10071.
 	ErrWrongSequence = errors.New("framelog: wrong last sequence")
-	// ErrBusy means that this append stored nothing, which says nothing about who holds the log; the same
-	// append can be tried again. JetStream code 10164.
+	// ErrBusy means that this append stored nothing. Another writer need not exist, and the same append can be
+	// tried again. JetStream code 10164.
 	ErrBusy = errors.New("framelog: log busy")
 	// ErrRefused means that this append stored nothing and never will.
 	ErrRefused = errors.New("framelog: append refused")
@@ -28,8 +28,8 @@ var (
 	// ErrRemoved means that a frame was removed with all its lines, because it was older than history is kept. It is
 	// neither missing nor damaged.
 	ErrRemoved = errors.New("framelog: the frame was removed")
-	// ErrSegmentGone is the ErrRefused of a segment that the log does not have any more: another writer went on long
-	// ago.
+	// ErrSegmentGone is the ErrRefused of a segment that the log does not have any more: another writer has written
+	// later segments since.
 	ErrSegmentGone = fmt.Errorf("%w: the segment is gone", ErrRefused)
 	// ErrTrimmed means that frames were asked for that the log does not have any more.
 	ErrTrimmed = errors.New("framelog: the log begins later")
@@ -38,14 +38,14 @@ var (
 // Frame is a group of events that is written at once: the log has all of its lines or none.
 type Frame struct {
 	ID         string // unique for all time; identifies the frame to its writer
-	Generation uint64 // of the writer; see partition_opened
+	Generation uint64 // of the writer, as in its partition_opened
 	Body       []byte // JSON Lines, each ended by '\n'; empty for a fence
 	Link       Link
 	// Rests has what is kept of the hash of each line, if lines were erased; otherwise it is nil. Only an archive has
 	// frames with Rests, and a log that was restored or repaired from one.
 	Rests []Rest
 	// Removed is not zero if this Frame stands for frames that were removed: it is the end of the log behind them, and
-	// of the other fields only Link.Prev is set. Only an archive has such frames, and a log that was restored or
+	// Link.Prev is the only other field that is set. Only an archive has such frames, and a log that was restored or
 	// repaired from one.
 	Removed End
 }
@@ -56,9 +56,9 @@ type Bounded interface {
 	MaxBody() int
 }
 
-// SegmentGap is how far a prepared segment begins at least behind the last frame that the segment before it has by
-// then, or behind the place before its first one if it has none: so it begins behind everything that may still be
-// written to that segment.
+// SegmentGap is the least distance in sequence numbers between the last frame of a segment at the time at which the
+// next one is prepared (or the place before its first frame, if it has none) and the beginning of the next one. So the
+// next segment begins behind everything that may still be written to the one before it.
 const SegmentGap = 1 << 24
 
 // Segmented is implemented by a Log whose frames are in segments, which are written one after the other and removed
@@ -102,9 +102,8 @@ type Log interface {
 	// it returns a Frame with Removed set, the end of the removed frames, which may be behind seq.
 	Get(ctx context.Context, seq uint64) (Frame, error)
 
-	// Scan calls fn for each frame with sequence >= from, in order, and
-	// returns after the frame that was last when Scan was called. An error of
-	// fn ends it and is returned.
+	// Scan calls fn for each frame with sequence >= from, in order, and returns nil after the frame that was last when
+	// Scan was called. An error of fn ends it and is returned as it is; other errors are of the log or of ctx.
 	Scan(ctx context.Context, from uint64, fn func(seq uint64, f Frame) error) error
 
 	// Follow is a Scan that continues with future frames: each once, in order, without gaps, also across errors

@@ -30,15 +30,15 @@ const (
 	maxReserve = 1 << 30
 )
 
-// RoomReserve returns how much of a store with a limit, in bytes, is kept: a twentieth, but at least 8 MiB and at most 1
-// GiB, and never more than an eighth.
+// RoomReserve returns how much of a store with a limit, in bytes, is kept: a twentieth, but at least 8 MiB and at most
+// 1 GiB, and never more than an eighth.
 func RoomReserve(limit int64) int64 {
 	return min(max(limit/20, minReserve), maxReserve, limit/8)
 }
 
 // Room is how much of the store of the journals is in use. A part of it, the reserve, is kept for what must be possible
-// when the rest is in use: opening a partition, and what ends or removes something. It is safe for concurrent use. A nil Room, and one that was not measured, has
-// room for everything.
+// when the rest is in use: opening a partition, and what ends or removes something. It is shared by all partitions of a
+// process, and safe for concurrent use. A nil Room, and one that was not measured, has room for everything.
 type Room struct {
 	// Remedy says how an operator makes room, in words that continue a sentence. It is set before use.
 	Remedy   string
@@ -59,13 +59,13 @@ type RoomState struct {
 // error. Measurements must not overlap. What this process writes while measure runs may count twice until the next
 // measurement.
 func (r *Room) Measure(measure func() (RoomState, error)) error {
-	before := r.written.Load()
+	writtenBefore := r.written.Load()
 	s, err := measure()
 	if err != nil {
 		return err
 	}
 	r.state.Store(&s)
-	r.written.Add(-before)
+	r.written.Add(-writtenBefore)
 	return nil
 }
 
@@ -94,7 +94,8 @@ func (r *Room) Used() (used, limit int64) {
 	return now.Used, now.Limit
 }
 
-// SetRefusing records whether the broker refused the last append for want of space. It is cheap if nothing changes.
+// SetRefusing records whether the broker refused the last append of any partition of this process for want of space. It
+// is cheap if nothing changes.
 func (r *Room) SetRefusing(refusing bool) {
 	if r.refusing.Load() != refusing {
 		r.refusing.Store(refusing)
@@ -147,6 +148,9 @@ func (r *Room) Check(size int, frees bool) error {
 		"for what ends or removes something; nothing was stored. %s, then send the request again",
 		s.Used>>20, s.Limit>>20, float64(RoomReserve(s.Limit))/(1<<20), r.Remedy).With("outcome", "none")
 }
+
+// Full reports whether Check refuses everything that frees nothing.
+func (r *Room) Full() bool { return r.Check(0, false) != nil }
 
 // Refused returns the STORAGE_FULL for an append that the broker refused for want of space.
 func (r *Room) Refused() error {

@@ -56,8 +56,8 @@ func (w *Writer) Salt(id string) (s Salt) {
 	return s
 }
 
-// Seal chains f to the end of a log, and returns it with the end behind it, except for its sequence
-// number. c is the content of its body, with its salt. A frame whose Link.Next is set closes the segment.
+// Seal chains f to the end of a log, and returns f and the end behind it, without its sequence number, which only the
+// log knows. c is the content of its body, with its salt. A frame whose Link.Next is set closes the segment.
 func (w *Writer) Seal(end End, f Frame, c *Content) (Frame, End) {
 	l := Link{
 		Format: formatChained, Incarnation: max(end.Incarnation, 1), Segment: end.Segment, First: end.WalSeq + 1,
@@ -74,7 +74,7 @@ func (w *Writer) Seal(end End, f Frame, c *Content) (Frame, End) {
 	return f, behind
 }
 
-// CloseSegment writes the frame that closes the segment at end, behind which the log goes on in the next one, which
+// CloseSegment writes the frame that closes the segment at end, behind which the log continues in the next one, which
 // begins at the sequence number next. The outcome is as for Write. Once the log has this frame, it refuses appends of a
 // writer that does not know of it.
 func (w *Writer) CloseSegment(ctx context.Context, end End, generation, next uint64) Result {
@@ -112,6 +112,7 @@ func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result
 	fences := make(map[string]struct{}) // of this call; those of earlier calls cannot be stored any more
 	pacer := NewPacer()
 	for {
+		// Attempt to append the frame.
 		next, err := w.Append(ctx, end, f, c)
 		if w.Appended != nil {
 			w.Appended(err)
@@ -129,7 +130,7 @@ func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result
 			}
 			continue
 		case errors.Is(err, ErrWrongSequence):
-		default:
+		default: // ambiguous: the frame may be stored, now or later
 			if w.Fencing != nil {
 				w.Fencing()
 			}
@@ -151,8 +152,10 @@ func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result
 				return Result{Outcome: Abandoned, Err: err}
 			}
 		}
-		v, again := w.inspect(ctx, end, f, fences)
-		if !again {
+
+		// The log does not end at end. Find out why.
+		v, onlyFences := w.inspect(ctx, end, f, fences)
+		if !onlyFences {
 			return v
 		}
 		end, clean = v.End, false
@@ -176,9 +179,13 @@ func (w *Writer) fence(ctx context.Context, end End, generation uint64, fences m
 	}
 }
 
-// inspect reads the log behind end after ErrWrongSequence. again reports that nothing but fences of
-// this call is there, and that the frame is to be appended behind the End of the result.
-func (w *Writer) inspect(ctx context.Context, end End, f Frame, fences map[string]struct{}) (v Result, again bool) {
+// inspect reads the log behind end after ErrWrongSequence. onlyFences reports that nothing but fences of this call is
+// there, and that the frame is to be appended behind the End of the result. Otherwise the result is final: Stored if f
+// is there, Absent if it is not, Foreign if there are frames of another writer, and Abandoned if ctx ended. It retries
+// errors of the log.
+func (w *Writer) inspect(ctx context.Context, end End, f Frame, fences map[string]struct{}) (
+	v Result, onlyFences bool,
+) {
 	pacer := NewPacer()
 	for {
 		v = Result{Outcome: Absent, End: end}

@@ -22,8 +22,8 @@ type Log struct {
 	plane     string
 	partition int
 
-	// OnDamage, if set, is called with the server of a replica that does not have what others have, and what is wrong
-	// with it. The reader goes on at another one.
+	// OnDamage, if set, is called with the server of a replica that lacks frames which others have, and with
+	// the damage. The reader continues at another one.
 	OnDamage func(server string, damage error)
 
 	mu       sync.Mutex
@@ -36,7 +36,7 @@ var (
 	_ framelog.Segmented = (*Log)(nil)
 )
 
-// New returns the log of a partition. Its first segment must exist; see Ensure.
+// New returns the log of a partition. Its first segment must exist; Ensure creates it.
 func New(nc *nats.Conn, plane string, partition int) (*Log, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -51,10 +51,10 @@ func (l *Log) MaxBody() int { return int(max(l.nc.MaxPayload()-HeaderRoom, 0)) }
 // known returns the segments that are known, and looks them up if there are none.
 func (l *Log) known(ctx context.Context) ([]*segment, error) {
 	l.mu.Lock()
-	all := l.segments
+	segments := l.segments
 	l.mu.Unlock()
-	if len(all) > 0 {
-		return all, nil
+	if len(segments) > 0 {
+		return segments, nil
 	}
 	return l.refresh(ctx)
 }
@@ -66,9 +66,9 @@ func (l *Log) refresh(ctx context.Context) ([]*segment, error) {
 		return nil, err
 	}
 	l.mu.Lock()
-	had := l.segments
+	known := l.segments
 	l.mu.Unlock()
-	var all []*segment
+	var segments []*segment
 	for _, p := range places {
 		switch {
 		case p.Shared:
@@ -76,9 +76,9 @@ func (l *Log) refresh(ctx context.Context) ([]*segment, error) {
 		case p.Partition != l.partition:
 			continue
 		}
-		i := slices.IndexFunc(had, func(s *segment) bool { return *s.Place == p })
+		i := slices.IndexFunc(known, func(s *segment) bool { return *s.Place == p })
 		if i >= 0 {
-			all = append(all, had[i])
+			segments = append(segments, known[i])
 			continue
 		}
 		s, err := l.open(ctx, p)
@@ -88,28 +88,28 @@ func (l *Log) refresh(ctx context.Context) ([]*segment, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, s)
+		segments = append(segments, s)
 	}
-	all = behindGap(all)
+	segments = withoutDropped(segments)
 	l.mu.Lock()
-	l.segments = all
+	l.segments = segments
 	l.mu.Unlock()
-	return all, nil
+	return segments, nil
 }
 
-// behindGap returns all without a Shared segment that the log does not have any more: it is followed by a gap, since
-// the segment behind it was dropped. Between other segments, which are dropped in order, a missing number is that of
-// a segment that a repair gave up.
-func behindGap(all []*segment) []*segment {
-	if len(all) > 1 && all[0].Shared && all[1].Segment != all[0].Segment+1 {
-		return all[1:]
+// withoutDropped returns the segments without a Shared segment that the log does not have any more: it is followed by a
+// gap, since the segment behind it was dropped. Between other segments, which are dropped in order, a missing number is
+// that of a segment that a repair gave up.
+func withoutDropped(segments []*segment) []*segment {
+	if len(segments) > 1 && segments[0].Shared && segments[1].Segment != segments[0].Segment+1 {
+		return segments[1:]
 	}
-	return all
+	return segments
 }
 
-// at returns the segment with a number, or nil.
-func at(all []*segment, number uint64) *segment {
-	for _, s := range all {
+// findSegment returns the segment with a number, or nil.
+func findSegment(segments []*segment, number uint64) *segment {
+	for _, s := range segments {
 		if s.Segment == number {
 			return s
 		}
@@ -123,16 +123,16 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("%w: %w", framelog.ErrRefused, err)
 	}
-	all, err := l.known(ctx)
+	segments, err := l.known(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("jetlog: append: %w", err)
 	}
-	s := at(all, f.Link.Segment)
+	s := findSegment(segments, f.Link.Segment)
 	if s == nil {
-		if all, err = l.refresh(ctx); err != nil {
+		if segments, err = l.refresh(ctx); err != nil {
 			return 0, fmt.Errorf("jetlog: append: %w", err)
 		}
-		if s = at(all, f.Link.Segment); s == nil {
+		if s = findSegment(segments, f.Link.Segment); s == nil {
 			return 0, fmt.Errorf("%w: %s", framelog.ErrSegmentGone, Place{
 				Plane: l.plane, Partition: l.partition,
 				Segment: f.Link.Segment,
@@ -151,27 +151,27 @@ func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 // tail is Tail, which also returns the segments. Those that are known are all there are, unless the last frame in them
 // closes its segment.
 func (l *Log) tail(ctx context.Context) (framelog.Frame, uint64, []*segment, error) {
-	all, err := l.known(ctx)
+	segments, err := l.known(ctx)
 	if err != nil {
 		return framelog.Frame{}, 0, nil, fmt.Errorf("jetlog: tail: %w", err)
 	}
-	f, seq, err := tailOf(ctx, all)
+	f, seq, err := tailOf(ctx, segments)
 	if err == nil && seq == 0 || f.Link.Next > 0 || errors.Is(err, jetstream.ErrStreamNotFound) {
-		if all, err = l.refresh(ctx); err != nil {
+		if segments, err = l.refresh(ctx); err != nil {
 			return framelog.Frame{}, 0, nil, fmt.Errorf("jetlog: tail: %w", err)
 		}
-		f, seq, err = tailOf(ctx, all)
+		f, seq, err = tailOf(ctx, segments)
 	}
-	if err == nil && len(all) == 0 {
+	if err == nil && len(segments) == 0 {
 		err = fmt.Errorf("jetlog: tail: %s/%d has no stream", l.plane, l.partition)
 	}
-	return f, seq, all, err
+	return f, seq, segments, err
 }
 
 // tailOf returns the last frame of some segments and its sequence number, or a zero Frame and 0 if they have none.
-func tailOf(ctx context.Context, all []*segment) (f framelog.Frame, seq uint64, err error) {
-	for i := len(all) - 1; i >= 0 && seq == 0 && err == nil; i-- {
-		f, seq, err = all[i].tail(ctx)
+func tailOf(ctx context.Context, segments []*segment) (f framelog.Frame, seq uint64, err error) {
+	for i := len(segments) - 1; i >= 0 && seq == 0 && err == nil; i-- {
+		f, seq, err = segments[i].tail(ctx)
 	}
 	return f, seq, err
 }
@@ -179,50 +179,50 @@ func tailOf(ctx context.Context, all []*segment) (f framelog.Frame, seq uint64, 
 // Get implements framelog.Log. If no known segment has the frame, it looks again which segments there are. It returns
 // ErrTrimmed for a frame before the first segment that the log still has.
 func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
-	all, err := l.known(ctx)
+	segments, err := l.known(ctx)
 	if err != nil {
 		return framelog.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
 	}
-	f, err := get(ctx, all, seq)
+	f, err := get(ctx, segments, seq)
 	if !errors.Is(err, framelog.ErrNoFrame) && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return f, err
 	}
-	now, refreshErr := l.refresh(ctx)
+	current, refreshErr := l.refresh(ctx)
 	switch {
 	case refreshErr != nil:
 		return framelog.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, refreshErr)
-	case slices.Equal(now, all):
+	case slices.Equal(current, segments):
 		return f, err
 	}
-	return get(ctx, now, seq)
+	return get(ctx, current, seq)
 }
 
 // get returns the frame at seq in one of the segments.
-func get(ctx context.Context, all []*segment, seq uint64) (framelog.Frame, error) {
-	if err := begins(all, seq); err != nil {
+func get(ctx context.Context, segments []*segment, seq uint64) (framelog.Frame, error) {
+	if err := checkTrimmed(segments, seq); err != nil {
 		return framelog.Frame{}, err
 	}
-	i := holds(all, seq)
+	i := segmentOf(segments, seq)
 	if i < 0 {
 		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrGone, seq)
 	}
-	return all[i].get(ctx, seq)
+	return segments[i].get(ctx, seq)
 }
 
-// holds returns the index of the segment to which seq belongs, whether or not it has a frame there; -1 if seq is
+// segmentOf returns the index of the segment to which seq belongs, whether or not it has a frame there; -1 if seq is
 // before the first one.
-func holds(all []*segment, seq uint64) int {
-	i := len(all) - 1
-	for i >= 0 && all[i].first > seq {
+func segmentOf(segments []*segment, seq uint64) int {
+	i := len(segments) - 1
+	for i >= 0 && segments[i].first > seq {
 		i--
 	}
 	return i
 }
 
-// begins returns ErrTrimmed if the log had frames from seq on that it does not have any more.
-func begins(all []*segment, seq uint64) error {
-	if len(all) > 0 && all[0].Segment > 0 && seq < all[0].first {
-		return fmt.Errorf("%w: at %d, not at %d", framelog.ErrTrimmed, all[0].first, seq)
+// checkTrimmed returns ErrTrimmed if the log had frames from seq on that it does not have any more.
+func checkTrimmed(segments []*segment, seq uint64) error {
+	if len(segments) > 0 && segments[0].Segment > 0 && seq < segments[0].first {
+		return fmt.Errorf("%w: at %d, not at %d", framelog.ErrTrimmed, segments[0].first, seq)
 	}
 	return nil
 }
@@ -230,20 +230,20 @@ func begins(all []*segment, seq uint64) error {
 // Scan implements framelog.Log with a reader that stops at the tail. It returns ErrTrimmed if frames from from on
 // were dropped.
 func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
-	_, last, all, err := l.tail(ctx)
+	_, last, segments, err := l.tail(ctx)
 	if err != nil || last == 0 || last < from {
 		return err
 	}
 	for {
-		if err := begins(all, from); err != nil {
+		if err := checkTrimmed(segments, from); err != nil {
 			return err
 		}
-		next, err := l.scan(ctx, all, from, last, fn)
+		next, err := l.scan(ctx, segments, from, last, fn)
 		if !errors.Is(err, jetstream.ErrStreamNotFound) {
 			return err
 		}
-		was := all // a segment was dropped
-		if all, err = l.refresh(ctx); err != nil || slices.Equal(all, was) {
+		previous := segments // a segment was dropped
+		if segments, err = l.refresh(ctx); err != nil || slices.Equal(segments, previous) {
 			return errors.Join(fmt.Errorf("jetlog: scan: %w", jetstream.ErrStreamNotFound), err)
 		}
 		from = next
@@ -253,27 +253,27 @@ func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Fr
 // scan calls fn, in order, with the frames in the segments whose sequence numbers are at least from and at most last.
 // It returns the sequence number from which to continue, also with an error. Numbers without a frame are skipped, but
 // if the last frame of a segment in that range is not delivered, the error is ErrIncomplete.
-func (l *Log) scan(ctx context.Context, all []*segment, from, last uint64, fn func(uint64, framelog.Frame) error) (
-	next uint64, err error,
-) {
-	for i := max(holds(all, from), 0); i < len(all) && from <= last; i++ {
+func (l *Log) scan(ctx context.Context, segments []*segment, from, last uint64,
+	fn func(uint64, framelog.Frame) error,
+) (next uint64, err error) {
+	for i := max(segmentOf(segments, from), 0); i < len(segments) && from <= last; i++ {
 		end := last
-		if holds(all, last) != i {
-			if end, err = all[i].last(ctx); err != nil {
+		if segmentOf(segments, last) != i {
+			if end, err = segments[i].last(ctx); err != nil {
 				return from, fmt.Errorf("jetlog: scan: %w", err)
 			}
 		}
 		if end < from {
 			continue
 		}
-		if from, err = all[i].read(ctx, from, end, fn); err != nil {
+		if from, err = segments[i].read(ctx, from, end, fn); err != nil {
 			return from, err
 		}
 	}
 	return from, nil
 }
 
-// Follow implements framelog.Log. It goes on after errors of the server until ctx ends, and returns ErrTrimmed if
+// Follow implements framelog.Log. It continues after errors of the server until ctx ends, and returns ErrTrimmed if
 // frames from from on were dropped.
 func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	wait := time.NewTimer(0)
@@ -285,10 +285,10 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.
 			return ctx.Err()
 		}
 		next, closed, err := l.followSegment(ctx, from, fn)
-		var own *callbackError
+		var fnErr *callbackError
 		switch {
-		case errors.As(err, &own):
-			return own.error
+		case errors.As(err, &fnErr):
+			return fnErr.error
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, framelog.ErrTrimmed):
@@ -306,17 +306,19 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.
 // followSegment reads from the sequence number from on, and waits for future frames. It returns after the closing
 // frame of the last segment that has frames (closed is true), or with an error. next is the sequence number at which
 // to continue. If a later segment has frames, followSegment does not wait for more frames of a segment, whose closing
-// frame may be lost, but goes on to the next one. It skips a segment whose closing frame is before from.
+// frame may be lost, but continues with the next one. It skips a segment whose closing frame is before from.
 func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) (next uint64,
 	closed bool, err error,
 ) {
-	all, err := l.refresh(ctx)
+	segments, err := l.refresh(ctx)
 	if err == nil {
-		err = begins(all, from)
+		err = checkTrimmed(segments, from)
 	}
 	if err != nil {
 		return from, false, err
 	}
+
+	// The closing frame says where the next segment begins.
 	pass := func(seq uint64, f framelog.Frame) error {
 		if err := fn(seq, f); err != nil {
 			return &callbackError{err}
@@ -327,10 +329,10 @@ func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, fr
 		}
 		return nil
 	}
-	for i := max(holds(all, from), 0); i < len(all); i++ {
+	for i := max(segmentOf(segments, from), 0); i < len(segments); i++ {
 		continued := false
-		if i < len(all)-1 {
-			later, err := all[i+1].last(ctx)
+		if i < len(segments)-1 {
+			later, err := segments[i+1].last(ctx)
 			if err != nil {
 				return from, false, err
 			}
@@ -338,20 +340,20 @@ func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, fr
 		}
 		// If a later segment has frames, this one had stopped growing before its tail is read here, so the tail is
 		// final.
-		f, end, err := all[i].tail(ctx)
+		f, end, err := segments[i].tail(ctx)
 		switch {
 		case err != nil:
 			return from, false, err
 		case f.Link.Next > 0 && from > end:
 			continue
 		case !continued:
-			next, err = all[i].read(ctx, from, 0, pass)
+			next, err = segments[i].read(ctx, from, 0, pass)
 			if closed {
 				return from, true, nil
 			}
 			return next, false, err
 		case end >= from:
-			if next, err = all[i].read(ctx, from, end, pass); err != nil && !closed {
+			if next, err = segments[i].read(ctx, from, end, pass); err != nil && !closed {
 				return next, false, err
 			}
 			from, closed = max(from, next), false
@@ -372,18 +374,18 @@ func (e *callbackError) Unwrap() error { return e.error }
 // Prepare implements framelog.Segmented: it creates the stream of the segment number+1 unless it exists. It returns
 // ErrSegmentGone if the log does not have the segment number.
 func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
-	all, err := l.refresh(ctx)
+	segments, err := l.refresh(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("jetlog: prepare: %w", err)
 	}
-	if s := at(all, number+1); s != nil {
+	if s := findSegment(segments, number+1); s != nil {
 		return s.first, nil
 	}
-	was := at(all, number)
-	if was == nil {
+	present := findSegment(segments, number)
+	if present == nil {
 		return 0, fmt.Errorf("%w: segment %d of %s/%d", framelog.ErrSegmentGone, number, l.plane, l.partition)
 	}
-	info, err := was.info(ctx)
+	info, err := present.info(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("jetlog: prepare: %w", err)
 	}
@@ -391,7 +393,7 @@ func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("jetlog: prepare: %w", err)
 	}
-	if was.Shared {
+	if present.Shared {
 		if err := narrow(ctx, l.js, info.Config, partitions); err != nil {
 			return 0, fmt.Errorf("jetlog: prepare: %w", err)
 		}
@@ -415,11 +417,11 @@ func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
 // Size implements framelog.Segmented. The segment in the stream of all partitions of a plane, as earlier versions wrote
 // it, is larger than any other.
 func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
-	all, err := l.known(ctx)
+	segments, err := l.known(ctx)
 	if err != nil {
 		return 0, err
 	}
-	s := at(all, number)
+	s := findSegment(segments, number)
 	switch {
 	case s == nil:
 		return 0, fmt.Errorf("%w: segment %d of %s/%d", framelog.ErrSegmentGone, number, l.plane, l.partition)
@@ -435,12 +437,12 @@ func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
 
 // Segments implements framelog.Segmented.
 func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
-	all, err := l.refresh(ctx)
+	segments, err := l.refresh(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("jetlog: segments: %w", err)
 	}
-	out := make([]framelog.Segment, len(all))
-	for i, s := range all {
+	out := make([]framelog.Segment, len(segments))
+	for i, s := range segments {
 		out[i] = framelog.Segment{Number: s.Segment, First: s.first, Shared: s.Shared}
 	}
 	return out, nil
@@ -450,20 +452,20 @@ func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
 // it leaves as it is. It returns an error if the segment is the only one, if it is not the first one that is not
 // Shared, or if no frame is behind it.
 func (l *Log) Drop(ctx context.Context, number uint64) error {
-	all, err := l.refresh(ctx)
+	segments, err := l.refresh(ctx)
 	if err != nil {
 		return fmt.Errorf("jetlog: drop: %w", err)
 	}
-	s := at(all, number)
+	s := findSegment(segments, number)
 	switch {
 	case s == nil || s.Shared:
 		return nil
-	case len(all) == 1 || s != all[0] && (s != all[1] || !all[0].Shared):
+	case len(segments) == 1 || s != segments[0] && (s != segments[1] || !segments[0].Shared):
 		return fmt.Errorf("jetlog: segment %d of %s/%d is not to be dropped: it is not the first of several", number,
 			l.plane, l.partition)
 	}
-	_, behind, err := tailOf(ctx, all[slices.Index(all, s)+1:])
-	if err == nil && behind == 0 {
+	_, laterFrames, err := tailOf(ctx, segments[slices.Index(segments, s)+1:])
+	if err == nil && laterFrames == 0 {
 		err = fmt.Errorf("no frame is behind segment %d of %s/%d", number, l.plane, l.partition)
 	}
 	if err == nil {

@@ -8,7 +8,8 @@ import (
 )
 
 // Overwrite removes the messages of a stream whose subjects match a filter, and overwrites their bytes in the server's
-// files, which a purge leaves there until a file is written anew. It is no error if there is no such message or stream.
+// files, which a purge leaves there until a file is written again. It is no error if there is no such message or
+// stream.
 func Overwrite(ctx context.Context, stream jetstream.Stream, subject string) error {
 	for next := uint64(1); ; next++ {
 		m, err := Patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {

@@ -81,6 +81,8 @@ func (s *segment) read(ctx context.Context, from, last uint64, fn func(uint64, f
 		if isInterrupted(err) && n < interruptions && pacer.Wait(ctx) == nil {
 			continue
 		}
+
+		// The replica is damaged or did not deliver. Avoid it, and read from another one if there is any.
 		damage, term := broken(err), replicaTerm
 		switch {
 		case replica == "" || ctx.Err() != nil || damage == nil && !errors.Is(err, ErrIncomplete):
@@ -113,7 +115,8 @@ func isInterrupted(err error) bool {
 
 // broken returns the *framelog.Broken in err, or nil.
 func broken(err error) error {
-	if b := new(framelog.Broken); errors.As(err, &b) {
+	var b *framelog.Broken
+	if errors.As(err, &b) {
 		return b
 	}
 	return nil
@@ -180,7 +183,7 @@ func (s *segment) remove(consumer *jetstream.ConsumerInfo) {
 	_ = s.nc.Publish("$JS.API.CONSUMER.DELETE."+s.Stream()+"."+consumer.Name, nil) // without an answer
 }
 
-// getElsewhere is Get of a frame that the leader does not have. It asks the other replicas if the leader's log
+// getElsewhere gets a frame that the leader does not have. It asks the other replicas if the leader's log
 // reaches seq or further, and reports damage if one has the frame. It returns framelog.ErrGone if all replicas
 // answered and none has the frame, and framelog.ErrNoFrame if that is not known or the log ends before seq.
 func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame, error) {
@@ -189,11 +192,13 @@ func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame,
 	if err != nil || info.Cluster == nil || seq > info.State.LastSeq {
 		return framelog.Frame{}, errors.Join(missing, err)
 	}
-	from, asked := info.Cluster.Leader, 1
-	for ; s.replicas.avoid(from, replicaTerm) < info.Config.Replicas; asked++ {
+
+	// Ask one replica after the other; the leader counts as asked.
+	lastAsked, asked := info.Cluster.Leader, 1
+	for ; s.replicas.avoid(lastAsked, replicaTerm) < info.Config.Replicas; asked++ {
 		var found *framelog.Frame
-		_, replica, err := s.readOnce(ctx, seq, seq, func(at uint64, f framelog.Frame) error {
-			if at == seq {
+		_, replica, err := s.readOnce(ctx, seq, seq, func(foundSeq uint64, f framelog.Frame) error {
+			if foundSeq == seq {
 				found = &f
 			}
 			return nil
@@ -206,7 +211,7 @@ func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame,
 		if replica == "" || err != nil && !errors.Is(err, ErrIncomplete) {
 			return framelog.Frame{}, errors.Join(missing, err)
 		}
-		from = replica
+		lastAsked = replica
 	}
 	s.replicas.forget()
 	if asked >= info.Config.Replicas {
@@ -221,15 +226,15 @@ func (s *segment) servers(ctx context.Context) ([]string, error) {
 	if err != nil || info.Cluster == nil || info.Config.Replicas < 2 {
 		return nil, err
 	}
-	all := []string{info.Cluster.Leader}
+	names := []string{info.Cluster.Leader}
 	for _, r := range info.Cluster.Replicas {
-		all = append(all, r.Name)
+		names = append(names, r.Name)
 	}
-	return all, nil
+	return names, nil
 }
 
 // Servers returns the servers with a replica of a segment of the log; none outside of a cluster.
-func (l *Log) Servers(ctx context.Context) (all []string, err error) {
+func (l *Log) Servers(ctx context.Context) (names []string, err error) {
 	segments, err := l.refresh(ctx)
 	if err != nil {
 		return nil, err
@@ -242,27 +247,28 @@ func (l *Log) Servers(ctx context.Context) (all []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, servers...)
+		names = append(names, servers...)
 	}
-	slices.Sort(all)
-	return slices.Compact(all), nil
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
 
 // ScanReplica is Scan of the replicas on one server, also of those that are known to be damaged. It returns an error
 // if a replica there does not have the last frame of its segment that the leader has. Segments without a replica
 // there are read as by Scan.
 func (l *Log) ScanReplica(ctx context.Context, server string, fn func(uint64, framelog.Frame) error) error {
-	_, last, all, err := l.tail(ctx)
+	_, last, segments, err := l.tail(ctx)
 	if err != nil {
 		return err
 	}
-	for _, s := range all {
+	for _, s := range segments {
 		end, err := s.last(ctx)
 		if err != nil {
 			return err
 		}
 		servers, err := s.servers(ctx)
-		switch end = min(end, last); {
+		end = min(end, last)
+		switch {
 		case err != nil:
 			return err
 		case end < s.first: // it is empty, or its first frame was written since
@@ -284,14 +290,15 @@ func (s *segment) scanReplica(ctx context.Context, server string, last uint64,
 ) error {
 	next := s.first
 	for n := 1; ; n++ {
-		cons, err := s.place(ctx, next, func(at string) bool { return at == server })
+		cons, err := s.place(ctx, next, func(placedAt string) bool { return placedAt == server })
 		if err != nil {
 			return err
 		}
 		next, err = read(ctx, cons, cons.CachedInfo().Name, next, last, fn)
 		s.remove(cons.CachedInfo())
-		if moved := (errors.Is(err, errMoved) || isInterrupted(err)) && n < placements; !moved &&
-			(n >= 2 || !errors.Is(err, ErrIncomplete)) {
+		retryMoved := (errors.Is(err, errMoved) || isInterrupted(err)) && n < placements
+		retryIncomplete := errors.Is(err, ErrIncomplete) && n < 2
+		if !retryMoved && !retryIncomplete {
 			return err
 		}
 	}

@@ -48,7 +48,7 @@ func (l *Log) opened(p Place, s jetstream.Stream) *segment {
 	}
 }
 
-// append sends one request and never repeats it.
+// append sends one request and never repeats it. Its errors are those of Log.Append.
 func (s *segment) append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
 	if expect < s.first {
 		expect = 0 // the last frame is in the segment before, so this segment has none
@@ -148,13 +148,15 @@ const askTerm = 3 * time.Second
 // cluster has no leader, up to ten times. Requests must be idempotent.
 func Patiently[R any](ctx context.Context, ask func(context.Context) (R, error)) (R, error) {
 	pacer := retry.New(100*time.Millisecond, time.Second)
-	for leaderless := 0; ; {
-		one, cancel := context.WithTimeout(ctx, askTerm)
-		r, err := ask(one)
-		unanswered := one.Err() != nil
+	leaderless := 0
+	for {
+		attempt, cancel := context.WithTimeout(ctx, askTerm)
+		r, err := ask(attempt)
+		unanswered := attempt.Err() != nil
 		cancel()
-		if api := new(jetstream.APIError); errors.As(err, &api) && api.Code == 503 && leaderless < 10 &&
-			pacer.Wait(ctx) == nil {
+		var api *jetstream.APIError
+		noLeader := errors.As(err, &api) && api.Code == 503
+		if noLeader && leaderless < 10 && pacer.Wait(ctx) == nil {
 			leaderless++
 			continue
 		}
@@ -175,9 +177,9 @@ var errMoved = errors.New("jetlog: the consumer was made again")
 func read(ctx context.Context, cons jetstream.Consumer, only string, from, last uint64,
 	fn func(uint64, framelog.Frame) error,
 ) (uint64, error) {
-	reading, cancel := context.WithCancelCause(ctx)
+	// Frames up to last exist, so a reader that waits for one is at a replica that does not deliver.
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	ctx = reading
 	stall := time.AfterFunc(stalled, func() { cancel(ErrIncomplete) })
 	defer stall.Stop()
 	if last == 0 {
@@ -194,6 +196,7 @@ func read(ctx context.Context, cons jetstream.Consumer, only string, from, last 
 		return from, fmt.Errorf("jetlog: read: %w", err)
 	}
 	defer msgs.Stop()
+
 	for {
 		m, err := msgs.Next(jetstream.NextContext(ctx))
 		if err != nil {

@@ -61,30 +61,34 @@ func Ensure(ctx context.Context, nc *nats.Conn, plane string, replicas, partitio
 	if err != nil {
 		return 0, fmt.Errorf("jetlog: streams of the plane %s: %w", plane, err)
 	}
-	n, has := partitions, map[int]bool{}
+
+	// Verify the streams that exist. They say how many partitions the plane has.
+	n, exists := partitions, map[int]bool{}
 	for _, p := range places {
 		got, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
 			return js.Stream(ctx, p.Stream())
 		})
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			has[p.Partition] = true // it was removed since, and there is one behind it
+			exists[p.Partition] = true // it was removed since, and there is one behind it
 			continue
 		}
 		if err != nil {
 			return 0, fmt.Errorf("jetlog: stream %s: %w", p.Stream(), err)
 		}
-		if n, err = existing(p, replicas, got); err != nil {
+		if n, err = verifyExisting(p, replicas, got); err != nil {
 			return 0, err
 		}
 		if p.Shared {
 			for i := range n {
-				has[i] = true
+				exists[i] = true
 			}
 		}
-		has[p.Partition] = true
+		exists[p.Partition] = true
 	}
-	for i := 0; i == 0 || i < n; i++ { // the first one that is created may tell another n
-		if has[i] {
+
+	// Create the missing ones. If another process created the first one meanwhile, its number of partitions counts.
+	for i := 0; i == 0 || i < n; i++ {
+		if exists[i] {
 			continue
 		}
 		p := Place{Plane: plane, Partition: i}
@@ -92,15 +96,15 @@ func Ensure(ctx context.Context, nc *nats.Conn, plane string, replicas, partitio
 		if err != nil {
 			return 0, err
 		}
-		if n, err = existing(p, replicas, s); err != nil { // another process may have been faster, with another number
+		if n, err = verifyExisting(p, replicas, s); err != nil {
 			return 0, err
 		}
 	}
 	return max(n, 1), nil
 }
 
-// existing verifies a stream and returns how many partitions its plane has.
-func existing(p Place, replicas int, s jetstream.Stream) (int, error) {
+// verifyExisting verifies a stream and returns how many partitions its plane has.
+func verifyExisting(p Place, replicas int, s jetstream.Stream) (int, error) {
 	got := s.CachedInfo().Config
 	want := p.Config(replicas, 1)
 	n, err := Partitions(got)
@@ -147,11 +151,11 @@ func narrow(ctx context.Context, js jetstream.JetStream, shared jetstream.Stream
 
 // narrowed returns the subjects that a shared stream has after narrow.
 func narrowed(plane string, partitions int) []string {
-	all := []string{Place{Plane: plane, Shared: true}.Unused()}
+	subjects := []string{Place{Plane: plane, Shared: true}.Unused()}
 	for i := range partitions {
-		all = append(all, Place{Plane: plane, Partition: i, Shared: true}.Subject())
+		subjects = append(subjects, Place{Plane: plane, Partition: i, Shared: true}.Subject())
 	}
-	return all
+	return subjects
 }
 
 // Count returns how many partitions a plane has; 0 if it has no journal.
@@ -178,14 +182,16 @@ func Create(ctx context.Context, nc *nats.Conn, p Place, replicas, partitions in
 		return fmt.Errorf("jetlog: %w", err)
 	}
 	want := p.Config(replicas, partitions)
-	if want.FirstSeq = first; p.Shared {
+	want.FirstSeq = first
+	if p.Shared {
 		want.Subjects = narrowed(p.Plane, partitions)
 	}
 	s, err := create(ctx, js, want)
 	if err != nil {
 		return err
 	}
-	switch got := s.CachedInfo(); {
+	got := s.CachedInfo()
+	switch {
 	case got.State.Msgs > 0:
 		return fmt.Errorf("jetlog: stream %s has messages already", want.Name)
 	case max(got.Config.FirstSeq, 1) != max(first, 1):
@@ -201,8 +207,8 @@ func Partitions(stream jetstream.StreamConfig) (int, error) { return PartitionsI
 
 // PartitionsIn returns the number of partitions in the metadata of a stream, or 1 if it has none.
 func PartitionsIn(metadata map[string]string) (int, error) {
-	text, said := metadata[partitionsKey]
-	if !said {
+	text, ok := metadata[partitionsKey]
+	if !ok {
 		return 1, nil
 	}
 	n, err := strconv.Atoi(text)
@@ -212,6 +218,7 @@ func PartitionsIn(metadata map[string]string) (int, error) {
 	return n, nil
 }
 
+// verify returns an error if a stream has settings with which it could lose frames, or other subjects than those of want.
 func verify(want, got jetstream.StreamConfig) error {
 	for _, c := range []struct {
 		setting string

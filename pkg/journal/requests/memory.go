@@ -213,9 +213,9 @@ func (m *Memory) Additions() int { return m.cut + len(m.order) }
 // Since calls fn, oldest first, with the entries that were added after the first n additions and are still
 // remembered.
 func (m *Memory) Since(n int, fn func(Key, Entry)) {
-	for at := max(n-m.cut, m.head); at < len(m.order); at++ {
-		if m.isLast(at) {
-			fn(m.order[at].key, m.order[at].entry)
+	for i := max(n-m.cut, m.head); i < len(m.order); i++ {
+		if m.isLast(i) {
+			fn(m.order[i].key, m.order[i].entry)
 		}
 	}
 }

@@ -31,39 +31,39 @@ func Stored(ctx context.Context, store Store, partition string) ([]*Snapshot, er
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: manifests of %s: %w", partition, err)
 	}
-	var all []*Snapshot
+	var snapshots []*Snapshot
 	for number, b := range found {
 		s := &Snapshot{Ref: Ref{Number: number, Hash: sha256.Sum256(b)}, Manifest: &snapshotv1.Manifest{}}
 		if unpack(b, s.Manifest) != nil || s.Manifest.GetFormat() < 1 || s.Manifest.GetFormat() > Format ||
 			s.Manifest.GetPartition() != partition {
-			continue // damaged, or of a later version: one that is older serves
+			continue // damaged, or of a later version: an older one can be used
 		}
 		if s.End, err = framelog.ParseEnd(s.Manifest.GetEnd()); err != nil {
 			continue
 		}
 		s.Snapshot = s.Manifest.GetNumber()
-		all = append(all, s)
+		snapshots = append(snapshots, s)
 	}
-	slices.SortFunc(all, func(a, b *Snapshot) int {
+	slices.SortFunc(snapshots, func(a, b *Snapshot) int {
 		return cmp.Or(cmp.Compare(b.Snapshot, a.Snapshot), cmp.Compare(b.Number, a.Number))
 	})
-	return all, nil
+	return snapshots, nil
 }
 
 // objects calls fn with each object that the manifest of a snapshot names. The manifest is not one of them.
 func (s *Snapshot) objects(fn func(*snapshotv1.Object)) {
-	for _, all := range [][]*snapshotv1.Object{
+	for _, objects := range [][]*snapshotv1.Object{
 		s.Manifest.GetPages(), s.Manifest.GetRequests(),
 		s.Manifest.GetFrames(),
 	} {
-		for _, o := range all {
+		for _, o := range objects {
 			fn(o)
 		}
 	}
 }
 
 // Base describes the kept snapshots of a partition, which the next one continues. The zero Base is that of a
-// partition without a snapshot. After each snapshot there is a new Base; see Draft.Finish.
+// partition without a snapshot. Draft.Finish returns a new Base for each snapshot.
 type Base struct {
 	kept   []*Snapshot // the newest first
 	owners map[ownerHash]owned
@@ -123,13 +123,15 @@ func (b *Base) Sparse(ctx context.Context, store Store) (owners []Owner, err err
 	if newest == nil {
 		return nil, nil
 	}
-	var live, all int64
+	var live, total int64
 	for _, o := range newest.Manifest.GetPages() {
-		live, all = live+b.live[o.GetNumber()], all+o.GetEntries()
+		live, total = live+b.live[o.GetNumber()], total+o.GetEntries()
 	}
-	if all <= 2*live+garbageRoom {
+	if total <= 2*live+garbageRoom {
 		return nil, nil
 	}
+
+	// Return the owners of the current pages in each object that is mostly outdated.
 	for _, o := range newest.Manifest.GetPages() {
 		if 2*b.live[o.GetNumber()] >= o.GetEntries() {
 			continue
@@ -195,14 +197,14 @@ func Read(ctx context.Context, store Store, s *Snapshot, older []*Snapshot, into
 
 // decoded is an object whose pages are decoded.
 type decoded struct {
-	number uint64
-	pages  []*snapshotv1.Page
-	as     []proto.Message
-	err    error
+	number   uint64
+	pages    []*snapshotv1.Page
+	messages []proto.Message // of pages; nil for an owner of whom the state has nothing
+	err      error
 }
 
 // readPages reads the objects with pages, the newest first, and adds the newest page of each owner. The next objects
-// are decoded while the pages of one are added.
+// are decoded while the pages of one are added. The goroutine that decodes has ended when readPages returns.
 func (b *Base) readPages(ctx context.Context, store Store, s *Snapshot, into Into) error {
 	ctx, cancel := context.WithCancel(ctx)
 	objects := make(chan decoded, 2)
@@ -211,6 +213,8 @@ func (b *Base) readPages(ctx context.Context, store Store, s *Snapshot, into Int
 		for range objects { // until it has ended
 		}
 	}()
+
+	// Decode.
 	go func() {
 		defer close(objects)
 		for _, o := range slices.Backward(s.Manifest.GetPages()) {
@@ -225,6 +229,8 @@ func (b *Base) readPages(ctx context.Context, store Store, s *Snapshot, into Int
 			}
 		}
 	}()
+
+	// Add.
 	var namespace string
 	for d := range objects {
 		if d.err != nil {
@@ -239,13 +245,13 @@ func (b *Base) readPages(ctx context.Context, store Store, s *Snapshot, into Int
 			if _, newer := b.owners[h]; newer {
 				continue
 			}
-			at := ownedAt(d.number, size(p))
-			b.owners[h] = at
-			b.live[d.number] += at.bytes()
+			page := ownedAt(d.number, size(p))
+			b.owners[h] = page
+			b.live[d.number] += page.bytes()
 			if p.GetGone() {
 				continue
 			}
-			if err := into.AddPage(owner, d.as[i]); err != nil {
+			if err := into.AddPage(owner, d.messages[i]); err != nil {
 				return fmt.Errorf("snapshot: %w: page of %s/%s: %w", ErrNoObject, owner.Namespace, owner.ID, err)
 			}
 		}
@@ -259,7 +265,7 @@ func decode(ctx context.Context, store Store, o *snapshotv1.Object, into Into) d
 	if err := read(ctx, store, o, &in); err != nil {
 		return decoded{err: err}
 	}
-	d := decoded{number: o.GetNumber(), pages: in.GetPages(), as: make([]proto.Message, len(in.GetPages()))}
+	d := decoded{number: o.GetNumber(), pages: in.GetPages(), messages: make([]proto.Message, len(in.GetPages()))}
 	for i, p := range d.pages {
 		if p.GetGone() {
 			continue
@@ -269,7 +275,7 @@ func decode(ctx context.Context, store Store, o *snapshotv1.Object, into Into) d
 			return decoded{err: fmt.Errorf("snapshot: %w: page of %s/%s: %w", ErrNoObject, p.GetNamespace(), p.GetId(),
 				err)}
 		}
-		d.as[i] = page
+		d.messages[i] = page
 	}
 	return d
 }
@@ -323,6 +329,8 @@ func (b *Base) Clean(ctx context.Context, store Store) error {
 	if err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
+
+	// Collect what is needed. That of the newest snapshot, which comes first, must be there.
 	needed := map[uint64]bool{}
 	for i, s := range b.kept {
 		needed[s.Number] = true
@@ -335,16 +343,17 @@ func (b *Base) Clean(ctx context.Context, store Store) error {
 		if i > 0 {
 			continue
 		}
-		has := 0
+		found := 0
 		for _, n := range stored {
 			if needed[n] && n <= s.Number {
-				has++
+				found++
 			}
 		}
-		if has < len(needed) {
-			return fmt.Errorf("%w: %d of %d of snapshot %d", ErrNoObject, len(needed)-has, len(needed), s.Snapshot)
+		if found < len(needed) {
+			return fmt.Errorf("%w: %d of %d of snapshot %d", ErrNoObject, len(needed)-found, len(needed), s.Snapshot)
 		}
 	}
+
 	gone := slices.DeleteFunc(stored, func(n uint64) bool { return needed[n] || n > newest.Number })
 	if len(gone) == 0 {
 		return nil
@@ -364,12 +373,12 @@ func (b *Base) with(s *Snapshot, written map[ownerHash]owned) *Base {
 	if next.owners == nil {
 		next.owners, next.live = map[ownerHash]owned{}, map[uint64]int64{}
 	}
-	for owner, at := range written {
-		if was, has := next.owners[owner]; has {
-			next.live[was.object()] -= was.bytes()
+	for owner, page := range written {
+		if previous, ok := next.owners[owner]; ok {
+			next.live[previous.object()] -= previous.bytes()
 		}
-		next.owners[owner] = at
-		next.live[at.object()] += at.bytes()
+		next.owners[owner] = page
+		next.live[page.object()] += page.bytes()
 	}
 	return next
 }

@@ -71,7 +71,8 @@ func (d *Draft) Add(ctx context.Context, owner Owner, page proto.Message) error 
 		return nil
 	}
 	d.pending.Pages = append(d.pending.Pages, p)
-	if d.bytes += size(p); d.bytes >= ObjectBytes {
+	d.bytes += size(p)
+	if d.bytes >= ObjectBytes {
 		return d.flush(ctx)
 	}
 	return nil
@@ -126,11 +127,13 @@ func (d *Draft) Finish(ctx context.Context, cut Cut) (s *Snapshot, base func() *
 	if len(cut.Erased) > 0 {
 		m.Format, m.Erased, m.ErasedThrough = Format, cut.Erased, cut.ErasedThrough
 	}
+
+	// Keep the objects of the snapshot before that still have current pages, remembered requests, or frames.
 	if before := d.base.Newest(); before != nil {
 		superseded := map[uint64]int64{}
 		for owner := range d.written {
-			if was, has := d.base.owners[owner]; has {
-				superseded[was.object()] += was.bytes()
+			if previous, ok := d.base.owners[owner]; ok {
+				superseded[previous.object()] += previous.bytes()
 			}
 		}
 		for _, o := range before.Manifest.GetPages() {
@@ -143,6 +146,8 @@ func (d *Draft) Finish(ctx context.Context, cut Cut) (s *Snapshot, base func() *
 		})
 		m.Frames = slices.Clone(before.Manifest.GetFrames())
 	}
+
+	// Add the new ones.
 	m.Pages = append(m.Pages, d.objects...)
 	if m.Requests, err = d.addRequests(ctx, m.GetRequests(), cut.Requests); err != nil {
 		return nil, nil, err
@@ -150,6 +155,7 @@ func (d *Draft) Finish(ctx context.Context, cut Cut) (s *Snapshot, base func() *
 	if m.Frames, err = d.addFrames(ctx, m.GetFrames(), cut.Frames); err != nil {
 		return nil, nil, err
 	}
+
 	b, err := pack(m)
 	if err != nil {
 		return nil, nil, err
@@ -171,9 +177,9 @@ func (d *Draft) Pages() int { return len(d.written) }
 
 // mergeWith returns how many of the last objects are to be merged with an object of n entries, so that there are few
 // objects and each entry is written a few times only.
-func mergeWith(all []*snapshotv1.Object, n int64) (count int) {
-	for count < len(all) {
-		o := all[len(all)-1-count]
+func mergeWith(objects []*snapshotv1.Object, n int64) (count int) {
+	for count < len(objects) {
+		o := objects[len(objects)-1-count]
 		if o.GetEntries() > 2*n || o.GetEntries()+n > mergedEntries {
 			break
 		}
@@ -183,32 +189,32 @@ func mergeWith(all []*snapshotv1.Object, n int64) (count int) {
 	return count
 }
 
-// addRequests stores the added requests, and returns all, the objects with remembered requests, with the new object
-// at its end, in the place of those that were merged with it.
-func (d *Draft) addRequests(ctx context.Context, all []*snapshotv1.Object, added []Request) ([]*snapshotv1.Object,
+// addRequests stores the added requests as an object, together with those of the last objects of stored that mergeWith
+// selects, and returns stored with the new object in place of these.
+func (d *Draft) addRequests(ctx context.Context, stored []*snapshotv1.Object, added []Request) ([]*snapshotv1.Object,
 	error,
 ) {
 	if len(added) == 0 {
-		return all, nil
+		return stored, nil
 	}
-	merged := mergeWith(all, int64(len(added)))
-	var every []Request
-	for _, o := range all[len(all)-merged:] {
+	count := mergeWith(stored, int64(len(added)))
+	var merged []Request
+	for _, o := range stored[len(stored)-count:] {
 		var in snapshotv1.Requests
 		if err := read(ctx, d.store, o, &in); err != nil {
 			return nil, err
 		}
 		if err := eachRequest(&in, func(k requests.Key, e requests.Entry) {
-			every = append(every, Request{k, e})
+			merged = append(merged, Request{k, e})
 		}); err != nil {
 			return nil, err
 		}
 	}
-	all, every = all[:len(all)-merged], append(every, added...)
+	stored, merged = stored[:len(stored)-count], append(merged, added...)
 	var out snapshotv1.Requests
 	var last uint64
 	var until uint32
-	for _, r := range every {
+	for _, r := range merged {
 		out.Keys = append(out.Keys, r.Key[:]...)
 		out.FirstSteps = append(out.FirstSteps, r.First-last)
 		out.Arguments = append(out.Arguments, r.Args)
@@ -216,41 +222,43 @@ func (d *Draft) addRequests(ctx context.Context, all []*snapshotv1.Object, added
 		out.ExecutedAt = append(out.ExecutedAt, r.Unix)
 		last, until = r.First, max(until, r.Unix)
 	}
-	o, err := d.put(ctx, &out, int64(len(every)))
+	o, err := d.put(ctx, &out, int64(len(merged)))
 	if err != nil {
 		return nil, err
 	}
 	o.Until = int64(until)
-	return append(all, o), nil
+	return append(stored, o), nil
 }
 
-// addFrames is addRequests for the index of frames.
-func (d *Draft) addFrames(ctx context.Context, all []*snapshotv1.Object, added []Frame) ([]*snapshotv1.Object, error) {
+// addFrames stores the added entries of the index of frames as addRequests stores requests.
+func (d *Draft) addFrames(ctx context.Context, stored []*snapshotv1.Object, added []Frame) ([]*snapshotv1.Object,
+	error,
+) {
 	if len(added) == 0 {
-		return all, nil
+		return stored, nil
 	}
-	merged := mergeWith(all, int64(len(added)))
-	var every []Frame
-	for _, o := range all[len(all)-merged:] {
+	count := mergeWith(stored, int64(len(added)))
+	var merged []Frame
+	for _, o := range stored[len(stored)-count:] {
 		var in snapshotv1.Frames
 		if err := read(ctx, d.store, o, &in); err != nil {
 			return nil, err
 		}
-		if err := eachFrame(&in, func(f Frame) { every = append(every, f) }); err != nil {
+		if err := eachFrame(&in, func(f Frame) { merged = append(merged, f) }); err != nil {
 			return nil, err
 		}
 	}
-	all, every = all[:len(all)-merged], append(every, added...)
+	stored, merged = stored[:len(stored)-count], append(merged, added...)
 	var out snapshotv1.Frames
 	var last Frame
-	for _, f := range every {
+	for _, f := range merged {
 		out.WalSeqSteps = append(out.WalSeqSteps, f.WalSeq-last.WalSeq)
 		out.SequenceSteps = append(out.SequenceSteps, f.Seq-last.Seq)
 		last = f
 	}
-	o, err := d.put(ctx, &out, int64(len(every)))
+	o, err := d.put(ctx, &out, int64(len(merged)))
 	if err != nil {
 		return nil, err
 	}
-	return append(all, o), nil
+	return append(stored, o), nil
 }

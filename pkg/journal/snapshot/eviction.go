@@ -15,6 +15,12 @@ const (
 	replayKeep = 1 << 14
 )
 
+// Which owners are evicted.
+const (
+	anyOwner   = false
+	unusedOnly = true // those that were not used since they were last looked at
+)
+
 // EvictionPolicy says where and when owners are evicted.
 type EvictionPolicy struct {
 	// Dir is a directory for files of this process, which have no name; "": that for temporary files.
@@ -57,11 +63,11 @@ type Evictor struct {
 // NewEvictor returns the Evictor of an empty state; nil if p is nil, or if the state is no Resident. If p is off, or
 // no file can be created, the Evictor evicts nothing.
 func NewEvictor(state any, p *EvictionPolicy, logger *zap.Logger) *Evictor {
-	of, can := state.(Resident)
-	if !can || p == nil {
+	evictable, ok := state.(Resident)
+	if !ok || p == nil {
 		return nil
 	}
-	e := &Evictor{policy: *p, state: of, logger: logger, failed: true}
+	e := &Evictor{policy: *p, state: evictable, logger: logger, failed: true}
 	if e.policy.Keep == 0 {
 		e.policy.Keep = DefaultKeep
 	}
@@ -73,7 +79,7 @@ func NewEvictor(state any, p *EvictionPolicy, logger *zap.Logger) *Evictor {
 		logger.Warn("journal: no file for owners that are not used; they stay in memory", zap.Error(err))
 		return e
 	}
-	of.UseFile(f)
+	evictable.UseFile(f)
 	e.file, e.failed = f, false
 	return e
 }
@@ -87,13 +93,14 @@ func (e *Evictor) Close() {
 
 // PageAdded must be called after each page that a load adds from a snapshot. Every Batch calls, if more than
 // Policy.Keep owners are in memory, it evicts all that can be among the next 2*Batch, whether or not they were used.
-func (e *Evictor) PageAdded() { e.loaded(false, e.keep()) }
+func (e *Evictor) PageAdded() { e.loaded(anyOwner, e.keep()) }
 
 // Replayed must be called after each event that a load reads from the log and applies. Every Batch calls, if more
 // than the larger of Policy.Keep and replayKeep owners are in memory, it evicts those of the next 2*Batch that were
 // not used since they were last looked at.
-func (e *Evictor) Replayed() { e.loaded(true, max(e.keep(), replayKeep)) }
+func (e *Evictor) Replayed() { e.loaded(unusedOnly, max(e.keep(), replayKeep)) }
 
+// keep returns Policy.Keep, 0 if e is nil.
 func (e *Evictor) keep() int {
 	if e == nil {
 		return 0
@@ -101,13 +108,18 @@ func (e *Evictor) keep() int {
 	return e.policy.Keep
 }
 
+// loaded counts a page or an event of a load, and evicts 2*Batch owners at every Batch calls, if more than keep are in
+// memory.
 func (e *Evictor) loaded(unused bool, keep int) {
 	if e == nil {
 		return
 	}
 	if e.policy.Always {
 		e.Applied()
-	} else if e.added++; e.added%Batch == 0 && e.state.Counts().Resident > keep {
+		return
+	}
+	e.added++
+	if e.added%Batch == 0 && e.state.Counts().Resident > keep {
 		e.evict(2*Batch, unused)
 	}
 }
@@ -115,7 +127,7 @@ func (e *Evictor) loaded(unused bool, keep int) {
 // Applied must be called after each event that was applied. It does nothing unless Policy.Always is set.
 func (e *Evictor) Applied() {
 	for more := e != nil && e.policy.Always; more; {
-		more = e.evict(Batch, false)
+		more = e.evict(Batch, anyOwner)
 	}
 }
 
@@ -128,11 +140,11 @@ func (e *Evictor) Evict(unused bool) (more bool) {
 
 // evict logs the first error of the file, and another one only after the file could be written again. Owners that
 // cannot be evicted stay in memory.
-func (e *Evictor) evict(most int, unused bool) bool {
+func (e *Evictor) evict(count int, unused bool) bool {
 	if e.file == nil {
 		return false
 	}
-	n, more, err := e.state.Evict(most, unused)
+	n, more, err := e.state.Evict(count, unused)
 	if err != nil && !e.failed {
 		e.logger.Warn("journal: owners that are not used stay in memory", zap.Error(err))
 	}

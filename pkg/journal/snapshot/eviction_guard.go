@@ -11,7 +11,7 @@ import (
 func Guarded(fn func()) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			if err = Panicked(r); !errors.Is(err, resident.ErrUnreadable) {
+			if err = PanicError(r); !errors.Is(err, resident.ErrUnreadable) {
 				panic(r)
 			}
 		}
@@ -20,8 +20,8 @@ func Guarded(fn func()) (err error) {
 	return nil
 }
 
-// Panicked returns the error for a panic with the value r. If r is an error, it is wrapped.
-func Panicked(r any) error {
+// PanicError returns the error for a panic with the value r. If r is an error, it is wrapped.
+func PanicError(r any) error {
 	if err, is := r.(error); is {
 		return fmt.Errorf("panic: %w", err)
 	}

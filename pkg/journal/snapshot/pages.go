@@ -48,11 +48,11 @@ type Resident interface {
 	State
 	// UseFile gives an empty state its file; nil: all stays in memory.
 	UseFile(f *resident.File)
-	// Evict looks at the next most owners in memory, beginning where the last call ended, and evicts those that were
+	// Evict looks at the next count owners in memory, beginning where the last call ended, and evicts those that were
 	// not used since they were last looked at, or all that can be if unused is false. It returns how many it evicted,
 	// and more false once it has come to the end. The caller must have exclusive use of the state, as for Apply. An
 	// error is one of the file; nothing is lost by it.
-	Evict(most int, unused bool) (n int, more bool, err error)
+	Evict(count int, unused bool) (n int, more bool, err error)
 	// Counts says how many owners are in memory and in the file.
 	Counts() resident.Counts
 }

@@ -81,7 +81,7 @@ func (t *Tracker) Wrote(n int) {
 	}
 }
 
-// Damage records that a line was quarantined; see Damaged.
+// Damage records that a line was quarantined, so that no snapshot is written any more.
 func (t *Tracker) Damage() {
 	if t != nil {
 		t.Damaged = true
@@ -147,16 +147,16 @@ func (t *Tracker) Base() *Base {
 // Has returns the Extent of the newest snapshot.
 func (t *Tracker) Has() Extent { return t.has }
 
-// PageCut is a state at a moment, from which a snapshot is written while the state goes on: the page of an owner is
+// PageCut is a state at a moment, from which a snapshot is written while the state changes: the page of an owner is
 // taken before the next event changes it.
 type PageCut struct {
 	Cut
 
-	bytes int64
-	has   Extent // what the snapshot has once it is written
-	all   []Owner
-	left  map[Owner]struct{} // whose pages were not taken
-	taken []OwnerPage        // and not yet written
+	bytes     int64
+	has       Extent // what the snapshot has once it is written
+	owners    []Owner
+	remaining map[Owner]struct{} // whose pages were not taken
+	taken     []OwnerPage        // and not yet written
 }
 
 // OwnerPage is the page of an owner as it was at a cut; nil if the state had nothing of it.
@@ -168,15 +168,17 @@ type OwnerPage struct {
 // Begin begins a cut of the state as it is now, with the owners that changed since the newest snapshot. has is the
 // Extent that the snapshot will have.
 func (t *Tracker) Begin(c Cut, has Extent) *PageCut {
-	n := &PageCut{Cut: c, bytes: t.Bytes.Swap(0), has: has, all: slices.Collect(maps.Keys(t.touched)), left: t.touched}
+	n := &PageCut{
+		Cut: c, bytes: t.Bytes.Swap(0), has: has, owners: slices.Collect(maps.Keys(t.touched)), remaining: t.touched,
+	}
 	t.touched, t.cut = map[Owner]struct{}{}, n
 	return n
 }
 
 // Owners returns whose pages the snapshot has to write, in order. It needs no lock.
 func (c *PageCut) Owners() []Owner {
-	slices.SortFunc(c.all, Owner.Compare)
-	return c.all
+	slices.SortFunc(c.owners, Owner.Compare)
+	return c.owners
 }
 
 // Take returns pages as they were at the cut: those of owners, and those that were taken since the last call because
@@ -192,8 +194,8 @@ func (t *Tracker) Take(c *PageCut, owners []Owner) []OwnerPage {
 
 // take takes the page of an owner, if the cut needs it and it was not taken yet.
 func (c *PageCut) take(state State, o Owner) {
-	if _, left := c.left[o]; left {
-		delete(c.left, o)
+	if _, needed := c.remaining[o]; needed {
+		delete(c.remaining, o)
 		c.taken = append(c.taken, OwnerPage{o, state.Page(o)})
 	}
 }
@@ -224,7 +226,7 @@ func (t *Tracker) Clean(ctx context.Context, store Store, lock sync.Locker) erro
 func (t *Tracker) Failed(c *PageCut) {
 	t.cut = nil
 	t.Bytes.Add(c.bytes)
-	for _, o := range c.all {
+	for _, o := range c.owners {
 		t.touched[o] = struct{}{}
 	}
 }

@@ -11,14 +11,14 @@ import (
 
 // Verify reads the newest snapshot of a partition, and returns an error if there is none, or if it cannot be read.
 func Verify(ctx context.Context, store Store, partition string) error {
-	all, err := Stored(ctx, store, partition)
+	snapshots, err := Stored(ctx, store, partition)
 	if err != nil {
 		return err
 	}
-	if len(all) == 0 {
+	if len(snapshots) == 0 {
 		return fmt.Errorf("snapshot: %w: there is none of %s", ErrNoObject, partition)
 	}
-	if _, err = Read(ctx, store, all[0], all[1:], nowhere{}); err != nil {
+	if _, err = Read(ctx, store, snapshots[0], snapshots[1:], nowhere{}); err != nil {
 		return fmt.Errorf("the newest snapshot of %s cannot be read: %w", partition, err)
 	}
 	return nil

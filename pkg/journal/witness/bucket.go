@@ -64,8 +64,9 @@ func OpenBucket(ctx context.Context, nc *nats.Conn, replicas int, logger *zap.Lo
 		nc: nc, replicas: replicas, logger: logger, stop: make(chan struct{}), ended: make(chan struct{}),
 		stored: map[string]bucketEntry{}, recorded: map[string]framelog.End{},
 	}
-	for pacer := retry.New(50*time.Millisecond, time.Second); ; {
-		err := b.begin(ctx)
+	pacer := retry.New(50*time.Millisecond, time.Second)
+	for {
+		err := b.openAndRead(ctx)
 		if err == nil {
 			break
 		}
@@ -77,25 +78,26 @@ func OpenBucket(ctx context.Context, nc *nats.Conn, replicas int, logger *zap.Lo
 	return b, nil
 }
 
-// begin opens the bucket and reads what it has.
-func (b *Bucket) begin(ctx context.Context) error {
+// openAndRead opens the bucket and reads what it has.
+func (b *Bucket) openAndRead(ctx context.Context) error {
 	js, err := jetstream.New(b.nc)
 	if err != nil {
 		return err
 	}
-	one, cancel := context.WithTimeout(ctx, term)
+	ctx, cancel := context.WithTimeout(ctx, term)
 	defer cancel()
-	b.kv, err = js.CreateKeyValue(one, jetstream.KeyValueConfig{
+	b.kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket: BucketName, Description: "Quartet: how far journals were written", Storage: jetstream.FileStorage,
 		Replicas: max(b.replicas, 1), History: 1,
 	})
 	if errors.Is(err, jetstream.ErrBucketExists) {
-		b.kv, err = js.KeyValue(one, BucketName)
+		b.kv, err = js.KeyValue(ctx, BucketName)
 	}
 	if err != nil {
 		return err
 	}
-	// The watcher ends with its context.
+
+	// Read all entries. The watcher ends with its context, so that must not be ctx.
 	w, err := b.kv.WatchAll(context.Background())
 	if err != nil {
 		return err
@@ -111,8 +113,8 @@ func (b *Bucket) begin(ctx context.Context) error {
 				return nil
 			}
 			b.observe(e)
-		case <-one.Done():
-			return errors.Join(one.Err(), w.Stop())
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), w.Stop())
 		}
 	}
 }
@@ -141,24 +143,24 @@ func (b *Bucket) run() {
 		select {
 		case e, open := <-updates:
 			if !open {
-				updates = nil // others' records of now on are read at the next start
+				updates = nil // what others record from now on is read at the next start
 			} else if e != nil {
 				b.observe(e)
 			}
 		case <-tick.C:
-			if !b.write() && b.renew() {
+			if !b.writeRecorded() && b.recreate() {
 				updates = b.watcher.Updates()
 			}
 		case <-b.stop:
-			b.write()
+			b.writeRecorded()
 			_ = b.watcher.Stop() // says at most that the connection is closed
 			return
 		}
 	}
 }
 
-// renew creates the bucket again if it is gone, and reports whether it did.
-func (b *Bucket) renew() bool {
+// recreate creates the bucket again if it is gone, and reports whether it did.
+func (b *Bucket) recreate() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), term)
 	defer cancel()
 	js, err := jetstream.New(b.nc)
@@ -172,33 +174,37 @@ func (b *Bucket) renew() bool {
 	b.mu.Lock()
 	clear(b.stored)
 	b.mu.Unlock()
-	return b.begin(ctx) == nil
+	return b.openAndRead(ctx) == nil
 }
 
-// write writes the recorded ends that are newer than what the bucket has, and returns false if it could not write one
-// of them. It is no failure if another process wrote an end of the same partition meanwhile: the next write compares
-// the recorded end with that one.
-func (b *Bucket) write() bool {
+// writeRecorded writes the recorded ends that are newer than what the bucket has, and returns false if it could not
+// write one of them. It is no failure if another process wrote an end of the same partition meanwhile: the next write
+// compares the recorded end with that one.
+func (b *Bucket) writeRecorded() bool {
+	// Determine what is newer. What is not needs no write.
 	b.mu.Lock()
 	due, seen := map[string]framelog.End{}, map[string]bucketEntry{}
 	for key, end := range b.recorded {
-		if seen[key] = b.stored[key]; newer(end, seen[key].end) {
+		seen[key] = b.stored[key]
+		if newer(end, seen[key].end) {
 			due[key] = end
 		} else {
 			delete(b.recorded, key)
 		}
 	}
 	b.mu.Unlock()
+
 	var failed error
 	for key, end := range due {
 		if err := b.put(key, end, seen[key].revision); err != nil {
 			failed = err
 		}
 	}
+
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if failed != nil && !b.failing {
-		b.logger.Warn("witness: how far journals were written cannot be told to other machines; trying again",
+		b.logger.Warn("witness: how far journals were written could not be stored for other machines; trying again",
 			zap.Error(failed))
 	}
 	b.failing = failed != nil
@@ -313,7 +319,7 @@ func ReadBucket(ctx context.Context, nc *nats.Conn) (map[string]framelog.End, er
 	defer func() { _ = w.Stop() }()
 	for e := range w.Updates() {
 		if e == nil {
-			return b.all(), nil
+			return b.records(), nil
 		}
 		b.observe(e)
 	}
@@ -331,19 +337,20 @@ func BucketPartitions(known map[string]framelog.End, plane string) (n int) {
 	return n
 }
 
-// all returns the records that were observed, by framelog.PartitionName.
-func (b *Bucket) all() map[string]framelog.End {
-	all := map[string]framelog.End{}
+// records returns the records that were observed, by framelog.PartitionName.
+func (b *Bucket) records() map[string]framelog.End {
+	records := map[string]framelog.End{}
 	for key, e := range b.stored {
 		plane, number, _ := strings.Cut(key, ".")
 		if n, err := strconv.Atoi(number); err == nil && e.end.Seq > 0 {
-			all[framelog.PartitionName(plane, n)] = e.end
+			records[framelog.PartitionName(plane, n)] = e.end
 		}
 	}
-	return all
+	return records
 }
 
-// RemoveBucket removes the bucket, if there is one: what it says is not true of journals that are restored.
+// RemoveBucket removes the bucket, if there is one. Call it for a restore, since the records are not true of journals
+// that are restored.
 func RemoveBucket(ctx context.Context, nc *nats.Conn) error {
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -35,8 +35,8 @@ type Files struct {
 	done   chan struct{}
 	ended  chan struct{}
 
-	mu  sync.Mutex
-	all map[string]*File
+	mu    sync.Mutex
+	files map[string]*File
 }
 
 // Open opens a directory, which it creates if it does not exist, and syncs the files in the background until
@@ -51,7 +51,7 @@ func Open(dir string, logger *zap.Logger) (*Files, error) {
 	}
 	f := &Files{
 		dir: root, logger: logger, done: make(chan struct{}), ended: make(chan struct{}),
-		all: map[string]*File{},
+		files: map[string]*File{},
 	}
 	go func() {
 		defer close(f.ended)
@@ -74,22 +74,22 @@ func (f *Files) Of(plane string, partition int) framelog.Witness {
 	name := fileName(plane, partition)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.all[name] == nil {
-		f.all[name] = &File{name: name, dir: f.dir, logger: f.logger.With(zap.String("plane", plane),
+	if f.files[name] == nil {
+		f.files[name] = &File{name: name, dir: f.dir, logger: f.logger.With(zap.String("plane", plane),
 			zap.Int("partition", partition))}
 	}
-	return f.all[name]
+	return f.files[name]
 }
 
 // sync syncs the files that were written since it was called last.
 func (f *Files) sync() {
 	f.mu.Lock()
-	all := make([]*File, 0, len(f.all))
-	for _, w := range f.all {
-		all = append(all, w)
+	files := make([]*File, 0, len(f.files))
+	for _, w := range f.files {
+		files = append(files, w)
 	}
 	f.mu.Unlock()
-	for _, w := range all {
+	for _, w := range files {
 		w.sync()
 	}
 }
@@ -100,7 +100,7 @@ func (f *Files) Close() error {
 	<-f.ended
 	f.sync()
 	var errs error
-	for _, w := range f.all {
+	for _, w := range f.files {
 		errs = errors.Join(errs, w.close())
 	}
 	return errors.Join(errs, f.dir.Close())
@@ -159,6 +159,8 @@ func read(file *os.File) (count uint64, last framelog.End, err error) {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return 0, last, fmt.Errorf("witness: %w", err)
 	}
+
+	// The slot with the higher count is the newer one. A file that has neither was damaged, unless it is new.
 	written := len(bytes.Trim(slots[:n], "\x00")) > 0
 	for i := range 2 {
 		c, end, ok := parse(slots[i*slotBytes : (i+1)*slotBytes])

@@ -331,7 +331,7 @@ func TestUnreadableTasks(t *testing.T) {
 					require.NoError(t, decide(p, ended, agent, n))
 				}
 			}
-			require.NoError(t, p.Evict(t.Context(), false))
+			require.NoError(t, p.EvictAll(t.Context()))
 			require.Equal(t, resident.Counts{Evicted: 2}, p.Resident().Counts)
 			_, _, err := journal.View(t.Context(), p, func(s *State) (any, error) { return nil, s.file.Close() })
 			require.NoError(t, err)

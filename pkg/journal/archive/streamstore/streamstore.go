@@ -148,7 +148,7 @@ func (s *Store) Begin(ctx context.Context, segment uint64) (archive.Draft, error
 
 // sweep removes the objects of segments that are not complete and got their last object longer ago than term.
 func (s *Store) sweep(ctx context.Context, term time.Duration) error {
-	drafts, at, err := s.named(ctx, "frames.")
+	drafts, now, err := s.named(ctx, "frames.")
 	if err != nil {
 		return err
 	}
@@ -157,11 +157,11 @@ func (s *Store) sweep(ctx context.Context, term time.Duration) error {
 		return err
 	}
 	for name := range drafts {
-		if _, is := complete[name]; is {
+		if _, done := complete[name]; done {
 			continue
 		}
 		m, err := s.last(ctx, "frames."+name)
-		if errors.Is(err, archive.ErrNoObject) || err == nil && at.Sub(m.Time) <= term {
+		if errors.Is(err, archive.ErrNoObject) || err == nil && now.Sub(m.Time) <= term {
 			continue
 		}
 		if err == nil {
@@ -195,11 +195,11 @@ func (d *draft) Close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTerm)
 	defer cancel()
-	_ = d.store.Remove(ctx, d.name) // what is left takes room only
+	_ = d.store.Remove(ctx, d.name) // objects that stay only take room
 }
 
 // message returns the message that get reads from the archive's stream, or an error that wraps ErrNoObject if message
-// or stream does not exist. It may call get several times; see jetlog.Patiently.
+// or stream does not exist. It may call get several times, since jetlog.Patiently repeats requests.
 func (s *Store) message(ctx context.Context, get func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg,
 	error),
 ) (*jetstream.RawStreamMsg, error) {
@@ -253,35 +253,35 @@ func (s *Store) last(ctx context.Context, subject string) (*jetstream.RawStreamM
 
 // Names implements archive.Store.
 func (s *Store) Names(ctx context.Context) (map[string]uint64, error) {
-	all, _, err := s.named(ctx, "complete.")
-	return all, err
+	names, _, err := s.named(ctx, "complete.")
+	return names, err
 }
 
-// named returns the names of the segments of which there is a message of a kind, and their numbers, as they are at a
-// time by the server's clock.
-func (s *Store) named(ctx context.Context, kind string) (all map[string]uint64, at time.Time, err error) {
+// named returns the names and numbers of the segments that have a message of a kind, and the time of that by the
+// server's clock. Without a stream it returns none and the zero time.
+func (s *Store) named(ctx context.Context, kind string) (names map[string]uint64, now time.Time, err error) {
 	stream, err := s.find(ctx)
 	if errors.Is(err, archive.ErrNoObject) {
-		return nil, at, nil
+		return nil, now, nil
 	}
 	if err != nil {
-		return nil, at, err
+		return nil, now, err
 	}
 	info, err := jetlog.Patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
 		return stream.Info(ctx, jetstream.WithSubjectFilter(s.subject+kind+"*"))
 	})
 	if err != nil {
-		return nil, at, s.failed(err)
+		return nil, now, s.failed(err)
 	}
-	all = map[string]uint64{}
+	names = map[string]uint64{}
 	for subject := range info.State.Subjects {
 		name := strings.TrimPrefix(subject, s.subject+kind)
 		number, _, _ := strings.Cut(name, "-")
 		if n, err := strconv.ParseUint(number, 10, 64); err == nil {
-			all[name] = n
+			names[name] = n
 		}
 	}
-	return all, info.TimeStamp, nil
+	return names, info.TimeStamp, nil
 }
 
 // Remove implements archive.Store. It overwrites the bytes of each message, since they may have to be erased.
@@ -320,8 +320,8 @@ func (s *Store) ReplaceCatalog(ctx context.Context, version uint64, content []by
 		return err
 	}
 	_, err := s.put(ctx, "catalog", content, jetstream.WithExpectLastSequencePerSubject(version))
-	if api := new(jetstream.APIError); errors.As(err, &api) &&
-		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
 		return fmt.Errorf("%w: %w", archive.ErrReplaced, err)
 	}
 	if err != nil || version == 0 {
