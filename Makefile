@@ -265,7 +265,7 @@ fuzz: ## Fuzz every target for FUZZTIME (20s each)
 	@set -e; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd pkg services 2>/dev/null | xargs -r -n1 dirname | sort -u); do \
 	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -d' ' -f2); do \
 	    echo "== $$dir $$target"; \
-	    $(GO) test ./$$dir -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME); \
+	    $(TESTED) $(GO) test ./$$dir -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME); \
 	  done; \
 	done
 
