@@ -38,7 +38,9 @@ func TestR12_ArchiveInABucket(t *testing.T) {
 	t.Setenv("QUARTET_ARCHIVE_CREDENTIALS_FILE", credentials)
 	location, err := archives.ParseLocation(s3.URL("prod"))
 	require.NoError(t, err)
-	b, err := archives.OpenBucket(archives.BucketConfig{Location: location, CredentialsFile: credentials, Now: clock.System().Now})
+	b, err := archives.OpenBucket(archives.BucketConfig{
+		Location: location, CredentialsFile: credentials, Now: clock.System().Now,
+	})
 	require.NoError(t, err)
 
 	d := newDamageable(t, "--segment-mib", "1", "--snapshot-mib", "1", "--log-level", "debug")

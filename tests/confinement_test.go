@@ -94,8 +94,10 @@ func TestT10_ARotatedKeyStaysHidden(t *testing.T) {
 			0o644)))
 	s := newWorkshop(t, "--worker-pools", "default", "--worker-roots", t.TempDir(), "--key-file", key, "--config",
 		config, "--worker-readable", conf, "--worker-hidden", env)
-	task := s.exec(0, &taskv1.CommandSpec{Cmd: "until cat " + strings.Join([]string{conf + "/*",
-		conf + "/.*", conf + "/app/*"}, " ") + "; test -e stop; do :; done 2>/dev/null | sort -u"})
+	task := s.exec(0, &taskv1.CommandSpec{Cmd: "until cat " + strings.Join([]string{
+		conf + "/*",
+		conf + "/.*", conf + "/app/*",
+	}, " ") + "; test -e stop; do :; done 2>/dev/null | sort -u"})
 	stop := &taskv1.CommandSpec{Cmd: "cat " + conf + "/public; touch stop"}
 	rotated, err := keyfile.Update(key, func(r keyfile.Ring) (keyfile.Ring, error) { return r.Add(time.Now()) })
 	require.NoError(t, err)

@@ -101,7 +101,9 @@ func TestX16_EventsTakeAQuarter(t *testing.T) {
 	} {
 		nc := natsdtest.Connect(t)
 		space := &framelog.Room{}
-		require.NoError(t, space.Measure(func() (framelog.RoomState, error) { return framelog.RoomState{Limit: limit}, nil }))
+		require.NoError(t, space.Measure(func() (framelog.RoomState, error) {
+			return framelog.RoomState{Limit: limit}, nil
+		}))
 		require.NoError(t, EnsureStream(t.Context(), nc, 1, DefaultBytes, space))
 		js, err := jetstream.New(nc)
 		require.NoError(t, err)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,8 +39,7 @@ func TestX1_AnErrorAfterAnEffectIsNotNone(t *testing.T) {
 			ran := 0
 			r.on("ExecCommand", func(context.Context, proto.Message) (proto.Message, error) {
 				ran++
-				log.Inject(journaltest.Refused, journaltest.Refused, journaltest.Refused, journaltest.Refused, journaltest.Refused,
-					journaltest.Refused)
+				log.Inject(slices.Repeat([]journaltest.Fault{journaltest.Refused}, 6)...)
 				return &taskv1.ExecCommandResponse{
 					Outcome: taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED,
 					Task:    &taskv1.Task{TaskId: "tsk_1"},

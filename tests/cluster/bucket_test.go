@@ -40,7 +40,9 @@ func TestR12_ABucketOfACluster(t *testing.T) {
 	t.Setenv("QUARTET_ARCHIVE_CREDENTIALS_FILE", credentials)
 	at, err := archives.ParseLocation(location)
 	require.NoError(t, err)
-	b, err := archives.OpenBucket(archives.BucketConfig{Location: at, CredentialsFile: credentials, Now: clock.System().Now})
+	b, err := archives.OpenBucket(archives.BucketConfig{
+		Location: at, CredentialsFile: credentials, Now: clock.System().Now,
+	})
 	require.NoError(t, err)
 
 	var s3 *bucket.Server

@@ -284,8 +284,8 @@ func (w *World) Tails() (tails [4]uint64) {
 
 func (w *World) tail(p string) uint64 { return w.Tails()[slices.Index(Names, p)] }
 
-// Quiet waits until nothing goes on any more: all that is due has happened, every
-// follower has received what its source holds, what it made of it is on disk, and the scheduler has looked at whom it marked.
+// Quiet waits until the world is idle: everything due has happened, every follower has received what its source holds,
+// what it derived is on disk, and the scheduler has examined the agents that it marked.
 func (w *World) Quiet() error {
 	// A world that is killed meanwhile has other services afterwards.
 	w.mu.Lock()

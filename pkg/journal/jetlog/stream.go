@@ -218,7 +218,8 @@ func PartitionsIn(metadata map[string]string) (int, error) {
 	return n, nil
 }
 
-// verify returns an error if a stream has settings with which it could lose frames, or other subjects than those of want.
+// verify returns an error if a stream has settings with which it could lose frames, or subjects that differ from those
+// of want.
 func verify(want, got jetstream.StreamConfig) error {
 	for _, c := range []struct {
 		setting string

@@ -15,15 +15,15 @@ import (
 // frameMagic begins what zstd compressed.
 var frameMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
 
-// ArchiveContent returns all that the files below a directory have, as they are and decompressed, so that a test can look for
-// a text. A file that is removed meanwhile is left out.
+// ArchiveContent returns the content of all files below a directory, as stored and decompressed, so that a test can
+// search it for a text. A file that is removed meanwhile is left out.
 func ArchiveContent(t testing.TB, dir string) (all []byte) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return present(err)
 		}
-		b, err := os.ReadFile(path)
+		b, err := os.ReadFile(path) //nolint:gosec // a directory of the test
 		all = append(append(all, b...), Decompressed(b)...)
 		return present(err)
 	}))

@@ -71,8 +71,8 @@ var (
 	_ framelog.Segmented = (*FaultLog)(nil)
 )
 
-// NewFaultLog wraps a log, which must be a framelog.Segmented if its segments are used. Until faults are set it behaves like
-// inner.
+// NewFaultLog wraps a log, which must be a framelog.Segmented if its segments are used. Until faults are set it
+// behaves like inner.
 func NewFaultLog(inner framelog.Log) *FaultLog {
 	return &FaultLog{Log: inner, release: make(chan struct{}), held: make(chan struct{}, 64)}
 }

@@ -135,8 +135,9 @@ func noRoom(t *testing.T, r *rig) {
 	r.p, err = journal.Open(t.Context(), cfg)
 	require.NoError(t, err)
 	measure := func(used int64) {
-		require.NoError(t,
-			cfg.Room.Measure(func() (framelog.RoomState, error) { return framelog.RoomState{Used: used, Limit: 100 << 20}, nil }))
+		require.NoError(t, cfg.Room.Measure(func() (framelog.RoomState, error) {
+			return framelog.RoomState{Used: used, Limit: 100 << 20}, nil
+		}))
 	}
 	measure(91 << 20)
 	r.put(t, "k", "1", "")

@@ -41,8 +41,8 @@ func ParseLocation(text string) (l Location, err error) {
 		return l, errors.New("it must be as " + LocationExample)
 	}
 	if u.User != nil || u.Fragment != "" {
-		return l, errors.New("it must be as " + LocationExample + "; credentials are in a file of their own, or in the " +
-			"environment")
+		return l, errors.New("it must be as " + LocationExample + "; credentials are in a file of their own, or in " +
+			"the environment")
 	}
 	if l.Bucket = u.Host; s3utils.CheckValidBucketNameStrict(l.Bucket) != nil || strings.Contains(l.Bucket, ":") {
 		return l, fmt.Errorf("%q is no name of a bucket; it must be as %s", l.Bucket, LocationExample)

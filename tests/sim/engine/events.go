@@ -187,7 +187,7 @@ func (s *session) Publish(ctx context.Context, m *nats.Msg, last bool) error {
 		s.Events.store(losses, all[:len(all)/2])
 		return s.fail(ErrBroken)
 	case o == Delayed:
-		go s.late(edge, losses, all) //nolint:gosec // it is stored after the call has ended
+		go s.late(edge, losses, all)
 		return s.fail(ErrBroken)
 	}
 	s.Events.store(losses, all)

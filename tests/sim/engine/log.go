@@ -73,7 +73,7 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 		return 0, ErrNoAnswer
 	case Delayed:
 		f.Body = bytes.Clone(f.Body)
-		go l.late(expect, f) //nolint:gosec // it is stored after the call has ended
+		go l.late(expect, f)
 		return 0, ErrNoAnswer
 	default:
 	}

@@ -105,7 +105,7 @@ type parked struct {
 // New returns an empty queue.
 func New(cfg Config) *Queue {
 	return &Queue{
-		cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x51)), //nolint:gosec // it must be repeatable
+		cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x51)),
 		parked: map[string]*parked{}, seen: map[string]int{}, arrived: make(chan struct{}, 1),
 		over: make(chan struct{}),
 		held: map[string]int{}, frozen: map[*Process]time.Time{}, fails: map[string]Outcome{},

@@ -119,7 +119,8 @@ func TestLog_Faults(t *testing.T) {
 	happened := map[string]bool{}
 	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {
-			q, inner := engine.New(engine.Config{Seed: seed, Wait: synctest.Wait, FaultRate: 1}), journaltest.NewMemLog()
+			q := engine.New(engine.Config{Seed: seed, Wait: synctest.Wait, FaultRate: 1})
+			inner := journaltest.NewMemLog()
 			log := &engine.Log{Queue: q, Of: engine.NewProcess("p"), Name: "log", Inner: inner, Disk: &engine.Disk{}}
 			var err error
 			done := make(chan struct{})
