@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/page"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -36,6 +37,44 @@ func tickOf(item string, revision int64) *agentv1.Decision {
 		Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: continueCurrent,
 		Reason: "current_runnable", WorkItemId: item, WorkItemRevision: revision, Explanation: "go on",
 	}
+}
+
+// Facts that are read ahead of the disk may be lost. Afterwards another event has their revision, but the load of the
+// partition tells them apart, so a decision that rests on what never happened is refused.
+func TestD1_FactsOfALostFrameAreStale(t *testing.T) {
+	r := newRig(t)
+	log := r.injectFaults()
+	r.spawn("keeper")
+	log.Inject(journaltest.HeldRefused)
+	lost := make(chan error, 1)
+	go func() {
+		_, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "lost"})
+		lost <- err
+	}()
+	<-log.Held()
+	resp, err := r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{AgentId: "keeper", Ahead: true})
+	require.NoError(t, err)
+	ahead := resp.GetFacts()[0]
+	require.EqualValues(t, 1, ahead.GetQueued())
+	log.Release()
+	require.Error(t, <-lost)
+
+	_, err = r.service.PauseAgent(r.operator(), &agentv1.PauseAgentRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	f := r.facts("keeper")
+	require.Equal(t, ahead.GetFactsRevision(), f.GetFactsRevision(), "the events are counted alike")
+	require.Zero(t, f.GetQueued())
+	require.NotEqual(t, ahead.GetLoadId(), f.GetLoadId())
+	offer := func(facts *agentv1.AgentFacts) agentv1.OfferResult {
+		resp, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
+			AgentId: "keeper", FactsRevision: facts.GetFactsRevision(), LoadId: facts.GetLoadId(),
+			Decision: &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "no_work"},
+		})
+		require.NoError(t, err)
+		return resp.GetResult()
+	}
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_STALE, offer(ahead))
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, offer(f))
 }
 
 func TestD4_OneTickAtATimeAndOneAKey(t *testing.T) {

@@ -255,8 +255,9 @@ func (s *Service) Release() { s.stopOnce.Do(func() { close(s.stopping) }) }
 
 // loaded prepares for a state that was just loaded, after a start or after another
 // writer had the partition: every open turn gets a full lease, and the supervisor
-// enqueues what the state leaves to be done.
+// enqueues what the state leaves to be done. The load gets an id, see state.State.LoadID.
 func (s *Service) loaded(st *state.State) {
+	st.LoadID = s.deps.IDs.New("load_")
 	for namespace := range st.Ready {
 		s.shares.MarkReady(namespace)
 	}

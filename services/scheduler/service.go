@@ -216,7 +216,7 @@ func (s *Service) decide(ctx context.Context, k plane.Key, ahead bool) (busy boo
 			return false, s.consumeRecheck(ctx, k, v)
 		}
 		offer, err := s.deps.Agents.OfferDecision(ctx, &agentv1.OfferDecisionRequest{
-			AgentId: k.ID, FactsRevision: f.Agent.GetFactsRevision(),
+			AgentId: k.ID, FactsRevision: f.Agent.GetFactsRevision(), LoadId: f.Agent.GetLoadId(),
 			Decision: &agentv1.Decision{
 				Action: v.Action, TickReason: v.Tick, Reason: v.Reason,
 				WorkItemId: v.ItemID, WorkItemRevision: v.Revision, Explanation: sentence(v, f),

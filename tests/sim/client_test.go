@@ -516,11 +516,16 @@ func (c *client) say(a, item string) {
 		})
 }
 
-// halt pauses an agent and resumes it.
+// halt pauses an agent, or aborts its turn, which pauses it too, and resumes it.
 func (c *client) halt(a string) {
 	ctx, pause, resume := planetest.As(c.w.ctx, rpc.RoleOperator), c.request(), c.request()
-	_ = c.until(ctx, "PauseAgent", func(ctx context.Context) error {
-		_, err := c.agents.PauseAgent(ctx, &agentv1.PauseAgentRequest{AgentId: a, RequestId: pause})
+	abort := c.rnd.IntN(2) == 0
+	_ = c.until(ctx, "PauseAgent", func(ctx context.Context) (err error) {
+		if abort {
+			_, err = c.agents.AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: a, RequestId: pause})
+		} else {
+			_, err = c.agents.PauseAgent(ctx, &agentv1.PauseAgentRequest{AgentId: a, RequestId: pause})
+		}
 		return err
 	})
 	<-time.After(time.Duration(c.rnd.IntN(3000)) * time.Millisecond)

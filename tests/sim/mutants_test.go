@@ -128,6 +128,10 @@ var mutants = []mutant{
 		"	case a.FactsRevision != req.GetFactsRevision(),\n", "	case a.FactsRevision < req.GetFactsRevision(),\n",
 	},
 	{
+		"a tick rests on facts that were lost", "services/agent/facts/decisions.go",
+		"req.GetLoadId() != s.LoadID,\n", "req.GetLoadId() == \"\",\n",
+	},
+	{
 		"waits are not due after a start", "services/waiting/fire.go",
 		"			s.indexWait(k.Namespace, w)\n			if a.unpublished(w) {",
 		"			if a.unpublished(w) {",

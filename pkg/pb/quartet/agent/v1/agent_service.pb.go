@@ -2321,7 +2321,10 @@ type AgentFacts struct {
 	// The delegations of the agent whose children ask something.
 	AskingChildren []*Delegation `protobuf:"bytes,21,rep,name=asking_children,json=askingChildren,proto3" json:"asking_children,omitempty"`
 	// Bytes of text in the queued messages.
-	QueuedBytes   int64 `protobuf:"varint,22,opt,name=queued_bytes,json=queuedBytes,proto3" json:"queued_bytes,omitempty"`
+	QueuedBytes int64 `protobuf:"varint,22,opt,name=queued_bytes,json=queuedBytes,proto3" json:"queued_bytes,omitempty"`
+	// The load of the partition from which the facts were read. Facts that are not durable may be lost; facts_revision
+	// then counts other events after the next load. For one agent only.
+	LoadId        string `protobuf:"bytes,23,opt,name=load_id,json=loadId,proto3" json:"load_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2508,6 +2511,13 @@ func (x *AgentFacts) GetQueuedBytes() int64 {
 		return x.QueuedBytes
 	}
 	return 0
+}
+
+func (x *AgentFacts) GetLoadId() string {
+	if x != nil {
+		return x.LoadId
+	}
+	return ""
 }
 
 // StalledItem is a work item about which turns made no progress.
@@ -2722,7 +2732,9 @@ type OfferDecisionRequest struct {
 	// The facts_revision that the decision rests on. If it has changed the offer is stale.
 	FactsRevision int64 `protobuf:"varint,2,opt,name=facts_revision,json=factsRevision,proto3" json:"facts_revision,omitempty"`
 	// The decision.
-	Decision      *Decision `protobuf:"bytes,3,opt,name=decision,proto3" json:"decision,omitempty"`
+	Decision *Decision `protobuf:"bytes,3,opt,name=decision,proto3" json:"decision,omitempty"`
+	// The load_id of the facts. If the partition was loaded again since, the offer is stale. Empty: not compared.
+	LoadId        string `protobuf:"bytes,4,opt,name=load_id,json=loadId,proto3" json:"load_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2776,6 +2788,13 @@ func (x *OfferDecisionRequest) GetDecision() *Decision {
 		return x.Decision
 	}
 	return nil
+}
+
+func (x *OfferDecisionRequest) GetLoadId() string {
+	if x != nil {
+		return x.LoadId
+	}
+	return ""
 }
 
 // OfferDecisionResponse says what was done with the decision.
@@ -4855,7 +4874,7 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"y\n" +
 	"\x15ListDecisionsResponse\x128\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x1a.quartet.agent.v1.DecisionR\tdecisions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x93\b\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xac\b\n" +
 	"\n" +
 	"AgentFacts\x12-\n" +
 	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x16\n" +
@@ -4882,7 +4901,8 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\rwake_wait_ids\x18\x13 \x03(\tR\vwakeWaitIds\x12B\n" +
 	"\rstalled_items\x18\x14 \x03(\v2\x1d.quartet.agent.v1.StalledItemR\fstalledItems\x12E\n" +
 	"\x0fasking_children\x18\x15 \x03(\v2\x1c.quartet.agent.v1.DelegationR\x0easkingChildren\x12!\n" +
-	"\fqueued_bytes\x18\x16 \x01(\x03R\vqueuedBytes\"\x93\x01\n" +
+	"\fqueued_bytes\x18\x16 \x01(\x03R\vqueuedBytes\x12\x17\n" +
+	"\aload_id\x18\x17 \x01(\tR\x06loadId\"\x93\x01\n" +
 	"\vStalledItem\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
 	"workItemId\x12\x14\n" +
@@ -4898,11 +4918,12 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x10GetFactsResponse\x122\n" +
 	"\x05facts\x18\x01 \x03(\v2\x1c.quartet.agent.v1.AgentFactsR\x05facts\x12&\n" +
 	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageTokenJ\x04\b\x02\x10\x03R\n" +
-	"namespaces\"\x90\x01\n" +
+	"namespaces\"\xa9\x01\n" +
 	"\x14OfferDecisionRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12%\n" +
 	"\x0efacts_revision\x18\x02 \x01(\x03R\rfactsRevision\x126\n" +
-	"\bdecision\x18\x03 \x01(\v2\x1a.quartet.agent.v1.DecisionR\bdecision\"m\n" +
+	"\bdecision\x18\x03 \x01(\v2\x1a.quartet.agent.v1.DecisionR\bdecision\x12\x17\n" +
+	"\aload_id\x18\x04 \x01(\tR\x06loadId\"m\n" +
 	"\x15OfferDecisionResponse\x125\n" +
 	"\x06result\x18\x01 \x01(\x0e2\x1d.quartet.agent.v1.OfferResultR\x06result\x12\x1d\n" +
 	"\n" +
