@@ -21,8 +21,9 @@ func TestBoardOfThisRepository(t *testing.T) {
 	}
 	require.Len(t, steps, len(b.Steps))
 	require.Equal(t, "quartet/pkg/journal/jetlog", steps["quartet-pkg-journal-jetlog"].Title)
-	require.Equal(t, []string{"quartet-pkg-journal-framelog", "quartet-pkg-retry"},
-		steps["quartet-pkg-journal-jetlog"].Needs)
+	require.Equal(t, []string{
+		"quartet-pkg-journal-framelog", "quartet-pkg-journal-snapshot", "quartet-pkg-retry",
+	}, steps["quartet-pkg-journal-jetlog"].Needs)
 	for _, s := range b.Steps {
 		for _, need := range s.Needs {
 			require.Contains(t, steps, need)
