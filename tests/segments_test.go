@@ -26,6 +26,12 @@ func (d *damageable) segments() (all []datadir.Segment) {
 	return all
 }
 
+// segmentCount returns how many segments the journal of work has, also while the server runs.
+func (d *damageable) segmentCount() int64 {
+	found, _ := filepath.Glob(filepath.Join(d.srv.DataDir, "nats", "jetstream", "$G", "streams", "quartet-journal-work-0-*"))
+	return int64(len(found))
+}
+
 // revisions returns how many revisions the history of an item has.
 func (d *damageable) revisions(item string) (n int) {
 	d.t.Helper()
