@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"net"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +11,7 @@ import (
 
 	"quartet/pkg/client"
 	"quartet/pkg/fault"
+	"quartet/pkg/localtoken"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/tests/dev"
 )
@@ -54,6 +56,16 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "local", principal)
 	}
+
+	// A server that restarts has no token file for a moment.
+	token := localtoken.Path(s.Cfg.GRPCAddr)
+	require.NoError(t, os.Rename(token, token+".away"))
+	_, err = who(older)
+	require.ErrorIs(t, err, fault.NotReady)
+	require.NoError(t, os.Rename(token+".away", token))
+	_, err = who(older)
+	require.NoError(t, err)
+
 	t.Setenv("XDG_STATE_HOME", t.TempDir()) // another user's
 	_, err = who(dial(s.Cfg.GRPCAddr))
 	require.ErrorIs(t, err, fault.Unauthenticated)
