@@ -131,7 +131,7 @@ var All = []Entry{
 	{SignatureInvalid, codes.PermissionDenied, "The delivery is not signed as its trigger demands; check the scheme, " +
 		"the signing secret and the clock."},
 	{InstallationKeyRetired, codes.FailedPrecondition, "A secret follows from a key of the installation that was " +
-		"retired; the message says what to rotate or to create anew."},
+		"retired; the message says what to rotate or create again."},
 	{AgentStopped, codes.PermissionDenied, "The agent is stopped and takes no external input until it is started."},
 	{AgentDeleted, codes.FailedPrecondition, "The agent is deleted, or about to be; it can be read, and nothing can " +
 		"be done for it any more."},

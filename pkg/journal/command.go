@@ -300,7 +300,7 @@ func Ahead[S State](ctx context.Context, p *Partition[S]) context.Context {
 }
 
 // readState calls read under the read lock, which is released even if read panics. It also returns seq, the
-// wal_seq of the state that was read, and the commit result that the state depends on, nil if it is durable.
+// wal_seq of the state that was read, and the frame outcome that the state depends on, nil if it is durable.
 func readState[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, result *frameOutcome,
 	err error,
 ) {

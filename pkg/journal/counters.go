@@ -48,7 +48,7 @@ func newCounters(reg prometheus.Registerer, plane string) *counters {
 		snapshotBytes: meter.Counter(reg, "quartet_journal_snapshot_bytes_total", "Bytes of the snapshots written.",
 			"plane").WithLabelValues(plane),
 		snapshotSeconds: meter.Histogram(reg, "quartet_journal_snapshot_seconds",
-			"Time to write a snapshot, while commands go on.", meter.Work, "plane").WithLabelValues(plane),
+			"Time to write a snapshot; commands continue meanwhile.", meter.Work, "plane").WithLabelValues(plane),
 		byType: map[string]prometheus.Counter{}, appends: map[string]prometheus.Counter{},
 	}
 	appends := meter.Counter(reg, "quartet_journal_appends_total", "Attempts to write a frame by outcome: ok, "+
