@@ -33,7 +33,7 @@ func (a *agentWaits) weak(w *waitingv1.Wait, now time.Time) waitingv1.WeakReason
 	if !active(w) || w.GetKind() != waitingv1.WaitKind_WAIT_KIND_EXTERNAL {
 		return notWeak
 	}
-	if at := w.GetRecheckAt(); at != nil && w.GetRecheckConsumedAt() == nil && at.AsTime().After(now) {
+	if recheckAt := w.GetRecheckAt(); recheckAt != nil && w.GetRecheckConsumedAt() == nil && recheckAt.AsTime().After(now) {
 		return notWeak
 	}
 	for _, t := range a.liveTriggers(now) {
@@ -131,7 +131,7 @@ func (a *agentWaits) liveTriggers(now time.Time) []*waitingv1.Trigger {
 func (a *agentWaits) weakened(t *waitingv1.Trigger, now time.Time) []string {
 	var ids []string
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(t, w) && !ownInterest(w) }) {
-		if at := w.GetRecheckAt(); at != nil && w.GetRecheckConsumedAt() == nil && at.AsTime().After(now) {
+		if recheckAt := w.GetRecheckAt(); recheckAt != nil && w.GetRecheckConsumedAt() == nil && recheckAt.AsTime().After(now) {
 			continue
 		}
 		alone := true

@@ -224,8 +224,8 @@ func (a *agentWaits) successor(waitID string) *waitingv1.Wait {
 	}
 	for _, next := range a.activeWaits(func(n *waitingv1.Wait) bool { return n.GetReplacesWaitId() != "" }) {
 		// A wait replaces an older one only, so the loop ends.
-		for at := next; at != nil && at.GetReplacesWaitId() != ""; at = a.waits.Get(at.GetReplacesWaitId()) {
-			if at.GetReplacesWaitId() == waitID {
+		for replacement := next; replacement != nil && replacement.GetReplacesWaitId() != ""; replacement = a.waits.Get(replacement.GetReplacesWaitId()) {
+			if replacement.GetReplacesWaitId() == waitID {
 				return next
 			}
 		}

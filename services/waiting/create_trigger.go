@@ -36,8 +36,8 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 	); err != nil {
 		return nil, err
 	}
-	if at := req.GetExpiresAt(); at != nil && at.CheckValid() != nil {
-		return nil, fault.Invalid("expires_at", at.String(), "must be a time between the years 1 and 9999")
+	if expiresAt := req.GetExpiresAt(); expiresAt != nil && expiresAt.CheckValid() != nil {
+		return nil, fault.Invalid("expires_at", expiresAt.String(), "must be a time between the years 1 and 9999")
 	}
 	target, refused := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
 	args, equivalent := secrets.Arguments(s.deps.Keys.Ring(), req, func(m *waitingv1.CreateExternalTriggerRequest,
@@ -72,15 +72,15 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 // shown returns the secrets that the response to the creation or the rotation of a trigger shows:
 // the token, and the signing secret if it was generated here.
 func (s *Service) shown(t *waitingv1.Trigger) (token, signing string, err error) {
-	of, err := secrets.Of(s.deps.Keys.Ring(), t)
+	made, err := secrets.Of(s.deps.Keys.Ring(), t)
 	if err != nil {
 		return "", "", err
 	}
 	if t.GetSignatureScheme() != waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED &&
 		len(t.GetSealedSigningSecret()) == 0 {
-		signing = of.Signing(t)
+		signing = made.Signing(t)
 	}
-	return of.Token(t), signing, nil
+	return made.Token(t), signing, nil
 }
 
 // address returns the URL at which outside systems reach a trigger with this token.
@@ -101,11 +101,11 @@ func mayGiveSecret(actor rpc.Actor, secret string) error {
 // decideCreateTrigger is the rule of CreateExternalTrigger. target is the trigger's item, empty if it has none. The
 // token is derived, and a given signing secret sealed, with of. The response is made later, from the event.
 func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRequest, target string,
-	of secrets.Secrets,
+	made secrets.Secrets,
 ) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
 	var d journal.Decision[*waitingv1.CreateExternalTriggerResponse]
-	if at := req.GetExpiresAt(); at != nil && !at.AsTime().After(env.Now) {
-		return d, fault.Invalid("expires_at", at.AsTime().Format(time.RFC3339), "must lie in the future")
+	if expiresAt := req.GetExpiresAt(); expiresAt != nil && !expiresAt.AsTime().After(env.Now) {
+		return d, fault.Invalid("expires_at", expiresAt.AsTime().Format(time.RFC3339), "must lie in the future")
 	}
 	if err := within("expires_at", env.Now, req.GetExpiresAt(), false); err != nil {
 		return d, err
@@ -114,18 +114,18 @@ func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRe
 		TriggerId: env.NewID("trg_"), AgentId: req.GetAgentId(), WorkItemId: target, Description: req.GetDescription(),
 		DeliveryMode: orWakeHint(req.GetDeliveryMode()), Status: waitingv1.TriggerStatus_TRIGGER_STATUS_ACTIVE,
 		Revision: 1, CreatedAt: timestamppb.New(env.Now), SignatureScheme: req.GetSignatureScheme(),
-		InstallationKeyId: of.KeyID(),
+		InstallationKeyId: made.KeyID(),
 	}
-	if at := req.GetExpiresAt(); at != nil {
-		t.ExpiresAt = pbjson.Timestamp(at.AsTime())
+	if expiresAt := req.GetExpiresAt(); expiresAt != nil {
+		t.ExpiresAt = pbjson.Timestamp(expiresAt.AsTime())
 	}
 	if req.GetSigningSecret() != "" {
 		var err error
-		if t.SealedSigningSecret, err = of.Seal(t.GetTriggerId(), req.GetSigningSecret()); err != nil {
+		if t.SealedSigningSecret, err = made.Seal(t.GetTriggerId(), req.GetSigningSecret()); err != nil {
 			return d, err
 		}
 	}
-	t.TokenHash = id.Hash(of.Token(t))
+	t.TokenHash = id.Hash(made.Token(t))
 	d.Events = []*journal.Event{triggerEvent(env.Actor.Namespace, t, &waitingv1.ExternalTriggerCreated{Trigger: t})}
 	return d, nil
 }

@@ -101,8 +101,8 @@ func (s *Service) deliverOnce(ctx context.Context, to address, req, same *waitin
 			return d, err
 		},
 		Answer: func(events []*journal.Event) (*waitingv1.DeliverTriggerResponse, error) {
-			if all := outcomes(events); len(all) == 1 {
-				return all[0], nil
+			if responses := outcomes(events); len(responses) == 1 {
+				return responses[0], nil
 			}
 			return nil, fmt.Errorf("waiting: no delivery among %d events", len(events))
 		},
@@ -124,12 +124,12 @@ func (s *Service) find(ctx context.Context, token string) (target, error) {
 	var unread error
 	for _, p := range s.engine.All() {
 		_, _, err := journal.View(ctx, p, func(st *State) (struct{}, error) {
-			at, known := st.tokens[hash]
+			place, known := st.tokens[hash]
 			if !known {
 				return struct{}{}, nil
 			}
-			a := st.agents.Get(at.agent)
-			to = target{address: at, trigger: a.triggers.Get(at.triggerID)}
+			a := st.agents.Get(place.agent)
+			to = target{address: place, trigger: a.triggers.Get(place.triggerID)}
 			if a.deleted {
 				to.status = waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED
 			}
@@ -166,11 +166,11 @@ func outside(to address) *journal.Actor {
 }
 
 // header checks that the value of an HTTP header, which may be stored in a message or an
-// event, is printable ASCII (or tabs) of at most most bytes.
-func header(field, value string, most int) error {
-	if len(value) > most {
-		return fault.LimitExceeded.Newf("%s has %d bytes, the limit is %d", field, len(value), most).
-			With("field", field).WithField(field, "at most "+strconv.Itoa(most)+" bytes")
+// event, is printable ASCII (or tabs) of at most maxBytes bytes.
+func header(field, value string, maxBytes int) error {
+	if len(value) > maxBytes {
+		return fault.LimitExceeded.Newf("%s has %d bytes, the limit is %d", field, len(value), maxBytes).
+			With("field", field).WithField(field, "at most "+strconv.Itoa(maxBytes)+" bytes")
 	}
 	for i := range len(value) {
 		if c := value[i]; (c < ' ' && c != '\t') || c > '~' {
@@ -246,8 +246,8 @@ type delivery struct {
 // publish adds the events of a delivery. If contentful is set they include its content, which
 // becomes a message.
 func (d *delivery) publish(req *waitingv1.DeliverTriggerRequest, contentful bool) {
-	at := timestamppb.New(d.env.Now)
-	d.trigger = delivered(d.trigger, waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED, 1, at)
+	publishedAt := timestamppb.New(d.env.Now)
+	d.trigger = delivered(d.trigger, waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED, 1, publishedAt)
 	del := &waitingv1.TriggerDelivered{
 		Trigger: d.trigger, DeliveryId: d.env.NewID("dlv_"), ContentType: req.GetContentType(),
 		BodyBytes: int64(len(req.GetBody())),
@@ -258,7 +258,7 @@ func (d *delivery) publish(req *waitingv1.DeliverTriggerRequest, contentful bool
 	}
 	d.events = append(d.events, triggerEvent(d.k.Namespace, d.trigger, del))
 	for i, w := range d.reached {
-		u := triggeredBy(w, 1, at)
+		u := triggeredBy(w, 1, publishedAt)
 		d.reached[i] = u
 		del.WaitIds = append(del.WaitIds, w.GetWaitId())
 		d.events = append(d.events, waitEvent(d.k.Namespace, u, &waitingv1.WaitTriggered{
@@ -317,11 +317,11 @@ func ownInterest(w *waitingv1.Wait) bool {
 // delivered returns a copy of a trigger, with the next revision, that counts further
 // deliveries of one outcome, the last of them at the time at.
 func delivered(t *waitingv1.Trigger, outcome waitingv1.DeliveryOutcome, count int64,
-	at *timestamppb.Timestamp,
+	deliveredAt *timestamppb.Timestamp,
 ) *waitingv1.Trigger {
 	n := nextTrigger(t)
 	n.DeliveryCount += count
-	n.LastDeliveredAt = at
+	n.LastDeliveredAt = deliveredAt
 	switch outcome {
 	case waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_COALESCED:
 		n.CoalescedCount += count
@@ -359,22 +359,22 @@ func bringsContent(t *waitingv1.Trigger, w *waitingv1.Wait) bool {
 // outcomes returns one response for each delivery that events are about, in the order of the
 // deliveries.
 func outcomes(events []*journal.Event) []*waitingv1.DeliverTriggerResponse {
-	var all []*waitingv1.DeliverTriggerResponse
+	var responses []*waitingv1.DeliverTriggerResponse
 	for _, ev := range events {
 		switch p := ev.Payload.(type) {
 		case *waitingv1.TriggerDelivered:
-			all = append(all, &waitingv1.DeliverTriggerResponse{
+			responses = append(responses, &waitingv1.DeliverTriggerResponse{
 				Outcome: p.GetOutcome(), Reason: p.GetOutcomeReason(),
 				DeliveryId: p.GetDeliveryId(),
 			})
 		case *waitingv1.DeliveriesCounted:
 			for range p.GetCount() {
-				all = append(all, &waitingv1.DeliverTriggerResponse{
+				responses = append(responses, &waitingv1.DeliverTriggerResponse{
 					Outcome: p.GetOutcome(),
 					Reason:  p.GetOutcomeReason(), DeliveryId: p.GetDeliveryId(),
 				})
 			}
 		}
 	}
-	return all
+	return responses
 }

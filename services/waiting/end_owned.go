@@ -33,7 +33,7 @@ func (a *agentWaits) endOwned(env journal.Env, k plane.Key, itemID string) (even
 			size += proto.Size(ev.Payload)
 		}
 	}
-	ends := func(of string) bool { return size < endBytes && (itemID == "" || of == itemID) }
+	ends := func(ownerItem string) bool { return size < endBytes && (itemID == "" || ownerItem == itemID) }
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return itemID != "" || !ownInterest(w) }) {
 		if ends(w.GetWorkItemId()) {
 			add(cancelled(k.Namespace, w, env, reason))
@@ -78,8 +78,8 @@ func (a *agentWaits) itemsOfLiving() map[string]bool {
 }
 
 // addItems adds the items of records to a set.
-func addItems[R interface{ GetWorkItemId() string }](to map[string]bool, all []R) {
-	for _, r := range all {
+func addItems[R interface{ GetWorkItemId() string }](to map[string]bool, owned []R) {
+	for _, r := range owned {
 		to[r.GetWorkItemId()] = true
 	}
 }

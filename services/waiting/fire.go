@@ -121,10 +121,10 @@ func (s *Service) indexRest(ev *journal.Event, next []*journal.Event) {
 // reindex adds the due times of a partition's loaded state to the index.
 func (s *Service) reindex(st *State) {
 	// In a fixed order: keys that are due at the same time fire in the order in which they were set in s.due.
-	all := map[plane.Key]*agentWaits{}
-	st.living(func(k plane.Key, a *agentWaits) { all[k] = a })
-	for _, k := range slices.SortedFunc(maps.Keys(all), plane.Key.Compare) {
-		a := all[k]
+	living := map[plane.Key]*agentWaits{}
+	st.living(func(k plane.Key, a *agentWaits) { living[k] = a })
+	for _, k := range slices.SortedFunc(maps.Keys(living), plane.Key.Compare) {
+		a := living[k]
 		for _, w := range a.waits.LivingByID() {
 			s.indexWait(k.Namespace, w)
 			if a.unpublished(w) {
@@ -220,9 +220,9 @@ func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.
 		return events, again
 	}
 	w := a.waits.Get(id)
-	notBefore := func(at *timestamppb.Timestamp) bool {
-		if at.AsTime().After(env.Now) {
-			again = at.AsTime()
+	notBefore := func(timestamp *timestamppb.Timestamp) bool {
+		if timestamp.AsTime().After(env.Now) {
+			again = timestamp.AsTime()
 		}
 		return again.IsZero()
 	}

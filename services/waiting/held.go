@@ -42,7 +42,7 @@ func (h *heldTimers) Remove(k plane.Key, due string) {
 func (h *heldTimers) Release(k plane.Key) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := slices.Sorted(maps.Keys(h.keys[k]))
+	keys := slices.Sorted(maps.Keys(h.keys[k]))
 	delete(h.keys, k)
-	return all
+	return keys
 }

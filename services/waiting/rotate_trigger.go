@@ -74,14 +74,14 @@ func decideRotate(s *State, env journal.Env, req *waitingv1.RotateExternalTrigge
 	n.RotatedAt = timestamppb.New(env.Now)
 	active := secrets.Active(ring)
 	n.InstallationKeyId = active.KeyID()
-	own := req.GetSigningSecret()
-	if own == "" && len(t.GetSealedSigningSecret()) > 0 {
-		if own, err = secrets.SigningOf(ring, t); err != nil {
+	signingSecret := req.GetSigningSecret()
+	if signingSecret == "" && len(t.GetSealedSigningSecret()) > 0 {
+		if signingSecret, err = secrets.SigningOf(ring, t); err != nil {
 			return d, err
 		}
 	}
-	if own != "" {
-		if n.SealedSigningSecret, err = active.Seal(n.GetTriggerId(), own); err != nil {
+	if signingSecret != "" {
+		if n.SealedSigningSecret, err = active.Seal(n.GetTriggerId(), signingSecret); err != nil {
 			return d, err
 		}
 	}

@@ -43,28 +43,28 @@ func validSpan(field string, d *durationpb.Duration, least time.Duration) error 
 }
 
 // validTime requires exactly one of after and at; a periodic timer may have neither, but
-// not both. after must be 0 to 100 years. How far at may be from now is checked by the rule,
+// not both. after must be 0 to 100 years. How far timestamp may be from now is checked by the rule,
 // which knows now.
-func validTime(after *durationpb.Duration, at *timestamppb.Timestamp, periodic bool) error {
+func validTime(after *durationpb.Duration, timestamp *timestamppb.Timestamp, periodic bool) error {
 	switch {
-	case after != nil && at != nil:
+	case after != nil && timestamp != nil:
 		return fault.InvalidArgument.New("after and at are both given; give one of them").
 			WithField("after", "only one of after and at").WithField("at", "only one of after and at")
-	case after == nil && at == nil && !periodic:
+	case after == nil && timestamp == nil && !periodic:
 		return fault.InvalidArgument.New("no time is given; give after (such as 300s) or at (such as "+
 			"2026-01-31T17:00:00Z)").
 			WithField("after", "one of after and at is required").WithField("at", "one of after and at is required")
-	case at != nil && at.CheckValid() != nil:
-		return fault.Invalid("at", at.String(), "must be a time between the years 1 and 9999")
+	case timestamp != nil && timestamp.CheckValid() != nil:
+		return fault.Invalid("at", timestamp.String(), "must be a time between the years 1 and 9999")
 	}
 	return validSpan("after", after, 0)
 }
 
 // within refuses a time farther in the future than the horizon or, if past is set, one
-// farther in the past. at may be nil.
-func within(field string, now time.Time, at *timestamppb.Timestamp, past bool) error {
-	switch t := at.AsTime(); {
-	case at == nil:
+// farther in the past. timestamp may be nil.
+func within(field string, now time.Time, timestamp *timestamppb.Timestamp, past bool) error {
+	switch t := timestamp.AsTime(); {
+	case timestamp == nil:
 	case past && t.Before(now.Add(-horizon)):
 		return fault.LimitExceeded.Newf("%s is %s; the first time of a repeating timer must be at most 100 years ago",
 			field, t.Format(time.RFC3339)).
@@ -77,9 +77,9 @@ func within(field string, now time.Time, at *timestamppb.Timestamp, past bool) e
 
 // dueAt returns the time that is after from now, or, if after is nil, the time at. Exactly one
 // of them is given.
-func dueAt(now time.Time, after *durationpb.Duration, at *timestamppb.Timestamp) *timestamppb.Timestamp {
+func dueAt(now time.Time, after *durationpb.Duration, timestamp *timestamppb.Timestamp) *timestamppb.Timestamp {
 	if after != nil {
 		return pbjson.Timestamp(now.Add(after.AsDuration()))
 	}
-	return pbjson.Timestamp(at.AsTime())
+	return pbjson.Timestamp(timestamp.AsTime())
 }

@@ -197,10 +197,10 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 			Wait: asStored(old), Warnings: warnings(a.weakIf(old, env.Now, reminded)), Unchanged: true,
 		}}, nil
 	}
-	if at := old.GetCreatedAt().AsTime(); old != nil && (env.Now.Before(at) || env.Now.Equal(at) &&
+	if createdAt := old.GetCreatedAt().AsTime(); old != nil && (env.Now.Before(createdAt) || env.Now.Equal(createdAt) &&
 		w.GetWaitId() < old.GetWaitId()) {
 		// The clock was set back. An item keeps the newest of its waits, by creation and then by id.
-		w.CreatedAt = timestamppb.New(at.Add(time.Microsecond))
+		w.CreatedAt = timestamppb.New(createdAt.Add(time.Microsecond))
 	}
 	if old != nil && old.GetTriggerCount() > old.GetConsumedCount() {
 		// What came for the old wait and was not looked at yet is not lost: the

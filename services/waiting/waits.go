@@ -184,7 +184,7 @@ func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest
 // that have ended. next is the token of the next page, empty on the last, and seq the revision that was read. An
 // agent that never existed is NOT_FOUND.
 func listed[R records.Record](ctx context.Context, s *Service, kind, agentID string, pageSize int32, token string,
-	of func(*agentWaits) *records.Set[R], ended bool, keep func(R) bool, shown func(*agentWaits, R) R,
+	recordsOf func(*agentWaits) *records.Set[R], ended bool, keep func(R) bool, shown func(*agentWaits, R) R,
 ) (out []R, next string, seq int64, err error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := admit(actor, agentID); err != nil {
@@ -194,13 +194,13 @@ func listed[R records.Record](ctx context.Context, s *Service, kind, agentID str
 	if err != nil {
 		return nil, "", 0, err
 	}
-	from, err := page.Position(kind, token, 1)
+	position, err := page.Position(kind, token, 1)
 	if err != nil {
 		return nil, "", 0, err
 	}
 	after := ""
-	if from != nil {
-		after = from[0]
+	if position != nil {
+		after = position[0]
 	}
 	met := false
 	out, seq, err = plane.View(ctx, s.engine, agentID, func(st *State) ([]R, error) {
@@ -209,7 +209,7 @@ func listed[R records.Record](ctx context.Context, s *Service, kind, agentID str
 			return nil, nil
 		}
 		met = true
-		rs := of(a).List(after, size+1, ended, keep)
+		rs := recordsOf(a).List(after, size+1, ended, keep)
 		for i, r := range rs {
 			rs[i] = shown(a, r)
 		}

@@ -51,15 +51,15 @@ func (s *Service) GrepFiles(ctx context.Context, req *workv1.GrepFilesRequest) (
 	if _, err := path.Match(req.GetGlob(), ""); err != nil {
 		return nil, fault.Invalid("glob", req.GetGlob(), "must be a pattern as in *.md")
 	}
-	most := int(req.GetMaxMatches())
-	if most < 0 || most > maxMatches {
-		return nil, fault.LimitExceeded.Newf("max_matches is %d; it must be 0 to %d", most, maxMatches).
+	limit := int(req.GetMaxMatches())
+	if limit < 0 || limit > maxMatches {
+		return nil, fault.LimitExceeded.Newf("max_matches is %d; it must be 0 to %d", limit, maxMatches).
 			WithField("max_matches", "must be 0 to 500")
 	}
-	if most == 0 {
-		most = defaultMatches
+	if limit == 0 {
+		limit = defaultMatches
 	}
-	search := homes.Search{Pattern: pattern, Glob: req.GetGlob(), Most: most, Now: s.deps.Clock.Now}
+	search := homes.Search{Pattern: pattern, Glob: req.GetGlob(), Most: limit, Now: s.deps.Clock.Now}
 	err = s.walk(ctx, req.GetAgentId(), req.GetPath(), homes.MaxDepth, "", func(e homes.Entry) error {
 		return search.Visit(ctx, e)
 	})

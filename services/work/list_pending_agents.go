@@ -34,7 +34,7 @@ func (a *agentWork) due() (d due) {
 	d.now = a.classes[workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE].size()+
 		a.classes[workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED].size() > 0
 	a.rechecks.each(byRecheck, nil, func(rec *workv1.WorkItemRecord) bool {
-		d.recheck = byRecheck.at(rec)
+		d.recheck = byRecheck.key(rec)
 		return false
 	})
 	return d
@@ -48,11 +48,11 @@ func (s *State) dueOf(k plane.Key) due {
 	return s.agents.Peek(k).due()
 }
 
-// pending looks at the agents in the order of their numbers, from first on and at most most of them, and returns
+// pending looks at the agents in the order of their numbers, from first on and at most limit of them, and returns
 // those whose work may call for a turn. next is the number with which to continue, 0 if all were looked at.
-func (s *State) pending(first, most int) (found []*workv1.PendingAgent, next int) {
+func (s *State) pending(first, limit int) (found []*workv1.PendingAgent, next int) {
 	for n := first; n < s.numbers.End(); n++ {
-		if n-first == most || len(found) == page.MaxSize {
+		if n-first == limit || len(found) == page.MaxSize {
 			return found, n
 		}
 		k := s.numbers.Key(uint32(n))
@@ -80,26 +80,26 @@ func (s *Service) ListPendingAgents(ctx context.Context, req *workv1.ListPending
 	if err := rpc.RequireService(ctx); err != nil {
 		return nil, err
 	}
-	from, err := page.Position("pending-agents", req.GetPageToken(), 1)
+	position, err := page.Position("pending-agents", req.GetPageToken(), 1)
 	if err != nil {
 		return nil, err
 	}
 	first := 0
-	if from != nil {
-		if first, err = strconv.Atoi(from[0]); err != nil || first < 0 {
+	if position != nil {
+		if first, err = strconv.Atoi(position[0]); err != nil || first < 0 {
 			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
 		}
 	}
 	parts := s.engine.All()
-	at := slices.IndexFunc(parts, func(p *journal.Partition[*State]) bool {
+	partition := slices.IndexFunc(parts, func(p *journal.Partition[*State]) bool {
 		return p.Index() == int(req.GetPartition())
 	})
-	if at < 0 {
+	if partition < 0 {
 		return nil, fault.Invalid("partition", strconv.Itoa(int(req.GetPartition())),
 			"must be the number of a partition of the work plane")
 	}
 	next := 0
-	found, _, err := journal.View(ctx, parts[at], func(st *State) (found []*workv1.PendingAgent, _ error) {
+	found, _, err := journal.View(ctx, parts[partition], func(st *State) (found []*workv1.PendingAgent, _ error) {
 		found, next = st.pending(first, lookedAt)
 		return found, nil
 	})

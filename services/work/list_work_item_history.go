@@ -29,7 +29,7 @@ func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkI
 		return nil, err
 	}
 	kind := "work-item-history/" + req.GetWorkItemId() + "/" + strconv.FormatBool(req.GetNewestFirst())
-	from, err := page.Position(kind, req.GetPageToken(), 1)
+	position, err := page.Position(kind, req.GetPageToken(), 1)
 	if err != nil {
 		return nil, err
 	}
@@ -42,20 +42,20 @@ func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkI
 	if err != nil {
 		return nil, err
 	}
-	at := 0 // how many mutations the pages before this one had
-	if from != nil {
-		if at, err = strconv.Atoi(from[0]); err != nil || at < 0 || at > len(seqs) {
+	offset := 0 // how many mutations the pages before this one had
+	if position != nil {
+		if offset, err = strconv.Atoi(position[0]); err != nil || offset < 0 || offset > len(seqs) {
 			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
 		}
 		if req.GetNewestFirst() {
-			at = len(seqs) - at // the token counts from the oldest one, whose number does not change
+			offset = len(seqs) - offset // the token counts from the oldest one, whose number does not change
 		}
 	}
 	part := s.engine.For(actor.Namespace, req.GetAgentId())
 	h := past.Of(req.GetWorkItemId(), seqs, func(seqs []uint64) ([]*journal.Event, error) {
 		return journal.ReadBack(ctx, part, seqs)
 	}, entryOf)
-	resp, next, err := h.Page(at, size, req.GetNewestFirst())
+	resp, next, err := h.Page(offset, size, req.GetNewestFirst())
 	if err != nil {
 		return nil, err
 	}

@@ -7,18 +7,18 @@ import (
 	"quartet/services/work/derive"
 )
 
-// order is a sort order of an agent's items: by at, ascending, and then as less says.
+// order is a sort order of an agent's items: by key, ascending, and then as less says.
 type order struct {
-	at   func(rec *workv1.WorkItemRecord) int64
+	key  func(rec *workv1.WorkItemRecord) int64
 	less btree.LessFunc[place]
 }
 
-// ordered returns the order by at, a time in microseconds (negated where the newest is
+// ordered returns the order by keyOf, a time in microseconds (negated where the newest is
 // first), and then by tie, which compares ids last so that the order is total.
-func ordered(at func(rec *workv1.WorkItemRecord) int64, tie func(a, b *workv1.WorkItemRecord) bool) *order {
-	return &order{at, func(a, b place) bool {
-		if a.at != b.at {
-			return a.at < b.at
+func ordered(keyOf func(rec *workv1.WorkItemRecord) int64, tie func(a, b *workv1.WorkItemRecord) bool) *order {
+	return &order{keyOf, func(a, b place) bool {
+		if a.key != b.key {
+			return a.key < b.key
 		}
 		return tie(a.it.rec, b.it.rec)
 	}}
@@ -28,8 +28,8 @@ func ordered(at func(rec *workv1.WorkItemRecord) int64, tie func(a, b *workv1.Wo
 // cache misses for each comparison, which were a tenth of UpdateWorkItem for an agent with
 // a thousand items.
 type place struct {
-	at int64
-	it *item
+	key int64
+	it  *item
 }
 
 // tree holds items in an order. Its zero value is an empty tree.
@@ -44,13 +44,13 @@ func (t *tree) add(o *order, it *item, free *btree.FreeListG[place]) {
 	if t.BTreeG == nil {
 		t.BTreeG = btree.NewWithFreeListG(treeDegree, o.less, free)
 	}
-	t.ReplaceOrInsert(place{o.at(it.rec), it})
+	t.ReplaceOrInsert(place{o.key(it.rec), it})
 }
 
 // remove removes an item, which must have the record with which it was added.
 func (t *tree) remove(o *order, it *item) {
 	if t.BTreeG != nil {
-		t.Delete(place{o.at(it.rec), it})
+		t.Delete(place{o.key(it.rec), it})
 	}
 }
 
@@ -70,8 +70,8 @@ func (t tree) each(o *order, after *workv1.WorkItemRecord, visit func(rec *workv
 	case after == nil:
 		t.Ascend(func(p place) bool { return visit(p.it.rec) })
 	default:
-		from := place{o.at(after), &item{rec: after}}
-		t.AscendGreaterOrEqual(from, func(p place) bool { return !o.less(from, p) || visit(p.it.rec) })
+		start := place{o.key(after), &item{rec: after}}
+		t.AscendGreaterOrEqual(start, func(p place) bool { return !o.less(start, p) || visit(p.it.rec) })
 	}
 }
 

@@ -301,7 +301,7 @@ func checkState(t require.TestingT, s *State) {
 
 func sameItems(t require.TestingT, want []*workv1.WorkItemRecord, sorted tree, o *order) {
 	slices.SortFunc(want, func(a, b *workv1.WorkItemRecord) int {
-		x, y := place{o.at(a), &item{rec: a}}, place{o.at(b), &item{rec: b}}
+		x, y := place{o.key(a), &item{rec: a}}, place{o.key(b), &item{rec: b}}
 		switch {
 		case o.less(x, y):
 			return -1

@@ -76,17 +76,17 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 			"must be all, open, completed, current, queued, blocked, waiting_for_operator or runnable")
 	}
 	kind := "work-items/" + req.GetFilter().String()
-	from, err := page.Position(kind, req.GetPageToken(), 2)
+	position, err := page.Position(kind, req.GetPageToken(), 2)
 	if err != nil {
 		return nil, err
 	}
 	var after *workv1.WorkItemRecord
-	if from != nil {
-		nanos, err := strconv.ParseInt(from[0], 10, 64)
+	if position != nil {
+		nanos, err := strconv.ParseInt(position[0], 10, 64)
 		if err != nil {
 			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
 		}
-		after = &workv1.WorkItemRecord{WorkItemId: from[1], CreatedAt: timestamppb.New(time.Unix(0, nanos))}
+		after = &workv1.WorkItemRecord{WorkItemId: position[1], CreatedAt: timestamppb.New(time.Unix(0, nanos))}
 	}
 	met := false
 	items, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *State) ([]*workv1.WorkItem, error) {
@@ -161,12 +161,12 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 			return n < limit
 		})
 	}
-	all := f == workv1.WorkItemFilter_WORK_ITEM_FILTER_UNSPECIFIED || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL
+	everyItem := f == workv1.WorkItemFilter_WORK_ITEM_FILTER_UNSPECIFIED || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL
 	// Most items of an old agent are completed, and most filters need only open ones.
 	if f != workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED {
 		collect(func(visit func(*workv1.WorkItemRecord) bool) { a.open.each(byCreation, after, visit) })
 	}
-	if all || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED {
+	if everyItem || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED {
 		collect(func(visit func(*workv1.WorkItemRecord) bool) { a.done.each(byCreation, after, visit) })
 		collect(func(visit func(*workv1.WorkItemRecord) bool) { a.eachPacked(after, visit) })
 		sort.Slice(found, func(i, j int) bool { return derive.Older(found[i], found[j]) })

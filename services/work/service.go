@@ -166,7 +166,7 @@ func (s *Service) admitWrite(ctx context.Context, actor rpc.Actor, agentID strin
 func (s *Service) exists(ctx context.Context, k plane.Key) error {
 	s.knownMu.RLock()
 	_, ok := s.known[k]
-	before := s.ended
+	endedBefore := s.ended
 	s.knownMu.RUnlock()
 	if ok {
 		return nil
@@ -176,7 +176,7 @@ func (s *Service) exists(ctx context.Context, k plane.Key) error {
 	}
 	s.knownMu.Lock()
 	defer s.knownMu.Unlock()
-	if s.ended == before { // otherwise it may be this agent that was deleted
+	if s.ended == endedBefore { // otherwise it may be this agent that was deleted
 		s.known[k] = struct{}{}
 	}
 	return nil

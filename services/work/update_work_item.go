@@ -74,8 +74,8 @@ func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
 			return fault.Invalid("clear_blocked_by", "true", "must not come together with blocked_by")
 		}
 	}
-	if at := req.GetRecheckAt(); at != nil && at.CheckValid() != nil {
-		return fault.Invalid("recheck_at", at.String(), "must be a time between the years 1 and 9999")
+	if recheckAt := req.GetRecheckAt(); recheckAt != nil && recheckAt.CheckValid() != nil {
+		return fault.Invalid("recheck_at", recheckAt.String(), "must be a time between the years 1 and 9999")
 	}
 	if req.GetRecheckAt() != nil && req.GetClearRecheckAt() {
 		return fault.Invalid("clear_recheck_at", "true", "must not come together with recheck_at")
@@ -131,8 +131,8 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 	if err := writable(old, req.ExpectedRevision); err != nil {
 		return none, err
 	}
-	if at := req.GetRecheckAt(); at != nil {
-		if err := fault.Ahead("recheck_at", env.Now, at.AsTime()); err != nil {
+	if recheckAt := req.GetRecheckAt(); recheckAt != nil {
+		if err := fault.Ahead("recheck_at", env.Now, recheckAt.AsTime()); err != nil {
 			return none, err
 		}
 	}
@@ -162,12 +162,12 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 	case req.BlockedBy != nil:
 		it.BlockedBy, it.BlockedByWaitId = req.GetBlockedBy(), ""
 	}
-	switch at := req.GetRecheckAt(); {
+	switch recheckAt := req.GetRecheckAt(); {
 	case req.GetClearRecheckAt():
 		it.OwnRecheckAt = nil
 		derive.ShowReminder(it)
-	case at != nil:
-		it.OwnRecheckAt = pbjson.Timestamp(at.AsTime())
+	case recheckAt != nil:
+		it.OwnRecheckAt = pbjson.Timestamp(recheckAt.AsTime())
 		derive.ShowReminder(it)
 	}
 
@@ -275,8 +275,8 @@ func itemEvent(it, old *workv1.WorkItemRecord, payload proto.Message) *journal.E
 		ev.ReadinessTo, ev.ReadinessReason = to.Name(), to.Reason
 		return ev
 	}
-	if from := derive.ReadinessOf(old); from != to {
-		ev.ReadinessFrom, ev.ReadinessTo, ev.ReadinessReason = from.Name(), to.Name(), to.Reason
+	if oldReadiness := derive.ReadinessOf(old); oldReadiness != to {
+		ev.ReadinessFrom, ev.ReadinessTo, ev.ReadinessReason = oldReadiness.Name(), to.Name(), to.Reason
 	}
 	return ev
 }

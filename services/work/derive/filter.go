@@ -44,8 +44,8 @@ func Waiting(it *workv1.WorkItemRecord) bool {
 
 // PassedOver reports whether all has an entry of an item, and the item was not written after the revision
 // that the entry gives, or, if it gives none, the time.
-func PassedOver(all []*workv1.PassedOver, it *workv1.WorkItemRecord) bool {
-	return slices.ContainsFunc(all, func(p *workv1.PassedOver) bool {
+func PassedOver(passed []*workv1.PassedOver, it *workv1.WorkItemRecord) bool {
+	return slices.ContainsFunc(passed, func(p *workv1.PassedOver) bool {
 		if p.GetWorkItemId() == it.GetWorkItemId() && p.GetUnlessRevisionAfter() > 0 {
 			return it.GetRevision() <= p.GetUnlessRevisionAfter()
 		}

@@ -9,8 +9,8 @@ import (
 )
 
 // Micros returns a time in microseconds, the resolution of times in the journal.
-func Micros(at *timestamppb.Timestamp) int64 {
-	return at.GetSeconds()*1_000_000 + int64(at.GetNanos()/1000)
+func Micros(timestamp *timestamppb.Timestamp) int64 {
+	return timestamp.GetSeconds()*1_000_000 + int64(timestamp.GetNanos()/1000)
 }
 
 // CreatedAt returns when an item was created, in microseconds.

@@ -12,13 +12,13 @@ import (
 // NextReminder returns the time of the earliest reminder that the agent has not been given yet, of
 // the item itself or of one of its waits; nil if there is none. The time may have passed.
 func NextReminder(it *workv1.WorkItemRecord) *timestamppb.Timestamp {
-	at := it.GetOwnRecheckAt()
+	earliest := it.GetOwnRecheckAt()
 	for _, w := range it.GetWaits() {
-		if reminds(w) && (at == nil || Compare(w.GetRecheckAt(), at) < 0) {
-			at = w.GetRecheckAt()
+		if reminds(w) && (earliest == nil || Compare(w.GetRecheckAt(), earliest) < 0) {
+			earliest = w.GetRecheckAt()
 		}
 	}
-	return at
+	return earliest
 }
 
 // reminds reports whether a wait has a reminder that was not given yet.
@@ -30,13 +30,13 @@ func reminds(w *workv1.AttachedWait) bool {
 // earliest that was not given, or else the one that was given last. The caller must be
 // allowed to change the record.
 func ShowReminder(it *workv1.WorkItemRecord) {
-	at := NextReminder(it)
+	reminderAt := NextReminder(it)
 	switch {
-	case at != nil && it.GetRecheckConsumedAt() != nil:
+	case reminderAt != nil && it.GetRecheckConsumedAt() != nil:
 		it.GivenRecheckAt, it.GivenRecheckConsumedAt = it.GetRecheckAt(), it.GetRecheckConsumedAt()
 		fallthrough
-	case at != nil:
-		it.RecheckAt, it.RecheckConsumedAt = at, nil
+	case reminderAt != nil:
+		it.RecheckAt, it.RecheckConsumedAt = reminderAt, nil
 	case it.GetRecheckConsumedAt() == nil:
 		it.RecheckAt, it.RecheckConsumedAt = it.GetGivenRecheckAt(), it.GetGivenRecheckConsumedAt()
 		it.GivenRecheckAt, it.GivenRecheckConsumedAt = nil, nil
@@ -47,12 +47,12 @@ func ShowReminder(it *workv1.WorkItemRecord) {
 // of the same time, and shows the next. It changes the record and replaces the waits that
 // it changes.
 func GiveReminder(it *workv1.WorkItemRecord, now time.Time) {
-	at, when := it.GetRecheckAt(), timestamppb.New(now)
-	if it.GetOwnRecheckAt() != nil && Compare(it.GetOwnRecheckAt(), at) == 0 {
+	reminderAt, when := it.GetRecheckAt(), timestamppb.New(now)
+	if it.GetOwnRecheckAt() != nil && Compare(it.GetOwnRecheckAt(), reminderAt) == 0 {
 		it.OwnRecheckAt = nil
 	}
 	for i, w := range it.GetWaits() {
-		if reminds(w) && Compare(w.GetRecheckAt(), at) == 0 {
+		if reminds(w) && Compare(w.GetRecheckAt(), reminderAt) == 0 {
 			w = proto.CloneOf(w)
 			w.RecheckConsumedAt = when
 			it.Waits[i] = w

@@ -58,7 +58,7 @@ func ValidHash(expected string) error {
 // the name of the temporary file unique; see Write. If the file has that content already, Change writes nothing and
 // does not check the precondition: the request may be the repetition of one whose event was lost.
 func (h *Home) Change(p string, c Change, name string) (*workv1.HomeFileWritten, error) {
-	before, mode, err := h.Hash(p)
+	oldHash, mode, err := h.Hash(p)
 	missing := errors.Is(err, fault.NotFound)
 	switch {
 	case missing && c.NeedsFile, err != nil && !missing:
@@ -83,9 +83,9 @@ func (h *Home) Change(p string, c Change, name string) (*workv1.HomeFileWritten,
 	}
 	sum := sha256.Sum256(content)
 	after := hex.EncodeToString(sum[:])
-	written := &workv1.HomeFileWritten{Created: missing, PreviousSha256: before, Replaced: n}
-	if before != after || missing {
-		if err := precondition(p, c.Expected, before, missing); err != nil {
+	written := &workv1.HomeFileWritten{Created: missing, PreviousSha256: oldHash, Replaced: n}
+	if oldHash != after || missing {
+		if err := precondition(p, c.Expected, oldHash, missing); err != nil {
 			return nil, err
 		}
 		if _, err := h.Write(p, content, mode, name); err != nil {

@@ -98,8 +98,8 @@ func (p *Plans) restore(namespace, agentID, itemID string) bool {
 // clear removes the plan of an item that was kept aside, or puts it back if it is not empty. It leaves it aside if
 // the item has another plan file by now.
 func (h *Home) clear(itemID string) {
-	from, name := asideName(itemID), planName(itemID)
-	st, err := h.root.Lstat(from)
+	source, name := asideName(itemID), planName(itemID)
+	st, err := h.root.Lstat(source)
 	if err != nil {
 		return
 	}
@@ -107,14 +107,14 @@ func (h *Home) clear(itemID string) {
 		if h.root.MkdirAll(filepath.Dir(name), 0o750) != nil {
 			return
 		}
-		if err := h.root.Link(from, name); errors.Is(err, fs.ErrExist) {
+		if err := h.root.Link(source, name); errors.Is(err, fs.ErrExist) {
 			return
 		} else if err != nil { // the file system has no links
-			_ = h.root.Rename(from, name)
+			_ = h.root.Rename(source, name)
 			return
 		}
 	}
-	_ = h.root.Remove(from)
+	_ = h.root.Remove(source)
 }
 
 // isEmptyFile reports whether st describes a regular file without content.

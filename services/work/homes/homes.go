@@ -241,6 +241,6 @@ func Error(p string, err error) error {
 
 // NotAFile returns the refusal of a path that cannot be read or written as a file, with
 // the reason.
-func NotAFile(p, why string) error {
-	return fault.NotAFile.Newf("%q cannot be used: %s", p, why).With("path", p)
+func NotAFile(p, cause string) error {
+	return fault.NotAFile.Newf("%q cannot be used: %s", p, cause).With("path", p)
 }

@@ -49,25 +49,25 @@ const (
 )
 
 // Of returns the history of an item. seqs are the wal_seqs of its events, the oldest first; read reads events back;
-// of says what they are about.
+// entryOf says what an event is about.
 func Of(item string, seqs []uint64, read func(seqs []uint64) ([]*journal.Event, error),
-	of func(ev *journal.Event, itemID string) Entry,
+	entryOf func(ev *journal.Event, itemID string) Entry,
 ) *Past {
-	return &Past{item, seqs, read, of}
+	return &Past{item, seqs, read, entryOf}
 }
 
-// Page returns at most size mutations from a place on, and fewer if they have more than page.MaxBytes. at is how many
+// Page returns at most size mutations from a place on, and fewer if they have more than page.MaxBytes. index is how many
 // mutations earlier pages had, in the order of the list, and next the same for the page after this one. Page leaves
 // out mutations that were removed because they are old, and sets HistoryRemoved. Where it meets one, it skips all of
 // them, since mutations are removed in their order, except that the creation may be left.
-func (h *Past) Page(at, size int, newestFirst bool) (resp *workv1.ListWorkItemHistoryResponse, next int, err error) {
+func (h *Past) Page(index, size int, newestFirst bool) (resp *workv1.ListWorkItemHistoryResponse, next int, err error) {
 	resp = &workv1.ListWorkItemHistoryResponse{}
 	bytes := 0
-	for at < len(h.seqs) && len(resp.GetMutations()) < size {
-		n := min(chunk, len(h.seqs)-at, size-len(resp.GetMutations()))
-		low := at
+	for index < len(h.seqs) && len(resp.GetMutations()) < size {
+		n := min(chunk, len(h.seqs)-index, size-len(resp.GetMutations()))
+		low := index
 		if newestFirst {
-			low = len(h.seqs) - at - n
+			low = len(h.seqs) - index - n
 		}
 		read, err := h.mutations(low, low+n)
 		if err != nil {
@@ -79,31 +79,31 @@ func (h *Past) Page(at, size int, newestFirst bool) (resp *workv1.ListWorkItemHi
 		for _, m := range read {
 			if m == nil {
 				resp.HistoryRemoved = true
-				if at, err = h.behindRemoved(at, newestFirst); err != nil {
+				if index, err = h.behindRemoved(index, newestFirst); err != nil {
 					return nil, 0, err
 				}
 				break
 			}
 			if bytes += proto.Size(m); bytes > page.MaxBytes && len(resp.GetMutations()) > 0 {
-				return resp, at, nil
+				return resp, index, nil
 			}
 			resp.Mutations = append(resp.Mutations, m)
-			at++
+			index++
 		}
 	}
-	return resp, at, nil
+	return resp, index, nil
 }
 
-// behindRemoved returns the place behind all removed mutations; the one at the place at is one of them. The removed
+// behindRemoved returns the index behind all removed mutations; the one at index is one of them. The removed
 // ones are those of seqs[1:kept], for some kept, and maybe the creation.
-func (h *Past) behindRemoved(at int, newestFirst bool) (int, error) {
+func (h *Past) behindRemoved(index int, newestFirst bool) (int, error) {
 	last := len(h.seqs) - 1
 	if newestFirst {
-		return max(at+1, last), nil // the creation may be left
+		return max(index+1, last), nil // the creation may be left
 	}
 	var failed error
-	kept := at + 1 + sort.Search(last-at, func(i int) bool {
-		events, err := h.read(h.seqs[at+1+i : at+2+i])
+	kept := index + 1 + sort.Search(last-index, func(i int) bool {
+		events, err := h.read(h.seqs[index+1+i : index+2+i])
 		if err != nil {
 			failed = err
 			return true
@@ -118,9 +118,9 @@ func (h *Past) behindRemoved(at int, newestFirst bool) (int, error) {
 // record, or was removed.
 func (h *Past) mutations(low, high int) ([]*workv1.WorkItemMutation, error) {
 	first := low
-	var before *workv1.WorkItemRecord
+	var previous *workv1.WorkItemRecord
 	unknown := false // whether a removed mutation had the record before
-	for first > 0 && before == nil {
+	for first > 0 && previous == nil {
 		first--
 		events, err := h.read(h.seqs[first : first+1])
 		if err != nil {
@@ -130,7 +130,7 @@ func (h *Past) mutations(low, high int) ([]*workv1.WorkItemMutation, error) {
 			unknown = true
 			break
 		}
-		before = h.of(events[0], h.item).Record
+		previous = h.of(events[0], h.item).Record
 	}
 	events, err := h.read(h.seqs[low:high])
 	if err != nil {
@@ -139,27 +139,27 @@ func (h *Past) mutations(low, high int) ([]*workv1.WorkItemMutation, error) {
 	var out []*workv1.WorkItemMutation
 	for i, ev := range events {
 		if ev.Removed() {
-			out, before, unknown = append(out, nil), nil, true
+			out, previous, unknown = append(out, nil), nil, true
 			continue
 		}
 		entry := h.of(ev, h.item)
 		if unknown && entry.Record != nil {
-			before, unknown = entry.Record, false // no change is known of it
+			previous, unknown = entry.Record, false // no change is known of it
 		}
-		m, after, err := mutation(ev, entry, before)
+		m, after, err := mutation(ev, entry, previous)
 		if err != nil {
 			return nil, err
 		}
 		m.Number = int64(low + i + 1)
 		out = append(out, m)
-		before = after
+		previous = after
 	}
 	return out, nil
 }
 
-// mutation returns the mutation of an event, and the item's record after the event, which is before if the event
-// moved the focus. before is the record before the event, nil for the item's first.
-func mutation(ev *journal.Event, e Entry, before *workv1.WorkItemRecord) (m *workv1.WorkItemMutation,
+// mutation returns the mutation of an event, and the item's record after the event, which is previous if the event
+// moved the focus. previous is the record before the event, nil for the item's first.
+func mutation(ev *journal.Event, e Entry, previous *workv1.WorkItemRecord) (m *workv1.WorkItemMutation,
 	after *workv1.WorkItemRecord, err error,
 ) {
 	m = &workv1.WorkItemMutation{
@@ -170,14 +170,14 @@ func mutation(ev *journal.Event, e Entry, before *workv1.WorkItemRecord) (m *wor
 	if ev.RequestHash != "" {
 		m.RequestId = ev.RequestID // without a hash, the journal made the request id, and no caller knows it
 	}
-	after, m.Reason = before, e.Reason
+	after, m.Reason = previous, e.Reason
 	switch e.Focus {
 	case FocusKept:
 	case FocusGained, FocusLost:
 		m.Changes = focusChange(e.Focus == FocusGained)
 	case Written:
 		after = e.Record
-		if m.Changes, err = changes(before, after); err != nil {
+		if m.Changes, err = changes(previous, after); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -198,9 +198,9 @@ func focusChange(focused bool) []*workv1.FieldChange {
 var Uncompared = []string{"work_item_id", "agent_id", "revision", "updated_at", "resumed"}
 
 // changes returns the fields in which two records differ, except the Uncompared ones, in the
-// order of the record's fields. before may be nil.
-func changes(before, after *workv1.WorkItemRecord) ([]*workv1.FieldChange, error) {
-	from, err := Fields(before)
+// order of the record's fields. previous may be nil.
+func changes(previous, after *workv1.WorkItemRecord) ([]*workv1.FieldChange, error) {
+	oldFields, err := Fields(previous)
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func changes(before, after *workv1.WorkItemRecord) ([]*workv1.FieldChange, error
 	fields := after.ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
 		name := string(fields.Get(i).Name())
-		a, b := from[name], to[name]
+		a, b := oldFields[name], to[name]
 		if slices.Contains(Uncompared, name) || proto.Equal(a, b) {
 			continue
 		}

@@ -19,11 +19,11 @@ func (s Seqs) With(walSeq uint64) Seqs {
 // All returns the wal_seqs, oldest first.
 func (s Seqs) All() []uint64 {
 	var out []uint64
-	at := uint64(0)
+	seq := uint64(0)
 	for rest := s.Steps; len(rest) > 0; {
 		step, n := binary.Uvarint(rest)
-		at += step
-		out = append(out, at)
+		seq += step
+		out = append(out, seq)
 		rest = rest[n:]
 	}
 	return out
@@ -31,13 +31,13 @@ func (s Seqs) All() []uint64 {
 
 // Valid reports whether the steps are varints that lead to the last event.
 func (s Seqs) Valid() bool {
-	at := uint64(0)
+	seq := uint64(0)
 	for rest := s.Steps; len(rest) > 0; {
 		step, n := binary.Uvarint(rest)
 		if n <= 0 {
 			return false
 		}
-		at, rest = at+step, rest[n:]
+		seq, rest = seq+step, rest[n:]
 	}
-	return at == s.Last
+	return seq == s.Last
 }
