@@ -257,7 +257,7 @@ func (s *Service) Release() { s.stopOnce.Do(func() { close(s.stopping) }) }
 // writer had the partition: every open turn gets a full lease, and the supervisor
 // enqueues what the state leaves to be done. The load gets an id, see state.State.LoadID.
 func (s *Service) loaded(st *state.State) {
-	st.LoadID = s.deps.IDs.New("load_")
+	st.LoadID = state.LoadID(s.deps.IDs.New("load_"))
 	for namespace := range st.Ready {
 		s.shares.MarkReady(namespace)
 	}

@@ -129,7 +129,7 @@ var mutants = []mutant{
 	},
 	{
 		"a tick rests on facts that were lost", "services/agent/facts/decisions.go",
-		"req.GetLoadId() != s.LoadID,\n", "req.GetLoadId() == \"\",\n",
+		"req.GetLoadId() != string(s.LoadID),\n", "req.GetLoadId() == \"\",\n",
 	},
 	{
 		"waits are not due after a start", "services/waiting/fire.go",

@@ -64,7 +64,7 @@ func decideOffer(s *state.State, env journal.Env, req *agentv1.OfferDecisionRequ
 	switch {
 	case a.FactsRevision != req.GetFactsRevision(),
 		// the facts were read ahead, and an event of theirs was lost; an older scheduler sends no load
-		req.GetLoadId() != "" && req.GetLoadId() != s.LoadID,
+		req.GetLoadId() != "" && req.GetLoadId() != string(s.LoadID),
 		// the scheduler has newer facts by now
 		tick && (a.Record.GetControl() != agentv1.Control_CONTROL_RUNNING || !a.IsActive()):
 		return answer(agentv1.OfferResult_OFFER_RESULT_STALE)

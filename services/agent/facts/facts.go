@@ -34,7 +34,7 @@ func (s *Service) GetFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*
 			if a.OpenTurn != nil {
 				f.OpenTurn = a.OpenTurn.Record
 			}
-			f.ReadyAhead, f.LoadId = st.ReadyAhead(a), st.LoadID
+			f.ReadyAhead, f.LoadId = st.ReadyAhead(a), string(st.LoadID)
 			return f, nil
 		})
 		if err != nil {

@@ -35,12 +35,17 @@ type State struct {
 	// (SPEC D7). Only Apply changes it. Each namespace that has agents has an entry.
 	Ready map[string]*btree.BTreeG[ReadyAgent]
 	IDs   *btree.BTreeG[plane.Key] // every agent, in order
-	// LoadID is the load of the partition that built this state. It tells facts that were read ahead and then lost
-	// from those that took their place: FactsRevision counts both alike. No page contains it.
-	LoadID string
+	LoadID LoadID
 	// AcquiredTurns finds the turn that a request got, as long as the turn is kept.
 	AcquiredTurns map[TurnRequest]AcquiredTurn
 }
+
+// LoadID is the load of the partition that built a state. It tells facts that were read ahead and then lost from those
+// that took their place: FactsRevision counts both alike. No page contains it.
+type LoadID string
+
+// Comparable returns nothing, since all loads of a log result in the same state.
+func (LoadID) Comparable() any { return struct{}{} }
 
 // AcquiredTurn is the turn that an AcquireTurn request got.
 type AcquiredTurn struct {
