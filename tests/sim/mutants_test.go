@@ -142,7 +142,7 @@ var mutants = []mutant{
 	},
 	{
 		"what is due is compared the wrong way", "services/waiting/fire.go",
-		"		if at.AsTime().After(env.Now) {\n", "		if at.AsTime().Before(env.Now) {\n",
+		"		if timestamp.AsTime().After(env.Now) {\n", "		if timestamp.AsTime().Before(env.Now) {\n",
 	},
 	{
 		"a delivery is counted again when it is repeated", "services/waiting/deliver_trigger.go",
