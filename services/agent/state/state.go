@@ -33,8 +33,8 @@ type State struct {
 	agents *resident.Map[plane.Key, Agent, summary]
 	// Ready holds the agents that can take a turn, by namespace, longest ready first
 	// (SPEC D7). Only Apply changes it. Each namespace that has agents has an entry.
-	Ready map[string]*btree.BTreeG[ReadyAgent]
-	IDs   *btree.BTreeG[plane.Key] // every agent, in order
+	Ready  map[string]*btree.BTreeG[ReadyAgent]
+	IDs    *btree.BTreeG[plane.Key] // every agent, in order
 	LoadID LoadID
 	// AcquiredTurns finds the turn that a request got, as long as the turn is kept.
 	AcquiredTurns map[TurnRequest]AcquiredTurn
