@@ -191,8 +191,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Int(&c.Replicas, "replicas", 1, "Number of copies of every journal; 3 in a cluster")
 	s.Int(&c.ScrubRate, "scrub-rate", 2, "MiB per second at which the embedded server's journals are read again in "+
 		"the background, to find damage; at most one pass an hour; 0: none")
-	s.Int(&c.SegmentSize, "segment-mib", 64, "Size in MiB at which a partition's journal continues in a new segment, 1 "+
-		"to 4096, or 0 for 64; segments are read, kept and removed as a whole")
+	s.Int(&c.SegmentSize, "segment-mib", 64, "Size in MiB at which a partition's journal continues in a new segment, "+
+		"1 to 4096, or 0 for 64; segments are read, kept and removed as a whole")
 	c.Archive.Flags(s)
 	s.Duration(&c.EraseAfter, "erase-after", 24*time.Hour, "Time after the deletion of an agent until everything "+
 		"that it had is erased from journals, archive, snapshots, EVENTS and homes, 1s to 8760h; 0: never")

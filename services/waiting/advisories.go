@@ -33,7 +33,7 @@ func (a *agentWaits) weak(w *waitingv1.Wait, now time.Time) waitingv1.WeakReason
 	if !active(w) || w.GetKind() != waitingv1.WaitKind_WAIT_KIND_EXTERNAL {
 		return notWeak
 	}
-	if recheckAt := w.GetRecheckAt(); recheckAt != nil && w.GetRecheckConsumedAt() == nil && recheckAt.AsTime().After(now) {
+	if remindsLater(w, now) {
 		return notWeak
 	}
 	for _, t := range a.liveTriggers(now) {
@@ -45,6 +45,12 @@ func (a *agentWaits) weak(w *waitingv1.Wait, now time.Time) waitingv1.WeakReason
 		return weakTriggerDead
 	}
 	return weakNoTrigger
+}
+
+// remindsLater reports whether the agent will be reminded of a wait at a time that has not come yet.
+func remindsLater(w *waitingv1.Wait, now time.Time) bool {
+	recheckAt := w.GetRecheckAt()
+	return recheckAt != nil && w.GetRecheckConsumedAt() == nil && recheckAt.AsTime().After(now)
 }
 
 // weakIf is weak, but returns notWeak if reminded says that the owner will be reminded of the
@@ -131,7 +137,7 @@ func (a *agentWaits) liveTriggers(now time.Time) []*waitingv1.Trigger {
 func (a *agentWaits) weakened(t *waitingv1.Trigger, now time.Time) []string {
 	var ids []string
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(t, w) && !ownInterest(w) }) {
-		if recheckAt := w.GetRecheckAt(); recheckAt != nil && w.GetRecheckConsumedAt() == nil && recheckAt.AsTime().After(now) {
+		if remindsLater(w, now) {
 			continue
 		}
 		alone := true

@@ -224,8 +224,8 @@ func (a *agentWaits) successor(waitID string) *waitingv1.Wait {
 	}
 	for _, next := range a.activeWaits(func(n *waitingv1.Wait) bool { return n.GetReplacesWaitId() != "" }) {
 		// A wait replaces an older one only, so the loop ends.
-		for replacement := next; replacement != nil && replacement.GetReplacesWaitId() != ""; replacement = a.waits.Get(replacement.GetReplacesWaitId()) {
-			if replacement.GetReplacesWaitId() == waitID {
+		for w := next; w != nil && w.GetReplacesWaitId() != ""; w = a.waits.Get(w.GetReplacesWaitId()) {
+			if w.GetReplacesWaitId() == waitID {
 				return next
 			}
 		}

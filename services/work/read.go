@@ -161,12 +161,12 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 			return n < limit
 		})
 	}
-	everyItem := f == workv1.WorkItemFilter_WORK_ITEM_FILTER_UNSPECIFIED || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL
+	every := f == workv1.WorkItemFilter_WORK_ITEM_FILTER_UNSPECIFIED || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL
 	// Most items of an old agent are completed, and most filters need only open ones.
 	if f != workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED {
 		collect(func(visit func(*workv1.WorkItemRecord) bool) { a.open.each(byCreation, after, visit) })
 	}
-	if everyItem || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED {
+	if every || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED {
 		collect(func(visit func(*workv1.WorkItemRecord) bool) { a.done.each(byCreation, after, visit) })
 		collect(func(visit func(*workv1.WorkItemRecord) bool) { a.eachPacked(after, visit) })
 		sort.Slice(found, func(i, j int) bool { return derive.Older(found[i], found[j]) })
