@@ -57,9 +57,9 @@ func Of(item string, seqs []uint64, read func(seqs []uint64) ([]*journal.Event, 
 }
 
 // Page returns at most size mutations from a place on, and fewer if they have more than page.MaxBytes. index is how
-// many mutations earlier pages had, in the order of the list, and next the same for the page after this one. Page leaves
-// out mutations that were removed because they are old, and sets HistoryRemoved. Where it meets one, it skips all of
-// them, since mutations are removed in their order, except that the creation may be left.
+// many mutations earlier pages had, in the order of the list, and next the same for the page after this one. Page
+// leaves out mutations that were removed because they are old, and sets HistoryRemoved. Where it meets one, it skips
+// all of them, since mutations are removed in their order, except that the creation may be left.
 func (h *Past) Page(index, size int, newestFirst bool) (resp *workv1.ListWorkItemHistoryResponse, next int, err error) {
 	resp = &workv1.ListWorkItemHistoryResponse{}
 	bytes := 0
