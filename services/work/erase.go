@@ -17,7 +17,7 @@ var (
 // DeletedBefore implements journal.Erasable. It goes by the agent's last change, which is the blocking of its items.
 func (s *State) DeletedBefore(before time.Time) (all []snapshot.Owner) {
 	for _, k := range s.deleted() {
-		if s.agents.Peek(k).changed.Before(before) {
+		if s.ByOwner.Peek(k).changed.Before(before) {
 			all = append(all, snapshot.Owner(k))
 		}
 	}
@@ -26,13 +26,13 @@ func (s *State) DeletedBefore(before time.Time) (all []snapshot.Owner) {
 
 // deleted returns the deleted agents. It reads no evicted one.
 func (s *State) deleted() (all []plane.Key) {
-	for k, a := range s.agents.Resident() {
+	for k, a := range s.ByOwner.Resident() {
 		if a.deleted {
 			all = append(all, k)
 		}
 	}
-	for k, left := range s.agents.Summaries() {
-		if left.deleted {
+	for k, left := range s.ByOwner.Summaries() {
+		if left.Plane.deleted {
 			all = append(all, k)
 		}
 	}
@@ -45,20 +45,9 @@ func (s *State) Erase(is func(namespace, id string) bool, touch func(snapshot.Ow
 		if !is(k.Namespace, k.ID) {
 			continue
 		}
-		a := s.agents.Edit(k)
-		ownersOf(k, a.size(), touch)
-		for i := range a.groups {
-			entries := a.groups[i].entries()
-			if g := &a.groups[i]; !g.packed.IsZero() {
-				s.removeFromPacked(s.idHashes(k.Namespace, entries), packedAt{a.number, uint32(i)})
-				g.packed.Free()
-			}
-			for _, e := range entries {
-				delete(s.items, plane.KeyOf(k.Namespace, e.GetWorkItem().GetWorkItemId()))
-			}
-		}
-		s.agents.Delete(k)
-		s.numbers.Give(a.number)
+		touch(headOf(k))
+		s.Pages(k, s.Len(k), touch)
+		s.store.Erase(k)
 	}
 }
 

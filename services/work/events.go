@@ -87,33 +87,33 @@ func put[P withItem](s *State, k plane.Key, p P) { s.put(k, p.GetWorkItem()) }
 
 func foldUpdated(s *State, k plane.Key, p *workv1.WorkItemUpdated) {
 	s.put(k, p.GetWorkItem())
-	s.agent(k).end(p.GetEndedWaitId())
+	s.Owner(k).end(p.GetEndedWaitId())
 }
 
 func foldPicked(s *State, k plane.Key, p *workv1.WorkItemPicked) {
-	s.agent(k).current = p.GetCurrentWorkItemId()
+	s.Owner(k).current = p.GetCurrentWorkItemId()
 	if s.record(k.Namespace, p.GetCurrentWorkItemId()).GetResumed() != nil {
 		s.put(k, p.GetWorkItem())
 	}
 }
 
 func foldReleased(s *State, k plane.Key, p *workv1.FocusReleased) {
-	if a := s.agent(k); a.current == p.GetWorkItemId() {
+	if a := s.Owner(k); a.current == p.GetWorkItemId() {
 		a.current = ""
 	}
 }
 
 func foldAttached(s *State, k plane.Key, p *workv1.WaitAttached) {
 	s.put(k, p.GetWorkItem())
-	s.agent(k).end(p.GetReplacedWaitIds()...)
+	s.Owner(k).end(p.GetReplacedWaitIds()...)
 }
 
 func foldDetached(s *State, k plane.Key, p *workv1.WaitDetached) {
 	s.put(k, p.GetWorkItem())
-	s.agent(k).end(p.GetWaitId())
+	s.Owner(k).end(p.GetWaitId())
 }
 
-func foldOwnerDeleted(s *State, k plane.Key, _ *workv1.OwnerDeleted) { s.agent(k).deleted = true }
+func foldOwnerDeleted(s *State, k plane.Key, _ *workv1.OwnerDeleted) { s.Owner(k).deleted = true }
 
 func itself[P proto.Message](ev *journal.Event, _ P) []string { return []string{ev.WorkItemID} }
 

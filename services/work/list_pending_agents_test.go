@@ -125,7 +125,7 @@ func TestPagesOfPendingAgents(t *testing.T) {
 		open("acme", fmt.Sprint("a", n), 2*n+1)
 		open("umbrella", fmt.Sprint("a", n), 2*n+2)
 	}
-	s.numbers.Give(3)
+	s.Numbers.Give(3)
 	for _, most := range []int{1, 7, 2 * each, 2*each + 1} {
 		var sizes []int
 		seen := map[plane.Key]bool{}
