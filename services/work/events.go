@@ -59,20 +59,21 @@ func on[P proto.Message](
 	count func(m *transitionCounts, p P),
 	entry func(p P, itemID string) past.Entry,
 ) plane.Row[row] {
-	payload := func(ev *journal.Event) P { return ev.Payload.(P) } //nolint:forcetypeassert // Rows.Of has compared it
 	r := row{
-		items:   func(ev *journal.Event) []string { return items(ev, payload(ev)) },
-		changes: func(s *State, ev *journal.Event) bool { return changes(s, ev, payload(ev)) },
+		items:   func(ev *journal.Event) []string { return items(ev, plane.PayloadOf[P](ev)) },
+		changes: func(s *State, ev *journal.Event) bool { return changes(s, ev, plane.PayloadOf[P](ev)) },
 		needed: func(s *State, ev *journal.Event, before time.Time) bool {
-			return needed(s, ev, payload(ev), before)
+			return needed(s, ev, plane.PayloadOf[P](ev), before)
 		},
-		count: func(m *transitionCounts, ev *journal.Event) { count(m, payload(ev)) },
+		count: func(m *transitionCounts, ev *journal.Event) { count(m, plane.PayloadOf[P](ev)) },
 	}
 	if fold != nil {
-		r.fold = func(s *State, ev *journal.Event) { fold(s, plane.KeyOf(ev.Namespace, ev.AgentID), payload(ev)) }
+		r.fold = func(s *State, ev *journal.Event) {
+			fold(s, plane.KeyOf(ev.Namespace, ev.AgentID), plane.PayloadOf[P](ev))
+		}
 	}
 	if entry != nil {
-		r.entry = func(ev *journal.Event, itemID string) past.Entry { return entry(payload(ev), itemID) }
+		r.entry = func(ev *journal.Event, itemID string) past.Entry { return entry(plane.PayloadOf[P](ev), itemID) }
 	}
 	return plane.RowOf[P](r)
 }

@@ -50,7 +50,7 @@ func TestD1_AgentsWithPendingWork(t *testing.T) {
 	both := func() map[string]*timestamppb.Timestamp {
 		t.Helper()
 		found := r.pendingOf()
-		require.NoError(t, r.look(func(s *State) { evictAll(t, s) }))
+		require.NoError(t, r.look(func(s *State) { journaltest.EvictAll(t, s) }))
 		var before resident.Counts
 		require.NoError(t, r.look(func(s *State) { before = s.Counts() }))
 		require.Zero(t, before.Resident)

@@ -57,7 +57,7 @@ func TestX7_RandomHistories(t *testing.T) {
 			if i+1 == len(events) || events[i+1].Type != "focus_released" {
 				checkState(rt, replayed.Paged)
 				if rapid.Bool().Draw(rt, "evicted") {
-					evictAll(rt, replayed.Paged)
+					journaltest.EvictAll(rt, replayed.Paged)
 				}
 				sameAnswers(rt, whole, replayed.Paged)
 			}

@@ -35,19 +35,12 @@ func evicting(t *testing.T) func() *State {
 	}
 }
 
-// evictAll evicts all agents that can be evicted.
-func evictAll(t require.TestingT, s *State) {
-	_, more, err := s.Evict(math.MaxInt, false)
-	require.NoError(t, err)
-	require.False(t, more)
-}
-
 // sameAnswers requires that two states have the same, have the same pages, byte for byte, and answer the same, and that
 // no read changes who is evicted.
 func sameAnswers(t require.TestingT, whole, s *State) {
 	before := s.Counts()
 	require.NoError(t, journaltest.Same(whole, s))
-	require.Equal(t, allPages(t, whole), allPages(t, s))
+	require.Equal(t, journaltest.EncodedPages(t, whole), journaltest.EncodedPages(t, s))
 	require.ElementsMatch(t, whole.DeletedBefore(time.Unix(1<<40, 0)), s.DeletedBefore(time.Unix(1<<40, 0)))
 	for k := range whole.ByOwner.Keys() {
 		a := whole.ByOwner.Get(k)
@@ -86,17 +79,6 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 	require.Equal(t, [2]int{before.Resident, before.Evicted}, [2]int{s.Counts().Resident, s.Counts().Evicted})
 }
 
-// allPages returns all pages of a state.
-func allPages(t require.TestingT, s *State) map[snapshot.Owner][]byte {
-	all := map[snapshot.Owner][]byte{}
-	s.AllOwners(func(o snapshot.Owner) {
-		b, err := snapshot.EncodePage(s.Page(o))
-		require.NoError(t, err)
-		all[o] = b
-	})
-	return all
-}
-
 // complete gives an agent completed items with ids from..to-1.
 func complete(t require.TestingT, s journal.State, agentID string, from, to int) {
 	for n := from; n < to; n++ {
@@ -123,16 +105,14 @@ func TestItemsOfEvictedAgents(t *testing.T) {
 	})
 	require.NoError(t, err)
 	others := resp.GetWorkItem().GetWorkItemId()
-	f, err := resident.Create(t.TempDir())
-	require.NoError(t, err)
-	defer f.Close()
+	f := journaltest.NewFile(t)
 	evicted := func() (n int) {
 		require.NoError(t, r.look(func(s *State) { n = s.Counts().Evicted }))
 		return n
 	}
 	require.NoError(t, r.look(func(s *State) {
 		s.UseFile(f)
-		evictAll(t, s)
+		journaltest.EvictAll(t, s)
 	}))
 	require.Equal(t, 2, evicted())
 	_, err = r.client.GetWorkItem(r.ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: others})
@@ -177,7 +157,7 @@ func TestEvictedItemsOfOneHash(t *testing.T) {
 	both := func(agentID string, from, to int) {
 		complete(t, s, agentID, from, to)
 		complete(t, whole, agentID, from, to)
-		evictAll(t, s)
+		journaltest.EvictAll(t, s)
 		require.Zero(t, s.Counts().Resident)
 		sameAnswers(t, whole, s)
 	}
@@ -194,7 +174,7 @@ func TestEventsThatReadNoEvictedAgent(t *testing.T) {
 	s := evicting(t)()
 	complete(t, s, "a", 0, groups.Size)
 	require.NotEmpty(t, s.ByOwner.Get(plane.KeyOf("acme", "a")).packable)
-	evictAll(t, s)
+	journaltest.EvictAll(t, s)
 	for _, p := range []proto.Message{&workv1.HomeFileWritten{}, &workv1.WaitAttachRefused{}} {
 		ev := &journal.Event{Namespace: "acme", AgentID: "a", WorkItemID: "wi_a_1", Payload: p}
 		s.Owners(ev, func(o snapshot.Owner) { require.Fail(t, "a page was touched", o) })
@@ -207,11 +187,11 @@ func TestEventsThatReadNoEvictedAgent(t *testing.T) {
 func TestAgentsThatStay(t *testing.T) {
 	s := evicting(t)()
 	complete(t, s, "large", 0, evictedGroups*groups.Size)
-	evictAll(t, s)
+	journaltest.EvictAll(t, s)
 	evicted := s.Counts().Evicted
 	require.Equal(t, 1, evicted)
 	complete(t, s, "large", evictedGroups*groups.Size, evictedGroups*groups.Size+1)
-	evictAll(t, s)
+	journaltest.EvictAll(t, s)
 	evicted = s.Counts().Evicted
 	require.Zero(t, evicted)
 
@@ -223,7 +203,7 @@ func TestAgentsThatStay(t *testing.T) {
 		for _, block := range order {
 			page := whole.Page(s.PageOf(k, block*pageItems))
 			require.NoError(t, into.AddPage(s.PageOf(k, block*pageItems), proto.Clone(page)))
-			evictAll(t, into)
+			journaltest.EvictAll(t, into)
 			evicted := into.Counts().Evicted
 			counts = append(counts, evicted)
 		}
@@ -248,7 +228,7 @@ func TestPackedGroupsAreInTheFile(t *testing.T) {
 	last := &s.ByOwner.Get(k).items.Groups[evictedGroups]
 	require.Len(t, last.Packed.Ref(), len(resident.NewBlob(f, []byte("x")).Ref()), "a place, and not the bytes")
 	sameAnswers(t, whole, s)
-	evictAll(t, s)
+	journaltest.EvictAll(t, s)
 	require.Equal(t, 1, s.Counts().Resident)
 	sameAnswers(t, whole, s)
 
@@ -289,7 +269,7 @@ func TestFileOfPackedGroupsFails(t *testing.T) {
 	s.File, err = resident.Create(t.TempDir())
 	require.NoError(t, err)
 	s.ByOwner.Use(s.File)
-	evictAll(t, s)
+	journaltest.EvictAll(t, s)
 	require.Equal(t, 1, s.Counts().Resident)
 	require.Positive(t, s.File.Bytes())
 	sameAnswers(t, whole, s)
@@ -303,9 +283,7 @@ func TestFileOfPackedGroupsFails(t *testing.T) {
 
 // Who looks for deleted agents reads only these, and nothing is left of those that are erased.
 func TestEvictedAgentsAreErased(t *testing.T) {
-	f, err := resident.Create(t.TempDir())
-	require.NoError(t, err)
-	defer f.Close()
+	f := journaltest.NewFile(t)
 	s := NewState()
 	s.UseFile(f)
 	for _, agentID := range []string{"a", "b", "c"} {
@@ -316,7 +294,7 @@ func TestEvictedAgentsAreErased(t *testing.T) {
 		Payload: &workv1.OwnerDeleted{AgentId: "b"},
 	}
 	require.NoError(t, s.Apply(deleted))
-	evictAll(t, s)
+	journaltest.EvictAll(t, s)
 	before := s.Counts().Reads
 	s.AllOwners(func(snapshot.Owner) {})
 	require.True(t, s.ownerIsDeleted("acme", "b"))

@@ -38,10 +38,11 @@ func on[P proto.Message](
 	fold func(s *State, ev *journal.Event, p P) error,
 	pages func(s *State, ev *journal.Event, p P, touch func(snapshot.Owner)),
 ) plane.Row[row] {
-	payload := func(ev *journal.Event) P { return ev.Payload.(P) } //nolint:forcetypeassert // Rows.Of has compared it
 	return plane.RowOf[P](row{
-		fold:  func(s *State, ev *journal.Event) error { return fold(s, ev, payload(ev)) },
-		pages: func(s *State, ev *journal.Event, touch func(snapshot.Owner)) { pages(s, ev, payload(ev), touch) },
+		fold: func(s *State, ev *journal.Event) error { return fold(s, ev, plane.PayloadOf[P](ev)) },
+		pages: func(s *State, ev *journal.Event, touch func(snapshot.Owner)) {
+			pages(s, ev, plane.PayloadOf[P](ev), touch)
+		},
 	})
 }
 

@@ -3,7 +3,6 @@ package model
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"testing"
 	"time"
@@ -27,13 +26,6 @@ func evicting(f *resident.File) *State {
 	s := NewState()
 	s.UseFile(f)
 	return s
-}
-
-// evictAll evicts all agents that can be evicted.
-func evictAll(t require.TestingT, s *State) {
-	_, more, err := s.Evict(math.MaxInt, false)
-	require.NoError(t, err)
-	require.False(t, more)
 }
 
 // queued and ended are events of the task of an agent with a number.
@@ -79,7 +71,7 @@ func ids(tasks []*taskv1.Task) (all []string) {
 func sameAnswers(t require.TestingT, whole, s *State) {
 	before := s.Counts()
 	require.NoError(t, journaltest.Same(whole, s))
-	require.Equal(t, allPages(t, whole), allPages(t, s))
+	require.Equal(t, journaltest.EncodedPages(t, whole), journaltest.EncodedPages(t, s))
 	require.ElementsMatch(t, whole.DeletedBefore(time.Unix(1<<40, 0)), s.DeletedBefore(time.Unix(1<<40, 0)))
 	for o := range whole.Agents() {
 		for _, item := range []string{"", "wi_1", "wi_none"} {
@@ -106,17 +98,6 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 	require.Equal(t, [2]int{before.Resident, before.Evicted}, [2]int{s.Counts().Resident, s.Counts().Evicted})
 }
 
-// allPages returns all pages of a state.
-func allPages(t require.TestingT, s *State) map[snapshot.Owner][]byte {
-	all := map[snapshot.Owner][]byte{}
-	s.AllOwners(func(o snapshot.Owner) {
-		b, err := snapshot.EncodePage(s.Page(o))
-		require.NoError(t, err)
-		all[o] = b
-	})
-	return all
-}
-
 // Wherever tasks that have ended are, and whether their agents are evicted, is seen by nobody who reads.
 func TestEvictedAgents(t *testing.T) {
 	whole, s := NewState(), evicting(journaltest.NewFile(t))
@@ -128,7 +109,7 @@ func TestEvictedAgents(t *testing.T) {
 	}
 	require.Equal(t, resident.Counts{Resident: 4}, s.Counts())
 	sameAnswers(t, whole, s)
-	evictAll(t, s)
+	journaltest.EvictAll(t, s)
 	require.Equal(t, 4, s.Counts().Evicted)
 	require.Empty(t, s.Items)
 	require.Empty(t, s.ListPage(plane.KeyOf("acme", "many"), &taskv1.ListTasksRequest{}, 1<<62, 50).Tasks)
@@ -154,7 +135,7 @@ func TestAgentsThatStay(t *testing.T) {
 	both := func(ev func(string, int) *journal.Event, n int) {
 		require.NoError(t, whole.Apply(ev("a", n)))
 		require.NoError(t, s.Apply(ev("a", n)))
-		evictAll(t, s)
+		journaltest.EvictAll(t, s)
 		sameAnswers(t, whole, s)
 	}
 	both(queued, 90)
@@ -175,7 +156,7 @@ func TestEvictedAgentsAreErased(t *testing.T) {
 		end(t, agent, 0, groups.Size+3, s)
 	}
 	all := f.Bytes()
-	evictAll(t, s)
+	journaltest.EvictAll(t, s)
 	for _, agent := range []string{"b", "c"} {
 		require.NoError(t,
 			s.Apply(&journal.Event{Namespace: "acme", CreatedAt: time.Unix(100, 0), Payload: &taskv1.OwnerDeleted{
