@@ -1,7 +1,7 @@
-// Package groups holds the items of many owners, such as the tasks of agents, in the order in which they were added and
-// in groups of sixteen. An item is in one of four forms: in memory; in a group that is packed, with a tenth of the
-// memory; in the file that has evicted owners; in a page of a snapshot. The package knows all four, and finds an item by
-// its key in each. The plane says what its items are; see Codec.
+// Package groups holds the items of many owners, such as the tasks of agents, in the order in which they were added
+// and in groups of sixteen. An item is in one of four forms: in memory; in a group that is packed, with a tenth of the
+// memory; in the file that has evicted owners; in a page of a snapshot. The package knows all four, and finds an item
+// by its key in each. The plane says what its items are; see Codec.
 package groups
 
 import (

@@ -31,7 +31,10 @@ func (s *State) idle(o Owner) bool {
 // idle reports whether all tasks have ended and left their queues, also if there are none. Those of a packed group
 // have. A nil record is that of a task whose page was not added yet; it does not count.
 func (of *ownerTasks) idle() bool {
-	return of == nil || len(of.active) == 0 && !slices.ContainsFunc(of.tasks.Groups, func(g groups.Group[Record, facts]) bool {
+	if of == nil {
+		return true
+	}
+	return len(of.active) == 0 && !slices.ContainsFunc(of.tasks.Groups, func(g groups.Group[Record, facts]) bool {
 		return slices.ContainsFunc(g.Items, func(r *Record) bool { return r != nil && r.queued })
 	})
 }

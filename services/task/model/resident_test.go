@@ -88,7 +88,8 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 		for want := range whole.TasksOf(o) {
 			got := s.FindTask(o.Namespace, o.ID, want.Task.GetTaskId())
 			require.True(t, proto.Equal(want.Task, got.Task))
-			require.Equal(t, []any{want.Ordinal, want.index, whole.PageOf(o, want.index)}, []any{got.Ordinal, got.index, s.PageOf(o, got.index)})
+			require.Equal(t, []any{want.Ordinal, want.index, whole.PageOf(o, want.index)},
+				[]any{got.Ordinal, got.index, s.PageOf(o, got.index)})
 			require.Nil(t, s.FindTask("globex", o.ID, want.Task.GetTaskId()))
 		}
 		require.Equal(t, slices.Collect(whole.TasksOf(o))[0].Task.GetTaskId(),
