@@ -504,5 +504,7 @@ func (k Key) Compare(other Key) int {
 	return cmp.Or(cmp.Compare(k.Namespace, other.Namespace), cmp.Compare(k.ID, other.ID))
 }
 
+func (k Key) String() string { return k.Namespace + "/" + k.ID }
+
 // KeyOf returns the Key of an id in a namespace.
 func KeyOf(namespace, id string) Key { return Key{namespace, id} }

@@ -42,3 +42,8 @@ func (t Rows[R]) Of(ev *journal.Event) (R, error) {
 	}
 	return r, nil
 }
+
+// PayloadOf returns the payload of an event whose row was found by Rows.Of, as the type P of that row.
+func PayloadOf[P proto.Message](ev *journal.Event) P {
+	return ev.Payload.(P) //nolint:forcetypeassert // Rows.Of has compared it
+}

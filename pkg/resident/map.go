@@ -224,6 +224,23 @@ func (m *Map[K, V, S]) Summaries() iter.Seq2[K, S] {
 	}
 }
 
+// Where returns the values, in no order, of which is is true if they are resident, and was of their summary if not. It
+// reads only these from the file. The body of the loop may change the Map.
+func (m *Map[K, V, S]) Where(is func(v *V) bool, was func(summary S) bool) iter.Seq2[K, *V] {
+	return func(yield func(K, *V) bool) {
+		for k, s := range m.resident {
+			if is(s.value) && !yield(k, s.value) {
+				return
+			}
+		}
+		for k, e := range m.evicted {
+			if was(e.summary) && !yield(k, m.Get(k)) {
+				return
+			}
+		}
+	}
+}
+
 // Evict looks at the next resident values, at most as many as the number most, beginning where the last call ended.
 // If unused is set, it evicts those that were not used since they were last looked at, otherwise all. Values that
 // the codec cannot evict stay. Evict returns how many values it evicted, and with more whether it stopped because of

@@ -19,7 +19,7 @@ const account = "$G"
 // newScrubber builds the module that reads the journals of the embedded server in the background.
 func newScrubber(w *wiring) *verify.Scrubber {
 	return verify.NewScrubber(verify.ScrubConfig{
-		Store: filepath.Join(w.cfg.DataDir, "nats"), Account: account, Archives: w.cfg.places().Archived(),
+		Store: filepath.Join(w.cfg.DataDir, "nats"), Account: account, Archives: w.cfg.places().Archived().Config,
 		SalvageDir: datadir.Salvage(w.cfg.DataDir), Planes: planes, Streams: derived.Stored,
 		Rate:       int64(w.cfg.ScrubRate) << 20,
 		Partitions: w.broker.partitions, Witness: w.broker.witness, Report: w.broker.feeds.Damage.ReportStored,

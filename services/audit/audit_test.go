@@ -21,6 +21,7 @@ import (
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
 	"quartet/services/audit"
 )
@@ -315,4 +316,8 @@ func TestI16_ALostAnswerCountsNothingTwice(t *testing.T) {
 	require.Len(t, all, 2)
 	require.Equal(t, int64(5), all[0].GetCount())
 	require.Equal(t, int64(2), all[1].GetCount())
+}
+
+func TestEveryEventIsFolded(t *testing.T) {
+	planetest.FoldsEveryEvent(t, auditv1.File_quartet_audit_v1_audit_event_proto, audit.NewState)
 }

@@ -12,7 +12,7 @@ import (
 
 // Service is the audit plane.
 type Service struct {
-	auditv1.UnimplementedAuditServiceServer
+	auditv1.UnsafeAuditServiceServer
 
 	deps   plane.Deps
 	engine *plane.Engine[*State]

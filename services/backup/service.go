@@ -49,7 +49,7 @@ type Deps struct {
 
 // Service is BackupService.
 type Service struct {
-	backupv1.UnimplementedBackupServiceServer
+	backupv1.UnsafeBackupServiceServer
 
 	cfg  Config
 	deps Deps

@@ -59,8 +59,8 @@ type boardWatch struct{ namespace, session, board string }
 
 // Service is the board plane.
 type Service struct {
-	boardv1.UnimplementedBoardServiceServer
-	boardv1.UnimplementedBoardWorkerServiceServer
+	boardv1.UnsafeBoardServiceServer
+	boardv1.UnsafeBoardWorkerServiceServer
 
 	cfg     Config
 	deps    Deps

@@ -46,7 +46,7 @@ const keptFor = 10 * time.Minute
 
 // Service serves FleetService.
 type Service struct {
-	fleetv1.UnimplementedFleetServiceServer
+	fleetv1.UnsafeFleetServiceServer
 
 	deps Deps
 

@@ -32,7 +32,7 @@ var errEventsStopping = fault.NotReady.New(
 
 // events implements EventService.
 type events struct {
-	eventv1.UnimplementedEventServiceServer
+	eventv1.UnsafeEventServiceServer
 
 	sources   func(plane string) ([]journal.Source, error) // the journals of a plane
 	heartbeat time.Duration                                // after how long without an event one is sent

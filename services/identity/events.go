@@ -34,13 +34,12 @@ func on[P proto.Message](
 	page func(s *State, p P, touch func(snapshot.Owner)),
 	admit func(k *Keys, p P),
 ) plane.Row[row] {
-	payload := func(ev *journal.Event) P { return ev.Payload.(P) } //nolint:forcetypeassert // Rows.Of has compared it
 	r := row{
-		fold: func(s *State, ev *journal.Event) error { return fold(s, payload(ev)) },
-		page: func(s *State, ev *journal.Event, touch func(snapshot.Owner)) { page(s, payload(ev), touch) },
+		fold: func(s *State, ev *journal.Event) error { return fold(s, plane.PayloadOf[P](ev)) },
+		page: func(s *State, ev *journal.Event, touch func(snapshot.Owner)) { page(s, plane.PayloadOf[P](ev), touch) },
 	}
 	if admit != nil {
-		r.admit = func(k *Keys, ev *journal.Event) { admit(k, payload(ev)) }
+		r.admit = func(k *Keys, ev *journal.Event) { admit(k, plane.PayloadOf[P](ev)) }
 	}
 	return plane.RowOf[P](r)
 }

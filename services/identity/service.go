@@ -33,7 +33,7 @@ type Deps struct {
 
 // Service is the identity plane.
 type Service struct {
-	identityv1.UnimplementedIdentityServiceServer
+	identityv1.UnsafeIdentityServiceServer
 
 	deps   Deps
 	engine *plane.Engine[*State]

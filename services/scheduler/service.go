@@ -71,7 +71,7 @@ type Deps struct {
 
 // Service is the scheduler.
 type Service struct {
-	schedulerv1.UnimplementedSchedulerServiceServer
+	schedulerv1.UnsafeSchedulerServiceServer
 
 	cfg        Config
 	deps       Deps

@@ -151,7 +151,7 @@ func (s *Service) Sample(ctx context.Context) {
 				if n <= maxCounted {
 					n = 0
 					for _, id := range q.Ids {
-						if model.AwaitsWorker(st.Tasks[id].Task) {
+						if model.AwaitsWorker(st.Items[id].Task) {
 							n++
 						}
 					}
@@ -160,7 +160,7 @@ func (s *Service) Sample(ctx context.Context) {
 			}
 			for _, held := range st.Workers {
 				for id := range held {
-					f.running.add(model.PlacementOf("", st.Tasks[id].Task).Pool, 1)
+					f.running.add(model.PlacementOf("", st.Items[id].Task).Pool, 1)
 				}
 			}
 			return f, nil

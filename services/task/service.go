@@ -62,9 +62,9 @@ type Workspace struct {
 
 // Service is the task plane.
 type Service struct {
-	taskv1.UnimplementedTaskServiceServer
-	taskv1.UnimplementedWorkerServiceServer
-	taskv1.UnimplementedWorktreeServiceServer
+	taskv1.UnsafeTaskServiceServer
+	taskv1.UnsafeWorkerServiceServer
+	taskv1.UnsafeWorktreeServiceServer
 
 	cfg     Config
 	deps    Deps

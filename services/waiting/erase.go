@@ -6,26 +6,25 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/snapshot"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
-	"quartet/pkg/plane"
 )
 
 var _ journal.Erasable = (*State)(nil)
 
 // DeletedBefore implements journal.Erasable: it returns the agents that were deleted before a time.
 func (s *State) DeletedBefore(before time.Time) (all []snapshot.Owner) {
-	s.deletedAgents(func(k plane.Key, a *agentWaits) {
+	for k, a := range s.deletedAgents() {
 		if a.deletedAt.Before(before) {
 			all = append(all, snapshot.Owner(k))
 		}
-	})
+	}
 	return all
 }
 
 // Erase implements journal.Erasable: it removes the deleted agents that is selects, with their triggers' secrets.
 func (s *State) Erase(is func(namespace, id string) bool, touch func(snapshot.Owner)) {
-	s.deletedAgents(func(k plane.Key, a *agentWaits) {
+	for k, a := range s.deletedAgents() {
 		if !is(k.Namespace, k.ID) {
-			return
+			continue
 		}
 		touch(snapshot.Owner(k))
 		for _, w := range a.activeWaits(func(*waitingv1.Wait) bool { return true }) {
@@ -35,5 +34,5 @@ func (s *State) Erase(is func(namespace, id string) bool, touch func(snapshot.Ow
 			delete(s.tokens, hash)
 		}
 		s.agents.Delete(k)
-	})
+	}
 }

@@ -49,13 +49,12 @@ func on[P proto.Message](
 	count func(m *metrics, ev *journal.Event, p P),
 	index func(s *Service, ev *journal.Event, p P, next []*journal.Event),
 ) plane.Row[row] {
-	payload := func(ev *journal.Event) P { return ev.Payload.(P) } //nolint:forcetypeassert // Rows.Of has compared it
-	r := row{fold: func(s *State, a *agentWaits, ev *journal.Event) { fold(s, a, ev, payload(ev)) }}
+	r := row{fold: func(s *State, a *agentWaits, ev *journal.Event) { fold(s, a, ev, plane.PayloadOf[P](ev)) }}
 	if count != nil {
-		r.count = func(m *metrics, ev *journal.Event) { count(m, ev, payload(ev)) }
+		r.count = func(m *metrics, ev *journal.Event) { count(m, ev, plane.PayloadOf[P](ev)) }
 	}
 	if index != nil {
-		r.index = func(s *Service, ev *journal.Event, next []*journal.Event) { index(s, ev, payload(ev), next) }
+		r.index = func(s *Service, ev *journal.Event, next []*journal.Event) { index(s, ev, plane.PayloadOf[P](ev), next) }
 	}
 	return plane.RowOf[P](r)
 }

@@ -1,6 +1,8 @@
 package waiting
 
 import (
+	"iter"
+
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal/snapshot"
@@ -32,28 +34,12 @@ func (s *State) evictedPage(_ plane.Key, a *agentWaits) (proto.Message, summary,
 	return s.pageOf(a), summary{lives: a.lives(), deleted: a.deleted}, true
 }
 
-// living calls fn with all resident agents, and the evicted ones that have something which may become due.
-func (s *State) living(fn func(k plane.Key, a *agentWaits)) {
-	for k, a := range s.agents.Resident() {
-		fn(k, a)
-	}
-	for k, e := range s.agents.Summaries() {
-		if e.lives {
-			fn(k, s.agents.Get(k))
-		}
-	}
+// living returns all resident agents, and the evicted ones that have something which may become due.
+func (s *State) living() iter.Seq2[plane.Key, *agentWaits] {
+	return s.agents.Where(func(*agentWaits) bool { return true }, func(e summary) bool { return e.lives })
 }
 
-// deletedAgents calls fn with each deleted agent, resident or evicted, in no order.
-func (s *State) deletedAgents(fn func(k plane.Key, a *agentWaits)) {
-	for k, a := range s.agents.Resident() {
-		if a.deleted {
-			fn(k, a)
-		}
-	}
-	for k, e := range s.agents.Summaries() {
-		if e.deleted {
-			fn(k, s.agents.Get(k))
-		}
-	}
+// deletedAgents returns the deleted agents, in no order.
+func (s *State) deletedAgents() iter.Seq2[plane.Key, *agentWaits] {
+	return s.agents.Where(func(a *agentWaits) bool { return a.deleted }, func(e summary) bool { return e.deleted })
 }

@@ -121,8 +121,7 @@ func (s *Service) indexRest(ev *journal.Event, next []*journal.Event) {
 // reindex adds the due times of a partition's loaded state to the index.
 func (s *Service) reindex(st *State) {
 	// In a fixed order: keys that are due at the same time fire in the order in which they were set in s.due.
-	living := map[plane.Key]*agentWaits{}
-	st.living(func(k plane.Key, a *agentWaits) { living[k] = a })
+	living := maps.Collect(st.living())
 	for _, k := range slices.SortedFunc(maps.Keys(living), plane.Key.Compare) {
 		a := living[k]
 		for _, w := range a.waits.LivingByID() {

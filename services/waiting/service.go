@@ -85,7 +85,7 @@ type Deps struct {
 
 // Service is the waiting plane.
 type Service struct {
-	waitingv1.UnimplementedWaitingServiceServer
+	waitingv1.UnsafeWaitingServiceServer
 
 	cfg     Config
 	deps    Deps

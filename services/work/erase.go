@@ -2,11 +2,13 @@ package work
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/plane"
+	"quartet/pkg/plane/groups"
 )
 
 var (
@@ -16,49 +18,28 @@ var (
 
 // DeletedBefore implements journal.Erasable. It goes by the agent's last change, which is the blocking of its items.
 func (s *State) DeletedBefore(before time.Time) (all []snapshot.Owner) {
-	for _, k := range s.deleted() {
-		if s.agents.Peek(k).changed.Before(before) {
+	for k, a := range s.deleted() {
+		if a.changed.Before(before) {
 			all = append(all, snapshot.Owner(k))
 		}
 	}
 	return all
 }
 
-// deleted returns the deleted agents. It reads no evicted one.
-func (s *State) deleted() (all []plane.Key) {
-	for k, a := range s.agents.Resident() {
-		if a.deleted {
-			all = append(all, k)
-		}
-	}
-	for k, left := range s.agents.Summaries() {
-		if left.deleted {
-			all = append(all, k)
-		}
-	}
-	return all
+// deleted returns the deleted agents, in no order.
+func (s *State) deleted() iter.Seq2[plane.Key, *agentWork] {
+	return s.ByOwner.Where(func(a *agentWork) bool { return a.deleted },
+		func(left groups.Summary[summary]) bool { return left.Plane.deleted })
 }
 
 // Erase implements journal.Erasable: it removes the deleted agents that is selects, with their items.
 func (s *State) Erase(is func(namespace, id string) bool, touch func(snapshot.Owner)) {
-	for _, k := range s.deleted() {
-		if !is(k.Namespace, k.ID) {
-			continue
+	for k := range s.deleted() {
+		if is(k.Namespace, k.ID) {
+			touch(headOf(k))
+			s.Pages(k, s.Len(k), touch)
+			s.store.Erase(k)
 		}
-		a := s.agents.Edit(k)
-		ownersOf(k, a.size(), touch)
-		for i := range a.groups {
-			entries := a.groups[i].entries()
-			if g := &a.groups[i]; !g.packed.IsZero() {
-				s.removeFromPacked(s.idHashes(k.Namespace, entries), packedAt{a.number, uint32(i)})
-				g.packed.Free()
-			}
-			for _, e := range entries {
-				delete(s.items, plane.KeyOf(k.Namespace, e.GetWorkItem().GetWorkItemId()))
-			}
-		}
-		s.agents.Delete(k)
-		s.numbers.Give(a.number)
 	}
 }
 

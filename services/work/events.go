@@ -59,20 +59,21 @@ func on[P proto.Message](
 	count func(m *transitionCounts, p P),
 	entry func(p P, itemID string) past.Entry,
 ) plane.Row[row] {
-	payload := func(ev *journal.Event) P { return ev.Payload.(P) } //nolint:forcetypeassert // Rows.Of has compared it
 	r := row{
-		items:   func(ev *journal.Event) []string { return items(ev, payload(ev)) },
-		changes: func(s *State, ev *journal.Event) bool { return changes(s, ev, payload(ev)) },
+		items:   func(ev *journal.Event) []string { return items(ev, plane.PayloadOf[P](ev)) },
+		changes: func(s *State, ev *journal.Event) bool { return changes(s, ev, plane.PayloadOf[P](ev)) },
 		needed: func(s *State, ev *journal.Event, before time.Time) bool {
-			return needed(s, ev, payload(ev), before)
+			return needed(s, ev, plane.PayloadOf[P](ev), before)
 		},
-		count: func(m *transitionCounts, ev *journal.Event) { count(m, payload(ev)) },
+		count: func(m *transitionCounts, ev *journal.Event) { count(m, plane.PayloadOf[P](ev)) },
 	}
 	if fold != nil {
-		r.fold = func(s *State, ev *journal.Event) { fold(s, plane.KeyOf(ev.Namespace, ev.AgentID), payload(ev)) }
+		r.fold = func(s *State, ev *journal.Event) {
+			fold(s, plane.KeyOf(ev.Namespace, ev.AgentID), plane.PayloadOf[P](ev))
+		}
 	}
 	if entry != nil {
-		r.entry = func(ev *journal.Event, itemID string) past.Entry { return entry(payload(ev), itemID) }
+		r.entry = func(ev *journal.Event, itemID string) past.Entry { return entry(plane.PayloadOf[P](ev), itemID) }
 	}
 	return plane.RowOf[P](r)
 }
@@ -87,33 +88,33 @@ func put[P withItem](s *State, k plane.Key, p P) { s.put(k, p.GetWorkItem()) }
 
 func foldUpdated(s *State, k plane.Key, p *workv1.WorkItemUpdated) {
 	s.put(k, p.GetWorkItem())
-	s.agent(k).end(p.GetEndedWaitId())
+	s.Owner(k).end(p.GetEndedWaitId())
 }
 
 func foldPicked(s *State, k plane.Key, p *workv1.WorkItemPicked) {
-	s.agent(k).current = p.GetCurrentWorkItemId()
+	s.Owner(k).current = p.GetCurrentWorkItemId()
 	if s.record(k.Namespace, p.GetCurrentWorkItemId()).GetResumed() != nil {
 		s.put(k, p.GetWorkItem())
 	}
 }
 
 func foldReleased(s *State, k plane.Key, p *workv1.FocusReleased) {
-	if a := s.agent(k); a.current == p.GetWorkItemId() {
+	if a := s.Owner(k); a.current == p.GetWorkItemId() {
 		a.current = ""
 	}
 }
 
 func foldAttached(s *State, k plane.Key, p *workv1.WaitAttached) {
 	s.put(k, p.GetWorkItem())
-	s.agent(k).end(p.GetReplacedWaitIds()...)
+	s.Owner(k).end(p.GetReplacedWaitIds()...)
 }
 
 func foldDetached(s *State, k plane.Key, p *workv1.WaitDetached) {
 	s.put(k, p.GetWorkItem())
-	s.agent(k).end(p.GetWaitId())
+	s.Owner(k).end(p.GetWaitId())
 }
 
-func foldOwnerDeleted(s *State, k plane.Key, _ *workv1.OwnerDeleted) { s.agent(k).deleted = true }
+func foldOwnerDeleted(s *State, k plane.Key, _ *workv1.OwnerDeleted) { s.Owner(k).deleted = true }
 
 func itself[P proto.Message](ev *journal.Event, _ P) []string { return []string{ev.WorkItemID} }
 

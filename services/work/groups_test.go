@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/journal/journaltest"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/plane/groups"
 	"quartet/pkg/resident"
 	"quartet/services/work/derive"
 )
@@ -175,8 +176,8 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 		s.check(t, rapid.IntRange(1, 30).Draw(t, "page size"))
 		require.NoError(t, s.state.Check()) // evicts the agent
 		s.check(t, rapid.IntRange(1, 30).Draw(t, "page size"))
-		if a := s.state.Paged.agents.Get(keeperKey); a != nil {
-			packed += a.packed
+		if a := s.state.Paged.ByOwner.Get(keeperKey); a != nil {
+			packed += a.items.Packed()
 		}
 	}
 	for n := 0; n < 20 && packed == 0; n++ { // a few histories need not have any
@@ -186,9 +187,9 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 }
 
 // manyCompleted is a history of an agent that completes one item after the other, so that some groups are packed.
-func manyCompleted(t *testing.T, groups int, seen *journaltest.Seen) *shown {
+func manyCompleted(t *testing.T, packed int, seen *journaltest.Seen) *shown {
 	s := newShown(evicting(t), seen)
-	for n := range groups*groupItems + recentItems {
+	for n := range packed*groups.Size + recentItems {
 		at := timestamppb.New(time.Unix(int64(n+1), 0))
 		rec := &workv1.WorkItemRecord{
 			WorkItemId: fmt.Sprint("wi_", n), AgentId: owner,
@@ -196,7 +197,7 @@ func manyCompleted(t *testing.T, groups int, seen *journaltest.Seen) *shown {
 		}
 		s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
 	}
-	require.Equal(t, groups*groupItems, s.state.Paged.agents.Get(keeperKey).packed)
+	require.Equal(t, packed*groups.Size, s.state.Paged.ByOwner.Get(keeperKey).items.Packed())
 	require.NoError(t, s.state.Check())
 	return s
 }
@@ -204,13 +205,13 @@ func manyCompleted(t *testing.T, groups int, seen *journaltest.Seen) *shown {
 // An event of an item in one block is the one after which the last group of the block before is packed. The page of
 // that block is touched.
 func TestAGroupIsPackedBecauseOfAnotherBlock(t *testing.T) {
-	manyCompleted(t, pageGroups, nil)
+	manyCompleted(t, pageItems/groups.Size, nil)
 }
 
 // A page in which groups of items are packed is read as it was written, or is an error.
 func TestPagesOfGroups(t *testing.T) {
 	s := manyCompleted(t, 2, nil)
-	o := blockOf(keeperKey, 0)
+	o := NewState().PageOf(keeperKey, 0)
 	page := func() *workv1.AgentWorkPage { return proto.CloneOf(s.state.Paged.Page(o).(*workv1.AgentWorkPage)) }
 	require.Len(t, page().GetPacked(), 2)
 	require.Len(t, page().GetItems(), recentItems)
@@ -234,10 +235,10 @@ func TestPagesOfGroups(t *testing.T) {
 func TestGroupsOfOneHash(t *testing.T) {
 	s := newShown(func() *State {
 		fresh := NewState()
-		fresh.hash = func(string, string) uint64 { return 7 }
+		fresh.Hash = func(plane.Key) uint64 { return 7 }
 		return fresh
 	}, nil)
-	for n := range groupItems + recentItems {
+	for n := range groups.Size + recentItems {
 		rec := &workv1.WorkItemRecord{
 			WorkItemId: fmt.Sprint("wi_", n), AgentId: owner, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED,
 			CreatedAt: timestamppb.New(time.Unix(int64(n), 0)), UpdatedAt: timestamppb.New(time.Unix(int64(n), 0)),
@@ -245,7 +246,7 @@ func TestGroupsOfOneHash(t *testing.T) {
 		s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
 	}
 	s.check(t, 5)
-	require.Equal(t, groupItems, s.state.Paged.agents.Get(keeperKey).packed)
+	require.Equal(t, groups.Size, s.state.Paged.ByOwner.Get(keeperKey).items.Packed())
 	require.Equal(t, "wi_3", s.state.Paged.item("acme", "wi_3").rec.GetWorkItemId())
 	require.Nil(t, s.state.Paged.item("acme", "wi_unknown"))
 	require.Nil(t, s.state.Paged.item("other", "wi_3"))
@@ -256,7 +257,10 @@ func TestGroupsOfOneHash(t *testing.T) {
 
 // A group whose bytes were changed in memory stops the call that needs it.
 func TestGroupsThatWereChanged(t *testing.T) {
-	g := &group{packed: resident.NewBlob(nil, []byte("no packed group"))}
+	s, a := NewState(), &agentWork{}
+	a.items.Groups = append(a.items.Groups, groups.Group[item, created]{
+		Packed: resident.NewBlob(nil, []byte("no packed group")),
+	})
 	require.PanicsWithValue(t, "packed: what was kept in memory cannot be read: packed: the checksum is another one",
-		func() { g.entries() })
+		func() { s.Group(keeperKey, a, 0) })
 }

@@ -42,20 +42,20 @@ func (a *agentWork) due() (d due) {
 
 // dueOf returns what may call for a turn of an agent that exists. It does not read an evicted one.
 func (s *State) dueOf(k plane.Key) due {
-	if left, evicted := s.agents.Summary(k); evicted {
-		return left.due
+	if left, evicted := s.ByOwner.Summary(k); evicted {
+		return left.Plane.due
 	}
-	return s.agents.Peek(k).due()
+	return s.ByOwner.Peek(k).due()
 }
 
 // pending looks at the agents in the order of their numbers, from first on and at most limit of them, and returns
 // those whose work may call for a turn. next is the number with which to continue, 0 if all were looked at.
 func (s *State) pending(first, limit int) (found []*workv1.PendingAgent, next int) {
-	for n := first; n < s.numbers.End(); n++ {
+	for n := first; n < s.Numbers.End(); n++ {
 		if n-first == limit || len(found) == page.MaxSize {
 			return found, n
 		}
-		k := s.numbers.Key(uint32(n))
+		k := s.Numbers.Key(uint32(n))
 		if k == (plane.Key{}) {
 			continue
 		}

@@ -50,7 +50,7 @@ func TestD1_AgentsWithPendingWork(t *testing.T) {
 	both := func() map[string]*timestamppb.Timestamp {
 		t.Helper()
 		found := r.pendingOf()
-		require.NoError(t, r.look(func(s *State) { evictAll(t, s) }))
+		require.NoError(t, r.look(func(s *State) { journaltest.EvictAll(t, s) }))
 		var before resident.Counts
 		require.NoError(t, r.look(func(s *State) { before = s.Counts() }))
 		require.Zero(t, before.Resident)
@@ -125,7 +125,7 @@ func TestPagesOfPendingAgents(t *testing.T) {
 		open("acme", fmt.Sprint("a", n), 2*n+1)
 		open("umbrella", fmt.Sprint("a", n), 2*n+2)
 	}
-	s.numbers.Give(3)
+	s.Numbers.Give(3)
 	for _, most := range []int{1, 7, 2 * each, 2*each + 1} {
 		var sizes []int
 		seen := map[plane.Key]bool{}

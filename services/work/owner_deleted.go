@@ -23,7 +23,7 @@ const (
 // many as deletedBytes allows. It returns no events if the deletion is recorded already.
 func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*journal.Event {
 	k := plane.KeyOf(namespace, agentID)
-	a := s.agents.Get(k)
+	a := s.ByOwner.Get(k)
 	if a != nil && a.deleted {
 		return nil
 	}

@@ -40,7 +40,7 @@ func checkPages(t *testing.T, events []*journal.Event) {
 	require.NoError(t, err)
 	require.Len(t, erased, len(agents))
 	require.NoError(t, journaltest.Same(NewState(), s.Paged), "nothing is left of anybody")
-	require.Zero(t, s.Paged.numbers.Len())
+	require.Zero(t, s.Paged.Numbers.Len())
 }
 
 // The waits that ended last are in the page, also when earlier ones were forgotten.
@@ -59,7 +59,7 @@ func TestPagesOfManyWaits(t *testing.T) {
 }
 
 func TestPagesThatAreInvalid(t *testing.T) {
-	keeper := blockOf(plane.KeyOf("acme", "keeper"), 0)
+	keeper := NewState().PageOf(plane.KeyOf("acme", "keeper"), 0)
 	item := func(change func(e *workv1.WorkItemEntry)) *workv1.WorkItemEntry {
 		e := &workv1.WorkItemEntry{
 			WorkItem:    &workv1.WorkItemRecord{WorkItemId: "wi_1", AgentId: "keeper"},
@@ -92,7 +92,7 @@ func TestPagesThatAreInvalid(t *testing.T) {
 		},
 		"twice": {
 			&workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{good, good}},
-			"item wi_1 is there twice",
+			"item acme/wi_1 is there twice",
 		},
 		"a cut history": {
 			&workv1.AgentWorkPage{
@@ -122,11 +122,11 @@ func TestPagesThatAreInvalid(t *testing.T) {
 	s := NewState()
 	page := &workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{good}}
 	require.NoError(t, s.AddPage(keeper, page))
-	require.ErrorContains(t, s.AddPage(keeper, page), "item wi_1 is there twice")
+	require.ErrorContains(t, s.AddPage(keeper, page), "item acme/wi_1 is there twice")
 	other := &workv1.AgentWorkPage{
 		Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.WorkItem.WorkItemId = "wi_2" })},
 	}
-	require.ErrorContains(t, s.AddPage(keeper, other), "item wi_2 is in the place of item wi_1")
+	require.ErrorContains(t, s.AddPage(keeper, other), "item acme/wi_2 is in the place of item acme/wi_1")
 	require.ErrorContains(t, s.AddPage(headOf(plane.KeyOf("acme", "keeper")), other), "no page")
 	for _, id := range []string{
 		"other/", "keeper", "keeper/1", "keeper/00", "keeper/-1",
@@ -151,7 +151,7 @@ func TestPagesOfManyItems(t *testing.T) {
 	}
 	require.NoError(t, s.Check())
 	for block, n := range []int{pageItems, pageItems, 3} {
-		require.Len(t, s.Paged.Page(blockOf(k, block*pageItems)).(*workv1.AgentWorkPage).GetItems(), n)
+		require.Len(t, s.Paged.Page(s.Paged.PageOf(k, block*pageItems)).(*workv1.AgentWorkPage).GetItems(), n)
 	}
 	var touched []snapshot.Owner
 	s.Paged.Owners(&journal.Event{
@@ -160,5 +160,5 @@ func TestPagesOfManyItems(t *testing.T) {
 			WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_70", AgentId: "keeper"},
 		},
 	}, func(o snapshot.Owner) { touched = append(touched, o) })
-	require.ElementsMatch(t, []snapshot.Owner{blockOf(k, 70), headOf(k)}, touched)
+	require.ElementsMatch(t, []snapshot.Owner{NewState().PageOf(k, 70), headOf(k)}, touched)
 }

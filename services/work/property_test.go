@@ -57,7 +57,7 @@ func TestX7_RandomHistories(t *testing.T) {
 			if i+1 == len(events) || events[i+1].Type != "focus_released" {
 				checkState(rt, replayed.Paged)
 				if rapid.Bool().Draw(rt, "evicted") {
-					evictAll(rt, replayed.Paged)
+					journaltest.EvictAll(rt, replayed.Paged)
 				}
 				sameAnswers(rt, whole, replayed.Paged)
 			}
@@ -244,11 +244,15 @@ func checkStep(t require.TestingT, seen map[string]*workv1.WorkItemRecord, ev *j
 
 // checkState recomputes every index from the records.
 func checkState(t require.TestingT, s *State) {
-	for k := range s.agents.Keys() {
-		a := s.agents.Get(k)
+	for k := range s.ByOwner.Keys() {
+		a := s.ByOwner.Get(k)
 		want := map[string][]*workv1.WorkItemRecord{}
 		waiting := 0
-		for _, e := range unpacked(a) {
+		var items []*item // that are not packed
+		for _, g := range a.items.Groups {
+			items = append(items, g.Items...)
+		}
+		for _, e := range items {
 			it := e.rec
 			require.Equal(t, k.ID, it.GetAgentId())
 			if it.GetState() == open {

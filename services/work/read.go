@@ -138,7 +138,7 @@ func withoutPreview(a *workv1.PlanArtifact) *workv1.PlanArtifact {
 func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *workv1.WorkItemRecord,
 	limit int,
 ) []*workv1.WorkItem {
-	a := s.agents.Get(plane.KeyOf(namespace, agentID))
+	a := s.ByOwner.Get(plane.KeyOf(namespace, agentID))
 	if a == nil {
 		return nil
 	}
@@ -168,7 +168,7 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 	}
 	if every || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED {
 		collect(func(visit func(*workv1.WorkItemRecord) bool) { a.done.each(byCreation, after, visit) })
-		collect(func(visit func(*workv1.WorkItemRecord) bool) { a.eachPacked(after, visit) })
+		collect(func(visit func(*workv1.WorkItemRecord) bool) { s.eachPacked(a, after, visit) })
 		sort.Slice(found, func(i, j int) bool { return derive.Older(found[i], found[j]) })
 	}
 	for _, it := range found[:min(len(found), limit)] {
@@ -238,7 +238,7 @@ func named(s *State, namespace string, req *workv1.GetWorkQueueRequest) *workv1.
 // surface that shows a queue uses this function.
 func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver) *workv1.GetWorkQueueResponse {
 	q := &workv1.GetWorkQueueResponse{AgentId: agentID, Counts: &workv1.WorkQueueCounts{}}
-	a := s.agents.Get(plane.KeyOf(namespace, agentID))
+	a := s.ByOwner.Get(plane.KeyOf(namespace, agentID))
 	if a == nil {
 		return q
 	}
@@ -249,7 +249,7 @@ func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver
 		t := a.classes[c]
 		n := t.size()
 		if c == workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT {
-			n += a.packed
+			n += a.items.Packed()
 		}
 		if current != nil && derive.ClassOf(current) == c {
 			n--

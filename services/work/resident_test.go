@@ -1,7 +1,6 @@
 package work
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"strings"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
@@ -20,6 +18,7 @@ import (
 	"quartet/pkg/packed"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/plane/groups"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/resident"
 	"quartet/pkg/rpc"
@@ -36,22 +35,15 @@ func evicting(t *testing.T) func() *State {
 	}
 }
 
-// evictAll evicts all agents that can be evicted.
-func evictAll(t require.TestingT, s *State) {
-	_, more, err := s.Evict(math.MaxInt, false)
-	require.NoError(t, err)
-	require.False(t, more)
-}
-
 // sameAnswers requires that two states have the same, have the same pages, byte for byte, and answer the same, and that
 // no read changes who is evicted.
 func sameAnswers(t require.TestingT, whole, s *State) {
 	before := s.Counts()
 	require.NoError(t, journaltest.Same(whole, s))
-	require.Equal(t, allPages(t, whole), allPages(t, s))
+	require.Equal(t, journaltest.EncodedPages(t, whole), journaltest.EncodedPages(t, s))
 	require.ElementsMatch(t, whole.DeletedBefore(time.Unix(1<<40, 0)), s.DeletedBefore(time.Unix(1<<40, 0)))
-	for k := range whole.agents.Keys() {
-		a := whole.agents.Get(k)
+	for k := range whole.ByOwner.Keys() {
+		a := whole.ByOwner.Get(k)
 		require.Equal(t, whole.met(k.Namespace, k.ID), s.met(k.Namespace, k.ID))
 		require.Equal(t, a.current, s.current(k.Namespace, k.ID))
 		require.Equal(t, whole.ownerIsDeleted(k.Namespace, k.ID), s.ownerIsDeleted(k.Namespace, k.ID))
@@ -68,9 +60,9 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 				require.True(t, proto.Equal(want[i], got[i]))
 			}
 		}
-		for i := range a.groups {
-			for _, e := range a.groups[i].entries() {
-				id := e.GetWorkItem().GetWorkItemId()
+		for n := range a.items.Groups {
+			for _, it := range whole.Group(k, a, n) {
+				id := it.rec.GetWorkItemId()
 				want, got := whole.item(k.Namespace, id), s.item(k.Namespace, id)
 				require.True(t, proto.Equal(want.rec, got.rec))
 				require.Equal(t, want.index, got.index)
@@ -85,17 +77,6 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 		}
 	}
 	require.Equal(t, [2]int{before.Resident, before.Evicted}, [2]int{s.Counts().Resident, s.Counts().Evicted})
-}
-
-// allPages returns all pages of a state.
-func allPages(t require.TestingT, s *State) map[snapshot.Owner][]byte {
-	all := map[snapshot.Owner][]byte{}
-	s.AllOwners(func(o snapshot.Owner) {
-		b, err := snapshot.EncodePage(s.Page(o))
-		require.NoError(t, err)
-		all[o] = b
-	})
-	return all
 }
 
 // complete gives an agent completed items with ids from..to-1.
@@ -124,16 +105,14 @@ func TestItemsOfEvictedAgents(t *testing.T) {
 	})
 	require.NoError(t, err)
 	others := resp.GetWorkItem().GetWorkItemId()
-	f, err := resident.Create(t.TempDir())
-	require.NoError(t, err)
-	defer f.Close()
+	f := journaltest.NewFile(t)
 	evicted := func() (n int) {
 		require.NoError(t, r.look(func(s *State) { n = s.Counts().Evicted }))
 		return n
 	}
 	require.NoError(t, r.look(func(s *State) {
 		s.UseFile(f)
-		evictAll(t, s)
+		journaltest.EvictAll(t, s)
 	}))
 	require.Equal(t, 2, evicted())
 	_, err = r.client.GetWorkItem(r.ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: others})
@@ -168,34 +147,34 @@ func TestItemsOfEvictedAgents(t *testing.T) {
 func TestEvictedItemsOfOneHash(t *testing.T) {
 	fresh := func() *State {
 		s := evicting(t)()
-		s.hash = func(namespace, id string) uint64 {
-			return packed.Hash(namespace, strings.NewReplacer("wi_b_3", "wi_a_1", "wi_c_18", "wi_c_17").Replace(id))
+		s.Hash = func(k plane.Key) uint64 {
+			return packed.Hash(k.Namespace, strings.NewReplacer("wi_b_3", "wi_a_1", "wi_c_18", "wi_c_17").Replace(k.ID))
 		}
 		return s
 	}
 	s, whole := fresh(), NewState()
-	whole.hash = s.hash
+	whole.Hash = s.Hash
 	both := func(agentID string, from, to int) {
 		complete(t, s, agentID, from, to)
 		complete(t, whole, agentID, from, to)
-		evictAll(t, s)
+		journaltest.EvictAll(t, s)
 		require.Zero(t, s.Counts().Resident)
 		sameAnswers(t, whole, s)
 	}
 	both("a", 0, 3)
 	both("b", 0, 5)
 	both("c", 0, 19)
-	both("b", 5, groupItems+recentItems)
-	require.Equal(t, groupItems, s.agents.Get(plane.KeyOf("acme", "b")).packed)
+	both("b", 5, groups.Size+recentItems)
+	require.Equal(t, groups.Size, s.ByOwner.Get(plane.KeyOf("acme", "b")).items.Packed())
 	require.NoError(t, journaltest.RoundTrip(s, fresh))
 }
 
 // An event that changes nothing of an evicted agent does not read it.
 func TestEventsThatReadNoEvictedAgent(t *testing.T) {
 	s := evicting(t)()
-	complete(t, s, "a", 0, groupItems)
-	require.NotEmpty(t, s.agents.Get(plane.KeyOf("acme", "a")).packable)
-	evictAll(t, s)
+	complete(t, s, "a", 0, groups.Size)
+	require.NotEmpty(t, s.ByOwner.Get(plane.KeyOf("acme", "a")).packable)
+	journaltest.EvictAll(t, s)
 	for _, p := range []proto.Message{&workv1.HomeFileWritten{}, &workv1.WaitAttachRefused{}} {
 		ev := &journal.Event{Namespace: "acme", AgentID: "a", WorkItemID: "wi_a_1", Payload: p}
 		s.Owners(ev, func(o snapshot.Owner) { require.Fail(t, "a page was touched", o) })
@@ -207,12 +186,12 @@ func TestEventsThatReadNoEvictedAgent(t *testing.T) {
 // An agent with many groups stays, and so does one of which some items are still to come.
 func TestAgentsThatStay(t *testing.T) {
 	s := evicting(t)()
-	complete(t, s, "large", 0, evictedGroups*groupItems)
-	evictAll(t, s)
+	complete(t, s, "large", 0, evictedGroups*groups.Size)
+	journaltest.EvictAll(t, s)
 	evicted := s.Counts().Evicted
 	require.Equal(t, 1, evicted)
-	complete(t, s, "large", evictedGroups*groupItems, evictedGroups*groupItems+1)
-	evictAll(t, s)
+	complete(t, s, "large", evictedGroups*groups.Size, evictedGroups*groups.Size+1)
+	journaltest.EvictAll(t, s)
 	evicted = s.Counts().Evicted
 	require.Zero(t, evicted)
 
@@ -222,9 +201,9 @@ func TestAgentsThatStay(t *testing.T) {
 		complete(t, whole, "large", 0, 2*pageItems+5)
 		var counts []int
 		for _, block := range order {
-			page := whole.Page(blockOf(k, block*pageItems))
-			require.NoError(t, into.AddPage(blockOf(k, block*pageItems), proto.Clone(page)))
-			evictAll(t, into)
+			page := whole.Page(s.PageOf(k, block*pageItems))
+			require.NoError(t, into.AddPage(s.PageOf(k, block*pageItems), proto.Clone(page)))
+			journaltest.EvictAll(t, into)
 			evicted := into.Counts().Evicted
 			counts = append(counts, evicted)
 		}
@@ -242,14 +221,14 @@ func TestPackedGroupsAreInTheFile(t *testing.T) {
 	require.NoError(t, err)
 	s, whole := NewState(), NewState()
 	s.UseFile(f)
-	const items = evictedGroups*groupItems + 2*groupItems
+	const items = evictedGroups*groups.Size + 2*groups.Size
 	complete(t, s, "large", 0, items)
 	complete(t, whole, "large", 0, items)
 	k := plane.KeyOf("acme", "large")
-	last := &s.agents.Get(k).groups[evictedGroups]
-	require.Len(t, last.packed.Ref(), len(resident.NewBlob(f, []byte("x")).Ref()), "a place, and not the bytes")
+	last := &s.ByOwner.Get(k).items.Groups[evictedGroups]
+	require.Len(t, last.Packed.Ref(), len(resident.NewBlob(f, []byte("x")).Ref()), "a place, and not the bytes")
 	sameAnswers(t, whole, s)
-	evictAll(t, s)
+	journaltest.EvictAll(t, s)
 	require.Equal(t, 1, s.Counts().Resident)
 	sameAnswers(t, whole, s)
 
@@ -257,7 +236,7 @@ func TestPackedGroupsAreInTheFile(t *testing.T) {
 	for n := range evictedGroups {
 		for _, each := range []*State{s, whole} {
 			// once more: its group is unpacked, and packed again
-			complete(t, each, "large", n*groupItems, n*groupItems+1)
+			complete(t, each, "large", n*groups.Size, n*groups.Size+1)
 		}
 		require.Less(t, f.Bytes(), bytes+bytes/10, "what was unpacked is not in the file")
 	}
@@ -280,43 +259,42 @@ func TestFileOfPackedGroupsFails(t *testing.T) {
 	require.NoError(t, f.Close())
 	s, whole := NewState(), NewState()
 	s.UseFile(f)
-	const items = evictedGroups*groupItems + 1
+	const items = evictedGroups*groups.Size + 1
 	complete(t, s, "a", 0, items)
 	complete(t, whole, "a", 0, items)
 	_, _, err = s.Evict(math.MaxInt, false)
 	require.NoError(t, err, "it is too large")
 	sameAnswers(t, whole, s)
 
-	s.file, err = resident.Create(t.TempDir())
+	s.File, err = resident.Create(t.TempDir())
 	require.NoError(t, err)
-	s.agents.Use(s.file)
-	evictAll(t, s)
+	s.ByOwner.Use(s.File)
+	journaltest.EvictAll(t, s)
 	require.Equal(t, 1, s.Counts().Resident)
-	require.Positive(t, s.file.Bytes())
+	require.Positive(t, s.File.Bytes())
 	sameAnswers(t, whole, s)
-	require.NoError(t, s.file.Close())
-	err = snapshot.Guarded(func() { s.agents.Get(plane.KeyOf("acme", "a")).groups[3].entries() })
+	require.NoError(t, s.File.Close())
+	k := plane.KeyOf("acme", "a")
+	err = snapshot.Guarded(func() { s.Group(k, s.ByOwner.Get(k), 3) })
 	require.ErrorIs(t, err, resident.ErrUnreadable)
-	err = snapshot.Guarded(func() { s.Page(blockOf(plane.KeyOf("acme", "a"), 0)) })
+	err = snapshot.Guarded(func() { s.Page(s.PageOf(plane.KeyOf("acme", "a"), 0)) })
 	require.ErrorIs(t, err, resident.ErrUnreadable)
 }
 
 // Who looks for deleted agents reads only these, and nothing is left of those that are erased.
 func TestEvictedAgentsAreErased(t *testing.T) {
-	f, err := resident.Create(t.TempDir())
-	require.NoError(t, err)
-	defer f.Close()
+	f := journaltest.NewFile(t)
 	s := NewState()
 	s.UseFile(f)
 	for _, agentID := range []string{"a", "b", "c"} {
-		complete(t, s, agentID, 0, groupItems+recentItems)
+		complete(t, s, agentID, 0, groups.Size+recentItems)
 	}
 	deleted := &journal.Event{
 		Namespace: "acme", AgentID: "b", CreatedAt: time.Unix(100, 0),
 		Payload: &workv1.OwnerDeleted{AgentId: "b"},
 	}
 	require.NoError(t, s.Apply(deleted))
-	evictAll(t, s)
+	journaltest.EvictAll(t, s)
 	before := s.Counts().Reads
 	s.AllOwners(func(snapshot.Owner) {})
 	require.True(t, s.ownerIsDeleted("acme", "b"))
@@ -331,43 +309,14 @@ func TestEvictedAgentsAreErased(t *testing.T) {
 
 	var touched []snapshot.Owner
 	s.Erase(func(_, id string) bool { return id != "a" }, func(o snapshot.Owner) { touched = append(touched, o) })
-	require.ElementsMatch(t, []snapshot.Owner{headOf(plane.KeyOf("acme", "b")), blockOf(plane.KeyOf("acme", "b"), 0)},
+	require.ElementsMatch(t, []snapshot.Owner{headOf(plane.KeyOf("acme", "b")), s.PageOf(plane.KeyOf("acme", "b"), 0)},
 		touched)
 	require.Equal(t, [2]int{0, 2}, [2]int{s.Counts().Resident, s.Counts().Evicted})
-	require.Equal(t, 2*(groupItems+recentItems), s.packed.Len())
-	require.Empty(t, s.items)
-	require.Equal(t, 2, s.numbers.Len())
+	require.Equal(t, 2*(groups.Size+recentItems), s.Index.Len())
+	require.Empty(t, s.Items)
+	require.Equal(t, 2, s.Numbers.Len())
 	complete(t, s, "d", 0, 1)
-	require.EqualValues(t, 1, s.agents.Get(plane.KeyOf("acme", "d")).number, "the number is used again")
+	require.Equal(t, 3, s.Numbers.End(), "the number is used again")
 	require.Equal(t, "wi_c_7", s.record("acme", "wi_c_7").GetWorkItemId())
 	require.Nil(t, s.record("acme", "wi_b_7"))
-}
-
-// What an evicted agent is read from is checked.
-func TestPagesOfEvictedAgents(t *testing.T) {
-	s := evicting(t)()
-	k := plane.KeyOf("acme", "a")
-	complete(t, s, "a", 0, groupItems+recentItems)
-	page, _, can := s.evictedPage(k, s.agents.Get(k))
-	require.True(t, can)
-	_, err := s.evictedAgent(k, page)
-	require.ErrorContains(t, err, "is not evicted")
-	evictAll(t, s)
-	_, err = s.evictedAgent(k, &emptypb.Empty{})
-	require.ErrorContains(t, err, "is not evicted to a *emptypb.Empty")
-	a, err := s.evictedAgent(k, page)
-	require.NoError(t, err)
-	again, _, _ := s.evictedPage(k, a)
-	want, err := snapshot.EncodePage(page)
-	require.NoError(t, err)
-	got, err := snapshot.EncodePage(again)
-	require.NoError(t, err)
-	require.True(t, bytes.Equal(want, got))
-	p := proto.CloneOf(page.(*workv1.AgentWorkPage))
-	p.Packed[0].Content = nil
-	_, err = s.evictedAgent(k, p)
-	require.ErrorContains(t, err, "group 0: resident:")
-	p.Packed[0].Group, p.Items = 1, nil
-	_, err = s.evictedAgent(k, p)
-	require.ErrorContains(t, err, "items before group 1 are missing")
 }

@@ -50,8 +50,8 @@ type Deps struct {
 
 // Service is the work plane.
 type Service struct {
-	workv1.UnimplementedWorkServiceServer
-	workv1.UnimplementedHomeServiceServer
+	workv1.UnsafeWorkServiceServer
+	workv1.UnsafeHomeServiceServer
 
 	cfg    Config
 	deps   Deps

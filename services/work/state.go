@@ -9,10 +9,9 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/event"
-	"quartet/pkg/packed"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
-	"quartet/pkg/resident"
+	"quartet/pkg/plane/groups"
 	"quartet/services/work/derive"
 	"quartet/services/work/past"
 )
@@ -21,13 +20,7 @@ import (
 // so that readers may keep what they found.
 type State struct {
 	event.Tombstones
-	items   map[plane.Key]*item                          // of resident agents, in no packed group; by item id
-	packed  *resident.Index                              // where all other items are, by hashOf; see packedAt
-	agents  *resident.Map[plane.Key, agentWork, summary] // by namespace and agent id
-	numbers resident.Numbers[plane.Key]                  // of agents
-	file    *resident.File                               // that has the bytes of packed groups; nil: they are in memory
-	// packed.Hash; tests have one that makes the same hash of two ids
-	hash func(namespace, id string) uint64
+	*store // what is held of agents
 	// free is shared by all trees: one of its own would be a quarter of what an
 	// idle agent takes.
 	free *btree.FreeListG[place]
@@ -43,20 +36,18 @@ type item struct {
 // agentWork holds the items of one agent. Every class has a tree in its own order, so that
 // reading a queue costs the same with ten items and with a million.
 //
-// An evicted agent is read as a copy, made for the read, that has all of this. Its items are not in State.items.
+// An evicted agent is read as a copy, made for the read, that has all of this. Its items are not in store.Items.
 type agentWork struct {
-	namespace string
-	number    uint32  // in State.numbers
-	current   string  // the id of the item in focus; empty: none
-	deleted   bool    // the agent is deleted, or is being deleted
-	open      tree    // open items, by creation
-	done      tree    // completed items that are not packed, by creation
-	rechecks  tree    // open items that show a reminder that was not given, by its time
-	groups    []group // all items, in the order in which they were added
-	packable  []int   // the groups whose items are all completed and which are not packed yet, in order
-	packed    int     // the number of items in packed groups
-	waiting   int     // the number of open items that have waits or intents
-	classes   [7]tree // all items that are not packed by candidate class, each class in its classOrder
+	plane.Key
+	current  string // the id of the item in focus; empty: none
+	deleted  bool   // the agent is deleted, or is being deleted
+	open     tree   // open items, by creation
+	done     tree   // completed items that are not packed, by creation
+	rechecks tree   // open items that show a reminder that was not given, by its time
+	items    groups.List[item, created]
+	packable []int   // the groups whose items are all completed and which are not packed yet, in order
+	waiting  int     // the number of open items that have waits or intents
+	classes  [7]tree // all items that are not packed by candidate class, each class in its classOrder
 	// ended holds the waits that ended last, oldest first. A wait is attached by a call and
 	// by an event, in either order, and both may arrive after the event of its end. Without
 	// this memory, the late one would block the item permanently.
@@ -71,13 +62,8 @@ const endedMemory = 32
 
 // NewState returns the state of an empty journal.
 func NewState() *State {
-	s := &State{
-		items: map[plane.Key]*item{}, packed: resident.NewIndex(nil), hash: packed.Hash,
-		free: btree.NewFreeListG[place](btree.DefaultFreeListSize),
-	}
-	s.agents = resident.New(resident.Codec[plane.Key, agentWork, summary]{
-		Page: s.evictedPage, New: s.NewPage, Value: s.evictedAgent, Evicted: s.evicted, Loaded: s.loaded,
-	})
+	s := &State{free: btree.NewFreeListG[place](btree.DefaultFreeListSize)}
+	s.store = newStore(s)
 	return s
 }
 
@@ -90,7 +76,7 @@ func (s *State) Apply(ev *journal.Event) error {
 	}
 	k := plane.KeyOf(ev.Namespace, ev.AgentID)
 	if row.changes(s, ev) {
-		s.agent(k).changed = ev.CreatedAt
+		s.Owner(k).changed = ev.CreatedAt
 	}
 	if row.fold != nil {
 		row.fold(s, ev)
@@ -104,25 +90,15 @@ func (s *State) Apply(ev *journal.Event) error {
 	return nil
 }
 
-// agent returns what is held of an agent, to be changed, and creates it if there is nothing yet. Only Apply
-// and AddPage may call it.
-func (s *State) agent(k plane.Key) *agentWork {
-	a := s.agents.Edit(k)
-	if a == nil {
-		a = &agentWork{namespace: k.Namespace, number: s.numbers.Take(k)}
-		s.agents.Put(k, a)
-	}
-	return a
-}
-
 // put stores a record in place of the one with its id, if any, and moves the item in every
 // tree in which its place changes.
 func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
-	a := s.agent(k)
+	a := s.Owner(k)
 	it := s.edited(k.Namespace, rec.GetWorkItemId())
 	if it == nil {
-		it = a.append(past.Seqs{})
-		s.items[plane.KeyOf(k.Namespace, rec.GetWorkItemId())] = it
+		it = &item{rec: rec}
+		s.Add(k, a, it)
+		it.rec = nil
 	}
 	s.replace(a, it, rec)
 }
@@ -144,34 +120,9 @@ func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 		a.byCompletion(rec).add(byCreation, it, s.free)
 	}
 	a.place(it, s.free)
-	if n := it.index / groupItems; derive.Completed(rec) && a.groups[n].completed() {
+	if n := it.index / groups.Size; derive.Completed(rec) && a.items.Groups[n].Full((*item).completed) {
 		a.addPackable(n)
 	}
-}
-
-// append adds an item without a record.
-func (a *agentWork) append(history past.Seqs) *item {
-	last := len(a.groups) - 1
-	if last < 0 || !a.groups[last].packed.IsZero() || len(a.groups[last].items) == groupItems {
-		a.groups = append(a.groups, group{})
-		last++
-	}
-	g := &a.groups[last]
-	it := &item{history: history, index: last*groupItems + len(g.items)}
-	g.items = append(g.items, it)
-	return it
-}
-
-// size returns the number of all items.
-func (a *agentWork) size() int {
-	if len(a.groups) == 0 {
-		return 0
-	}
-	n := len(a.groups) * groupItems
-	if last := &a.groups[len(a.groups)-1]; last.packed.IsZero() {
-		n -= groupItems - len(last.items)
-	}
-	return n
 }
 
 // place puts an item into the trees in which its place depends on more than its completion.
@@ -208,6 +159,9 @@ func openWaits(rec *workv1.WorkItemRecord) int {
 	return 1
 }
 
+// item returns an item, nil if there is none. If it is in a packed group or of an evicted agent, it is a copy.
+func (s *State) item(namespace, itemID string) *item { return s.Find(plane.KeyOf(namespace, itemID)) }
+
 // record returns the record of an item, nil if there is none.
 func (s *State) record(namespace, itemID string) *workv1.WorkItemRecord {
 	if it := s.item(namespace, itemID); it != nil {
@@ -218,7 +172,7 @@ func (s *State) record(namespace, itemID string) *workv1.WorkItemRecord {
 
 // met reports whether an event of an agent was applied.
 func (s *State) met(namespace, agentID string) bool {
-	return s.agents.Has(plane.KeyOf(namespace, agentID))
+	return s.ByOwner.Has(plane.KeyOf(namespace, agentID))
 }
 
 // owned returns the item of an agent, completed or not; NOT_FOUND if it does not exist. The
@@ -270,13 +224,13 @@ func (a *agentWork) end(waitIDs ...string) {
 
 // hasEnded reports whether a wait is among the remembered ended waits of an agent.
 func (s *State) hasEnded(namespace, agentID, waitID string) bool {
-	a := s.agents.Get(plane.KeyOf(namespace, agentID))
+	a := s.ByOwner.Get(plane.KeyOf(namespace, agentID))
 	return a != nil && slices.Contains(a.ended, waitID)
 }
 
 // current returns the id of the item in an agent's focus, empty if there is none.
 func (s *State) current(namespace, agentID string) string {
-	if a := s.agents.Get(plane.KeyOf(namespace, agentID)); a != nil {
+	if a := s.ByOwner.Get(plane.KeyOf(namespace, agentID)); a != nil {
 		return a.current
 	}
 	return ""

@@ -80,7 +80,7 @@ var mutants = []mutant{
 		"	generation := c.generation + 1\n", "	generation := max(c.generation, 1)\n",
 	},
 	{
-		"a refused write is answered as stored", "pkg/journal/refused.go",
+		"a refused write is answered as stored", "pkg/journal/room.go",
 		"		c.err = unavailable(outcomeNone, \"the journal refused the write\", v.Err)\n", "",
 	},
 	{

@@ -42,7 +42,7 @@ func NewDirectory(dir, plane string, partition int) *Directory {
 func DirectoryPartitions(dir, plane string) (int, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("dirstore: %w", err)
+		return 0, fmt.Errorf("archive: %w", err)
 	}
 	n := 0
 	for _, e := range entries {
@@ -64,7 +64,7 @@ func (s *Directory) Empty(context.Context) (bool, error) {
 		return true, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("dirstore: %w", err)
+		return false, fmt.Errorf("archive: %w", err)
 	}
 	return false, nil
 }
@@ -80,7 +80,7 @@ func (s *Directory) PutAside(_ context.Context, name, dir string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("dirstore: %w", err)
+		return fmt.Errorf("archive: %w", err)
 	}
 	return errors.Join(syncDir(s.dir), syncDir(dir))
 }
@@ -92,7 +92,7 @@ func (s *Directory) open() (*os.Root, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNoObject, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("dirstore: %w", err)
+		return nil, fmt.Errorf("archive: %w", err)
 	}
 	return root, nil
 }
@@ -110,7 +110,7 @@ type directoryDraft struct {
 // Begin implements archive.Store. It removes the unfinished files of processes that ended while they wrote.
 func (s *Directory) Begin(_ context.Context, segment uint64) (Draft, error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("dirstore: %w", err)
+		return nil, fmt.Errorf("archive: %w", err)
 	}
 	if err := syncDir(filepath.Dir(s.dir)); err != nil {
 		return nil, err
@@ -125,13 +125,13 @@ func (s *Directory) Begin(_ context.Context, segment uint64) (Draft, error) {
 	}
 	if err != nil {
 		_ = root.Close()
-		return nil, fmt.Errorf("dirstore: %w", err)
+		return nil, fmt.Errorf("archive: %w", err)
 	}
 	name := fmt.Sprintf("%s%d-%s%s", segmentPrefix, segment, unique(), segmentSuffix)
 	f, err := root.OpenFile(name+tempSuffix, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		_ = root.Close()
-		return nil, fmt.Errorf("dirstore: %w", err)
+		return nil, fmt.Errorf("archive: %w", err)
 	}
 	return &directoryDraft{root: root, temp: name + tempSuffix, name: name, file: f}, nil
 }
@@ -147,7 +147,7 @@ func unique() string {
 func (d *directoryDraft) Add(_ context.Context, object []byte) (uint64, error) {
 	offset := d.offset
 	if _, err := d.file.Write(object); err != nil {
-		return 0, fmt.Errorf("dirstore: %w", err)
+		return 0, fmt.Errorf("archive: %w", err)
 	}
 	d.offset, d.last = d.offset+uint64(len(object)), len(object)
 	return offset, nil
@@ -170,7 +170,7 @@ func (d *directoryDraft) Commit(context.Context) (string, error) {
 		err = syncRoot(d.root)
 	}
 	if err != nil {
-		return "", fmt.Errorf("dirstore: %w", err)
+		return "", fmt.Errorf("archive: %w", err)
 	}
 	return d.name, nil
 }
@@ -213,12 +213,12 @@ func (s *Directory) part(name string, locate func(size int64) (offset, n int64))
 		return nil, 0, fmt.Errorf("%w: %s", ErrNoObject, name)
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("dirstore: %w", err)
+		return nil, 0, fmt.Errorf("archive: %w", err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, 0, fmt.Errorf("dirstore: %w", err)
+		return nil, 0, fmt.Errorf("archive: %w", err)
 	}
 	start, n := locate(info.Size())
 	if start < 0 || n < 0 || n > info.Size() || start > info.Size()-n {
@@ -226,7 +226,7 @@ func (s *Directory) part(name string, locate func(size int64) (offset, n int64))
 	}
 	b = make([]byte, n)
 	if _, err := f.ReadAt(b, start); err != nil && !errors.Is(err, io.EOF) {
-		return nil, 0, fmt.Errorf("dirstore: %w", err)
+		return nil, 0, fmt.Errorf("archive: %w", err)
 	}
 	return b, uint64(start), nil
 }
@@ -238,7 +238,7 @@ func (s *Directory) files(prefix, suffix string) (map[string]uint64, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("dirstore: %w", err)
+		return nil, fmt.Errorf("archive: %w", err)
 	}
 	numbers := map[string]uint64{}
 	for _, e := range entries {
@@ -269,7 +269,7 @@ func (s *Directory) Remove(_ context.Context, name string) error {
 	}
 	defer root.Close()
 	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("dirstore: %w", err)
+		return fmt.Errorf("archive: %w", err)
 	}
 	return nil
 }
@@ -307,7 +307,7 @@ func (s *Directory) newest() (name string, version uint64, err error) {
 // made under a name that exists.
 func (s *Directory) ReplaceCatalog(_ context.Context, version uint64, content []byte) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return fmt.Errorf("dirstore: %w", err)
+		return fmt.Errorf("archive: %w", err)
 	}
 	root, err := s.open()
 	if err != nil {
@@ -331,7 +331,7 @@ func (s *Directory) ReplaceCatalog(_ context.Context, version uint64, content []
 		err = syncRoot(root)
 	}
 	if err != nil {
-		return fmt.Errorf("dirstore: %w", err)
+		return fmt.Errorf("archive: %w", err)
 	}
 	if version >= keptCatalogs {
 		_ = root.Remove(catalogPrefix + strconv.FormatUint(version+1-keptCatalogs, 10))
@@ -343,14 +343,14 @@ func (s *Directory) ReplaceCatalog(_ context.Context, version uint64, content []
 func writeSynced(root *os.Root, name string, content []byte) error {
 	f, err := root.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("dirstore: %w", err)
+		return fmt.Errorf("archive: %w", err)
 	}
 	_, err = f.Write(content)
 	if err == nil {
 		err = f.Sync()
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("dirstore: %w", err)
+		return fmt.Errorf("archive: %w", err)
 	}
 	return nil
 }
@@ -368,10 +368,10 @@ func syncRoot(root *os.Root) error {
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
-		return fmt.Errorf("dirstore: %w", err)
+		return fmt.Errorf("archive: %w", err)
 	}
 	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("dirstore: %w", err)
+		return fmt.Errorf("archive: %w", err)
 	}
 	return nil
 }

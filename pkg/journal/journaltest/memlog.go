@@ -136,11 +136,11 @@ func (l *MemLog) Drop(ctx context.Context, number uint64) error {
 	case number < l.dropped:
 		return nil
 	case number > l.dropped || number >= l.segment:
-		return fmt.Errorf("memlog: segment %d is not to be dropped: it is not the first, or not closed", number)
+		return fmt.Errorf("journaltest: segment %d is not to be dropped: it is not the first, or not closed", number)
 	}
 	i := sort.Search(len(l.seqs), func(i int) bool { return l.seqs[i] >= l.first[number+1] })
 	if i == len(l.seqs) {
-		return fmt.Errorf("memlog: segment %d is not to be dropped: no frame is behind it", number)
+		return fmt.Errorf("journaltest: segment %d is not to be dropped: no frame is behind it", number)
 	}
 	l.dropped++
 	l.seqs, l.frames = l.seqs[i:], l.frames[i:]

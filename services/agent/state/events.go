@@ -71,16 +71,17 @@ func on[P proto.Message](
 	after func(s *State, a *Agent, p P),
 	pages func(s *State, ev *journal.Event, p P, touch func(snapshot.Owner)),
 ) plane.Row[row] {
-	payload := func(ev *journal.Event) P { return ev.Payload.(P) } //nolint:forcetypeassert // Rows.Of has compared it
 	r := row{
-		fold:   func(a *Agent, ev *journal.Event) error { return fold(a, ev, payload(ev)) },
-		needed: func(a *Agent, ev *journal.Event) bool { return needed(a, ev, payload(ev)) },
+		fold:   func(a *Agent, ev *journal.Event) error { return fold(a, ev, plane.PayloadOf[P](ev)) },
+		needed: func(a *Agent, ev *journal.Event) bool { return needed(a, ev, plane.PayloadOf[P](ev)) },
 	}
 	if after != nil {
-		r.after = func(s *State, a *Agent, ev *journal.Event) { after(s, a, payload(ev)) }
+		r.after = func(s *State, a *Agent, ev *journal.Event) { after(s, a, plane.PayloadOf[P](ev)) }
 	}
 	if pages != nil {
-		r.pages = func(s *State, ev *journal.Event, touch func(snapshot.Owner)) { pages(s, ev, payload(ev), touch) }
+		r.pages = func(s *State, ev *journal.Event, touch func(snapshot.Owner)) {
+			pages(s, ev, plane.PayloadOf[P](ev), touch)
+		}
 	}
 	return plane.RowOf[P](r)
 }

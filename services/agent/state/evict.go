@@ -123,16 +123,7 @@ func (s *State) LoadOf(k plane.Key) Load {
 
 // deleted returns the deleted agents, in no order. The body of the loop may delete them from the state.
 func (s *State) deleted() iter.Seq2[plane.Key, *Agent] {
-	return func(yield func(plane.Key, *Agent) bool) {
-		for k, a := range s.agents.Resident() {
-			if a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED && !yield(k, a) {
-				return
-			}
-		}
-		for k, e := range s.agents.Summaries() {
-			if e.lifecycle == uint8(agentv1.Lifecycle_LIFECYCLE_DELETED) && !yield(k, s.agents.Get(k)) {
-				return
-			}
-		}
-	}
+	const deleted = agentv1.Lifecycle_LIFECYCLE_DELETED
+	return s.agents.Where(func(a *Agent) bool { return a.Record.GetLifecycle() == deleted },
+		func(e summary) bool { return e.lifecycle == uint8(deleted) })
 }

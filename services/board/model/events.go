@@ -73,13 +73,13 @@ func boardLine[P proto.Message](
 	pages pagesFunc[P],
 ) plane.Row[row] {
 	r := row{
-		line: func(b *Board, ev *journal.Event) error { return fold(b, ev, payloadOf[P](ev)) },
+		line: func(b *Board, ev *journal.Event) error { return fold(b, ev, plane.PayloadOf[P](ev)) },
 		pages: func(s *State, b *Board, ev *journal.Event, touch func(snapshot.Owner)) {
-			pages(s, b, ev, payloadOf[P](ev), touch)
+			pages(s, b, ev, plane.PayloadOf[P](ev), touch)
 		},
 	}
 	if runs != nil {
-		r.runs = func(s *State, l appliedLine) *Run { return runs(s, l, payloadOf[P](l.ev)) }
+		r.runs = func(s *State, l appliedLine) *Run { return runs(s, l, plane.PayloadOf[P](l.ev)) }
 	}
 	return plane.RowOf[P](r)
 }
@@ -101,18 +101,13 @@ func outsideWAL[P proto.Message](fold func(s *State, b *Board, ev *journal.Event
 	return plane.RowOf[P](row{
 		outside: func(s *State, b *Board, ev *journal.Event) {
 			if fold != nil {
-				fold(s, b, ev, payloadOf[P](ev))
+				fold(s, b, ev, plane.PayloadOf[P](ev))
 			}
 		},
 		pages: func(s *State, b *Board, ev *journal.Event, touch func(snapshot.Owner)) {
-			pages(s, b, ev, payloadOf[P](ev), touch)
+			pages(s, b, ev, plane.PayloadOf[P](ev), touch)
 		},
 	})
-}
-
-// payloadOf returns the payload of an event whose row was found by that type.
-func payloadOf[P proto.Message](ev *journal.Event) P {
-	return ev.Payload.(P) //nolint:forcetypeassert // Rows.Of has compared it
 }
 
 // InWAL reports whether an event of a board is a line of its WAL. An event that is not known is one, since it

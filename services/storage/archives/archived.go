@@ -156,7 +156,7 @@ func (j *Journal) remedy() string {
 
 // errRewritten means that the segment was replaced while it was read, because lines of it were erased. Archived then
 // reads the catalog again, and the rest of the segment in its replacement.
-var errRewritten = errors.New("archived: the segment was replaced")
+var errRewritten = errors.New("archives: the segment was replaced")
 
 // segment reads an archived segment, from the end of the journal on.
 func (j *Journal) segment(ctx context.Context, c *archive.Catalog, s archive.Segment) error {
@@ -342,43 +342,31 @@ func (j *Journal) Finish(ctx context.Context) error {
 	return nil
 }
 
-// Place is where archives are.
-type Place interface {
-	// Config returns the Config of the archive of a partition, without functions.
-	Config(plane string, partition int) JournalConfig
-	// Partitions returns how many partitions of a plane have an archive, counted up to the last that has one.
-	Partitions(ctx context.Context, plane string) (int, error)
+// Place is where archives are: in a bucket, or without one in a directory. The zero Place has none.
+type Place struct {
+	Bucket *Bucket
+	Mends  bool // see JournalConfig; for a bucket
+	Dir    string
 }
 
-// BucketPlace are the archives in a bucket. Mends is as in Config.
-type BucketPlace struct {
-	*Bucket
-	Mends bool
-}
-
-// Config implements Place.
-func (b BucketPlace) Config(plane string, partition int) JournalConfig {
-	store := b.Store(plane, partition)
-	return JournalConfig{
-		Partition: framelog.PartitionName(plane, partition), Store: store, Where: store.Where(),
-		Mends: b.Mends,
-	}
-}
-
-// DirectoryPlace are the archives in a directory.
-type DirectoryPlace string
-
-// Config returns the Config of the archive of a partition, without functions; without a Store if d is empty.
-func (d DirectoryPlace) Config(plane string, partition int) JournalConfig {
+// Config returns the Config of the archive of a partition, without functions.
+func (p Place) Config(plane string, partition int) JournalConfig {
 	cfg := JournalConfig{Partition: framelog.PartitionName(plane, partition)}
-	if d != "" {
-		cfg.Store, cfg.Files = archive.NewDirectory(string(d), plane, partition), true
-		cfg.Where = filepath.Join(string(d), plane+"-"+strconv.Itoa(partition))
+	switch {
+	case p.Bucket != nil:
+		store := p.Bucket.Store(plane, partition)
+		cfg.Store, cfg.Where, cfg.Mends = store, store.Where(), p.Mends
+	case p.Dir != "":
+		cfg.Store, cfg.Files = archive.NewDirectory(p.Dir, plane, partition), true
+		cfg.Where = filepath.Join(p.Dir, plane+"-"+strconv.Itoa(partition))
 	}
 	return cfg
 }
 
-// Partitions implements Place.
-func (d DirectoryPlace) Partitions(_ context.Context, plane string) (int, error) {
-	return archive.DirectoryPartitions(string(d), plane)
+// Partitions returns how many partitions of a plane have an archive, counted up to the last that has one.
+func (p Place) Partitions(ctx context.Context, plane string) (int, error) {
+	if p.Bucket != nil {
+		return p.Bucket.Partitions(ctx, plane)
+	}
+	return archive.DirectoryPartitions(p.Dir, plane)
 }

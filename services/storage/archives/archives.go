@@ -93,15 +93,15 @@ func (p Places) own(nc *nats.Conn, plane string, partition int) (archive.Store, 
 	return archive.NewDirectory(datadir.Archive(p.DataDir), plane, partition), nil
 }
 
-// Archived returns the archives for those who look for damage; nil if they are in streams.
+// Archived returns the archives for those who look for damage; the zero Place if they are in streams.
 func (p Places) Archived() Place {
 	switch {
 	case p.Bucket != nil:
-		return BucketPlace{Bucket: p.Bucket, Mends: !p.Remote}
+		return Place{Bucket: p.Bucket, Mends: !p.Remote}
 	case p.Remote:
-		return nil
+		return Place{}
 	}
-	return DirectoryPlace(datadir.Archive(p.DataDir))
+	return Place{Dir: datadir.Archive(p.DataDir)}
 }
 
 // startTerm is how long a start waits for the bucket's mark, which says to which installation it belongs. If it does

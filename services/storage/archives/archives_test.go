@@ -113,12 +113,12 @@ func TestPlaces(t *testing.T) {
 	store, err := dir.Stores(nil)("work", 0)
 	require.NoError(t, err)
 	require.IsType(t, &archive.Directory{}, store)
-	require.NotNil(t, dir.Archived())
+	require.NotZero(t, dir.Archived())
 	remote := archives.Places{DataDir: t.TempDir(), Remote: true, Replicas: 1}
 	store, err = remote.Stores(nc)("work", 0)
 	require.NoError(t, err)
 	require.IsType(t, &streamstore.Store{}, store)
-	require.Nil(t, remote.Archived())
+	require.Zero(t, remote.Archived())
 }
 
 // TestWatch: it says once that a bucket cannot be used, and once that it can again.

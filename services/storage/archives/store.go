@@ -275,12 +275,12 @@ func (s *BucketStore) PutAside(ctx context.Context, name, dir string) error {
 	defer body.Close()
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return fmt.Errorf("s3store: %w", err)
+		return fmt.Errorf("archives: %w", err)
 	}
 	defer root.Close()
 	f, err := root.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("s3store: %w", err)
+		return fmt.Errorf("archives: %w", err)
 	}
 	_, err = io.Copy(f, body)
 	if err == nil {

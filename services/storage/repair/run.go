@@ -25,7 +25,7 @@ import (
 type Config struct {
 	DataDir, WitnessDir, SalvageDir, Account string
 	Planes                                   []string
-	// Archives are where the archives are; nil: below DataDir.
+	// Archives are where the archives are; zero: below DataDir.
 	Archives archives.Place
 	// Stores are directories of NATS servers, or data directories, with other copies of the journals. Optional.
 	Stores []string
@@ -99,8 +99,8 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 		return result, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	if cfg.Archives == nil {
-		cfg.Archives = archives.DirectoryPlace(datadir.Archive(cfg.DataDir))
+	if cfg.Archives == (archives.Place{}) {
+		cfg.Archives.Dir = datadir.Archive(cfg.DataDir)
 	}
 	r := &run{Config: cfg, store: store, streams: map[string]*stream{}}
 	if err := r.examine(ctx); err != nil {

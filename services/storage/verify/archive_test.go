@@ -36,7 +36,7 @@ type archiveRig struct {
 func newArchiveRig(t *testing.T) *archiveRig {
 	r := &archiveRig{Journal: storagetest.New(t, nil), metrics: prometheus.NewRegistry(), reading: func() {}}
 	r.scrubber = verify.NewScrubber(verify.ScrubConfig{
-		Store: datadir.Store(r.DataDir), Account: "$G", Archives: archives.DirectoryPlace(datadir.Archive(r.DataDir)),
+		Store: datadir.Store(r.DataDir), Account: "$G", Archives: archives.Place{Dir: datadir.Archive(r.DataDir)}.Config,
 		SalvageDir: datadir.Salvage(r.DataDir),
 		Planes:     []string{storagetest.Plane}, Rate: 1 << 20, Logger: zap.NewNop(), Metrics: r.metrics,
 		Partitions: func(string) int { return 1 }, Witness: func(plane string, i int) framelog.Witness {
@@ -189,23 +189,17 @@ func TestScrubReadsASegmentThatIsClosedMeanwhile(t *testing.T) {
 	}
 }
 
-// elsewhere are archives that are in no directory.
-type elsewhere struct{ store archive.Store }
-
-func (e elsewhere) Config(plane string, partition int) archives.JournalConfig {
-	return archives.JournalConfig{
-		Partition: framelog.PartitionName(plane, partition), Store: e.store, Where: "elsewhere",
-	}
-}
-
-func (e elsewhere) Partitions(context.Context, string) (int, error) { return 1, nil }
-
 // TestScrubTrustsAnArchiveElsewhere: of an archive in a bucket the catalog is read, and the log must continue it.
 func TestScrubTrustsAnArchiveElsewhere(t *testing.T) {
 	store := &journaltest.MemArchive{}
 	r := &archiveRig{Journal: storagetest.New(t, func(*nats.Conn) archive.Store { return store })}
 	r.scrubber = verify.NewScrubber(verify.ScrubConfig{
-		Store: datadir.Store(r.DataDir), Account: "$G", Archives: elsewhere{store},
+		Store: datadir.Store(r.DataDir), Account: "$G",
+		Archives: func(plane string, partition int) archives.JournalConfig {
+			return archives.JournalConfig{
+				Partition: framelog.PartitionName(plane, partition), Store: store, Where: "elsewhere",
+			}
+		},
 		SalvageDir: datadir.Salvage(r.DataDir),
 		Planes:     []string{storagetest.Plane}, Rate: 1 << 20, Logger: zap.NewNop(),
 		Metrics:    prometheus.NewRegistry(),

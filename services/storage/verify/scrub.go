@@ -31,8 +31,9 @@ const interval = time.Hour
 // ScrubConfig says what is read.
 type ScrubConfig struct {
 	Store, Account, SalvageDir string
-	// Archives are where the archives are; nil: there are none. Of those in a bucket only the catalogs are read.
-	Archives   archives.Place
+	// Archives is Place.Config of where the archives are; nil: there are none. Of those in a bucket only the catalogs
+	// are read.
+	Archives   func(plane string, partition int) archives.JournalConfig
 	Planes     []string
 	Partitions func(plane string) int
 	Witness    func(plane string, partition int) framelog.Witness
@@ -64,6 +65,9 @@ type Scrubber struct {
 
 // NewScrubber returns a Scrubber that is not started.
 func NewScrubber(cfg ScrubConfig) *Scrubber {
+	if cfg.Archives == nil {
+		cfg.Archives = archives.Place{}.Config
+	}
 	if cfg.Wait == nil {
 		cfg.Wait = wait
 	}
@@ -229,11 +233,7 @@ func (p *pass) run(ctx context.Context) error {
 // begin begins to read the journal of a partition.
 func (p *pass) begin(partition int) *progress {
 	j := &progress{}
-	place := p.cfg.Archives
-	if place == nil {
-		place = archives.DirectoryPlace("")
-	}
-	cfg := place.Config(p.plane, partition)
+	cfg := p.cfg.Archives(p.plane, partition)
 	cfg.Pace, cfg.Trust = p.pace, !cfg.Files
 	cfg.Damage = func(err error) {
 		if j.damage == nil {

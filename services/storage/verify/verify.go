@@ -31,7 +31,7 @@ import (
 type Config struct {
 	DataDir, WitnessDir string
 	Planes              []string
-	// Archives are where the archives are; nil: below DataDir, or with Remote in streams.
+	// Archives are where the archives are; zero: below DataDir, or with Remote in streams.
 	Archives archives.Place
 	// Remote are the NATS servers; nil: the journals are those of an embedded one in DataDir.
 	Remote *natsd.Remote
@@ -234,13 +234,10 @@ func removeCopies(dataDir string) error {
 
 // archives returns where the archives are, unless they are in streams.
 func (cfg *Config) archives() archives.Place {
-	switch {
-	case cfg.Archives != nil:
-		return cfg.Archives
-	case cfg.Remote != nil:
-		return archives.DirectoryPlace("")
+	if cfg.Archives == (archives.Place{}) && cfg.Remote == nil {
+		return archives.Place{Dir: datadir.Archive(cfg.DataDir)}
 	}
-	return archives.DirectoryPlace(datadir.Archive(cfg.DataDir))
+	return cfg.Archives
 }
 
 // reading reads the journal of one partition.
@@ -258,7 +255,7 @@ type reading struct {
 func (cfg *Config) reading(nc *nats.Conn, plane string, partition int) (*reading, error) {
 	r := &reading{JournalConfig: cfg.archives().Config(plane, partition), nc: nc, plane: plane, number: partition}
 	r.Line = readLines
-	if cfg.Remote != nil && cfg.Archives == nil {
+	if cfg.Remote != nil && r.Store == nil {
 		store, err := streamstore.New(nc, plane, partition, 1)
 		if err != nil {
 			return nil, err

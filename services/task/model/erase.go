@@ -6,6 +6,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/plane/groups"
 )
 
 var _ journal.Erasable = (*State)(nil)
@@ -23,15 +24,18 @@ func (s *State) DeletedBefore(before time.Time) (all []snapshot.Owner) {
 
 // idle reports whether all tasks of an agent have ended and left their queues. It reads no evicted agent.
 func (s *State) idle(o Owner) bool {
-	_, evicted := s.agents.Summary(o)
-	return evicted || s.agents.Peek(o).idle()
+	_, evicted := s.ByOwner.Summary(o)
+	return evicted || s.ByOwner.Peek(o).idle()
 }
 
 // idle reports whether all tasks have ended and left their queues, also if there are none. Those of a packed group
 // have. A nil record is that of a task whose page was not added yet; it does not count.
 func (of *ownerTasks) idle() bool {
-	return of == nil || len(of.active) == 0 && !slices.ContainsFunc(of.groups, func(g group) bool {
-		return slices.ContainsFunc(g.records, func(r *Record) bool { return r != nil && r.queued })
+	if of == nil {
+		return true
+	}
+	return len(of.active) == 0 && !slices.ContainsFunc(of.tasks.Groups, func(g groups.Group[Record, facts]) bool {
+		return slices.ContainsFunc(g.Items, func(r *Record) bool { return r != nil && r.queued })
 	})
 }
 
@@ -42,11 +46,9 @@ func (s *State) Erase(is func(namespace, id string) bool, touch func(snapshot.Ow
 		if !is(o.Namespace, o.ID) || !s.idle(o) {
 			continue
 		}
-		touch(ownerOf(o, 0))
-		if of := s.agents.Edit(o); of != nil {
-			ownersOf(o, of.size(), touch)
-			s.eraseTasks(of)
-		}
+		touch(s.PageOf(o, 0))
+		s.Pages(o, s.Len(o), touch)
+		s.store.Erase(o)
 		delete(s.Deleted, o)
 		delete(s.DeletedAt, o)
 		delete(s.Ended, o)
@@ -54,38 +56,22 @@ func (s *State) Erase(is func(namespace, id string) bool, touch func(snapshot.Ow
 	}
 }
 
-// eraseTasks removes the tasks of an agent.
-func (s *State) eraseTasks(of *ownerTasks) {
-	for n := range of.groups {
-		g := &of.groups[n]
-		if !g.packed.IsZero() {
-			s.removeFromPacked(s.idHashes(g.stored()), packedAt{of.number, uint32(n)})
-			g.packed.Free()
-		}
-		for _, r := range g.records {
-			delete(s.Tasks, r.Task.GetTaskId())
-		}
-	}
-	s.agents.Delete(of.agent)
-	s.numbers.Give(of.number)
-}
-
 // newest returns the ordinal of the newest task, 0 if there is none. It reads no evicted agent.
 func (s *State) newest() (ordinal int64) {
-	for _, of := range s.agents.Resident() {
+	for _, of := range s.ByOwner.Resident() {
 		ordinal = max(ordinal, of.newest())
 	}
-	for _, left := range s.agents.Summaries() {
-		ordinal = max(ordinal, left.newest)
+	for _, left := range s.ByOwner.Summaries() {
+		ordinal = max(ordinal, left.Plane.newest)
 	}
 	return ordinal
 }
 
 // newest returns the ordinal of the newest task of an agent.
 func (of *ownerTasks) newest() int64 {
-	g := &of.groups[len(of.groups)-1]
-	if !g.packed.IsZero() {
-		return g.last
+	g := &of.tasks.Groups[len(of.tasks.Groups)-1]
+	if !g.Packed.IsZero() {
+		return g.Facts.last
 	}
-	return g.records[len(g.records)-1].Ordinal
+	return g.Items[len(g.Items)-1].Ordinal
 }

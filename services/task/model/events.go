@@ -38,10 +38,11 @@ func on[P proto.Message](
 	fold func(s *State, ev *journal.Event, p P) error,
 	pages func(s *State, ev *journal.Event, p P, touch func(snapshot.Owner)),
 ) plane.Row[row] {
-	payload := func(ev *journal.Event) P { return ev.Payload.(P) } //nolint:forcetypeassert // Rows.Of has compared it
 	return plane.RowOf[P](row{
-		fold:  func(s *State, ev *journal.Event) error { return fold(s, ev, payload(ev)) },
-		pages: func(s *State, ev *journal.Event, touch func(snapshot.Owner)) { pages(s, ev, payload(ev), touch) },
+		fold: func(s *State, ev *journal.Event) error { return fold(s, ev, plane.PayloadOf[P](ev)) },
+		pages: func(s *State, ev *journal.Event, touch func(snapshot.Owner)) {
+			pages(s, ev, plane.PayloadOf[P](ev), touch)
+		},
 	})
 }
 
@@ -85,23 +86,23 @@ func foldOwnerDeleted(s *State, ev *journal.Event, p *taskv1.OwnerDeleted) error
 
 func pageOfNew(s *State, ev *journal.Event, p *taskv1.TaskQueued, touch func(snapshot.Owner)) {
 	agent := plane.KeyOf(ev.Namespace, p.GetTask().GetAgentId())
-	touch(ownerOf(agent, s.size(agent)))
+	touch(s.PageOf(agent, s.Len(agent)))
 }
 
 // pagesOfTask has the page of the task, and those of the tasks that leave the head of its queue.
 func pagesOfTask[P withTask](s *State, ev *journal.Event, p P, touch func(snapshot.Owner)) {
 	if r := s.Task(p.GetTask().GetTaskId()); r != nil {
-		touch(r.page())
+		s.touch(r, touch)
 		s.trimmedBy(ev.Namespace, p.GetTask(), touch)
 	}
 }
 
 func pageOfInput(s *State, _ *journal.Event, p *taskv1.TaskInputAccepted, touch func(snapshot.Owner)) {
 	if r := s.Task(p.GetTaskId()); r != nil {
-		touch(r.page())
+		s.touch(r, touch)
 	}
 }
 
-func pageOfAgent(_ *State, ev *journal.Event, p *taskv1.OwnerDeleted, touch func(snapshot.Owner)) {
-	touch(ownerOf(plane.KeyOf(ev.Namespace, p.GetAgentId()), 0))
+func pageOfAgent(s *State, ev *journal.Event, p *taskv1.OwnerDeleted, touch func(snapshot.Owner)) {
+	touch(s.PageOf(plane.KeyOf(ev.Namespace, p.GetAgentId()), 0))
 }

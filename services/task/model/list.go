@@ -23,15 +23,15 @@ type Page struct {
 // creation, so that pages do not change with writes (SPEC X9).
 func (s *State) ListPage(o Owner, req *taskv1.ListTasksRequest, before int64, size int) Page {
 	var out Page
-	if _, evicted := s.agents.Summary(o); evicted && !req.GetIncludeTerminal() {
+	if _, evicted := s.ByOwner.Summary(o); evicted && !req.GetIncludeTerminal() {
 		return out
 	}
-	of := s.agents.Get(o)
+	of := s.ByOwner.Get(o)
 	if of == nil {
 		return out
 	}
 	out.Active = len(of.active)
-	records := of.before(before, req.GetWorkItemId())
+	records := s.before(of, before, req.GetWorkItemId())
 	if !req.GetIncludeTerminal() {
 		var active []*Record
 		for r := range s.Active(o) {

@@ -3,24 +3,21 @@ package model
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/snapshot"
-	"quartet/pkg/packed"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/plane/groups"
 	"quartet/pkg/resident"
 )
 
@@ -29,13 +26,6 @@ func evicting(f *resident.File) *State {
 	s := NewState()
 	s.UseFile(f)
 	return s
-}
-
-// evictAll evicts all agents that can be evicted.
-func evictAll(t require.TestingT, s *State) {
-	_, more, err := s.Evict(math.MaxInt, false)
-	require.NoError(t, err)
-	require.False(t, more)
 }
 
 // queued and ended are events of the task of an agent with a number.
@@ -81,7 +71,7 @@ func ids(tasks []*taskv1.Task) (all []string) {
 func sameAnswers(t require.TestingT, whole, s *State) {
 	before := s.Counts()
 	require.NoError(t, journaltest.Same(whole, s))
-	require.Equal(t, allPages(t, whole), allPages(t, s))
+	require.Equal(t, journaltest.EncodedPages(t, whole), journaltest.EncodedPages(t, s))
 	require.ElementsMatch(t, whole.DeletedBefore(time.Unix(1<<40, 0)), s.DeletedBefore(time.Unix(1<<40, 0)))
 	for o := range whole.Agents() {
 		for _, item := range []string{"", "wi_1", "wi_none"} {
@@ -98,7 +88,8 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 		for want := range whole.TasksOf(o) {
 			got := s.FindTask(o.Namespace, o.ID, want.Task.GetTaskId())
 			require.True(t, proto.Equal(want.Task, got.Task))
-			require.Equal(t, []any{want.Ordinal, want.index, want.page()}, []any{got.Ordinal, got.index, got.page()})
+			require.Equal(t, []any{want.Ordinal, want.index, whole.PageOf(o, want.index)},
+				[]any{got.Ordinal, got.index, s.PageOf(o, got.index)})
 			require.Nil(t, s.FindTask("globex", o.ID, want.Task.GetTaskId()))
 		}
 		require.Equal(t, slices.Collect(whole.TasksOf(o))[0].Task.GetTaskId(),
@@ -108,31 +99,20 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 	require.Equal(t, [2]int{before.Resident, before.Evicted}, [2]int{s.Counts().Resident, s.Counts().Evicted})
 }
 
-// allPages returns all pages of a state.
-func allPages(t require.TestingT, s *State) map[snapshot.Owner][]byte {
-	all := map[snapshot.Owner][]byte{}
-	s.AllOwners(func(o snapshot.Owner) {
-		b, err := snapshot.EncodePage(s.Page(o))
-		require.NoError(t, err)
-		all[o] = b
-	})
-	return all
-}
-
 // Wherever tasks that have ended are, and whether their agents are evicted, is seen by nobody who reads.
 func TestEvictedAgents(t *testing.T) {
 	whole, s := NewState(), evicting(journaltest.NewFile(t))
 	for agent, n := range map[string]int{
-		"none-packed": 3, "some-packed": 2*groupTasks + 3,
-		"all-packed": 3 * groupTasks, "many": pageTasks + 40,
+		"none-packed": 3, "some-packed": 2*groups.Size + 3,
+		"all-packed": 3 * groups.Size, "many": pageTasks + 40,
 	} {
 		end(t, agent, 0, n, whole, s)
 	}
 	require.Equal(t, resident.Counts{Resident: 4}, s.Counts())
 	sameAnswers(t, whole, s)
-	evictAll(t, s)
+	journaltest.EvictAll(t, s)
 	require.Equal(t, 4, s.Counts().Evicted)
-	require.Empty(t, s.Tasks)
+	require.Empty(t, s.Items)
 	require.Empty(t, s.ListPage(plane.KeyOf("acme", "many"), &taskv1.ListTasksRequest{}, 1<<62, 50).Tasks)
 	require.Empty(t, slices.Collect(s.Active(plane.KeyOf("acme", "many"))))
 	s.AllOwners(func(snapshot.Owner) {})
@@ -143,7 +123,7 @@ func TestEvictedAgents(t *testing.T) {
 	require.Error(t, s.Apply(queued("many", pageTasks+39)))
 	require.Equal(t, 4, s.Counts().Evicted, "what is refused changes nothing")
 	for _, state := range []*State{whole, s} {
-		require.NoError(t, state.Apply(queued("some-packed", 2*groupTasks+3)))
+		require.NoError(t, state.Apply(queued("some-packed", 2*groups.Size+3)))
 	}
 	require.Equal(t, 3, s.Counts().Evicted, "who gets a task is resident")
 	sameAnswers(t, whole, s)
@@ -152,11 +132,11 @@ func TestEvictedAgents(t *testing.T) {
 // An agent with a task that has not ended stays, and so does one with a task that is left in its queue.
 func TestAgentsThatStay(t *testing.T) {
 	whole, s := NewState(), evicting(journaltest.NewFile(t))
-	end(t, "a", 0, groupTasks+3, whole, s)
+	end(t, "a", 0, groups.Size+3, whole, s)
 	both := func(ev func(string, int) *journal.Event, n int) {
 		require.NoError(t, whole.Apply(ev("a", n)))
 		require.NoError(t, s.Apply(ev("a", n)))
-		evictAll(t, s)
+		journaltest.EvictAll(t, s)
 		sameAnswers(t, whole, s)
 	}
 	both(queued, 90)
@@ -169,78 +149,15 @@ func TestAgentsThatStay(t *testing.T) {
 	require.Equal(t, 1, s.Counts().Evicted)
 }
 
-// An agent with many groups stays, but its packed tasks are in the file.
-func TestLargeAgentStays(t *testing.T) {
-	f := journaltest.NewFile(t)
-	s := evicting(f)
-	end(t, "large", 0, evictedGroups*groupTasks, s)
-	evictAll(t, s)
-	require.Equal(t, 1, s.Counts().Evicted)
-	end(t, "large", evictedGroups*groupTasks, evictedGroups*groupTasks+1, s)
-	evictAll(t, s)
-	require.Equal(t, 1, s.Counts().Resident)
-	bytes := f.Bytes()
-	end(t, "large", evictedGroups*groupTasks+1, (evictedGroups+1)*groupTasks, s)
-	require.Greater(t, f.Bytes(), bytes)
-	require.Equal(t, "tsk_large_7", s.Task("tsk_large_7").Task.GetTaskId())
-}
-
-// An agent of which some pages are still to come stays, and is the same in the end.
-func TestPagesInAnyOrder(t *testing.T) {
-	whole, o := NewState(), plane.KeyOf("acme", "a")
-	end(t, "a", 0, 2*pageTasks+5, whole)
-	for _, order := range [][]int{{0, 1, 2}, {2, 0, 1}, {1, 2, 0}} {
-		into := evicting(journaltest.NewFile(t))
-		var evicted []int
-		for _, block := range order {
-			require.NoError(t, into.AddPage(ownerOf(o, block*pageTasks),
-				proto.Clone(whole.Page(ownerOf(o, block*pageTasks)))))
-			evictAll(t, into)
-			evicted = append(evicted, into.Counts().Evicted)
-		}
-		require.Equal(t, order[0] == 0, evicted[0] == 1)
-		require.Equal(t, 1, evicted[2])
-		sameAnswers(t, whole, into)
-	}
-}
-
-// Tasks of one hash are told apart, whether they are in packed groups, or of evicted agents.
-func TestTasksOfOneHash(t *testing.T) {
-	f := journaltest.NewFile(t)
-	fresh := func() *State {
-		s := evicting(f)
-		s.hash = func(namespace, id string) uint64 {
-			return packed.Hash(namespace, strings.NewReplacer("tsk_b_3", "tsk_a_1", "tsk_c_18", "tsk_c_17", "tsk_a_20",
-				"tsk_a_2").Replace(id))
-		}
-		return s
-	}
-	s, whole := fresh(), NewState()
-	whole.hash = s.hash
-	both := func(agent string, from, to int) {
-		end(t, agent, from, to, s, whole)
-		sameAnswers(t, whole, s)
-		evictAll(t, s)
-		require.Zero(t, s.Counts().Resident)
-		sameAnswers(t, whole, s)
-	}
-	both("a", 0, 3)
-	both("b", 0, 5)
-	both("c", 0, 2*groupTasks)
-	both("a", 3, 2*groupTasks+1)
-	require.Equal(t, 2, len(whole.agents.Get(plane.KeyOf("acme", "a")).groups)-1)
-	require.NoError(t, journaltest.RoundTrip(s, fresh))
-}
-
 // Nothing is left of the tasks of agents that are erased: neither in the index nor in the file.
 func TestEvictedAgentsAreErased(t *testing.T) {
 	f := journaltest.NewFile(t)
 	s := evicting(f)
 	for _, agent := range []string{"a", "b", "c"} {
-		end(t, agent, 0, groupTasks+3, s)
+		end(t, agent, 0, groups.Size+3, s)
 	}
 	all := f.Bytes()
-	evictAll(t, s)
+	journaltest.EvictAll(t, s)
 	for _, agent := range []string{"b", "c"} {
 		require.NoError(t,
 			s.Apply(&journal.Event{Namespace: "acme", CreatedAt: time.Unix(100, 0), Payload: &taskv1.OwnerDeleted{
@@ -253,34 +170,13 @@ func TestEvictedAgentsAreErased(t *testing.T) {
 	require.Equal(t, before, s.Counts(), "none is read for that")
 	s.Erase(func(_, id string) bool { return id != "a" }, func(snapshot.Owner) {})
 	require.Equal(t, [2]int{0, 1}, [2]int{s.Counts().Resident, s.Counts().Evicted})
-	require.Equal(t, groupTasks+3, s.packed.Len())
-	require.Equal(t, 1, s.numbers.Len())
+	require.Equal(t, groups.Size+3, s.Index.Len())
+	require.Equal(t, 1, s.Numbers.Len())
 	require.Nil(t, s.Task("tsk_b_7"))
 	require.Equal(t, "tsk_a_7", s.Task("tsk_a_7").Task.GetTaskId())
-	require.EqualValues(t, groupTasks+3, s.last)
+	require.EqualValues(t, groups.Size+3, s.last)
 	require.NoError(t, s.Apply(queued("a", 99)), "it is resident")
 	require.Less(t, f.Bytes(), all/2, "one of three groups is left")
-}
-
-// Without a file that can be written, all stays in memory, and is found there, until it can be.
-func TestFileThatCannotBeWritten(t *testing.T) {
-	f := journaltest.NewFile(t)
-	require.NoError(t, f.Close())
-	whole, s := NewState(), evicting(f)
-	end(t, "a", 0, 5*groupTasks+3, whole, s)
-	_, _, err := s.Evict(math.MaxInt, false)
-	require.Error(t, err)
-	require.Equal(t, resident.Counts{Resident: 1}, s.Counts())
-	sameAnswers(t, whole, s)
-	end(t, "a", 5*groupTasks+3, 6*groupTasks-1, whole, s)
-	require.NoError(t, s.Apply(queued("a", 6*groupTasks-1))) // so that it stays
-	require.NoError(t, whole.Apply(queued("a", 6*groupTasks-1)))
-	s.file = journaltest.NewFile(t)
-	s.agents.Use(s.file)
-	evictAll(t, s)
-	require.Equal(t, resident.Counts{Resident: 1}, s.Counts())
-	require.Positive(t, s.file.Bytes())
-	sameAnswers(t, whole, s)
 }
 
 // Whatever needs a task that cannot be read from the file panics with the error that has the partition loaded again,
@@ -319,50 +215,25 @@ func TestUnreadableTasks(t *testing.T) {
 					nil
 			})
 			require.NoError(t, err)
-			require.Len(t, page.Tasks, groupTasks+3)
+			require.Len(t, page.Tasks, groups.Size+3)
 		},
 		"event": func(p *journal.Partition[*State]) { require.NoError(t, decide(p, queued, "a", 50)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := open(journaltest.NewMemLog())
 			for _, agent := range []string{"a", "b"} {
-				for n := range groupTasks + 3 {
+				for n := range groups.Size + 3 {
 					require.NoError(t, decide(p, queued, agent, n))
 					require.NoError(t, decide(p, ended, agent, n))
 				}
 			}
 			require.NoError(t, p.EvictAll(t.Context()))
 			require.Equal(t, resident.Counts{Evicted: 2}, p.Resident().Counts)
-			_, _, err := journal.View(t.Context(), p, func(s *State) (any, error) { return nil, s.file.Close() })
+			_, _, err := journal.View(t.Context(), p, func(s *State) (any, error) { return nil, s.File.Close() })
 			require.NoError(t, err)
 			read(p)
 			require.Equal(t, 2, p.Resident().Resident)
 			require.True(t, p.Resident().Failed)
 		})
 	}
-}
-
-// What an evicted agent is read from is checked.
-func TestPagesOfEvictedAgents(t *testing.T) {
-	s, o := evicting(journaltest.NewFile(t)), plane.KeyOf("acme", "a")
-	end(t, "a", 0, groupTasks+3, s)
-	page, _, can := s.evictedPage(o, s.agents.Get(o))
-	require.True(t, can)
-	_, err := s.evictedAgent(o, page)
-	require.ErrorContains(t, err, "is not evicted")
-	evictAll(t, s)
-	_, err = s.evictedAgent(o, &emptypb.Empty{})
-	require.ErrorContains(t, err, "is not evicted to a *emptypb.Empty")
-	of, err := s.evictedAgent(o, page)
-	require.NoError(t, err)
-	again, left, _ := s.evictedPage(o, of)
-	require.True(t, proto.Equal(page, again))
-	require.Equal(t, summary{tasks: groupTasks + 3, newest: groupTasks + 3}, left)
-	p := proto.CloneOf(page.(*taskv1.AgentTasksPage))
-	p.Packed[0].Content = nil
-	_, err = s.evictedAgent(o, p)
-	require.ErrorContains(t, err, "group 0: resident:")
-	p.Packed[0].Group, p.Tasks = 1, nil
-	_, err = s.evictedAgent(o, p)
-	require.ErrorContains(t, err, "tasks before group 1 are missing")
 }

@@ -8,10 +8,9 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/event"
-	"quartet/pkg/packed"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
-	"quartet/pkg/resident"
+	"quartet/pkg/plane/groups"
 )
 
 // HeldTask is a command that a worker has, with what may have to be sent to the worker
@@ -30,12 +29,12 @@ func (s *State) HeldTasks(of *WorkerKey) []HeldTask {
 	var found []*Record
 	if of != nil {
 		for id := range s.Workers[*of] {
-			found = append(found, s.Tasks[id])
+			found = append(found, s.Items[id])
 		}
 	} else {
 		for _, held := range s.Workers {
 			for id := range held {
-				found = append(found, s.Tasks[id])
+				found = append(found, s.Items[id])
 			}
 		}
 	}
@@ -56,17 +55,11 @@ const KeptInputs = 64
 // modified, so that readers may keep them. They have no derived fields (SPEC X6).
 type State struct {
 	event.Tombstones
-	// Tasks has, by task id, which is unique over all namespaces, the tasks that are in no packed group and whose
-	// agent is not evicted. It has all tasks that have not ended. The method Task finds all tasks.
-	Tasks   map[string]*Record
-	packed  *resident.Index                           // where all other tasks are, by the hash of the id; see packedAt
-	agents  *resident.Map[Owner, ownerTasks, summary] // the tasks of each agent
-	numbers resident.Numbers[Owner]                   // of agents
-	hash    func(namespace, id string) uint64         // packed.Hash; tests have one that makes the same hash of two ids
-	file    *resident.File                            // that has the bytes of packed groups; nil: they are in memory
-	Queues  map[string]*queue                         // commands that wait for a worker, by Placement.Key
-	Workers map[WorkerKey]map[string]struct{}         // the tasks that each worker has
-	Deleted map[Owner]bool                            // agents that were deleted
+	// store has the tasks. Items has all that have not ended; the method Task finds all tasks.
+	*store
+	Queues  map[string]*queue                 // commands that wait for a worker, by Placement.Key
+	Workers map[WorkerKey]map[string]struct{} // the tasks that each worker has
+	Deleted map[Owner]bool                    // agents that were deleted
 	// DeletedAt says when this plane read that they were deleted.
 	DeletedAt map[Owner]time.Time
 	Ended     map[Owner]bool // the private children in Deleted: they were deleted because their task had ended
@@ -99,9 +92,8 @@ type Record struct {
 // ownerTasks has an agent's tasks.
 type ownerTasks struct {
 	agent  Owner
-	number uint32              // in State.numbers
-	groups []group             // all, oldest first
-	active map[string]struct{} // the ids of those that have not ended; nil: none
+	tasks  groups.List[Record, facts] // all, oldest first
+	active map[string]struct{}        // the ids of those that have not ended; nil: none
 }
 
 // queue has commands that the same workers may take, oldest first. Tasks that were
@@ -114,18 +106,13 @@ type queue struct {
 // NewState returns the state of an empty log.
 func NewState() *State {
 	s := &State{
-		Tasks:     make(map[string]*Record),
-		packed:    resident.NewIndex(nil),
-		hash:      packed.Hash,
 		Queues:    make(map[string]*queue),
 		Workers:   make(map[WorkerKey]map[string]struct{}),
 		Deleted:   make(map[Owner]bool),
 		DeletedAt: make(map[Owner]time.Time),
 		Ended:     make(map[Owner]bool),
 	}
-	s.agents = resident.New(resident.Codec[Owner, ownerTasks, summary]{
-		Page: s.evictedPage, New: s.NewPage, Value: s.evictedAgent, Evicted: s.evicted, Loaded: s.loaded,
-	})
+	s.store = newStore(s)
 	return s
 }
 
@@ -158,50 +145,30 @@ func (s *State) applyQueued(walSeq uint64, ns string, t *taskv1.Task) error {
 		return fmt.Errorf("task: %s is queued a second time", id)
 	}
 	r := &Record{Namespace: ns, Ordinal: max(s.last+1, int64(walSeq)), Task: t}
-	r.index = s.tasksOf(r.owner()).size()
-	s.add(r)
+	s.last = r.Ordinal
+	of := s.Owner(r.owner())
+	s.Add(of.agent, of, r)
+	of.begin(r)
 	if t.GetKind() == taskv1.TaskKind_TASK_KIND_COMMAND_TASK {
 		s.enqueue(r)
 	}
 	return nil
 }
 
-// tasksOf returns the tasks of an agent, to be changed; the agent is resident afterwards. Only Apply and AddPage may
-// call it.
-func (s *State) tasksOf(o Owner) *ownerTasks {
-	of := s.agents.Edit(o)
-	if of == nil {
-		of = &ownerTasks{agent: o, number: s.numbers.Take(o)}
-		s.agents.Put(o, of)
+// begin adds a task that has not ended to active.
+func (of *ownerTasks) begin(r *Record) {
+	if of.active == nil {
+		of.active = make(map[string]struct{})
 	}
-	return of
-}
-
-// add adds a record to the tasks and to those of its agent.
-func (s *State) add(r *Record) {
-	id := r.Task.GetTaskId()
-	s.Tasks[id] = r
-	s.last = max(s.last, r.Ordinal)
-	of := s.tasksOf(r.owner())
-	g := of.groupAt(r.index / groupTasks)
-	for len(g.records) <= r.index%groupTasks {
-		g.records = append(g.records, nil)
-	}
-	g.records[r.index%groupTasks] = r
-	if !Terminal(r.Task.GetState()) {
-		if of.active == nil {
-			of.active = make(map[string]struct{})
-		}
-		of.active[id] = struct{}{}
-	}
+	of.active[r.Task.GetTaskId()] = struct{}{}
 }
 
 // insert inserts the id of a task into ids of queued tasks, which are in the order of their creation.
 func (s *State) insert(ids []string, r *Record) []string {
 	at := len(ids)
-	if at > 0 && s.Tasks[ids[at-1]].Ordinal > r.Ordinal {
+	if at > 0 && s.Items[ids[at-1]].Ordinal > r.Ordinal {
 		at, _ = slices.BinarySearchFunc(ids, r.Ordinal, func(id string, ordinal int64) int {
-			return cmp.Compare(s.Tasks[id].Ordinal, ordinal)
+			return cmp.Compare(s.Items[id].Ordinal, ordinal)
 		})
 	}
 	return slices.Insert(ids, at, r.Task.GetTaskId())
@@ -225,7 +192,7 @@ func (s *State) applyRestarting(ns string, t *taskv1.Task) error {
 	if !AwaitsWorker(t) || IsChild(t) {
 		return fmt.Errorf("task: %s restarts in state %s with worker %q", t.GetTaskId(), t.GetState(), t.GetWorkerId())
 	}
-	r := s.Tasks[t.GetTaskId()]
+	r := s.Items[t.GetTaskId()]
 	if r != nil && !HeldByWorker(r.Task.GetState()) {
 		return fmt.Errorf("task: %s restarts from state %s", t.GetTaskId(), r.Task.GetState())
 	}
@@ -266,13 +233,13 @@ func (s *State) replace(ns string, t *taskv1.Task, also func(*Record)) error {
 	case HeldByWorker(to):
 		s.addToWorker(r)
 	case Terminal(to):
-		s.tasksOf(r.owner()).end(t.GetTaskId())
+		s.Owner(r.owner()).end(t.GetTaskId())
 		s.removeFromWorker(r)
 		r.Inputs = nil
 	}
 	s.trimQueue(PlacementOf(ns, t).Key())
 	if Terminal(to) {
-		s.settle(r)
+		s.settle(s.Owner(r.owner()), r.index/groups.Size)
 	}
 	return nil
 }
@@ -311,12 +278,12 @@ func (s *State) trimQueue(key string) {
 	if q == nil {
 		return
 	}
-	for len(q.Ids) > 0 && !AwaitsWorker(s.Tasks[q.Ids[0]].Task) {
-		r := s.Tasks[q.Ids[0]]
+	for len(q.Ids) > 0 && !AwaitsWorker(s.Items[q.Ids[0]].Task) {
+		r := s.Items[q.Ids[0]]
 		r.queued = false
 		q.Ids = q.Ids[1:]
 		if Terminal(r.Task.GetState()) {
-			s.settle(r)
+			s.settle(s.Owner(r.owner()), r.index/groups.Size)
 		}
 	}
 	if len(q.Ids) == 0 {
@@ -326,7 +293,7 @@ func (s *State) trimQueue(key string) {
 
 // applyInput keeps an input of a running command.
 func (s *State) applyInput(p *taskv1.TaskInputAccepted) error {
-	r := s.Tasks[p.GetTaskId()]
+	r := s.Items[p.GetTaskId()]
 	if r == nil || r.Task.GetState() != taskv1.TaskState_TASK_STATE_RUNNING || AwaitsWorker(r.Task) {
 		return fmt.Errorf("task: input for %q, which does not run", p.GetTaskId())
 	}

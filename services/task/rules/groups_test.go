@@ -232,16 +232,16 @@ func TestT3_PagesOfGroups(t *testing.T) {
 	for want, change := range map[string]func(p *taskv1.AgentTasksPage){
 		"group 8 has":            func(p *taskv1.AgentTasksPage) { p.Packed[1].Group = 8 },
 		"group 0 is there twice": func(p *taskv1.AgentTasksPage) { p.Packed[1].Group = 0 },
-		"with 15 tasks": func(p *taskv1.AgentTasksPage) {
+		"with 15 items": func(p *taskv1.AgentTasksPage) {
 			p.Packed[0].IdHashes = p.GetPacked()[0].GetIdHashes()[1:]
 		},
 		"of 15 items": func(p *taskv1.AgentTasksPage) {
 			p.Packed[0].ItemHashes = p.GetPacked()[0].GetItemHashes()[1:]
 		},
-		"has 0 bytes":               func(p *taskv1.AgentTasksPage) { p.Packed[0].Content = nil },
-		"from ordinal 0":            func(p *taskv1.AgentTasksPage) { p.Packed[0].FirstOrdinal = 0 },
-		"to 15":                     func(p *taskv1.AgentTasksPage) { p.Packed[0].LastOrdinal = 15 },
-		"the page has 8 tasks and ": func(p *taskv1.AgentTasksPage) { p.Packed = slices.Repeat(p.GetPacked(), 4) },
+		"has 0 bytes":           func(p *taskv1.AgentTasksPage) { p.Packed[0].Content = nil },
+		"from ordinal 0":        func(p *taskv1.AgentTasksPage) { p.Packed[0].FirstOrdinal = 0 },
+		"to 15":                 func(p *taskv1.AgentTasksPage) { p.Packed[0].LastOrdinal = 15 },
+		"a page with 136 items": func(p *taskv1.AgentTasksPage) { p.Packed = slices.Repeat(p.GetPacked(), 4) },
 	} {
 		p := page()
 		change(p)

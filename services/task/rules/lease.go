@@ -63,14 +63,14 @@ func oldestWaiting(s *model.State, slots []model.WorkerSlot, free []int, taken m
 			continue
 		}
 		at := taken[key]
-		for at < len(q.Ids) && !model.AwaitsWorker(s.Tasks[q.Ids[at]].Task) {
+		for at < len(q.Ids) && !model.AwaitsWorker(s.Items[q.Ids[at]].Task) {
 			at++ // it was stopped meanwhile
 		}
 		taken[key] = at
 		if at == len(q.Ids) {
 			continue
 		}
-		if r := s.Tasks[q.Ids[at]]; oldest == nil || r.Ordinal < oldest.Ordinal {
+		if r := s.Items[q.Ids[at]]; oldest == nil || r.Ordinal < oldest.Ordinal {
 			oldest, from = r, key
 		}
 	}

@@ -119,16 +119,16 @@ func TestAnInvalidPageIsRefused(t *testing.T) {
 		tasks []*taskv1.StoredTask
 		gone  bool
 	}{
-		"has no page":             {owner: "keeper"},
-		"it has no task":          {tasks: stored(func(s *taskv1.StoredTask) { s.Task = nil })},
-		"of agent":                {tasks: stored(func(s *taskv1.StoredTask) { s.Task.AgentId = "other" })},
-		"was read before":         {tasks: stored(func(s *taskv1.StoredTask) { s.Task.TaskId = "tsk_1" })},
-		"the unknown state 0":     {tasks: stored(func(s *taskv1.StoredTask) { s.Task.State = 0 })},
-		"the unknown state 99":    {tasks: stored(func(s *taskv1.StoredTask) { s.Task.State = 99 })},
-		"has the ordinal 0":       {tasks: stored(func(s *taskv1.StoredTask) { s.Ordinal = 0 })},
-		"are the most":            {tasks: make([]*taskv1.StoredTask, 1000)},
-		"only the first one":      {owner: "keeper/1", gone: true},
-		"number 1 of the page: i": {tasks: []*taskv1.StoredTask{nil}},
+		"has no page":              {owner: "keeper"},
+		"has no task":              {tasks: stored(func(s *taskv1.StoredTask) { s.Task = nil })},
+		"of agent":                 {tasks: stored(func(s *taskv1.StoredTask) { s.Task.AgentId = "other" })},
+		"is there twice":           {tasks: stored(func(s *taskv1.StoredTask) { s.Task.TaskId = "tsk_1" })},
+		"the unknown state 0":      {tasks: stored(func(s *taskv1.StoredTask) { s.Task.State = 0 })},
+		"the unknown state 99":     {tasks: stored(func(s *taskv1.StoredTask) { s.Task.State = 99 })},
+		"has the ordinal 0":        {tasks: stored(func(s *taskv1.StoredTask) { s.Ordinal = 0 })},
+		"with 1000 items":          {tasks: make([]*taskv1.StoredTask, 1000)},
+		"only the first one":       {owner: "keeper/1", gone: true},
+		"number 1 of the page has": {tasks: []*taskv1.StoredTask{nil}},
 	} {
 		t.Run(says, func(t *testing.T) {
 			s := model.NewState()

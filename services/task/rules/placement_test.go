@@ -20,7 +20,7 @@ func (w *world) queue(t require.TestingT, spec *taskv1.CommandSpec) string {
 }
 
 func (w *world) why(id string, slots ...model.WorkerSlot) (reason, message string) {
-	r := w.state.Tasks[id]
+	r := w.state.Items[id]
 	return model.ExplainQueued(model.PlacementOf(r.Namespace, r.Task), slots, func(of model.WorkerKey) int {
 		return len(w.state.Workers[of])
 	})
@@ -114,7 +114,7 @@ func TestT4_PlacementsAreKept(t *testing.T) {
 				of...))
 		}
 		w.lease(t, slots...)
-		for _, r := range w.state.Tasks {
+		for _, r := range w.state.Items {
 			spec := r.Task.GetCommand()
 			for _, s := range slots {
 				pool := spec.GetPool()

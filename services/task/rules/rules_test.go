@@ -519,8 +519,8 @@ func TestT3_InputRefusals(t *testing.T) {
 	for i := range 2 * model.KeptInputs {
 		require.True(t, w.input(t, task.GetTaskId(), false, Reach{true, int64(i + 1)}).GetAcceptedInput())
 	}
-	require.Len(t, w.state.Tasks[task.GetTaskId()].Inputs, model.KeptInputs)
-	last := w.state.Tasks[task.GetTaskId()].InputSeq
+	require.Len(t, w.state.Items[task.GetTaskId()].Inputs, model.KeptInputs)
+	last := w.state.Items[task.GetTaskId()].InputSeq
 	require.True(t, w.input(t, task.GetTaskId(), true, Reach{true, last}).GetAcceptedInput())
 	require.Equal(t, refusedEnded, w.input(t, task.GetTaskId(), false, Reach{true, last + 1}).GetReason())
 	plain, _ := w.exec(t, &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: "true"}})

@@ -57,7 +57,7 @@ func TestT4_CommandsArePinnedToTheirWorktree(t *testing.T) {
 		require.NoError(t, err)
 		taken := map[model.WorkerKey]int{}
 		for _, ev := range d.Events {
-			r := w.state.Tasks[ev.TaskID]
+			r := w.state.Items[ev.TaskID]
 			taken[r.Worker]++
 			if pin, pinned := want[ev.TaskID]; pinned {
 				require.Equal(t, pin, r.Worker)
@@ -68,7 +68,7 @@ func TestT4_CommandsArePinnedToTheirWorktree(t *testing.T) {
 			if taken[s.Worker] == s.Capacity {
 				continue
 			}
-			for id, r := range w.state.Tasks {
+			for id, r := range w.state.Items {
 				if r.Task.GetState() == taskv1.TaskState_TASK_STATE_QUEUED {
 					pin, pinned := want[id]
 					require.True(t, pinned && pin != s.Worker, "%s waits while %v has room", id, s.Worker)
