@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
 	"quartet/pkg/watch"
 	"quartet/services/agent/briefs"
 	"quartet/services/agent/children"
@@ -80,6 +81,8 @@ type Deps struct {
 	// Allowed reports whether a role may call a method, given as "/service/Method";
 	// nil: every role may call all.
 	Allowed func(role, method string) bool
+	// Within refuses the request of a tool call that is beyond what the actor's key is limited to; nil refuses none.
+	Within func(a rpc.Actor, method string, req any) error
 	// MintRun makes the credential of a run.
 	MintRun func(namespace, agentID, runID string) string
 }
@@ -204,7 +207,7 @@ func (s *Service) assemble() {
 	d := s.deps
 	s.briefService = briefs.New(s.engine, briefs.Deps{Work: d.Work})
 	s.callService = toolcalls.New(s.engine, toolcalls.Deps{
-		Conn: d.Conn, Allowed: d.Allowed, Tracer: d.Tracer,
+		Conn: d.Conn, Allowed: d.Allowed, Within: d.Within, Tracer: d.Tracer,
 		Briefs: s.briefService,
 	})
 	s.projectionService = projection.New(s.engine, projection.Deps{

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"net/http"
 	"path/filepath"
 	"time"
 
@@ -112,10 +113,6 @@ func (w *wiring) newWorker() (life.Service, error) {
 
 // newGateway builds the gateway, with MCP.
 func (w *wiring) newGateway() (life.Service, error) {
-	tools, err := mcp.New(mcp.Config{Version: w.version}, mcp.Deps{Conn: limited(w.calls.Conn, identity.Within)})
-	if err != nil {
-		return nil, err
-	}
 	limits, err := w.cfg.quotas()
 	if err != nil {
 		return nil, err
@@ -141,15 +138,25 @@ func (w *wiring) newGateway() (life.Service, error) {
 		SourceDeliveryKiB: limits.Default[quota.DeliveryKiB] * sourcesOf, Connections: w.cfg.connections(),
 		MetricsAuth: w.cfg.gatewayMetricsAuth(), AllowedOrigins: w.cfg.allowedOrigins(),
 	}, gateway.Deps{
-		MCP: tools.Handler, Console: ui, Conn: limited(w.calls.Conn, identity.Within), Within: identity.Within,
-		Waits: waits, Auth: w.creds.authenticator, Fence: w.calls.Fence, Permit: identity.Permit, Limit: w.gate.Request,
-		Stream: w.gate.Stream, Enter: w.gate.Enter, Step: w.gate.Step, TLS: w.tls.http,
+		MCP: w.mcp, Console: ui, Conn: w.calls.Conn, Waits: waits, Auth: w.creds.authenticator,
+		Admission: w.admission, TLS: w.tls.http,
 		Sources: w.broker.sources, Ready: w.app.Ready, Damage: w.broker.feeds.Damage.All, Warning: w.fill.Warning,
 		Down: installation.NewWatch(w.installation).Down, OpenAPI: openapi.JSON,
 		Logger: w.logger, Metrics: w.metrics, Tracer: w.app.tracer, Version: w.version,
 		Listening: w.app.tokens.publish, Closing: w.app.tokens.remove,
 	})
 	return w.app.gateway, err
+}
+
+// mcp returns the handler of an agent's tools.
+func (w *wiring) mcp(conn func(service string) (grpc.ClientConnInterface, error),
+	refuse func(http.ResponseWriter, *http.Request, error),
+) (http.Handler, error) {
+	tools, err := mcp.New(mcp.Config{Version: w.version}, mcp.Deps{Conn: conn})
+	if err != nil {
+		return nil, err
+	}
+	return tools.Handler(refuse), nil
 }
 
 // newFleet builds the overview of agents, which processes with a gateway serve.

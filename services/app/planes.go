@@ -43,8 +43,8 @@ func (w *wiring) planes() []planeRow {
 				Deps: d, Work: w.calls.Work(), Waiting: waitingv1.NewWaitingServiceClient(w.calls.To("waiting")),
 				Tasks:  taskv1.NewTaskServiceClient(w.calls.To("task")),
 				Boards: boardv1.NewBoardServiceClient(w.calls.To("board")),
-				Conn:   limited(w.calls.Conn, identity.WithinAgents), MintRun: w.creds.keyring.MintRun,
-				Allowed: allowed,
+				Conn:   w.calls.Conn, MintRun: w.creds.keyring.MintRun,
+				Allowed: identity.Allows, Within: identity.WithinAgents,
 			})
 		}, []string{"nats"}, nil, nil},
 		{"work", func(d plane.Deps, share journal.Share) (planeService, error) {

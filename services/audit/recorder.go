@@ -115,7 +115,7 @@ func (r *Recorder) Stop(ctx context.Context) error {
 // Ready returns nil: a Recorder is always ready.
 func (r *Recorder) Ready() error { return nil }
 
-// Unary wraps the handler of every unary call (rpc.Config.Around). For a call that is recorded it appends
+// Unary wraps the handler of every unary call (see rpc.Admission). For a call that is recorded it appends
 // one entry before the call is executed and one with its outcome. If the first cannot be appended, the
 // call is not executed and returns NOT_READY.
 func (r *Recorder) Unary(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error) {

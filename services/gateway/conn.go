@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -13,17 +14,34 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
 )
 
-// conn is the connection by which the generated REST handlers call a plane. It does what the
-// hooks of the mux cannot: it drops the metadata that the handlers make of the caller's headers,
-// because the caller's Authorization must not reach a plane beside the gateway's own (SPEC X4),
-// and it lets a stream that is refused have the HTTP status of its refusal.
-type conn struct{ plane grpc.ClientConnInterface }
+// conn is the connection by which the gateway calls a plane for its callers. To the plane these calls are a service's,
+// whose messages it does not check against the limits of the caller's key, so conn does (SPEC I17). It drops the
+// metadata that the generated REST handlers make of the caller's headers, because the caller's Authorization must not
+// reach a plane beside the gateway's own (SPEC X4). It lets a stream that is refused have the HTTP status of its
+// refusal.
+type conn struct {
+	plane     grpc.ClientConnInterface
+	admission rpc.Admission
+}
+
+// conn returns the connection to a service.
+func (g *Service) conn(service string) (grpc.ClientConnInterface, error) {
+	plane, err := g.deps.Conn(service)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %s: %w", service, err)
+	}
+	return conn{plane, g.deps.Admission}, nil
+}
 
 // Invoke implements grpc.ClientConnInterface.
 func (c conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	if err := c.admission.Within(rpc.ActorFrom(ctx), method, args); err != nil {
+		return err
+	}
 	return c.plane.Invoke(onward(ctx), method, args, reply, opts...)
 }
 
@@ -35,7 +53,9 @@ func (c conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method strin
 	if err != nil {
 		return nil, err
 	}
-	return &stream{ClientStream: s, method: method}, nil
+	return &stream{ClientStream: s, method: method, check: func(m any) error {
+		return c.admission.Within(rpc.ActorFrom(ctx), method, m)
+	}}, nil
 }
 
 // traceMetadata returns the caller's trace as metadata. It is the only header of the caller that
@@ -65,8 +85,17 @@ func onward(ctx context.Context) context.Context {
 type stream struct {
 	grpc.ClientStream
 	method string
-	first  proto.Message // the first response, until RecvMsg has returned it
-	err    error         // what receiving the first response returned
+	check  func(m any) error // refuses a message of the caller
+	first  proto.Message     // the first response, until RecvMsg has returned it
+	err    error             // what receiving the first response returned
+}
+
+// SendMsg implements grpc.ClientStream.
+func (s *stream) SendMsg(m any) error {
+	if err := s.check(m); err != nil {
+		return err
+	}
+	return s.ClientStream.SendMsg(m)
 }
 
 // Header implements grpc.ClientStream. It must be called before RecvMsg, and returns the error of a

@@ -11,10 +11,7 @@ type turnKey struct{}
 
 // enter waits until a request of an actor may run. The caller must call Leave on the turn when the request has ended.
 func (g *Service) enter(ctx context.Context, a rpc.Actor) (context.Context, *admission.Turn, error) {
-	if g.deps.Enter == nil {
-		return ctx, nil, nil
-	}
-	turn, err := g.deps.Enter(ctx, a)
+	turn, err := g.deps.Admission.Enter(ctx, a)
 	return context.WithValue(ctx, turnKey{}, turn), turn, err
 }
 

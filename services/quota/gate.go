@@ -167,7 +167,7 @@ func (g *Gate) Ready() error {
 	return nil
 }
 
-// Unary wraps the handler of every unary call (rpc.Config.Around). It calls handle unless a
+// Unary wraps the handler of every unary call (see rpc.Admission). It calls handle unless a
 // quota refuses the call. If a refused request repeats one that was executed before, it
 // returns the first response: it calls handle with a context in which handle only recalls that.
 func (g *Gate) Unary(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error) {

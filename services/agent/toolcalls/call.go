@@ -63,6 +63,12 @@ func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope
 			return out
 		}
 	}
+	if s.deps.Within != nil {
+		if err := s.deps.Within(actor, t.Method, req); err != nil {
+			out.Result = tools.Failed(c, err)
+			return out
+		}
+	}
 	conn, err := s.deps.Conn(t.Plane)
 	if err != nil {
 		out.Result = tools.Failed(c, err)

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
 	"quartet/services/agent/briefs"
 	"quartet/services/agent/state"
@@ -20,8 +21,11 @@ type Deps struct {
 	// Allowed reports whether a role may call a method, given as "/service/Method".
 	// Nil allows every method to every role.
 	Allowed func(role, method string) bool
-	Tracer  *tracing.Tracer
-	Briefs  *briefs.Service
+	// Within refuses a request that is beyond what the actor's key is limited to. The plane does not: to it the call
+	// is a service's. Nil refuses none.
+	Within func(a rpc.Actor, method string, req any) error
+	Tracer *tracing.Tracer
+	Briefs *briefs.Service
 }
 
 // Service executes and lists tools.
