@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -151,9 +152,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if cfg.MaxChildren < 0 {
 		return nil, fmt.Errorf("agent: MaxChildren is %d; it must not be negative", cfg.MaxChildren)
 	}
-	if cfg.MaxChildren == 0 {
-		cfg.MaxChildren = DefaultMaxChildren
-	}
+	cfg.MaxChildren = cmp.Or(cfg.MaxChildren, DefaultMaxChildren)
 	return &Service{
 		cfg: cfg, deps: deps, stopping: make(chan struct{}),
 		shares: runners.NewShares(cfg.Weights), metrics: newMetrics(deps.Metrics),

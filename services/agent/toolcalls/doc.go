@@ -32,7 +32,6 @@ type Deps struct {
 type Service struct {
 	engine *state.Engine
 	deps   Deps
-	briefs *briefs.Service
 	// profiles caches the profile of each agent that used tools, until Forget: plane.Key to
 	// tools.Profile. A profile never changes.
 	profiles sync.Map
@@ -40,5 +39,5 @@ type Service struct {
 
 // New returns a Service for the agents of all partitions of engine. There is nothing to start or stop.
 func New(engine *state.Engine, deps Deps) *Service {
-	return &Service{engine: engine, deps: deps, briefs: deps.Briefs}
+	return &Service{engine: engine, deps: deps}
 }
