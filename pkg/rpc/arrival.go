@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
 	"quartet/pkg/admission"
@@ -137,14 +136,9 @@ func (s *server) receive(ss grpc.ServerStream, method string, into any) error {
 	if needsNoCredential(method) {
 		limit = receiveOpen
 	}
-	// Only the stream of the transport can be ended from another goroutine than the handler's.
-	stream, ok := grpc.ServerTransportStreamFromContext(ss.Context()).(interface {
-		WriteStatus(st *status.Status) error
-	})
-	if ok {
+	if ctx := ss.Context(); !local(ctx) {
 		late := time.AfterFunc(limit, func() {
-			_ = stream.WriteStatus(fault.Deadline.New("the request did not arrive within " + limit.String() +
-				"; it was not executed").GRPCStatus())
+			Abort(ctx, fault.Deadline.New("the request did not arrive within "+limit.String()+"; it was not executed"))
 		})
 		defer late.Stop()
 	}

@@ -94,12 +94,8 @@ func NewServer(cfg Config) *Server {
 	cfg.SendTime = cmp.Or(cfg.SendTime, defaultSendTime)
 	cfg.ReceiveTime = cmp.Or(cfg.ReceiveTime, defaultReceiveTime)
 	cfg.Deadline = cmp.Or(cfg.Deadline, DefaultDeadline)
-	if cfg.Log == nil {
-		cfg.Log = zap.NewNop()
-	}
-	if cfg.Admission == nil {
-		cfg.Admission = Unlimited{}
-	}
+	cfg.Log = cmp.Or(cfg.Log, zap.NewNop())
+	cfg.Admission = cmp.Or[Admission](cfg.Admission, Unlimited{})
 	s := &server{cfg: cfg, identity: newIdentity(cfg.Auth, cfg.Mutual), meters: newMeters(cfg.Metrics)}
 
 	opts := []grpc.ServerOption{

@@ -49,15 +49,12 @@ func (s *serverStream) RecvMsg(m any) error {
 // SendMsg implements grpc.ServerStream. It ends the call if the caller does not receive within sendTime, so
 // that what a slow caller has not read is held for that long at most.
 func (s *serverStream) SendMsg(m any) error {
-	// Only the stream of the transport can be ended from another goroutine than the handler's.
-	stream, ok := grpc.ServerTransportStreamFromContext(s.ServerStream.Context()).(interface {
-		WriteStatus(st *status.Status) error
-	})
-	if !ok {
+	ctx := s.ServerStream.Context()
+	if local(ctx) {
 		return s.ServerStream.SendMsg(m)
 	}
 	limit := s.server.cfg.SendTime
-	late := time.AfterFunc(limit, func() { _ = stream.WriteStatus(readTooSlowly(limit).GRPCStatus()) })
+	late := time.AfterFunc(limit, func() { Abort(ctx, readTooSlowly(limit)) })
 	err := s.ServerStream.SendMsg(m)
 	if !late.Stop() && err != nil {
 		return readTooSlowly(limit)

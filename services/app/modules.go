@@ -29,13 +29,14 @@ import (
 	"quartet/services/worker"
 )
 
-// serviceRow describes one service of a process. needs has the names of the modules that must run
-// before it in the same process, not empty: the first is "nats" for services that others call, and
-// "rpc" for services that only call others.
+// serviceRow describes one service of a process.
 type serviceRow struct {
 	name  string
 	build func() (life.Service, error)
-	needs []string
+	// callable says that others call the service, so it must run before the gRPC server accepts calls. Other services
+	// only call.
+	callable bool
+	needs    []string // further modules that must run before it
 }
 
 // services returns one row for each service that a process can serve. A service is built only when
@@ -43,13 +44,13 @@ type serviceRow struct {
 func (w *wiring) services() []serviceRow {
 	var rows []serviceRow
 	for _, p := range w.planes() {
-		rows = append(rows, serviceRow{p.name, func() (life.Service, error) { return w.plane(p) }, p.needs})
+		rows = append(rows, serviceRow{p.name, func() (life.Service, error) { return w.plane(p) }, true, p.needs})
 	}
 	return append(rows,
-		serviceRow{"backup", w.newBackup, []string{"nats"}},
-		serviceRow{"scheduler", w.newScheduler, []string{"rpc"}},
-		serviceRow{"worker", w.newWorker, []string{"rpc"}},
-		serviceRow{"gateway", w.newGateway, []string{"rpc"}},
+		serviceRow{name: "backup", build: w.newBackup, callable: true},
+		serviceRow{name: "scheduler", build: w.newScheduler},
+		serviceRow{name: "worker", build: w.newWorker},
+		serviceRow{name: "gateway", build: w.newGateway},
 	)
 }
 
@@ -247,15 +248,18 @@ func (t *table) add(row serviceRow) error {
 		edge.release = append(edge.release, r.Release)
 	}
 	edge.names = append(edge.names, row.name)
+
+	// A service that calls this process's planes stops before they are handed over.
+	runsBefore := edge.Name()
 	switch {
-	case row.needs[0] == "nats":
+	case row.callable:
+		runsBefore = "nats"
 		t.before = append(t.before, row.name)
 	case t.w.keeper != nil:
-		// A service that calls this process's planes stops before they are handed over.
-		row.needs = []string{"leases"}
+		runsBefore = "leases"
 	}
-	t.module(s, row.needs...)
-	t.modules[len(t.modules)-1].Beside = row.needs[0] == "nats" // these load journals, side by side
+	t.module(s, append(row.needs, runsBefore)...)
+	t.modules[len(t.modules)-1].Beside = row.callable // these load journals, side by side
 	return nil
 }
 

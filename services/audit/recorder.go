@@ -72,15 +72,11 @@ type refusal struct {
 
 // NewRecorder returns a Recorder. It counts refused logins, and records calls, also before Start.
 func NewRecorder(cfg RecorderConfig) *Recorder {
-	if cfg.Clock == nil {
-		cfg.Clock = clock.System()
-	}
+	cfg.Clock = cmp.Or(cfg.Clock, clock.System())
 	if cfg.NewID == nil {
 		cfg.NewID = id.New().New
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, zap.NewNop())
 	return &Recorder{
 		cfg: cfg, calls: admission.NewRates[string](callsASecond, callsAtOnce),
 		refused: map[refusal]int64{},

@@ -10,8 +10,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/rpc"
@@ -105,9 +103,11 @@ func (s *stream) Header() (metadata.MD, error) {
 	if err != nil {
 		return md, err
 	}
-	if s.first, err = newReply(s.method); err != nil {
-		return md, err
+	_, reply, err := rpc.MessageTypes(s.method)
+	if err != nil {
+		return md, fault.Internal(err)
 	}
+	s.first = reply.New().Interface()
 	if s.err = s.ClientStream.RecvMsg(s.first); s.err != nil && s.err != io.EOF { //nolint:errorlint // grpc gives it bare
 		return md, s.err
 	}
@@ -127,27 +127,4 @@ func (s *stream) RecvMsg(m any) error {
 	}
 	s.first = nil
 	return nil
-}
-
-// newReply returns an empty response of a method given as "/package.Service/Method".
-func newReply(method string) (proto.Message, error) {
-	name := []byte(method[1:])
-	for i, c := range name {
-		if c == '/' {
-			name[i] = '.'
-		}
-	}
-	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
-	if err != nil {
-		return nil, fault.Internal(err)
-	}
-	md, ok := d.(protoreflect.MethodDescriptor)
-	if !ok {
-		return nil, fault.InternalError.New(string(name) + " is no method")
-	}
-	t, err := protoregistry.GlobalTypes.FindMessageByName(md.Output().FullName())
-	if err != nil {
-		return nil, fault.Internal(err)
-	}
-	return t.New().Interface(), nil
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -123,29 +124,19 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Conn == nil || deps.Auth == nil || deps.Sources == nil {
 		return nil, errors.New("gateway: Deps needs Conn, Auth and Sources")
 	}
-	if cfg.HTTPAddr == "" {
-		cfg.HTTPAddr = DefaultHTTPAddr
-	}
-	if cfg.MaxBody <= 0 {
-		cfg.MaxBody = fault.MaxRequestBytes
-	}
-	if cfg.Heartbeat <= 0 {
-		cfg.Heartbeat = 15 * time.Second
-	}
+	cfg.HTTPAddr = cmp.Or(cfg.HTTPAddr, DefaultHTTPAddr)
+	cfg.MaxBody = cmp.Or(cfg.MaxBody, fault.MaxRequestBytes)
+	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, 15*time.Second)
 	for _, origin := range cfg.AllowedOrigins {
 		if _, err := originHost(origin); err != nil {
 			return nil, fmt.Errorf("gateway: allowed origin %q: %w", origin, err)
 		}
 	}
-	if deps.Admission == nil {
-		deps.Admission = rpc.Unlimited{}
-	}
+	deps.Admission = cmp.Or[rpc.Admission](deps.Admission, rpc.Unlimited{})
 	if deps.Ready == nil {
 		deps.Ready = func() error { return nil }
 	}
-	if deps.Logger == nil {
-		deps.Logger = zap.NewNop()
-	}
+	deps.Logger = cmp.Or(deps.Logger, zap.NewNop())
 	g := &Service{cfg: cfg, deps: deps}
 	life, halt := context.WithCancel(context.Background())
 	g.life, g.halt = life, halt

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"quartet/pkg/admission"
 	"quartet/pkg/fault"
 	"quartet/pkg/rpc"
 )
@@ -126,19 +127,18 @@ func (g *Service) allowedOriginHost(host string) bool {
 // session.
 func (g *Service) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		bearer, ends := "", time.Time{}
-		// An empty header is an error, unlike a missing one.
-		if values, given := r.Header["Authorization"]; given {
-			const scheme = "bearer "
-			if len(values) != 1 || len(values[0]) <= len(scheme) ||
-				!strings.EqualFold(values[0][:len(scheme)], scheme) {
-				g.refuseCaller(w, r, fault.Unauthenticated.New("the Authorization header must be: Bearer <token>"))
-				return
-			}
-			bearer = values[0][len(scheme):]
-		} else if g.deps.Console != nil {
-			bearer, ends = g.deps.Console.Bearer(r)
+		// Find the credential. An empty header is an error, unlike a missing one.
+		bearer, sessionEnds := bearerOf(r), time.Time{}
+		_, given := r.Header["Authorization"]
+		if given && bearer == "" {
+			g.refuseCaller(w, r, fault.Unauthenticated.New("the Authorization header must be: Bearer <token>"))
+			return
 		}
+		if !given && g.deps.Console != nil {
+			bearer, sessionEnds = g.deps.Console.Bearer(r)
+		}
+
+		// Authenticate the caller.
 		actor, err := g.deps.Auth.Authenticate(r.Context(), bearer)
 		if err == nil && actor.Role == rpc.RoleService {
 			// The planes would take it for a call of this gateway, with its certificate.
@@ -149,6 +149,8 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 			return
 		}
 		proven(r)
+
+		// Count the request, and wait for its turn.
 		if err := g.deps.Admission.Request(actor.Namespace); err != nil {
 			refuse(w, r, err)
 			return
@@ -159,8 +161,10 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 			return
 		}
 		defer turn.Leave()
-		if !ends.IsZero() {
-			held, release := context.WithDeadlineCause(ctx, ends, fault.Unauthenticated.New("the session of the "+
+
+		// End the context with the credential.
+		if !sessionEnds.IsZero() {
+			held, release := context.WithDeadlineCause(ctx, sessionEnds, fault.Unauthenticated.New("the session of the "+
 				"console has ended; sign in again"))
 			defer release()
 			ctx = held
@@ -172,6 +176,31 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
+}
+
+// bearerOf returns the credential in the Authorization header of a request, "" if it has none in this form, or several
+// headers.
+func bearerOf(r *http.Request) string {
+	values := r.Header["Authorization"]
+	if len(values) != 1 {
+		return ""
+	}
+	return rpc.BearerOf(values[0])
+}
+
+type turnKey struct{}
+
+// enter waits until a request of an actor may run. The caller must call Leave on the turn when the request has ended.
+func (g *Service) enter(ctx context.Context, a rpc.Actor) (context.Context, *admission.Turn, error) {
+	turn, err := g.deps.Admission.Enter(ctx, a)
+	return context.WithValue(ctx, turnKey{}, turn), turn, err
+}
+
+// leaveSoon is called for a request that now waits for something to happen: its turn ends in a moment.
+func leaveSoon(ctx context.Context) {
+	if turn, ok := ctx.Value(turnKey{}).(*admission.Turn); ok {
+		turn.LeaveSoon()
+	}
 }
 
 // canonicalOrigin returns an http or https origin in lower case and with its port.

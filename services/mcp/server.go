@@ -79,24 +79,12 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Conn == nil {
 		return nil, errors.New("mcp: Deps needs Conn")
 	}
-	if cfg.Progress <= 0 {
-		cfg.Progress = time.Second
-	}
-	if cfg.MaxBody <= 0 {
-		cfg.MaxBody = fault.MaxRequestBytes
-	}
-	if cfg.Patience <= 0 {
-		cfg.Patience = 2 * time.Second
-	}
-	if cfg.Absence <= 0 {
-		cfg.Absence = 8 * time.Second
-	}
-	if cfg.Starting <= 0 {
-		cfg.Starting = 30 * time.Second
-	}
-	if cfg.Poll <= 0 {
-		cfg.Poll = 2 * time.Second
-	}
+	cfg.Progress = cmp.Or(cfg.Progress, time.Second)
+	cfg.MaxBody = cmp.Or(cfg.MaxBody, fault.MaxRequestBytes)
+	cfg.Patience = cmp.Or(cfg.Patience, 2*time.Second)
+	cfg.Absence = cmp.Or(cfg.Absence, 8*time.Second)
+	cfg.Starting = cmp.Or(cfg.Starting, 30*time.Second)
+	cfg.Poll = cmp.Or(cfg.Poll, 2*time.Second)
 	to := func(service string) grpc.ClientConnInterface {
 		return rpc.Lazy(func() (grpc.ClientConnInterface, error) { return deps.Conn(service) })
 	}

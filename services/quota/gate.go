@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,9 +112,7 @@ type tally struct {
 
 // NewGate returns a Gate that has not started.
 func NewGate(cfg Config) *Gate {
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, zap.NewNop())
 	refusals := meter.Counter(cfg.Metrics, "quartet_quota_refusals_total",
 		"Requests refused because of a quota of their namespace.", "quota")
 	return &Gate{
