@@ -66,7 +66,8 @@ func observeMemory(gate *quota.Gate, most uint64) life.Service {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(most / 10 * 9))
 	}
-	return &life.Periodic{Label: "memory", Period: observePeriod, Do: func(context.Context) { gate.Observe(liveHeap()) }}
+	observe := func(context.Context) { gate.Observe(liveHeap()) }
+	return &life.Periodic{Label: "memory", Period: observePeriod, Do: observe}
 }
 
 // liveHeap returns how many bytes of the heap were live in the last garbage collection.

@@ -65,8 +65,7 @@ type Deps struct {
 	Auth rpc.Authenticator
 	// TLS configures the listener; nil: plain HTTP.
 	TLS *tls.Config
-	// Admission is that of the process's gRPC server; nil: everything is admitted. The planes fence calls, and count
-	// streams and calls in quotas. For streams of events over HTTP the gateway does.
+	// Admission is that of the process's gRPC server; nil: everything is admitted.
 	Admission rpc.Admission
 	// Waits reports whether an RPC that is no stream may wait for most of a minute, such as
 	// /quartet.agent.v1.AgentService/AcquireTurn; nil: none does.

@@ -164,8 +164,8 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 
 		// End the context with the credential.
 		if !sessionEnds.IsZero() {
-			held, release := context.WithDeadlineCause(ctx, sessionEnds, fault.Unauthenticated.New("the session of the "+
-				"console has ended; sign in again"))
+			held, release := context.WithDeadlineCause(ctx, sessionEnds,
+				fault.Unauthenticated.New("the session of the console has ended; sign in again"))
 			defer release()
 			ctx = held
 		}

@@ -128,10 +128,10 @@ func (d *dirty) retract(events []cause) {
 	}
 }
 
-// receive marks the agents of durable events. fromAgentPlane says whose events these are: receive skips one of the agent
-// plane if a hint of it has marked the agent, and one of another plane if the agent has a turn or a message. There is
-// nothing to decide then, and the event of the agent plane about the end of either marks the agent. All are marked
-// before any is taken.
+// receive marks the agents of durable events. fromAgentPlane says whose events these are: receive skips one of the
+// agent plane if a hint of it has marked the agent, and one of another plane if the agent has a turn or a message.
+// There is nothing to decide then, and the event of the agent plane about the end of either marks the agent. All are
+// marked before any is taken.
 func (d *dirty) receive(events []cause, fromAgentPlane bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -128,9 +128,7 @@ func tickOrIdle(f Facts) Verdict {
 
 // noProgress returns the verdict to do nothing although an item can be worked on.
 func noProgress(it *workv1.WorkItem) Verdict {
-	return Verdict{
-		Action: ActionIdle, Reason: "no_progress", ItemID: it.GetWorkItemId(), Revision: it.GetRevision(),
-	}
+	return Verdict{Action: ActionIdle, Reason: "no_progress", ItemID: it.GetWorkItemId(), Revision: it.GetRevision()}
 }
 
 // newInput returns the tick about something that arrived after since, else the one for a
@@ -208,10 +206,7 @@ func unseen(it *workv1.WorkItem, a *agentv1.AgentFacts, since time.Time) bool {
 
 // tick returns the verdict of a tick about an item.
 func tick(why agentv1.TickReason, reason string, it *workv1.WorkItem) Verdict {
-	return Verdict{
-		Action: ActionTick, Tick: why, Reason: reason, ItemID: it.GetWorkItemId(),
-		Revision: it.GetRevision(),
-	}
+	return Verdict{Action: ActionTick, Tick: why, Reason: reason, ItemID: it.GetWorkItemId(), Revision: it.GetRevision()}
 }
 
 // idle returns the verdict to do nothing because no item of a queue can be worked on.

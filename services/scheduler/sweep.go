@@ -72,7 +72,8 @@ func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
 	// Mark those about which the agent plane knows something to decide, or all.
 	token := ""
 	for {
-		page, err := list(ctx, s.deps.Agents.GetFacts, &agentv1.GetFactsRequest{PageToken: token, PendingOnly: workListed})
+		req := &agentv1.GetFactsRequest{PageToken: token, PendingOnly: workListed}
+		page, err := list(ctx, s.deps.Agents.GetFacts, req)
 		if err != nil {
 			return err
 		}

@@ -11,8 +11,8 @@ import (
 )
 
 // CheckRun validates the ids that identify a runner's call, and checks that the caller's credential may act for the
-// run. A credential of another run is refused with RUN_STALE. CheckRun does not check that the run still holds the turn;
-// the caller must check that against the state.
+// run. A credential of another run is refused with RUN_STALE. CheckRun does not check that the run still holds the
+// turn; the caller must check that against the state.
 func CheckRun(actor rpc.Actor, agentID, turnID, runID string) error {
 	for _, err := range []error{
 		fault.Name("agent_id", agentID),

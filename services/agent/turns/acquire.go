@@ -61,7 +61,6 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 		return nil, err
 	}
 
-	// A repeated request gets the turn that the first one got.
 	var granted <-chan struct{} // signals a turn that any call of the same request got
 	if req.GetRequestId() != "" {
 		sub := s.deps.Granted.Subscribe(requestOf(actor, req))
@@ -82,7 +81,8 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 		if s.deps.Arrive != nil {
 			s.deps.Arrive(ctx, "wait for a turn", "", req.GetRequestId())
 		}
-		waiter := s.deps.Waiters.Add(actor.Namespace, req.GetAgentIds(), req.GetAllNamespaces(), runners.SelectionOf(req))
+		waiter := s.deps.Waiters.Add(actor.Namespace, req.GetAgentIds(), req.GetAllNamespaces(),
+			runners.SelectionOf(req))
 		resp, err := s.tryAcquire(ctx, actor, req)
 		if errors.Is(err, errRepeated) {
 			resp, err = s.repeatedAcquire(ctx, actor, req)

@@ -9,7 +9,7 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
-	"quartet/pkg/rpc"
+	"quartet/services/agent/access"
 	"quartet/services/agent/state"
 )
 
@@ -41,7 +41,7 @@ const RetryTerm = time.Second
 func (s *Service) Expire(ctx context.Context, k plane.Key, runID string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	ctx = rpc.WithActor(ctx, plane.ActorOf(*plane.System(k.Namespace)))
+	ctx = access.AsPlane(ctx, k.Namespace)
 
 	// Write the report that is missing, and end the turn.
 	turn, _, err := s.deps.Briefs.Recover(ctx, k, runID)
@@ -68,7 +68,7 @@ func (s *Service) Expire(ctx context.Context, k plane.Key, runID string) {
 // lease ends it.
 func (s *Service) giveUp(ctx context.Context, namespace string, turn *agentv1.Turn) {
 	k := plane.Key{Namespace: namespace, ID: turn.GetAgentId()}
-	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, plane.ActorOf(*plane.System(namespace))), s.deps.CommitTimeout)
+	ctx, cancel := context.WithTimeout(access.AsPlane(ctx, namespace), s.deps.CommitTimeout)
 	defer cancel()
 	err := s.endTurn(ctx, k, turn, state.Ending{
 		State:  agentv1.TurnState_TURN_STATE_INTERRUPTED,
