@@ -41,8 +41,9 @@ type Service struct {
 
 // New validates the dependencies. It opens nothing; see Start.
 func New(deps Deps) (*Service, error) {
-	if deps.Installation == nil || deps.Known == nil || deps.Processes == nil || deps.Usage == nil {
-		return nil, errors.New("identity: Deps needs Installation, Known, Processes and Usage")
+	if deps.Installation == nil || deps.Known == nil || deps.Processes == nil || deps.Usage == nil ||
+		deps.Largest == nil {
+		return nil, errors.New("identity: Deps needs Installation, Known, Processes, Usage and Largest")
 	}
 	err := deps.Complete()
 	return &Service{deps: deps}, err

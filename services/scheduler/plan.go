@@ -206,7 +206,9 @@ func unseen(it *workv1.WorkItem, a *agentv1.AgentFacts, since time.Time) bool {
 
 // tick returns the verdict of a tick about an item.
 func tick(why agentv1.TickReason, reason string, it *workv1.WorkItem) Verdict {
-	return Verdict{Action: ActionTick, Tick: why, Reason: reason, ItemID: it.GetWorkItemId(), Revision: it.GetRevision()}
+	return Verdict{
+		Action: ActionTick, Tick: why, Reason: reason, ItemID: it.GetWorkItemId(), Revision: it.GetRevision(),
+	}
 }
 
 // idle returns the verdict to do nothing because no item of a queue can be worked on.
