@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
 	"quartet/pkg/admission"
@@ -84,11 +83,8 @@ func (s *server) arrive(ctx context.Context, method string) (context.Context, *a
 	admitted, err := s.admit(ctx, method)
 	var turn *admission.Turn
 	if err == nil {
-		if _, longPoll := s.deadlines[method]; longPoll {
-			turn, err = s.awaitShortTurn(admitted)
-		} else {
-			turn, err = s.awaitTurn(admitted)
-		}
+		_, longPoll := s.cfg.Deadlines[method]
+		turn, err = s.enter(admitted, longPoll)
 	}
 	if err != nil {
 		m := s.meters.method(method, "unary")
@@ -100,8 +96,8 @@ func (s *server) arrive(ctx context.Context, method string) (context.Context, *a
 	return context.WithValue(admitted, arrivalKey{}, arrival{grpc.ServerTransportStreamFromContext(ctx)}), turn, nil
 }
 
-// admit returns ctx with its caller, or an error if the caller is unknown or may not call the method. Whether the
-// credential is valid it also reports to the connection, which is bounded until then.
+// admit returns ctx with its caller, or an error if the caller is unknown, may not call the method, or sends too many
+// requests. Whether the credential is valid it also reports to the connection, which is bounded until then.
 func (s *server) admit(ctx context.Context, method string) (context.Context, error) {
 	conn := connOf(ctx)
 	ctx, err := s.identity.admit(ctx)
@@ -112,44 +108,37 @@ func (s *server) admit(ctx context.Context, method string) (context.Context, err
 			conn.Refuse()
 		}
 	}
-	if err == nil && s.permit != nil {
-		err = s.permit(ctx, method, ActorFrom(ctx))
+	if err != nil {
+		return nil, err
 	}
-	return ctx, err
+	caller := ActorFrom(ctx)
+	if err := s.cfg.Admission.Permit(ctx, method, caller); err != nil || Via(ctx) != "" {
+		return ctx, err
+	}
+	return ctx, s.cfg.Admission.Request(caller.Namespace)
 }
 
-// awaitTurn blocks until a call may run, or is refused. The turn is nil where calls are not counted; the caller must
-// call Leave in any case.
-func (s *server) awaitTurn(ctx context.Context) (*admission.Turn, error) {
-	if s.enter == nil {
-		return nil, nil //nolint:nilnil // the nil Turn is that of a call that is not counted
+// enter waits until an admitted call may run, or is refused. The caller must call Leave of the turn when the call has
+// ended, even if the turn is nil. brief says that the call mostly waits, as long polls and streams do: its turn ends
+// soon, although the call does not.
+func (s *server) enter(ctx context.Context, brief bool) (*admission.Turn, error) {
+	turn, err := s.cfg.Admission.Enter(ctx, ActorFrom(ctx))
+	if brief {
+		turn.LeaveSoon()
 	}
-	return s.enter(ctx, ActorFrom(ctx))
-}
-
-// awaitShortTurn is awaitTurn for a call that mostly waits, such as a long poll or a stream: its turn ends soon,
-// although the call does not.
-func (s *server) awaitShortTurn(ctx context.Context) (*admission.Turn, error) {
-	turn, err := s.awaitTurn(ctx)
-	turn.LeaveSoon()
 	return turn, err
 }
 
 // receive receives the only message of a caller's side. It ends the call if the message does not
 // arrive in time.
 func (s *server) receive(ss grpc.ServerStream, method string, into any) error {
-	limit := s.receiveTime
+	limit := s.cfg.ReceiveTime
 	if needsNoCredential(method) {
 		limit = receiveOpen
 	}
-	// Only the stream of the transport can be ended from another goroutine than the handler's.
-	stream, ok := grpc.ServerTransportStreamFromContext(ss.Context()).(interface {
-		WriteStatus(st *status.Status) error
-	})
-	if ok {
+	if ctx := ss.Context(); !local(ctx) {
 		late := time.AfterFunc(limit, func() {
-			_ = stream.WriteStatus(fault.Deadline.New("the request did not arrive within " + limit.String() +
-				"; it was not executed").GRPCStatus())
+			Abort(ctx, fault.Deadline.New("the request did not arrive within "+limit.String()+"; it was not executed"))
 		})
 		defer late.Stop()
 	}

@@ -31,18 +31,22 @@ func begin(t *testing.T, conn *grpc.ClientConn, method, token string) grpc.Clien
 	return s
 }
 
+// noWorkers permits a worker nothing.
+type noWorkers struct{ rpc.Unlimited }
+
+func (noWorkers) Permit(_ context.Context, _ string, a rpc.Actor) error {
+	if a.Role == rpc.RoleWorker {
+		return fault.PermissionDenied.New("not a worker")
+	}
+	return nil
+}
+
 // arrivals is a server with bounded connections that permits a worker nothing.
 func arrivals(t *testing.T, limits connlimit.Limits) (conn *grpc.ClientConn, keys *rpc.Keyring, address string) {
 	t.Helper()
 	keys = rpc.NewKeyring([]byte("k"), false)
 	server := rpc.NewServer(rpc.Config{
-		Auth: keys, ReceiveTime: 5 * time.Second,
-		Permit: func(_ context.Context, _ string, a rpc.Actor) error {
-			if a.Role == rpc.RoleWorker {
-				return fault.PermissionDenied.New("not a worker")
-			}
-			return nil
-		},
+		Auth: keys, ReceiveTime: 5 * time.Second, Admission: noWorkers{},
 	})
 	pb.RegisterTestServiceServer(server, &probe{
 		unary: func(ctx context.Context, _ *pb.SimpleRequest) (*pb.SimpleResponse, error) {

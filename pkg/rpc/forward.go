@@ -28,7 +28,7 @@ func (s *server) forward(_ any, in grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(in)
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	md, _ := metadata.FromIncomingContext(ctx)
-	conn := s.elsewhere(service)
+	conn := s.cfg.Elsewhere(service)
 	switch {
 	case conn == nil:
 		return fault.Unimplemented.New("this process does not serve "+service+", and addresses does not say who does",

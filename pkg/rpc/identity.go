@@ -19,8 +19,6 @@ const (
 	actorHeader    = "quartet-actor"
 	replayedHeader = "idempotent-replayed"
 
-	scheme = "bearer "
-
 	identityCache = 4096
 )
 
@@ -48,10 +46,9 @@ func (i *identity) admit(ctx context.Context) (context.Context, error) {
 	bearer := ""
 	// An empty header is a wrong credential and not an absent one.
 	if values := metadata.ValueFromIncomingContext(ctx, authHeader); len(values) > 0 {
-		if len(values[0]) <= len(scheme) || !strings.EqualFold(values[0][:len(scheme)], scheme) {
+		if bearer = BearerOf(values[0]); bearer == "" {
 			return nil, fault.Unauthenticated.New("the Authorization header must be: Bearer <token>")
 		}
-		bearer = values[0][len(scheme):]
 	}
 	a, err := i.auth.Authenticate(ctx, bearer)
 	if err != nil {
@@ -76,6 +73,15 @@ func (i *identity) admit(ctx context.Context) (context.Context, error) {
 	return context.WithValue(ctx, callerKey{}, c), nil
 }
 
+// BearerOf returns the credential in an Authorization header of the form "Bearer <token>", "" for any other header.
+func BearerOf(header string) string {
+	const scheme = "bearer "
+	if len(header) < len(scheme) || !strings.EqualFold(header[:len(scheme)], scheme) {
+		return ""
+	}
+	return header[len(scheme):]
+}
+
 // hold returns a context for a long call that was admitted. It ends when the credential does, if that can end. The
 // caller must call the returned function.
 func (i *identity) hold(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -83,7 +89,7 @@ func (i *identity) hold(ctx context.Context) (context.Context, context.CancelFun
 	if i.holder == nil || len(values) == 0 {
 		return ctx, func() {}
 	}
-	return i.holder.Hold(ctx, values[0][len(scheme):])
+	return i.holder.Hold(ctx, BearerOf(values[0]))
 }
 
 // ended returns the reason for which the credential of a held call ended, or err if it did not.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -104,7 +105,7 @@ func (i *Instance) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	i.descs = append(i.descs, desc)
 	for _, m := range desc.Methods {
 		full := "/" + desc.ServiceName + "/" + m.MethodName
-		in, out, err := messages(desc.ServiceName, m.MethodName)
+		in, out, err := MessageTypes(full)
 		if err != nil {
 			i.err = err
 			return
@@ -124,30 +125,32 @@ func (i *Instance) RegisterService(desc *grpc.ServiceDesc, impl any) {
 		}}
 	}
 	for _, s := range desc.Streams {
-		in, _, err := messages(desc.ServiceName, s.StreamName)
+		full := "/" + desc.ServiceName + "/" + s.StreamName
+		in, _, err := MessageTypes(full)
 		if err != nil {
 			i.err = err
 			return
 		}
-		i.streams["/"+desc.ServiceName+"/"+s.StreamName] = streaming{
+		i.streams[full] = streaming{
 			desc: s, in: in, handle: func(ss grpc.ServerStream) error { return s.Handler(impl, ss) },
 		}
 	}
 }
 
-func messages(service, name string) (in, out protoreflect.MessageType, err error) {
-	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
+// MessageTypes returns the types of the request and the response of a method, given as "/package.Service/Method".
+func MessageTypes(full string) (in, out protoreflect.MessageType, err error) {
+	name := strings.ReplaceAll(full[1:], "/", ".")
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
 	if err != nil {
 		return nil, nil, err
 	}
-	sd, ok := d.(protoreflect.ServiceDescriptor)
-	if !ok || sd.Methods().ByName(protoreflect.Name(name)) == nil {
-		return nil, nil, fmt.Errorf("rpc: %s.%s has no descriptor", service, name)
+	method, ok := d.(protoreflect.MethodDescriptor)
+	if !ok {
+		return nil, nil, fmt.Errorf("rpc: %s is no method", name)
 	}
-	md := sd.Methods().ByName(protoreflect.Name(name))
-	if in, err = protoregistry.GlobalTypes.FindMessageByName(md.Input().FullName()); err != nil {
+	if in, err = protoregistry.GlobalTypes.FindMessageByName(method.Input().FullName()); err != nil {
 		return nil, nil, err
 	}
-	out, err = protoregistry.GlobalTypes.FindMessageByName(md.Output().FullName())
+	out, err = protoregistry.GlobalTypes.FindMessageByName(method.Output().FullName())
 	return in, out, err
 }

@@ -58,18 +58,26 @@ func TestG10_ASlowReaderIsEnded(t *testing.T) {
 	require.Equal(t, "reader", fault.From(err).Metadata()["bound"])
 }
 
+// streamLimit counts streams.
+type streamLimit struct {
+	rpc.Unlimited
+	count func() (release func(), err error)
+}
+
+func (s streamLimit) Stream(rpc.Actor) (release func(), err error) { return s.count() }
+
 // TestG10_StreamsAreCounted: each stream is counted until it ends; one that is refused is not executed.
 func TestG10_StreamsAreCounted(t *testing.T) {
 	var open atomic.Int64
 	full := fault.Overloaded.New("full").WithRetryAfter(time.Second)
 	started, end := make(chan struct{}, 8), make(chan struct{})
-	client := streaming(t, rpc.Config{Stream: func(a rpc.Actor) (func(), error) {
+	client := streaming(t, rpc.Config{Admission: streamLimit{count: func() (func(), error) {
 		if open.Add(1) > 2 {
 			open.Add(-1)
 			return nil, full
 		}
 		return func() { open.Add(-1) }, nil
-	}}, func(grpc.ServerStreamingServer[pb.StreamingOutputCallResponse]) error {
+	}}}, func(grpc.ServerStreamingServer[pb.StreamingOutputCallResponse]) error {
 		started <- struct{}{}
 		<-end
 		return nil

@@ -31,10 +31,10 @@ const maxAttribute = fault.MaxNameChars
 // no trace, because a request from outside has one already.
 func (s *server) traced(ctx context.Context, m *method, req any, start time.Time) (context.Context, trace.Span) {
 	parent := incoming(ctx)
-	if parent == "" && (Via(ctx) != "" || s.quiet[m.full]) {
+	if parent == "" && (Via(ctx) != "" || s.cfg.Quiet[m.full]) {
 		return ctx, nil
 	}
-	ctx, span := s.tracer.Begin(tracing.Continue(ctx, parent), m.name, s.opening(ctx, m, start)...)
+	ctx, span := s.cfg.Tracer.Begin(tracing.Continue(ctx, parent), m.name, s.opening(ctx, m, start)...)
 	if !span.IsRecording() {
 		return ctx, nil
 	}
@@ -65,7 +65,7 @@ func (s *server) continued(ctx context.Context, m *method, start time.Time) (con
 	if parent == "" {
 		return ctx, nil
 	}
-	ctx, span := s.tracer.Start(tracing.Continue(ctx, parent), m.name, s.opening(ctx, m, start)...)
+	ctx, span := s.cfg.Tracer.Start(tracing.Continue(ctx, parent), m.name, s.opening(ctx, m, start)...)
 	return ctx, span
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/plane"
-	"quartet/pkg/rpc"
 )
 
 // Limits of a hello.
@@ -51,14 +50,10 @@ type HelloRules struct {
 
 // ReceiveHello receives the first message of a worker's stream. helloOf returns what that
 // message says of the worker, or nil if it is not a hello. ReceiveHello returns an error if the
-// caller is not a worker, an admin or a service, if the message is not a hello, and if the
-// hello breaks the rules.
+// message is not a hello, and if the hello breaks the rules.
 func ReceiveHello[In, Out any](stream grpc.BidiStreamingServer[In, Out], rules HelloRules, helloOf func(*In) *Hello) (
 	*In, *Hello, error,
 ) {
-	if err := rpc.RequireRole(stream.Context(), rpc.RoleWorker, rpc.RoleAdmin, rpc.RoleService); err != nil {
-		return nil, nil, err
-	}
 	first, err := stream.Recv()
 	if err != nil {
 		return nil, nil, err

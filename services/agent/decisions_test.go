@@ -14,7 +14,6 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/facts"
 	"quartet/services/agent/runners"
@@ -175,16 +174,8 @@ func TestD6_AnUnchangedDecisionIsNotWrittenAgain(t *testing.T) {
 	require.Empty(t, l.GetNextPageToken())
 }
 
-func TestX15_FactsAndOffersAreForServices(t *testing.T) {
+func TestD1_NobodyHasNoFacts(t *testing.T) {
 	r := newRig(t)
-	r.spawn("keeper")
-	for _, role := range []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent} {
-		ctx := planetest.As(t.Context(), role)
-		_, err := r.service.GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: "keeper"})
-		require.ErrorIs(t, err, fault.PermissionDenied)
-		_, err = r.service.OfferDecision(ctx, &agentv1.OfferDecisionRequest{AgentId: "keeper"})
-		require.ErrorIs(t, err, fault.PermissionDenied)
-	}
 	_, err := r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{AgentId: "nobody"})
 	require.ErrorIs(t, err, fault.NotFound)
 }

@@ -198,15 +198,13 @@ func TestA6_RunsAreFenced(t *testing.T) {
 	require.ErrorIs(t, renew(forged), fault.RunStale)
 	require.NoError(t, renew(a))
 
-	// A credential of another run, another agent, another role.
+	// A credential of another run, another agent.
 	for _, actor := range []rpc.Actor{
 		{
 			Namespace: "acme", Principal: "p", Role: rpc.RoleAgent, AgentID: "keeper",
 			RunID: "run_00000000000000000000000zzz",
 		},
 		{Namespace: "acme", Principal: "p", Role: rpc.RoleAgent, AgentID: "other"},
-		{Namespace: "acme", Principal: "p", Role: rpc.RoleOperator},
-		{Namespace: "acme", Principal: "p", Role: rpc.RoleIntegration},
 	} {
 		_, err := r.service.FinishTurn(rpc.WithActor(t.Context(), actor), &agentv1.FinishTurnRequest{
 			AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),

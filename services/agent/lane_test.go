@@ -78,12 +78,6 @@ func TestA1_SpawnRefusals(t *testing.T) {
 		_, err := r.service.SpawnAgent(r.operator(), req)
 		require.Error(t, err, name)
 	}
-	for _, role := range []string{rpc.RoleRunner, rpc.RoleIntegration, rpc.RoleWorker} {
-		_, err := r.service.SpawnAgent(planetest.As(t.Context(), role), &agentv1.SpawnAgentRequest{
-			AgentId: "a", Preset: public,
-		})
-		require.ErrorIs(t, err, fault.PermissionDenied, role)
-	}
 	require.Empty(t, r.events())
 }
 
@@ -114,9 +108,6 @@ func TestA5_WhoMaySendWhat(t *testing.T) {
 		{rpc.RoleIntegration, channel, interject, ""},
 		{rpc.RoleOperator, prompt, 99, ""},
 		{rpc.RoleOperator, 99, 0, ""},
-		{rpc.RoleRunner, channel, 0, ""},
-		{rpc.RoleAgent, channel, 0, ""},
-		{rpc.RoleWorker, channel, 0, ""},
 	}
 	for _, runtime := range []agentv1.MessageKind{
 		agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK,

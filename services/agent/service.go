@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
 	"quartet/pkg/watch"
 	"quartet/services/agent/briefs"
 	"quartet/services/agent/children"
@@ -80,6 +82,8 @@ type Deps struct {
 	// Allowed reports whether a role may call a method, given as "/service/Method";
 	// nil: every role may call all.
 	Allowed func(role, method string) bool
+	// Within refuses the request of a tool call that is beyond what the actor's key is limited to; nil refuses none.
+	Within func(a rpc.Actor, method string, req any) error
 	// MintRun makes the credential of a run.
 	MintRun func(namespace, agentID, runID string) string
 }
@@ -148,9 +152,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if cfg.MaxChildren < 0 {
 		return nil, fmt.Errorf("agent: MaxChildren is %d; it must not be negative", cfg.MaxChildren)
 	}
-	if cfg.MaxChildren == 0 {
-		cfg.MaxChildren = DefaultMaxChildren
-	}
+	cfg.MaxChildren = cmp.Or(cfg.MaxChildren, DefaultMaxChildren)
 	return &Service{
 		cfg: cfg, deps: deps, stopping: make(chan struct{}),
 		shares: runners.NewShares(cfg.Weights), metrics: newMetrics(deps.Metrics),
@@ -204,7 +206,7 @@ func (s *Service) assemble() {
 	d := s.deps
 	s.briefService = briefs.New(s.engine, briefs.Deps{Work: d.Work})
 	s.callService = toolcalls.New(s.engine, toolcalls.Deps{
-		Conn: d.Conn, Allowed: d.Allowed, Tracer: d.Tracer,
+		Conn: d.Conn, Allowed: d.Allowed, Within: d.Within, Tracer: d.Tracer,
 		Briefs: s.briefService,
 	})
 	s.projectionService = projection.New(s.engine, projection.Deps{

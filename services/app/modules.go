@@ -1,6 +1,7 @@
 package app
 
 import (
+	"net/http"
 	"path/filepath"
 	"time"
 
@@ -28,13 +29,14 @@ import (
 	"quartet/services/worker"
 )
 
-// serviceRow describes one service of a process. needs has the names of the modules that must run
-// before it in the same process, not empty: the first is "nats" for services that others call, and
-// "rpc" for services that only call others.
+// serviceRow describes one service of a process.
 type serviceRow struct {
 	name  string
 	build func() (life.Service, error)
-	needs []string
+	// callable says that others call the service, so it must run before the gRPC server accepts calls. Other services
+	// only call.
+	callable bool
+	needs    []string // further modules that must run before it
 }
 
 // services returns one row for each service that a process can serve. A service is built only when
@@ -42,13 +44,13 @@ type serviceRow struct {
 func (w *wiring) services() []serviceRow {
 	var rows []serviceRow
 	for _, p := range w.planes() {
-		rows = append(rows, serviceRow{p.name, func() (life.Service, error) { return w.plane(p) }, p.needs})
+		rows = append(rows, serviceRow{p.name, func() (life.Service, error) { return w.plane(p) }, true, p.needs})
 	}
 	return append(rows,
-		serviceRow{"backup", w.newBackup, []string{"nats"}},
-		serviceRow{"scheduler", w.newScheduler, []string{"rpc"}},
-		serviceRow{"worker", w.newWorker, []string{"rpc"}},
-		serviceRow{"gateway", w.newGateway, []string{"rpc"}},
+		serviceRow{name: "backup", build: w.newBackup, callable: true},
+		serviceRow{name: "scheduler", build: w.newScheduler},
+		serviceRow{name: "worker", build: w.newWorker},
+		serviceRow{name: "gateway", build: w.newGateway},
 	)
 }
 
@@ -112,10 +114,6 @@ func (w *wiring) newWorker() (life.Service, error) {
 
 // newGateway builds the gateway, with MCP.
 func (w *wiring) newGateway() (life.Service, error) {
-	tools, err := mcp.New(mcp.Config{Version: w.version}, mcp.Deps{Conn: limited(w.calls.Conn, identity.Within)})
-	if err != nil {
-		return nil, err
-	}
 	limits, err := w.cfg.quotas()
 	if err != nil {
 		return nil, err
@@ -141,15 +139,25 @@ func (w *wiring) newGateway() (life.Service, error) {
 		SourceDeliveryKiB: limits.Default[quota.DeliveryKiB] * sourcesOf, Connections: w.cfg.connections(),
 		MetricsAuth: w.cfg.gatewayMetricsAuth(), AllowedOrigins: w.cfg.allowedOrigins(),
 	}, gateway.Deps{
-		MCP: tools.Handler, Console: ui, Conn: limited(w.calls.Conn, identity.Within), Within: identity.Within,
-		Waits: waits, Auth: w.creds.authenticator, Fence: w.calls.Fence, Permit: identity.Permit, Limit: w.gate.Request,
-		Stream: w.gate.Stream, Enter: w.gate.Enter, Step: w.gate.Step, TLS: w.tls.http,
+		MCP: w.mcp, Console: ui, Conn: w.calls.Conn, Waits: waits, Auth: w.creds.authenticator,
+		Admission: w.admission, TLS: w.tls.http,
 		Sources: w.broker.sources, Ready: w.app.Ready, Damage: w.broker.feeds.Damage.All, Warning: w.fill.Warning,
 		Down: installation.NewWatch(w.installation).Down, OpenAPI: openapi.JSON,
 		Logger: w.logger, Metrics: w.metrics, Tracer: w.app.tracer, Version: w.version,
 		Listening: w.app.tokens.publish, Closing: w.app.tokens.remove,
 	})
 	return w.app.gateway, err
+}
+
+// mcp returns the handler of an agent's tools.
+func (w *wiring) mcp(conn func(service string) (grpc.ClientConnInterface, error),
+	refuse func(http.ResponseWriter, *http.Request, error),
+) (http.Handler, error) {
+	tools, err := mcp.New(mcp.Config{Version: w.version}, mcp.Deps{Conn: conn})
+	if err != nil {
+		return nil, err
+	}
+	return tools.Handler(refuse), nil
 }
 
 // newFleet builds the overview of agents, which processes with a gateway serve.
@@ -240,15 +248,18 @@ func (t *table) add(row serviceRow) error {
 		edge.release = append(edge.release, r.Release)
 	}
 	edge.names = append(edge.names, row.name)
+
+	// A service that calls this process's planes stops before they are handed over.
+	runsBefore := edge.Name()
 	switch {
-	case row.needs[0] == "nats":
+	case row.callable:
+		runsBefore = "nats"
 		t.before = append(t.before, row.name)
 	case t.w.keeper != nil:
-		// A service that calls this process's planes stops before they are handed over.
-		row.needs = []string{"leases"}
+		runsBefore = "leases"
 	}
-	t.module(s, row.needs...)
-	t.modules[len(t.modules)-1].Beside = row.needs[0] == "nats" // these load journals, side by side
+	t.module(s, append(row.needs, runsBefore)...)
+	t.modules[len(t.modules)-1].Beside = row.callable // these load journals, side by side
 	return nil
 }
 

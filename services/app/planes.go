@@ -22,12 +22,11 @@ import (
 	"quartet/services/work"
 )
 
-// planeRow describes how a plane is built for the partitions that it holds, and which
-// modules must run before it in the same process.
+// planeRow describes how a plane is built for the partitions that it holds.
 type planeRow struct {
 	name  string
 	build func(d plane.Deps, share journal.Share) (planeService, error)
-	needs []string
+	needs []string // modules besides NATS that must run before it
 	// search are the full names of methods whose request does not name an agent; they
 	// are sent to each unit until one finds the record.
 	search []string
@@ -38,20 +37,20 @@ type planeRow struct {
 // planes returns one row for each plane.
 func (w *wiring) planes() []planeRow {
 	return []planeRow{
-		{"agent", func(d plane.Deps, share journal.Share) (planeService, error) {
+		{name: "agent", build: func(d plane.Deps, share journal.Share) (planeService, error) {
 			return agent.New(agent.Config{Share: share, Weights: w.weights, MaxChildren: w.cfg.MaxChildren}, agent.Deps{
 				Deps: d, Work: w.calls.Work(), Waiting: waitingv1.NewWaitingServiceClient(w.calls.To("waiting")),
 				Tasks:  taskv1.NewTaskServiceClient(w.calls.To("task")),
 				Boards: boardv1.NewBoardServiceClient(w.calls.To("board")),
-				Conn:   limited(w.calls.Conn, identity.WithinAgents), MintRun: w.creds.keyring.MintRun,
-				Allowed: allowed,
+				Conn:   w.calls.Conn, MintRun: w.creds.keyring.MintRun,
+				Allowed: identity.Allows, Within: identity.WithinAgents,
 			})
-		}, []string{"nats"}, nil, nil},
-		{"work", func(d plane.Deps, share journal.Share) (planeService, error) {
+		}},
+		{name: "work", build: func(d plane.Deps, share journal.Share) (planeService, error) {
 			return work.New(work.Config{Share: share, Home: w.cfg.HomeDir},
 				work.Deps{Deps: d, Tasks: w.calls, Agents: w.calls})
-		}, []string{"nats"}, []string{workv1.WorkService_FindWorkItem_FullMethodName}, w.calls.ForeignItem},
-		{"waiting", func(d plane.Deps, share journal.Share) (planeService, error) {
+		}, search: []string{workv1.WorkService_FindWorkItem_FullMethodName}, missing: w.calls.ForeignItem},
+		{name: "waiting", build: func(d plane.Deps, share journal.Share) (planeService, error) {
 			rechecks, err := rechecksOf(w.cfg.NamespaceRechecks)
 			if err != nil {
 				return nil, err
@@ -63,18 +62,18 @@ func (w *wiring) planes() []planeRow {
 				Deps: d, Work: w.calls.Work(), Tasks: taskv1.NewTaskServiceClient(w.calls.To("task")), Agents: w.calls,
 				Keys: w.keys, Quota: w.gate,
 			})
-		}, []string{"nats"}, []string{
+		}, search: []string{
 			waitingv1.WaitingService_DeliverTrigger_FullMethodName,
 			waitingv1.WaitingService_CheckDelivery_FullMethodName,
-		}, nil},
-		{"task", func(d plane.Deps, share journal.Share) (planeService, error) {
+		}},
+		{name: "task", build: func(d plane.Deps, share journal.Share) (planeService, error) {
 			return task.New(task.Config{Share: share, LeaseTerm: w.cfg.CommandLease, KeepOutput: w.cfg.keepOutput()},
 				task.Deps{
 					Deps: d, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem,
 					Children: calls.Children{Planes: w.calls},
 				})
-		}, []string{"nats", "output"}, nil, nil},
-		{"board", func(d plane.Deps, share journal.Share) (planeService, error) {
+		}, needs: []string{"output"}},
+		{name: "board", build: func(d plane.Deps, share journal.Share) (planeService, error) {
 			return board.New(board.Config{
 				Share: share, LeaseTerm: w.cfg.StepLease, CancelWait: w.cfg.CancelWait,
 				TokenBudget: w.cfg.BoardBudget,
@@ -86,17 +85,13 @@ func (w *wiring) planes() []planeRow {
 					})
 				},
 			})
-		}, []string{"nats"}, nil, nil},
-		{"identity", func(d plane.Deps, _ journal.Share) (planeService, error) {
+		}},
+		{name: "identity", build: func(d plane.Deps, _ journal.Share) (planeService, error) {
 			return identity.New(identity.Deps{
 				Deps: d, Installation: w.keys, Known: w.creds.keys.Known,
 				Processes: w.listProcesses, Usage: w.gate.Usage, Largest: w.gate.Largest, Version: w.version,
 			})
-		}, []string{"nats"}, nil, nil},
-		{
-			"audit", func(d plane.Deps, _ journal.Share) (planeService, error) { return audit.New(d) },
-			[]string{"nats"},
-			nil, nil,
-		},
+		}},
+		{name: "audit", build: func(d plane.Deps, _ journal.Share) (planeService, error) { return audit.New(d) }},
 	}
 }

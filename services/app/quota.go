@@ -7,38 +7,9 @@ import (
 	"runtime/metrics"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"quartet/pkg/life"
-	"quartet/pkg/rpc"
-	"quartet/services/audit"
-	"quartet/services/identity"
 	"quartet/services/quota"
 )
-
-// permitWithin returns a permission check, identity.Permit, that also counts requests against
-// the namespace's quota and refuses those beyond it. A request counts once, where it enters
-// the installation: calls between services are not counted, and those of REST were counted by
-// the gateway.
-func permitWithin(gate *quota.Gate) func(ctx context.Context, method string, a rpc.Actor) error {
-	return func(ctx context.Context, method string, a rpc.Actor) error {
-		if err := identity.Permit(ctx, method, a); err != nil || rpc.Via(ctx) != "" {
-			return err
-		}
-		return gate.Request(a.Namespace)
-	}
-}
-
-// recordedWithin returns what happens around every call: it is recorded in the audit log, and then
-// counted against the namespace's quota.
-func recordedWithin(recorder *audit.Recorder, gate *quota.Gate) func(ctx context.Context, method string, req any,
-	handle grpc.UnaryHandler) (any, error) {
-	return func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error) {
-		return recorder.Unary(ctx, method, req, func(ctx context.Context, req any) (any, error) {
-			return gate.Unary(ctx, method, req, handle)
-		})
-	}
-}
 
 // autoQuota is the value of a quota setting that depends on auth: if credentials are required, the quota is that of
 // sharedQuotas, otherwise there is none, because the server is one person's.
@@ -95,11 +66,15 @@ func observeMemory(gate *quota.Gate, most uint64) life.Service {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(most / 10 * 9))
 	}
+	observe := func(context.Context) { gate.Observe(liveHeap()) }
+	return &life.Periodic{Label: "memory", Period: observePeriod, Do: observe}
+}
+
+// liveHeap returns how many bytes of the heap were live in the last garbage collection.
+func liveHeap() uint64 {
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	return &life.Periodic{Label: "memory", Period: observePeriod, Do: func(context.Context) {
-		metrics.Read(sample)
-		gate.Observe(sample[0].Value.Uint64())
-	}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
 }
 
 // delayPeriod is how often a gate observes how long goroutines wait for a processor.

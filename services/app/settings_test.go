@@ -13,8 +13,6 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
-	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	"quartet/pkg/rpc"
 	"quartet/services/storage/datadir"
 )
 
@@ -138,12 +136,6 @@ func TestAdvertisedAddress(t *testing.T) {
 	}
 	_, err = (&Config{}).advertisedAddr("nowhere")
 	require.Error(t, err)
-}
-
-func TestAllowedFollowsTheTableOfRoles(t *testing.T) {
-	require.True(t, allowed(rpc.RoleAdmin, agentv1.AgentService_SpawnAgent_FullMethodName))
-	require.False(t, allowed(rpc.RoleIntegration, agentv1.AgentService_SpawnAgent_FullMethodName))
-	require.False(t, allowed(rpc.RoleAdmin, "/quartet.agent.v1.AgentService/NoSuchMethod"))
 }
 
 func TestDataDirectoryHasOneProcess(t *testing.T) {

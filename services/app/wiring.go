@@ -25,7 +25,6 @@ import (
 	"quartet/pkg/tracing"
 	"quartet/services/app/calls"
 	"quartet/services/audit"
-	"quartet/services/identity"
 	"quartet/services/quota"
 	"quartet/services/storage/archives"
 	"quartet/services/storage/datadir"
@@ -52,6 +51,7 @@ type wiring struct {
 	fill      *datadir.FillGauge
 	keeper    *lease.Keeper // nil unless other processes may serve the same planes
 	gate      *quota.Gate
+	admission rpc.Admission
 	server    *rpc.Server
 	processes *processes
 	hosts     map[string]*host // by plane; empty without a keeper
@@ -114,6 +114,7 @@ func (a *App) wire(version string) (*wiring, error) {
 	if err != nil {
 		return nil, err
 	}
+	pressure := w.cfg.memory() / 3
 	w.deps = plane.Deps{
 		Log: w.broker.log, Witness: w.broker.witness, LossPatience: w.cfg.lossPatience(),
 		SegmentSize: int64(w.cfg.SegmentSize) << 20,
@@ -124,7 +125,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		EraseEvents: w.broker.eraseEvents,
 		History:     kept, ReadThrough: w.readThrough, Positions: &plane.Positions{}, Removals: &plane.Removals{},
 		Eviction: &snapshot.EvictionPolicy{Dir: datadir.Unused(w.cfg.DataDir)}, EvictEvery: time.Minute,
-		Pressed: above(w.cfg.memory() / 3),
+		Pressed: func() bool { return liveHeap() > pressure },
 	}
 	if a.cfg.clustered() && slices.ContainsFunc(planes, a.cfg.serves) {
 		w.keeper = lease.NewKeeper(lease.Config{
@@ -140,6 +141,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		Limits: limits, Sources: w.broker.sources, Serves: a.cfg.serves, Archived: archives.SegmentNames(w.overview),
 		Memory: a.cfg.memory(), Logger: a.logger, Metrics: w.metrics,
 	})
+	w.admission = admission{w.gate, w.calls, w.recorder}
 	w.server = rpc.NewServer(w.serverConfig())
 	a.edge = &edge{
 		addr: a.cfg.GRPCAddr, connections: a.cfg.connections(), network: w.network, server: w.server,
@@ -152,11 +154,8 @@ func (a *App) wire(version string) (*wiring, error) {
 // serverConfig returns the configuration of the process's gRPC server.
 func (w *wiring) serverConfig() rpc.Config {
 	return rpc.Config{
-		Within: identity.Within, Around: recordedWithin(w.recorder, w.gate), Stream: w.gate.Stream, Enter: w.gate.Enter,
-		Step:      w.gate.Step,
-		Transport: w.tls.serve, Mutual: w.tls.mutual, Auth: w.creds.authenticator, Permit: permitWithin(w.gate),
-		Fence: w.calls.Fence,
-		Log:   w.logger.Named("rpc"), Metrics: w.metrics, Tracer: w.app.tracer, Quiet: quiet, Deadlines: deadlines(),
+		Transport: w.tls.serve, Mutual: w.tls.mutual, Auth: w.creds.authenticator, Admission: w.admission,
+		Log: w.logger.Named("rpc"), Metrics: w.metrics, Tracer: w.app.tracer, Quiet: quiet, Deadlines: deadlines(),
 		Ready:     w.app.Ready,
 		Elsewhere: func(service string) grpc.ClientConnInterface { return elsewhere(w.network, service) },
 	}

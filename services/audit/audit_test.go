@@ -261,10 +261,6 @@ func TestI16_WhoSeesWhat(t *testing.T) {
 	}
 	_, err := r.service.ListAudit(as(admin), &auditv1.ListAuditRequest{Namespace: "zeta"})
 	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = r.service.ListAudit(as(operator), &auditv1.ListAuditRequest{})
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = r.service.RecordAudit(as(root), &auditv1.RecordAuditRequest{Entries: []*auditv1.AuditEntry{{}}})
-	require.ErrorIs(t, err, fault.PermissionDenied)
 	for _, n := range []int{0, 1001} {
 		_, err = r.RecordAudit(t.Context(), &auditv1.RecordAuditRequest{Entries: make([]*auditv1.AuditEntry, n)})
 		require.Error(t, err)

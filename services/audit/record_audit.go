@@ -17,7 +17,7 @@ const maxEntries = 1000
 func (s *Service) RecordAudit(ctx context.Context, req *auditv1.RecordAuditRequest) (*auditv1.RecordAuditResponse,
 	error,
 ) {
-	if err := fault.First(rpc.RequireService(ctx), fault.RequestID(req.GetRequestId()),
+	if err := fault.First(fault.RequestID(req.GetRequestId()),
 		fault.Entries("entries", len(req.GetEntries()), maxEntries)); err != nil {
 		return nil, err
 	}

@@ -72,15 +72,11 @@ type refusal struct {
 
 // NewRecorder returns a Recorder. It counts refused logins, and records calls, also before Start.
 func NewRecorder(cfg RecorderConfig) *Recorder {
-	if cfg.Clock == nil {
-		cfg.Clock = clock.System()
-	}
+	cfg.Clock = cmp.Or(cfg.Clock, clock.System())
 	if cfg.NewID == nil {
 		cfg.NewID = id.New().New
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, zap.NewNop())
 	return &Recorder{
 		cfg: cfg, calls: admission.NewRates[string](callsASecond, callsAtOnce),
 		refused: map[refusal]int64{},
@@ -115,7 +111,7 @@ func (r *Recorder) Stop(ctx context.Context) error {
 // Ready returns nil: a Recorder is always ready.
 func (r *Recorder) Ready() error { return nil }
 
-// Unary wraps the handler of every unary call (rpc.Config.Around). For a call that is recorded it appends
+// Unary wraps the handler of every unary call (see rpc.Admission). For a call that is recorded it appends
 // one entry before the call is executed and one with its outcome. If the first cannot be appended, the
 // call is not executed and returns NOT_READY.
 func (r *Recorder) Unary(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error) {

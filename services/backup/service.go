@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -60,9 +61,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if cfg.Journals == nil || cfg.Key == nil || deps.Conn == nil {
 		return nil, errors.New("backup: Journals, Key and Deps.Conn are needed")
 	}
-	if deps.Logger == nil {
-		deps.Logger = zap.NewNop()
-	}
+	deps.Logger = cmp.Or(deps.Logger, zap.NewNop())
 	return &Service{cfg: cfg, deps: deps}, nil
 }
 

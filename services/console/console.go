@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -52,9 +53,7 @@ func New(deps Deps) (*Console, error) {
 	if deps.Auth == nil || deps.Keys == nil {
 		return nil, errors.New("console: Deps needs Auth and Keys")
 	}
-	if deps.Clock == nil {
-		deps.Clock = clock.System()
-	}
+	deps.Clock = cmp.Or(deps.Clock, clock.System())
 	files, err := load(bundle)
 	if err != nil {
 		return nil, err

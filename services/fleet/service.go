@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -61,12 +62,8 @@ func New(deps Deps) (*Service, error) {
 	if deps.Sources == nil || deps.Agents == nil || deps.Boards == nil {
 		return nil, errors.New("fleet: Deps needs Sources, Agents and Boards")
 	}
-	if deps.Clock == nil {
-		deps.Clock = clock.System()
-	}
-	if deps.Logger == nil {
-		deps.Logger = zap.NewNop()
-	}
+	deps.Clock = cmp.Or(deps.Clock, clock.System())
+	deps.Logger = cmp.Or(deps.Logger, zap.NewNop())
 	return &Service{deps: deps}, nil
 }
 

@@ -5,10 +5,15 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"path"
+	"strings"
 	"time"
+
+	"go.uber.org/zap"
 
 	"quartet/pkg/connlimit"
 	"quartet/pkg/fault"
+	"quartet/pkg/tracing"
 )
 
 // maxHeader is the largest header of a request, in bytes: a token of 16 KiB, and a query string.
@@ -32,49 +37,93 @@ func proven(r *http.Request) {
 	}
 }
 
-// arriving counts the requests of a connection whose caller has shown no valid credential, and gives
-// the body of a request a deadline, which readBody extends: without it, the server would wait without
-// end for what the client has not sent, to use the connection again.
-func arriving(next http.Handler) http.Handler {
+// arriving is what every request passes first. It bounds what the request may cost before its caller is known, sets
+// the headers that every response has, and counts and logs the request once it was answered.
+func (g *Service) arriving(next http.Handler) http.Handler {
+	count := g.counter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		out := &response{ResponseWriter: w, control: http.NewResponseController(w), code: http.StatusOK}
+
+		// Count the request while the connection has shown no valid credential.
 		if c := connOf(r); c != nil && !c.Proven() {
 			c.Enter()
 			defer c.Leave()
 		}
+
+		// Give the body a deadline, which readBody extends. Without it the server would wait without end for what the
+		// client has not sent, to use the connection again.
 		if r.ContentLength != 0 {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyGrace))
+			_ = out.control.SetReadDeadline(time.Now().Add(bodyGrace))
 		}
-		out := &departing{ResponseWriter: w, control: http.NewResponseController(w)}
-		next.ServeHTTP(out, r)
-		if out.wrote { // the end of the response is written after this
-			_ = out.control.SetWriteDeadline(time.Now().Add(writeTime))
+
+		// Answer. A path that is not in its shortest form, such as one with .. in it, is not found: ServeMux would
+		// answer with a redirect in HTML.
+		out.Header().Set("X-Content-Type-Options", "nosniff")
+		out.Header().Set("Cache-Control", "no-store")
+		if p := r.URL.Path; p != "/" && path.Clean(p) != strings.TrimSuffix(p, "/") {
+			unrouted(out, r, http.StatusNotFound)
+		} else {
+			next.ServeHTTP(out, r)
 		}
+		out.extend() // the end of the response is written after this
+
+		count(r.Method, out.code, time.Since(began))
+		g.log(r)
 	})
 }
 
-// departing is the ResponseWriter for the responses to requests that came through arriving. The client must receive
-// within writeTime; otherwise writing fails and the connection is closed. Streams of the REST API go through it.
-type departing struct {
+// log logs the method and path of a request at debug level, without the query, the body and the token of a trigger.
+func (g *Service) log(r *http.Request) {
+	entry := g.deps.Logger.Check(zap.DebugLevel, "http")
+	if entry == nil {
+		return
+	}
+	shown := r.URL.Path
+	if strings.HasPrefix(shown, triggerPath) {
+		shown = triggerPath + "…"
+	}
+	entry.Write(append(tracing.Fields(r.Context()), zap.String("method", r.Method), zap.String("path", shown))...)
+}
+
+// response is the ResponseWriter of all handlers of the gateway. The client must receive within writeTime; otherwise
+// writing fails and the connection is closed. Streams of the REST API go through it.
+type response struct {
 	http.ResponseWriter
 	control *http.ResponseController
-	wrote   bool
+	code    int  // the status, 200 if the handler sets none
+	wrote   bool // the status is determined; an informational one does not count
+}
+
+// extend lets the client receive for writeTime from now on.
+func (o *response) extend() {
+	_ = o.control.SetWriteDeadline(time.Now().Add(writeTime)) // a writer without deadlines has no slow clients
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (o *response) WriteHeader(code int) {
+	if !o.wrote {
+		o.code, o.wrote = code, code >= http.StatusOK
+	}
+	o.extend()
+	o.ResponseWriter.WriteHeader(code)
 }
 
 // Write implements http.ResponseWriter.
-func (d *departing) Write(b []byte) (int, error) {
-	d.wrote = true
-	_ = d.control.SetWriteDeadline(time.Now().Add(writeTime)) // a writer without deadlines has no slow clients
-	return d.ResponseWriter.Write(b)
+func (o *response) Write(b []byte) (int, error) {
+	o.wrote = true
+	o.extend()
+	return o.ResponseWriter.Write(b)
 }
 
 // Flush implements http.Flusher, which streams need.
-func (d *departing) Flush() {
-	_ = d.control.SetWriteDeadline(time.Now().Add(writeTime))
-	_ = d.control.Flush()
+func (o *response) Flush() {
+	o.extend()
+	_ = o.control.Flush()
 }
 
 // Unwrap lets http.ResponseController reach the original writer.
-func (d *departing) Unwrap() http.ResponseWriter { return d.ResponseWriter }
+func (o *response) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
 // refuseCaller refuses a request because of its credential. Unless a credential was valid on the
 // connection before, it counts the refusal and closes the connection after the response; for NOT_READY it

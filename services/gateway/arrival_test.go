@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -56,12 +55,6 @@ func ends(t *testing.T, conn net.Conn) {
 func TestG8_RequestsAreAuthorizedBeforeTheirBody(t *testing.T) {
 	r := newRig(t, func(_ *Config, d *Deps) {
 		d.Auth = rpc.NewKeyring([]byte("key"), false)
-		d.Permit = func(_ context.Context, method string, a rpc.Actor) error {
-			if a.Role == rpc.RoleWorker && method == "/quartet.work.v1.WorkService/CreateWorkItem" {
-				return fault.PermissionDenied.New("not a worker")
-			}
-			return nil
-		}
 	})
 	post := func(token string) string {
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\nContent-Length: "+

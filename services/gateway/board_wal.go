@@ -31,7 +31,7 @@ func (g *Service) streamWAL(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, err)
 		return
 	}
-	plane, err := g.deps.Conn("board")
+	plane, err := g.conn("board")
 	if err != nil {
 		refuse(w, r, err)
 		return

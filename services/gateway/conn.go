@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -9,21 +10,36 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
 )
 
-// conn is the connection by which the generated REST handlers call a plane. It does what the
-// hooks of the mux cannot: it drops the metadata that the handlers make of the caller's headers,
-// because the caller's Authorization must not reach a plane beside the gateway's own (SPEC X4),
-// and it lets a stream that is refused have the HTTP status of its refusal.
-type conn struct{ plane grpc.ClientConnInterface }
+// conn is the connection by which the gateway calls a plane for its callers. To the plane these calls are a service's,
+// whose messages it does not check against the limits of the caller's key, so conn does (SPEC I17). It drops the
+// metadata that the generated REST handlers make of the caller's headers, because the caller's Authorization must not
+// reach a plane beside the gateway's own (SPEC X4). It lets a stream that is refused have the HTTP status of its
+// refusal.
+type conn struct {
+	plane     grpc.ClientConnInterface
+	admission rpc.Admission
+}
+
+// conn returns the connection to a service.
+func (g *Service) conn(service string) (grpc.ClientConnInterface, error) {
+	plane, err := g.deps.Conn(service)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %s: %w", service, err)
+	}
+	return conn{plane, g.deps.Admission}, nil
+}
 
 // Invoke implements grpc.ClientConnInterface.
 func (c conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	if err := c.admission.Within(rpc.ActorFrom(ctx), method, args); err != nil {
+		return err
+	}
 	return c.plane.Invoke(onward(ctx), method, args, reply, opts...)
 }
 
@@ -35,7 +51,9 @@ func (c conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method strin
 	if err != nil {
 		return nil, err
 	}
-	return &stream{ClientStream: s, method: method}, nil
+	return &stream{ClientStream: s, method: method, check: func(m any) error {
+		return c.admission.Within(rpc.ActorFrom(ctx), method, m)
+	}}, nil
 }
 
 // traceMetadata returns the caller's trace as metadata. It is the only header of the caller that
@@ -65,8 +83,17 @@ func onward(ctx context.Context) context.Context {
 type stream struct {
 	grpc.ClientStream
 	method string
-	first  proto.Message // the first response, until RecvMsg has returned it
-	err    error         // what receiving the first response returned
+	check  func(m any) error // refuses a message of the caller
+	first  proto.Message     // the first response, until RecvMsg has returned it
+	err    error             // what receiving the first response returned
+}
+
+// SendMsg implements grpc.ClientStream.
+func (s *stream) SendMsg(m any) error {
+	if err := s.check(m); err != nil {
+		return err
+	}
+	return s.ClientStream.SendMsg(m)
 }
 
 // Header implements grpc.ClientStream. It must be called before RecvMsg, and returns the error of a
@@ -76,9 +103,11 @@ func (s *stream) Header() (metadata.MD, error) {
 	if err != nil {
 		return md, err
 	}
-	if s.first, err = newReply(s.method); err != nil {
-		return md, err
+	_, reply, err := rpc.MessageTypes(s.method)
+	if err != nil {
+		return md, fault.Internal(err)
 	}
+	s.first = reply.New().Interface()
 	if s.err = s.ClientStream.RecvMsg(s.first); s.err != nil && s.err != io.EOF { //nolint:errorlint // grpc gives it bare
 		return md, s.err
 	}
@@ -98,27 +127,4 @@ func (s *stream) RecvMsg(m any) error {
 	}
 	s.first = nil
 	return nil
-}
-
-// newReply returns an empty response of a method given as "/package.Service/Method".
-func newReply(method string) (proto.Message, error) {
-	name := []byte(method[1:])
-	for i, c := range name {
-		if c == '/' {
-			name[i] = '.'
-		}
-	}
-	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
-	if err != nil {
-		return nil, fault.Internal(err)
-	}
-	md, ok := d.(protoreflect.MethodDescriptor)
-	if !ok {
-		return nil, fault.InternalError.New(string(name) + " is no method")
-	}
-	t, err := protoregistry.GlobalTypes.FindMessageByName(md.Output().FullName())
-	if err != nil {
-		return nil, fault.Internal(err)
-	}
-	return t.New().Interface(), nil
 }

@@ -24,25 +24,24 @@ type Console interface {
 
 // console adds the paths of the console. Other sites may link to the files of the console, which show nothing but the
 // version. No web page but those of this server and of allowed origins can begin or end sessions.
-func (g *Service) console(all *http.ServeMux, loopback bool) {
-	pages := g.hosts(loopback, only(http.MethodGet, g.deps.Console.Pages(refuse)))
+func (g *Service) console(all *http.ServeMux) {
+	pages := g.hosts(only(http.MethodGet, g.deps.Console.Pages(refuse)))
 	all.Handle("/ui", pages)
 	all.Handle("/ui/", pages)
-	all.Handle("/{$}", g.hosts(loopback, only(http.MethodGet, http.HandlerFunc(g.deps.Console.Home))))
-	sessions := g.hosts(loopback,
-		g.origins(g.deps.Console.Sessions(func(w http.ResponseWriter, r *http.Request, err error) {
-			if errors.Is(err, fault.Unauthenticated) {
-				g.refuseCaller(w, r, err)
-				return
-			}
-			refuse(w, r, err)
-		})))
+	all.Handle("/{$}", g.hosts(only(http.MethodGet, http.HandlerFunc(g.deps.Console.Home))))
+	sessions := g.origins(g.deps.Console.Sessions(func(w http.ResponseWriter, r *http.Request, err error) {
+		if errors.Is(err, fault.Unauthenticated) {
+			g.refuseCaller(w, r, err)
+			return
+		}
+		refuse(w, r, err)
+	}))
 	all.Handle("/ui/session", sessions)
 	all.Handle("/ui/code", sessions)
 	// The identity provider's page sends browsers back to paths below /ui/oidc, where the cookie of the sign-in is
 	// checked. A sign-in is begun by a page of this server or of an allowed origin, or in the address line.
 	signIn := only(http.MethodGet, g.deps.Console.SignIn(refuse))
-	all.Handle("/ui/oidc/", g.hosts(loopback, signIn))
-	all.Handle("/ui/oidc", g.hosts(loopback, g.origins(signIn)))
-	all.Handle("/ui/oidc/start", g.hosts(loopback, g.origins(signIn)))
+	all.Handle("/ui/oidc/", g.hosts(signIn))
+	all.Handle("/ui/oidc", g.origins(signIn))
+	all.Handle("/ui/oidc/start", g.origins(signIn))
 }

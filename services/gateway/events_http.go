@@ -29,27 +29,12 @@ func (g *Service) streamEvents(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, err)
 		return
 	}
-	if a := rpc.ActorFrom(r.Context()); g.deps.Fence != nil && a.RunID != "" {
-		if err := g.deps.Fence(r.Context(), eventv1.EventService_WatchEvents_FullMethodName, a); err != nil {
-			refuse(w, r, err)
-			return
-		}
+	release, err := g.admitEvents(r.Context(), req)
+	if err != nil {
+		refuse(w, r, err)
+		return
 	}
-	if g.deps.Within != nil {
-		if err := g.deps.Within(rpc.ActorFrom(r.Context()), eventv1.EventService_WatchEvents_FullMethodName,
-			req); err != nil {
-			refuse(w, r, err)
-			return
-		}
-	}
-	if g.deps.Stream != nil {
-		release, err := g.deps.Stream(rpc.ActorFrom(r.Context()))
-		if err != nil {
-			refuse(w, r, err)
-			return
-		}
-		defer release()
-	}
+	defer release()
 	leaveSoon(r.Context())
 	stream, err := g.events.open(r.Context(), req)
 	if err != nil {
@@ -72,6 +57,21 @@ func (g *Service) streamEvents(w http.ResponseWriter, r *http.Request) {
 	} else if err != nil && r.Context().Err() == nil && !errors.Is(err, errGone) {
 		_ = out.write(out.form.fail(errorOf(err, fault.HTTPStatus(fault.From(err)), "")))
 	}
+}
+
+// admitEvents does for a stream of events over HTTP what a gRPC server does for one over gRPC. The caller must call
+// release when the stream has ended.
+func (g *Service) admitEvents(ctx context.Context, req *eventv1.WatchEventsRequest) (release func(), err error) {
+	const method = eventv1.EventService_WatchEvents_FullMethodName
+	actor := rpc.ActorFrom(ctx)
+	if err := fault.First(
+		g.deps.Admission.Permit(ctx, method, actor),
+		g.deps.Admission.Fence(ctx, method, actor),
+		g.deps.Admission.Within(actor, method, req),
+	); err != nil {
+		return nil, err
+	}
+	return g.deps.Admission.Stream(actor)
 }
 
 // watchRequest reads the request of streamEvents.

@@ -274,6 +274,7 @@ func TestX10_NoGapNoDuplicateAtAnyCursor(t *testing.T) {
 			}
 		}
 		e := &events{
+			admission: rpc.Unlimited{},
 			heartbeat: time.Hour, life: t.Context(), behind: admission.NewHeld(maxBehind),
 			sources: func(p string) ([]journal.Source, error) {
 				var out []journal.Source
@@ -336,6 +337,7 @@ func TestCatchingUpIsInOrderOfTime(t *testing.T) {
 		}
 	}
 	e := &events{
+		admission: rpc.Unlimited{},
 		heartbeat: time.Hour, life: t.Context(), behind: admission.NewHeld(maxBehind),
 		sources: func(p string) ([]journal.Source, error) {
 			return []journal.Source{journal.NewSource(p, 0, logs[p])}, nil

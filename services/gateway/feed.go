@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"quartet/pkg/admission"
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/follower"
@@ -104,10 +103,8 @@ func (r *reading) readOn(ctx context.Context) bool {
 				return follower.Stop
 			}
 		}
-		var turn *admission.Turn // each frame is read for each stream of the namespace
-		if r.events.step != nil {
-			turn = r.events.step(ctx, r.filter.namespace)
-		}
+		// Each frame is read for each stream of the namespace.
+		turn := r.events.admission.Step(ctx, r.filter.namespace)
 		b.hits = r.hits(r.watch, r.kept, at, lines)
 		if turn.Leave(); len(b.hits) > 0 {
 			b.at = b.hits[0].event.GetCreatedAt().AsTime()

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -64,24 +65,8 @@ type Deps struct {
 	Auth rpc.Authenticator
 	// TLS configures the listener; nil: plain HTTP.
 	TLS *tls.Config
-	// Fence returns RUN_STALE for a call of a run that has ended, as in rpc.Config; nil: runs are
-	// not checked. Calls of planes are fenced by their servers, so it is called for streams of events.
-	Fence func(ctx context.Context, method string, a rpc.Actor) error
-	// Permit refuses methods that the role of an actor may not call, before the body of the
-	// request is read; nil: the planes refuse them.
-	Permit func(ctx context.Context, method string, a rpc.Actor) error
-	// Within refuses a stream of events that is beyond what the key of an actor is limited to; nil: keys are
-	// not limited. Conn checks the requests to planes.
-	Within func(a rpc.Actor, method string, req any) error
-	// Limit counts a request of a namespace, or refuses it; nil refuses none.
-	Limit func(namespace string) error
-	// Stream counts a stream of events over HTTP until release is called, or refuses it; nil refuses
-	// none. Streams over gRPC are counted by their servers.
-	Stream func(a rpc.Actor) (release func(), err error)
-	// Enter waits until a request of an actor may run; nil: it may at once.
-	Enter func(ctx context.Context, a rpc.Actor) (*admission.Turn, error)
-	// Step waits a little until a stream of a namespace may read one more frame; nil: it may at once.
-	Step func(ctx context.Context, namespace string) *admission.Turn
+	// Admission is that of the process's gRPC server; nil: everything is admitted.
+	Admission rpc.Admission
 	// Waits reports whether an RPC that is no stream may wait for most of a minute, such as
 	// /quartet.agent.v1.AgentService/AcquireTurn; nil: none does.
 	Waits func(method string) bool
@@ -95,9 +80,10 @@ type Deps struct {
 	Down func(ctx context.Context) []string
 	// Warning returns what an operator should know about the store of the journals, "" for nothing. Optional.
 	Warning func() string
-	// MCP returns the handler of /mcp/{agent_id}, which calls refuse for a request that it
-	// refuses; nil: none is served.
-	MCP func(refuse func(http.ResponseWriter, *http.Request, error)) http.Handler
+	// MCP returns the handler of /mcp/{agent_id}, which calls services over connections of conn, and refuse for a
+	// request that it refuses; nil: none is served.
+	MCP func(conn func(service string) (grpc.ClientConnInterface, error),
+		refuse func(http.ResponseWriter, *http.Request, error)) (http.Handler, error)
 	// Console serves the start page, the console and the sessions of its users; nil: none is served.
 	Console Console
 	// OpenAPI is the response of GET /openapi.json; empty: not found.
@@ -124,6 +110,7 @@ type Service struct {
 
 	mu       sync.Mutex // guards what Start sets
 	listener net.Listener
+	loopback bool // listener has a loopback address
 	server   *http.Server
 	served   chan struct{} // closed when the server has ended
 	stopping atomic.Bool
@@ -136,32 +123,26 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Conn == nil || deps.Auth == nil || deps.Sources == nil {
 		return nil, errors.New("gateway: Deps needs Conn, Auth and Sources")
 	}
-	if cfg.HTTPAddr == "" {
-		cfg.HTTPAddr = DefaultHTTPAddr
-	}
-	if cfg.MaxBody <= 0 {
-		cfg.MaxBody = fault.MaxRequestBytes
-	}
-	if cfg.Heartbeat <= 0 {
-		cfg.Heartbeat = 15 * time.Second
-	}
+	cfg.HTTPAddr = cmp.Or(cfg.HTTPAddr, DefaultHTTPAddr)
+	cfg.MaxBody = cmp.Or(cfg.MaxBody, fault.MaxRequestBytes)
+	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, 15*time.Second)
 	for _, origin := range cfg.AllowedOrigins {
 		if _, err := originHost(origin); err != nil {
 			return nil, fmt.Errorf("gateway: allowed origin %q: %w", origin, err)
 		}
 	}
+	deps.Admission = cmp.Or[rpc.Admission](deps.Admission, rpc.Unlimited{})
 	if deps.Ready == nil {
 		deps.Ready = func() error { return nil }
 	}
-	if deps.Logger == nil {
-		deps.Logger = zap.NewNop()
-	}
+	deps.Logger = cmp.Or(deps.Logger, zap.NewNop())
 	g := &Service{cfg: cfg, deps: deps}
 	life, halt := context.WithCancel(context.Background())
 	g.life, g.halt = life, halt
 	g.events = &events{
-		sources: deps.Sources, heartbeat: cfg.Heartbeat, life: life, log: deps.Logger, step: deps.Step,
-		behind: admission.NewHeld(maxBehind),
+		sources: deps.Sources, heartbeat: cfg.Heartbeat, life: life, log: deps.Logger,
+		admission: deps.Admission,
+		behind:    admission.NewHeld(maxBehind),
 	}
 	return g, nil
 }
@@ -189,7 +170,8 @@ func (g *Service) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
-	handler, err := g.handler(isLoopback(lis.Addr()))
+	g.loopback = isLoopback(lis.Addr())
+	handler, err := g.handler()
 	if err != nil {
 		return errors.Join(err, lis.Close())
 	}
@@ -198,11 +180,7 @@ func (g *Service) Start(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("gateway: %w", err), lis.Close())
 		}
 	}
-	var reg prometheus.Registerer
-	if g.deps.Metrics != nil {
-		reg = g.deps.Metrics
-	}
-	lis = connlimit.Listen(lis, "http", g.cfg.Connections, reg)
+	lis = connlimit.Listen(lis, "http", g.cfg.Connections, g.registerer())
 	g.listener = lis
 	g.server = &http.Server{
 		Handler:     handler,

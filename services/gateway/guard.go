@@ -7,11 +7,11 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"path"
 	"slices"
 	"strings"
 	"time"
 
+	"quartet/pkg/admission"
 	"quartet/pkg/fault"
 	"quartet/pkg/rpc"
 )
@@ -21,30 +21,36 @@ import (
 // in any case: of the header Host, which prevents DNS rebinding, and of the headers Origin and
 // Sec-Fetch-Site, which browsers set and pages cannot change.
 
-// hosts refuses requests that name another host than loopback, the allowed hosts
-// and those of the allowed origins, if the gateway is bound to loopback. Elsewhere
-// credentials are required, and any name is accepted.
-func (g *Service) hosts(loopback bool, next http.Handler) http.Handler {
-	if !loopback {
-		return next
-	}
+// hosts refuses requests that name a host which is not this server's. It is for pages to which other sites may link.
+func (g *Service) hosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host := hostOnly(r.Host)
-		if !isLoopbackHost(host) && !slices.Contains(g.cfg.AllowedHosts, host) && !g.allowedOriginHost(host) {
-			refuseAs(w, r, fault.PermissionDenied.New("this server listens on loopback and does not answer to this "+
-				"Host; allow the host to change that", "host", host),
-				http.StatusMisdirectedRequest)
-			return
+		if !g.refusedHost(w, r) {
+			next.ServeHTTP(w, r)
 		}
-		next.ServeHTTP(w, r)
 	})
 }
 
-// origins refuses requests of pages whose origin is not this server's own or allowed, before their
-// credential is checked and their body read. It answers preflight requests of allowed
-// origins. Requests that no page sent pass, such as those of programs and of a browser's address line.
+// refusedHost reports whether it has refused a request because of its host. If the gateway is bound to loopback, a host
+// must be a loopback one, an allowed one, or that of an allowed origin. Elsewhere credentials are required, and any
+// name is accepted.
+func (g *Service) refusedHost(w http.ResponseWriter, r *http.Request) bool {
+	host := hostOnly(r.Host)
+	if !g.loopback || isLoopbackHost(host) || slices.Contains(g.cfg.AllowedHosts, host) || g.allowedOriginHost(host) {
+		return false
+	}
+	refuseAs(w, r, fault.PermissionDenied.New("this server listens on loopback and does not answer to this "+
+		"Host; allow the host to change that", "host", host), http.StatusMisdirectedRequest)
+	return true
+}
+
+// origins does what hosts does, and refuses requests of pages whose origin is not this server's own or allowed, before
+// their credential is checked and their body read. It answers preflight requests of allowed origins. Requests that no
+// page sent pass, such as those of programs and of a browser's address line.
 func (g *Service) origins(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g.refusedHost(w, r) {
+			return
+		}
 		w.Header().Add("Vary", "Origin, Sec-Fetch-Site")
 		if err := g.checkPage(r); err != nil {
 			refuse(w, r, err)
@@ -115,37 +121,24 @@ func (g *Service) allowedOriginHost(host string) bool {
 	})
 }
 
-// plain refuses paths that are not in their shortest form, such as with .. in them, as not
-// found: ServeMux would answer with a redirect in HTML.
-func plain(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p := r.URL.Path; p != "/" && path.Clean(p) != strings.TrimSuffix(p, "/") {
-			unrouted(w, r, http.StatusNotFound)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
 // authenticated calls next for requests with a valid credential or a session of the console, with the actor in their
 // context. It refuses the credentials of services, and requests of a namespace beyond its limit, and waits until
-// the request may run (see Deps.Enter). The context of the request ends when the credential does, or the
+// the request may run (see rpc.Admission). The context of the request ends when the credential does, or the
 // session.
 func (g *Service) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		bearer, ends := "", time.Time{}
-		// An empty header is an error, unlike a missing one.
-		if values, given := r.Header["Authorization"]; given {
-			const scheme = "bearer "
-			if len(values) != 1 || len(values[0]) <= len(scheme) ||
-				!strings.EqualFold(values[0][:len(scheme)], scheme) {
-				g.refuseCaller(w, r, fault.Unauthenticated.New("the Authorization header must be: Bearer <token>"))
-				return
-			}
-			bearer = values[0][len(scheme):]
-		} else if g.deps.Console != nil {
-			bearer, ends = g.deps.Console.Bearer(r)
+		// Find the credential. An empty header is an error, unlike a missing one.
+		bearer, sessionEnds := bearerOf(r), time.Time{}
+		_, given := r.Header["Authorization"]
+		if given && bearer == "" {
+			g.refuseCaller(w, r, fault.Unauthenticated.New("the Authorization header must be: Bearer <token>"))
+			return
 		}
+		if !given && g.deps.Console != nil {
+			bearer, sessionEnds = g.deps.Console.Bearer(r)
+		}
+
+		// Authenticate the caller.
 		actor, err := g.deps.Auth.Authenticate(r.Context(), bearer)
 		if err == nil && actor.Role == rpc.RoleService {
 			// The planes would take it for a call of this gateway, with its certificate.
@@ -156,11 +149,11 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 			return
 		}
 		proven(r)
-		if g.deps.Limit != nil {
-			if err := g.deps.Limit(actor.Namespace); err != nil {
-				refuse(w, r, err)
-				return
-			}
+
+		// Count the request, and wait for its turn.
+		if err := g.deps.Admission.Request(actor.Namespace); err != nil {
+			refuse(w, r, err)
+			return
 		}
 		ctx, turn, err := g.enter(rpc.WithActor(r.Context(), actor), actor)
 		if err != nil {
@@ -168,9 +161,11 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 			return
 		}
 		defer turn.Leave()
-		if !ends.IsZero() {
-			held, release := context.WithDeadlineCause(ctx, ends, fault.Unauthenticated.New("the session of the "+
-				"console has ended; sign in again"))
+
+		// End the context with the credential.
+		if !sessionEnds.IsZero() {
+			held, release := context.WithDeadlineCause(ctx, sessionEnds,
+				fault.Unauthenticated.New("the session of the console has ended; sign in again"))
 			defer release()
 			ctx = held
 		}
@@ -181,6 +176,31 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
+}
+
+// bearerOf returns the credential in the Authorization header of a request, "" if it has none in this form, or several
+// headers.
+func bearerOf(r *http.Request) string {
+	values := r.Header["Authorization"]
+	if len(values) != 1 {
+		return ""
+	}
+	return rpc.BearerOf(values[0])
+}
+
+type turnKey struct{}
+
+// enter waits until a request of an actor may run. The caller must call Leave on the turn when the request has ended.
+func (g *Service) enter(ctx context.Context, a rpc.Actor) (context.Context, *admission.Turn, error) {
+	turn, err := g.deps.Admission.Enter(ctx, a)
+	return context.WithValue(ctx, turnKey{}, turn), turn, err
+}
+
+// leaveSoon is called for a request that now waits for something to happen: its turn ends in a moment.
+func leaveSoon(ctx context.Context) {
+	if turn, ok := ctx.Value(turnKey{}).(*admission.Turn); ok {
+		turn.LeaveSoon()
+	}
 }
 
 // canonicalOrigin returns an http or https origin in lower case and with its port.

@@ -16,14 +16,13 @@ var metricsRoles = []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleIntegration
 // (SPEC I11), and refuses all others.
 func Metered(auth rpc.Authenticator, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		const scheme = "bearer "
-		values := r.Header["Authorization"]
-		if len(values) != 1 || len(values[0]) <= len(scheme) || !strings.EqualFold(values[0][:len(scheme)], scheme) {
+		bearer := bearerOf(r)
+		if bearer == "" {
 			refuse(w, r, fault.Unauthenticated.New("metrics need a credential here (metrics-auth); send "+
 				"Authorization: Bearer <token>"))
 			return
 		}
-		actor, err := auth.Authenticate(r.Context(), values[0][len(scheme):])
+		actor, err := auth.Authenticate(r.Context(), bearer)
 		if err == nil && !actor.HasAny(metricsRoles...) {
 			err = fault.PermissionDenied.Newf("role %s does not read metrics; use a key of role %s", actor.Role,
 				strings.Join(metricsRoles, ", "))

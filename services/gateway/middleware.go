@@ -59,10 +59,8 @@ func (g *Service) decoded(routes routeTable) runtime.Middleware {
 func (g *Service) request(w http.ResponseWriter, r *http.Request, rt *route, in *input, path map[string]string) (
 	query url.Values, err error,
 ) {
-	if g.deps.Permit != nil {
-		if err := g.deps.Permit(r.Context(), rt.method, rpc.ActorFrom(r.Context())); err != nil {
-			return nil, err
-		}
+	if err := g.deps.Admission.Permit(r.Context(), rt.method, rpc.ActorFrom(r.Context())); err != nil {
+		return nil, err
 	}
 	if err := in.headers(r); err != nil {
 		return nil, err

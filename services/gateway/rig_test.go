@@ -27,6 +27,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/identity"
 	"quartet/services/work"
 )
 
@@ -212,6 +213,13 @@ func (agentDouble) SubmitRound(_ context.Context, req *agentv1.SubmitRoundReques
 	}, nil
 }
 
+// roles is an Admission that refuses what a role may not do.
+type roles struct{ rpc.Unlimited }
+
+func (roles) Permit(ctx context.Context, method string, a rpc.Actor) error {
+	return identity.Permit(ctx, method, a)
+}
+
 func newRig(t *testing.T, change ...func(*Config, *Deps)) *rig {
 	core, logs := observer.New(zap.DebugLevel)
 	r := &rig{
@@ -231,7 +239,7 @@ func newRig(t *testing.T, change ...func(*Config, *Deps)) *rig {
 	})
 	require.NoError(t, err)
 	require.NoError(t, w.Start(t.Context()))
-	server := rpc.NewServer(rpc.Config{Auth: r.keys})
+	server := rpc.NewServer(rpc.Config{Auth: r.keys, Admission: roles{}})
 	w.Register(server)
 	waitingv1.RegisterWaitingServiceServer(server, r.waiting)
 	taskv1.RegisterTaskServiceServer(server, r.task)
@@ -241,7 +249,8 @@ func newRig(t *testing.T, change ...func(*Config, *Deps)) *rig {
 
 	cfg := Config{HTTPAddr: "127.0.0.1:0"}
 	deps := Deps{
-		Conn: func(s string) (grpc.ClientConnInterface, error) { return network.Dial(s) }, Auth: r.keys,
+		Admission: roles{},
+		Conn:      func(s string) (grpc.ClientConnInterface, error) { return network.Dial(s) }, Auth: r.keys,
 		Waits: func(m string) bool { return m == agentv1.AgentService_AcquireTurn_FullMethodName }, Sources: r.sources,
 		Ready: func() error {
 			r.mu.Lock()

@@ -5,9 +5,9 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/rpc"
 )
 
 // route is one line of the REST map: an HTTP method and a path that call an RPC.
@@ -40,11 +40,11 @@ func newRouteTable(waits func(method string) bool) (routeTable, error) {
 	table := routeTable{}
 	for _, rule := range rules {
 		md := rule.RPC
-		input, err := protoregistry.GlobalTypes.FindMessageByName(md.Input().FullName())
+		method := "/" + string(md.Parent().FullName()) + "/" + string(md.Name())
+		input, _, err := rpc.MessageTypes(method)
 		if err != nil {
 			return nil, fmt.Errorf("gateway: the request of %s: %w", md.FullName(), err)
 		}
-		method := "/" + string(md.Parent().FullName()) + "/" + string(md.Name())
 		table[routeKey(rule.HTTPMethod, strings.ReplaceAll(rule.Pattern, "}", "=*}"))] = &route{
 			pattern: rule.Pattern, method: method, input: input, body: rule.Body,
 			waits:  md.IsStreamingServer() || waits != nil && waits(method),

@@ -9,15 +9,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"go.uber.org/zap"
 
 	"quartet/pkg/connlimit"
-	"quartet/pkg/tracing"
 )
 
-// handler returns the handler of all paths. loopback says that the gateway listens on a loopback
-// address.
-func (g *Service) handler(loopback bool) (http.Handler, error) {
+// handler returns the handler of all paths.
+func (g *Service) handler() (http.Handler, error) {
 	api, err := g.api()
 	if err != nil {
 		return nil, err
@@ -28,8 +25,11 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 		only(http.MethodGet, g.authenticated(g.waiting(http.HandlerFunc(g.streamWAL)))))
 	known.Handle("/v1/events", only(http.MethodGet, g.authenticated(http.HandlerFunc(g.streamEvents))))
 	if g.deps.MCP != nil {
-		known.Handle("/mcp/",
-			g.authenticated(g.waiting(g.span(mcpPattern, true, g.bounded(g.deps.MCP(refuse)).ServeHTTP))))
+		tools, err := g.deps.MCP(g.conn, refuse)
+		if err != nil {
+			return nil, err
+		}
+		known.Handle("/mcp/", g.authenticated(g.waiting(g.span(mcpPattern, true, g.bounded(tools).ServeHTTP))))
 	}
 	rates := connlimit.NewRates(scarceRate, scarceBurst)
 	known.Handle("/openapi.json", only(http.MethodGet, scarce(rates, http.HandlerFunc(g.openAPI))))
@@ -50,10 +50,10 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 	}
 	all.Handle(triggerPath+"{token}", only(http.MethodPost, g.span(triggerPath+"{token}", true, deliver.ServeHTTP)))
 	if g.deps.Console != nil {
-		g.console(all, loopback)
+		g.console(all)
 	}
-	all.Handle("/", g.hosts(loopback, g.origins(known)))
-	return g.counted(g.logged(arriving(secure(plain(all))))), nil
+	all.Handle("/", g.origins(known))
+	return g.arriving(all), nil
 }
 
 // bounded reads the body, within its limits of size and time, before it calls next. It is
@@ -80,31 +80,6 @@ func only(method string, next http.Handler) http.Handler {
 			return
 		}
 		next.ServeHTTP(w, r)
-	})
-}
-
-// secure sets the headers that every response has.
-func secure(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.Header().Set("Cache-Control", "no-store")
-		next.ServeHTTP(w, r)
-	})
-}
-
-// logged logs the method and path of each request at debug level, without the query, the body and the
-// token of a trigger.
-func (g *Service) logged(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(w, r)
-		if entry := g.deps.Logger.Check(zap.DebugLevel, "http"); entry != nil {
-			path := r.URL.Path
-			if strings.HasPrefix(path, triggerPath) {
-				path = triggerPath + "…"
-			}
-			entry.Write(append(tracing.Fields(r.Context()), zap.String("method", r.Method),
-				zap.String("path", path))...)
-		}
 	})
 }
 

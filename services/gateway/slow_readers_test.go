@@ -51,6 +51,7 @@ func TestG10_SlowReadersKeepNobodyWaiting(t *testing.T) {
 		log := journaltest.NewMemLog()
 		life, stop := context.WithCancel(t.Context())
 		e := &events{
+			admission: rpc.Unlimited{},
 			heartbeat: time.Hour, life: life, log: zap.NewNop(), behind: admission.NewHeld(maxBehind),
 			sources: func(p string) ([]journal.Source, error) {
 				if p != "work" {

@@ -32,8 +32,8 @@ func (g *Service) span(pattern string, begins bool, next http.HandlerFunc) http.
 			next(w, r.WithContext(ctx))
 			return
 		}
-		seen := &answered{ResponseWriter: w, code: http.StatusOK}
-		next(seen, r.WithContext(ctx))
+		next(w, r.WithContext(ctx))
+		seen := w.(*response) //nolint:forcetypeassert // of arriving, which every request passes first
 		span.SetAttributes(attribute.Int("http.response.status_code", seen.code))
 		if seen.code >= http.StatusInternalServerError {
 			span.SetStatus(codes.Error, http.StatusText(seen.code))

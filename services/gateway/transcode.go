@@ -74,48 +74,38 @@ func (g *Service) api() (http.Handler, error) {
 	// verb would match "keeper:explain" as an agent's name. So the scheduler is registered last.
 	for _, service := range []struct {
 		name     string
-		register func(context.Context, *runtime.ServeMux, grpc.ClientConnInterface) error
+		register func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error
 	}{
-		{"agent", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
-			return agentv1.RegisterAgentServiceHandlerClient(ctx, m, agentv1.NewAgentServiceClient(c))
-		}},
-		{"work", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
-			return workv1.RegisterWorkServiceHandlerClient(ctx, m, workv1.NewWorkServiceClient(c))
-		}},
-		{"work", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
-			return workv1.RegisterHomeServiceHandlerClient(ctx, m, workv1.NewHomeServiceClient(c))
-		}},
-		{"task", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
-			return taskv1.RegisterTaskServiceHandlerClient(ctx, m, taskv1.NewTaskServiceClient(c))
-		}},
-		{"waiting", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
-			return waitingv1.RegisterWaitingServiceHandlerClient(ctx, m, waitingv1.NewWaitingServiceClient(c))
-		}},
-		{"board", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
-			return boardv1.RegisterBoardServiceHandlerClient(ctx, m, boardv1.NewBoardServiceClient(c))
-		}},
-		{"identity", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
-			return auditv1.RegisterAuditServiceHandlerClient(ctx, m, auditv1.NewAuditServiceClient(c))
-		}},
-		{"identity", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
-			return identityv1.RegisterIdentityServiceHandlerClient(ctx, m, identityv1.NewIdentityServiceClient(c))
-		}},
-		{"fleet", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
-			return fleetv1.RegisterFleetServiceHandlerClient(ctx, m, fleetv1.NewFleetServiceClient(c))
-		}},
-		{"scheduler", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
-			return schedulerv1.RegisterSchedulerServiceHandlerClient(ctx, m, schedulerv1.NewSchedulerServiceClient(c))
-		}},
+		{"agent", handlers(agentv1.RegisterAgentServiceHandlerClient, agentv1.NewAgentServiceClient)},
+		{"work", handlers(workv1.RegisterWorkServiceHandlerClient, workv1.NewWorkServiceClient)},
+		{"work", handlers(workv1.RegisterHomeServiceHandlerClient, workv1.NewHomeServiceClient)},
+		{"task", handlers(taskv1.RegisterTaskServiceHandlerClient, taskv1.NewTaskServiceClient)},
+		{"waiting", handlers(waitingv1.RegisterWaitingServiceHandlerClient, waitingv1.NewWaitingServiceClient)},
+		{"board", handlers(boardv1.RegisterBoardServiceHandlerClient, boardv1.NewBoardServiceClient)},
+		{"identity", handlers(auditv1.RegisterAuditServiceHandlerClient, auditv1.NewAuditServiceClient)},
+		{"identity", handlers(identityv1.RegisterIdentityServiceHandlerClient, identityv1.NewIdentityServiceClient)},
+		{"fleet", handlers(fleetv1.RegisterFleetServiceHandlerClient, fleetv1.NewFleetServiceClient)},
+		{"scheduler", handlers(schedulerv1.RegisterSchedulerServiceHandlerClient,
+			schedulerv1.NewSchedulerServiceClient)},
 	} {
-		plane, err := g.deps.Conn(service.name)
+		plane, err := g.conn(service.name)
 		if err == nil {
-			err = service.register(context.Background(), mux, conn{plane})
+			err = service.register(mux, plane)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("gateway: %s: %w", service.name, err)
+			return nil, err
 		}
 	}
 	return mux, nil
+}
+
+// handlers returns a function that registers the generated handlers of a service, which call it over a connection.
+func handlers[Client any](register func(context.Context, *runtime.ServeMux, Client) error,
+	newClient func(grpc.ClientConnInterface) Client,
+) func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
+	return func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
+		return register(context.Background(), mux, newClient(conn))
+	}
 }
 
 // unrouted responds to a request that no handler is for, with the status that the mux determined.
@@ -203,7 +193,11 @@ func (c codec) NewDecoder(body io.Reader) runtime.Decoder {
 		if !ok || !isMessage {
 			return c.Unmarshal(nil, v)
 		}
-		proto.Merge(m, in.msg)
+		// Nobody else uses the decoded message, so m may share what is in its fields.
+		in.msg.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+			m.ProtoReflect().Set(fd, value)
+			return true
+		})
 		return nil
 	})
 }

@@ -5,12 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
@@ -59,17 +57,13 @@ type deliveries struct {
 
 // deliveries returns the handler for deliveries of outside systems.
 func (g *Service) deliveries() (http.Handler, error) {
-	plane, err := g.deps.Conn("waiting")
+	plane, err := g.conn("waiting")
 	if err != nil {
-		return nil, fmt.Errorf("gateway: waiting: %w", err)
-	}
-	var reg prometheus.Registerer
-	if g.deps.Metrics != nil {
-		reg = g.deps.Metrics
+		return nil, err
 	}
 	return &deliveries{
 		gateway: g, waiting: waitingv1.NewWaitingServiceClient(plane),
-		bounds: newDeliveryBounds(g.cfg, reg),
+		bounds: newDeliveryBounds(g.cfg, g.registerer()),
 	}, nil
 }
 

@@ -41,7 +41,6 @@ func (s *Service) CreateKey(ctx context.Context, req *identityv1.CreateKeyReques
 	}
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
-		rpc.RequireRole(ctx, rpc.RoleAdmin),
 		fault.RequestID(req.GetRequestId()),
 		fault.Name("name", req.GetName()),
 		fault.Name("namespace", namespace),

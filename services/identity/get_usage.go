@@ -20,8 +20,7 @@ func (s *Service) GetUsage(ctx context.Context, req *identityv1.GetUsageRequest)
 	if namespace == "" {
 		namespace = actor.Namespace
 	}
-	if err := fault.First(rpc.RequireRole(ctx, rpc.RoleAdmin), fault.Name("namespace", namespace),
-		administers(actor, namespace)); err != nil {
+	if err := fault.First(fault.Name("namespace", namespace), administers(actor, namespace)); err != nil {
 		return nil, err
 	}
 	quotas, err := s.deps.Usage(ctx, namespace)

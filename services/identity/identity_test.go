@@ -46,6 +46,9 @@ func newRig(t testing.TB) *rig {
 		Installation: keyfile.Fixed(keyfile.Of([]byte("installation"))), Known: func(ctx context.Context, id string) {
 			r.keys.Known(ctx, id)
 		},
+		Processes: func(context.Context, bool) (*identityv1.ListProcessesResponse, error) { return nil, nil },
+		Usage:     func(context.Context, string) ([]*identityv1.QuotaUse, error) { return nil, nil },
+		Largest:   func(context.Context) ([]*identityv1.NamespaceUse, int, error) { return nil, 0, nil },
 	})
 	require.NoError(t, err)
 	require.NoError(t, r.service.Start(context.Background()))

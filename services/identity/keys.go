@@ -2,6 +2,7 @@ package identity
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -82,12 +83,8 @@ type credential struct {
 
 // NewKeys returns Keys that has not started.
 func NewKeys(cfg KeysConfig) *Keys {
-	if cfg.Clock == nil {
-		cfg.Clock = clock.System()
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
-	}
+	cfg.Clock = cmp.Or(cfg.Clock, clock.System())
+	cfg.Logger = cmp.Or(cfg.Logger, zap.NewNop())
 	k := &Keys{
 		cfg: cfg, known: map[string]*credential{}, catchUps: make(chan struct{}, 1),
 		waiting: map[netip.Addr]int{},

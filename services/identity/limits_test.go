@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
 )
@@ -71,4 +72,10 @@ func TestI17_WhatAKeyMayBeLimitedTo(t *testing.T) {
 		require.Equal(t, rpc.NamesOf(c.agents), actor.Agents)
 		require.Equal(t, rpc.NamesOf(c.tools), actor.Tools)
 	}
+}
+
+func TestAllowedFollowsTheTableOfRoles(t *testing.T) {
+	require.True(t, Allows(rpc.RoleAdmin, agentv1.AgentService_SpawnAgent_FullMethodName))
+	require.False(t, Allows(rpc.RoleIntegration, agentv1.AgentService_SpawnAgent_FullMethodName))
+	require.False(t, Allows(rpc.RoleAdmin, "/quartet.agent.v1.AgentService/NoSuchMethod"))
 }

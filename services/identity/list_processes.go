@@ -7,7 +7,6 @@ import (
 
 	"quartet/pkg/fault"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
-	"quartet/pkg/rpc"
 )
 
 // ListProcesses returns the server processes that run, as they reported themselves, and examines the installation if
@@ -15,9 +14,6 @@ import (
 func (s *Service) ListProcesses(ctx context.Context, req *identityv1.ListProcessesRequest) (
 	*identityv1.ListProcessesResponse, error,
 ) {
-	if err := rpc.RequireRole(ctx, rpc.RoleAdmin); err != nil {
-		return nil, err
-	}
 	resp, err := s.deps.Processes(ctx, req.GetExamine())
 	if err != nil {
 		return nil, fault.Storage.Newf("the processes are not known at the moment: %s; try again", err)

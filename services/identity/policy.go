@@ -137,6 +137,12 @@ func Allowed(method string) (roles []string, between bool) {
 	return nil, false
 }
 
+// Allows reports whether the table allows a role to call a method, which is given as "/service/Method".
+func Allows(role, method string) bool {
+	r := rules[method]
+	return r != nil && slices.Contains(r.roles, role)
+}
+
 // Permit returns an error unless the caller's role may call a method (SPEC X15):
 // UNAUTHENTICATED without an actor, otherwise PERMISSION_DENIED. It admits any role to the
 // methods of boards, because the board plane itself refuses those with the tool's name, and any actor

@@ -18,7 +18,6 @@ func (s *Service) RevokeKey(ctx context.Context, req *identityv1.RevokeKeyReques
 	error,
 ) {
 	if err := fault.First(
-		rpc.RequireRole(ctx, rpc.RoleAdmin),
 		fault.RequestID(req.GetRequestId()),
 		fault.ID("key_id", req.GetKeyId(), keyPrefix),
 	); err != nil {

@@ -18,14 +18,14 @@ type Deps struct {
 	// Installation has the installation's keys, from which the secrets of API keys follow.
 	Installation *keyfile.Source
 	// Known waits until this process accepts a new key, so that the caller who
-	// created it can use it here at once. Optional.
+	// created it can use it here at once.
 	Known func(ctx context.Context, keyID string)
 	// Processes returns the server processes of the installation that run, and with examine whether everything is
-	// served. Optional.
+	// served.
 	Processes func(ctx context.Context, examine bool) (*identityv1.ListProcessesResponse, error)
-	// Usage returns the quotas of a namespace, and how much of them it uses. Optional.
+	// Usage returns the quotas of a namespace, and how much of them it uses.
 	Usage func(ctx context.Context, namespace string) ([]*identityv1.QuotaUse, error)
-	// Largest returns the namespaces that hold most, and how many there are. Optional.
+	// Largest returns the namespaces that hold most, and how many there are.
 	Largest func(ctx context.Context) ([]*identityv1.NamespaceUse, int, error)
 	// Version is the build's.
 	Version string
@@ -41,22 +41,9 @@ type Service struct {
 
 // New validates the dependencies. It opens nothing; see Start.
 func New(deps Deps) (*Service, error) {
-	if deps.Installation == nil {
-		return nil, errors.New("identity: Deps needs Installation")
-	}
-	if deps.Known == nil {
-		deps.Known = func(context.Context, string) {}
-	}
-	if deps.Processes == nil {
-		deps.Processes = func(context.Context, bool) (*identityv1.ListProcessesResponse, error) {
-			return &identityv1.ListProcessesResponse{}, nil
-		}
-	}
-	if deps.Usage == nil {
-		deps.Usage = func(context.Context, string) ([]*identityv1.QuotaUse, error) { return nil, nil }
-	}
-	if deps.Largest == nil {
-		deps.Largest = func(context.Context) ([]*identityv1.NamespaceUse, int, error) { return nil, 0, nil }
+	if deps.Installation == nil || deps.Known == nil || deps.Processes == nil || deps.Usage == nil ||
+		deps.Largest == nil {
+		return nil, errors.New("identity: Deps needs Installation, Known, Processes, Usage and Largest")
 	}
 	err := deps.Complete()
 	return &Service{deps: deps}, err

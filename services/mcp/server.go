@@ -17,6 +17,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/rpc"
 )
 
 // Config configures a Service.
@@ -78,56 +79,20 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Conn == nil {
 		return nil, errors.New("mcp: Deps needs Conn")
 	}
-	if cfg.Progress <= 0 {
-		cfg.Progress = time.Second
+	cfg.Progress = cmp.Or(cfg.Progress, time.Second)
+	cfg.MaxBody = cmp.Or(cfg.MaxBody, fault.MaxRequestBytes)
+	cfg.Patience = cmp.Or(cfg.Patience, 2*time.Second)
+	cfg.Absence = cmp.Or(cfg.Absence, 8*time.Second)
+	cfg.Starting = cmp.Or(cfg.Starting, 30*time.Second)
+	cfg.Poll = cmp.Or(cfg.Poll, 2*time.Second)
+	to := func(service string) grpc.ClientConnInterface {
+		return rpc.Lazy(func() (grpc.ClientConnInterface, error) { return deps.Conn(service) })
 	}
-	if cfg.MaxBody <= 0 {
-		cfg.MaxBody = fault.MaxRequestBytes
-	}
-	if cfg.Patience <= 0 {
-		cfg.Patience = 2 * time.Second
-	}
-	if cfg.Absence <= 0 {
-		cfg.Absence = 8 * time.Second
-	}
-	if cfg.Starting <= 0 {
-		cfg.Starting = 30 * time.Second
-	}
-	if cfg.Poll <= 0 {
-		cfg.Poll = 2 * time.Second
-	}
-	to := func(service string) grpc.ClientConnInterface { return lazy{deps.Conn, service} }
 	return &Service{
 		cfg: cfg, ids: id.New(),
 		agents: agentv1.NewAgentServiceClient(to("agent")), work: workv1.NewWorkServiceClient(to("work")),
 		home: workv1.NewHomeServiceClient(to("work")), events: eventv1.NewEventServiceClient(to("event")),
 	}, nil
-}
-
-// lazy dials a service for each call. After the first call dialling is a map lookup.
-type lazy struct {
-	dial    func(string) (grpc.ClientConnInterface, error)
-	service string
-}
-
-// Invoke implements grpc.ClientConnInterface.
-func (l lazy) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	conn, err := l.dial(l.service)
-	if err != nil {
-		return err
-	}
-	return conn.Invoke(ctx, method, args, reply, opts...)
-}
-
-// NewStream implements grpc.ClientConnInterface.
-func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
-	grpc.ClientStream, error,
-) {
-	conn, err := l.dial(l.service)
-	if err != nil {
-		return nil, err
-	}
-	return conn.NewStream(ctx, desc, method, opts...)
 }
 
 // ServeStdio serves one agent to the client at the other end of in and out, one message

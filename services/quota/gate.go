@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,9 +112,7 @@ type tally struct {
 
 // NewGate returns a Gate that has not started.
 func NewGate(cfg Config) *Gate {
-	if cfg.Logger == nil {
-		cfg.Logger = zap.NewNop()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, zap.NewNop())
 	refusals := meter.Counter(cfg.Metrics, "quartet_quota_refusals_total",
 		"Requests refused because of a quota of their namespace.", "quota")
 	return &Gate{
@@ -167,7 +166,7 @@ func (g *Gate) Ready() error {
 	return nil
 }
 
-// Unary wraps the handler of every unary call (rpc.Config.Around). It calls handle unless a
+// Unary wraps the handler of every unary call (see rpc.Admission). It calls handle unless a
 // quota refuses the call. If a refused request repeats one that was executed before, it
 // returns the first response: it calls handle with a context in which handle only recalls that.
 func (g *Gate) Unary(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error) {

@@ -25,10 +25,10 @@ type dirty struct {
 	swept  ring       // agents that sweeps marked
 	taken  int        // entries that take removed from the queues, for sweptShare
 	looks  int        // evaluations that are running
-	cond   *sync.Cond // signalled when an agent is marked or the set is closed
+	marked *sync.Cond // signalled when an agent is marked or the set is closed
 	still  *sync.Cond // signalled when no agent is marked or being evaluated
 	agents map[plane.Key]*mark
-	most   int // the largest number of entries that the map agents has had
+	peak   int // the largest number of entries that the map agents has had
 	closed bool
 }
 
@@ -59,38 +59,38 @@ const maxCauses = 8
 // newDirty returns an empty set.
 func newDirty() *dirty {
 	d := &dirty{agents: map[plane.Key]*mark{}, named: newRing(), swept: newRing()}
-	d.cond, d.still = sync.NewCond(&d.mu), sync.NewCond(&d.mu)
+	d.marked, d.still = sync.NewCond(&d.mu), sync.NewCond(&d.mu)
 	return d
 }
 
 // mark puts an agent into the set. If it is being evaluated, it is evaluated once more.
-func (d *dirty) mark(k plane.Key) { d.add(k, true, "") }
-
-// markUnlessBusy is mark for events of other planes. While an agent has a turn or a message there is
-// nothing to decide, and the event of the agent plane about the end of either marks the agent.
-func (d *dirty) markUnlessBusy(k plane.Key) { d.add(k, false, "") }
+func (d *dirty) mark(k plane.Key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.add(k, true, "")
+}
 
 // markLow is mark for sweeps. It does nothing for an agent that is marked or being evaluated.
 // take returns agents that events marked first, except as sweptShare says.
 func (d *dirty) markLow(k plane.Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m := d.of(k)
+	m := d.entry(k)
 	if m.queued || m.swept || m.looking {
 		return
 	}
 	m.swept = true
 	d.swept.push(k)
-	d.cond.Signal()
+	d.marked.Signal()
 }
 
-// of returns the entry of an agent, which it creates if there is none. The caller holds mu.
-func (d *dirty) of(k plane.Key) *mark {
+// entry returns the entry of an agent, which it creates if there is none. The caller holds mu.
+func (d *dirty) entry(k plane.Key) *mark {
 	m := d.agents[k]
 	if m == nil {
 		m = &mark{}
 		d.agents[k] = m
-		d.most = max(d.most, len(d.agents))
+		d.peak = max(d.peak, len(d.agents))
 	}
 	return m
 }
@@ -109,7 +109,7 @@ func (d *dirty) hint(events []cause) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, c := range events {
-		m := d.addLocked(c.agent, true, c.trace)
+		m := d.add(c.agent, true, c.trace)
 		m.ahead = true
 		if len(m.hinted) < maxHinted {
 			m.hinted = append(m.hinted, c.eventID)
@@ -123,35 +123,31 @@ func (d *dirty) retract(events []cause) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, c := range events {
-		m := d.addLocked(c.agent, true, "")
+		m := d.add(c.agent, true, "")
 		m.ahead, m.hinted = false, nil
 	}
 }
 
-// receive marks the agents of durable events. own says that these are events of the agent plane: receive then marks
-// as mark does, but skips an event if a hint of it has marked the agent. Without own it marks as markUnlessBusy does.
-// All are marked before any is taken.
-func (d *dirty) receive(events []cause, own bool) {
+// receive marks the agents of durable events. fromAgentPlane says whose events these are: receive skips one of the
+// agent plane if a hint of it has marked the agent, and one of another plane if the agent has a turn or a message.
+// There is nothing to decide then, and the event of the agent plane about the end of either marks the agent. All are
+// marked before any is taken.
+func (d *dirty) receive(events []cause, fromAgentPlane bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, c := range events {
-		if !own || !d.hinted(c.agent, c.eventID) {
-			d.addLocked(c.agent, own, c.trace)
+		if !fromAgentPlane || !d.hinted(c.agent, c.eventID) {
+			d.add(c.agent, fromAgentPlane, c.trace)
 		}
 	}
 }
 
-// add marks an agent because of an event. With always unset, it does not queue an agent that the last
-// evaluation found busy. cause is the event's trace, or empty.
-func (d *dirty) add(k plane.Key, always bool, cause string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.addLocked(k, always, cause)
-}
+// add marks an agent because of an event, and returns its entry. With always unset, it does not queue an agent that the
+// last evaluation found busy. cause is the event's trace, or empty. The caller holds mu.
+func (d *dirty) add(k plane.Key, always bool, cause string) *mark {
+	m := d.entry(k)
 
-// addLocked is add for callers that hold mu. It returns the agent's entry.
-func (d *dirty) addLocked(k plane.Key, always bool, cause string) *mark {
-	m := d.of(k)
+	// Queue the agent, unless it is queued already, or will be when its running evaluation ends.
 	switch {
 	case m.looking:
 		m.again = true
@@ -161,8 +157,9 @@ func (d *dirty) addLocked(k plane.Key, always bool, cause string) *mark {
 	default:
 		m.queued = true
 		d.named.push(k)
-		d.cond.Signal()
+		d.marked.Signal()
 	}
+
 	if cause != "" && len(m.causes) < maxCauses {
 		m.causes = append(m.causes, cause)
 	}
@@ -199,26 +196,29 @@ func (d *dirty) take() (plane.Key, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for {
+		// Wait for an entry in one of the queues.
 		for d.named.n+d.swept.n == 0 && !d.closed {
 			if d.looks == 0 {
 				d.still.Broadcast() // what was taken before has been evaluated
 			}
-			d.cond.Wait()
+			d.marked.Wait()
 		}
 		if d.closed {
 			return plane.Key{}, false
 		}
+
+		// Take an agent that an event marked, and once in sweptShare times one that a sweep marked.
 		d.taken++
-		if d.swept.n > 0 && (d.named.n == 0 || d.taken%sweptShare == 0) {
-			k := d.swept.pop()
-			if m := d.agents[k]; m != nil && m.swept && !m.looking {
-				d.begin(m)
-				return k, true
-			}
-			continue // an event had it evaluated meanwhile
+		fromSweep := d.swept.n > 0 && (d.named.n == 0 || d.taken%sweptShare == 0)
+		queue := &d.named
+		if fromSweep {
+			queue = &d.swept
 		}
-		k := d.named.pop()
-		if m := d.agents[k]; m != nil && m.queued && !m.looking {
+		k := queue.pop()
+
+		// An agent that is in both queues is evaluated once, so one of its entries is left over.
+		m := d.agents[k]
+		if m != nil && !m.looking && (fromSweep && m.swept || !fromSweep && m.queued) {
 			d.begin(m)
 			return k, true
 		}
@@ -251,12 +251,13 @@ func (d *dirty) done(k plane.Key, busy bool) {
 	m := d.agents[k]
 	m.looking, m.busy = false, busy
 	d.looks--
-	switch {
-	case m.again && !d.closed:
+
+	// Queue the agent again if it was marked meanwhile.
+	if m.again && !d.closed {
 		m.queued = true
 		d.named.push(k)
-		d.cond.Signal()
-	default:
+		d.marked.Signal()
+	} else {
 		d.forget(k, m)
 	}
 	if d.looks+d.named.n+d.swept.n == 0 {
@@ -271,9 +272,9 @@ func (d *dirty) forget(k plane.Key, m *mark) {
 		return
 	}
 	delete(d.agents, k)
-	if len(d.agents) == 0 && d.most > fewAgents {
+	if len(d.agents) == 0 && d.peak > fewAgents {
 		// A map keeps its size: after a sweep of 100 000 agents 10 MB.
-		d.agents, d.most = map[plane.Key]*mark{}, 0
+		d.agents, d.peak = map[plane.Key]*mark{}, 0
 	}
 }
 
@@ -282,7 +283,7 @@ func (d *dirty) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
-	d.cond.Broadcast()
+	d.marked.Broadcast()
 	d.still.Broadcast()
 }
 

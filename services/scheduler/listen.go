@@ -58,9 +58,12 @@ func interest(plane string, ev *journal.Event) bool {
 func (s *Service) listen(ctx context.Context, src journal.Source, after framelog.End) {
 	defer s.running.Done()
 	matters := func(ev *journal.Event) bool { return interest(src.Plane(), ev) }
-	own := src.Plane() == "agent"
-	if h, here := src.(journal.Hinter); own && here {
-		defer h.Hint(func(events []*journal.Event, lost bool) {
+	fromAgentPlane := src.Plane() == "agent"
+
+	// Receive hints, until listen returns.
+	hinter, inThisProcess := src.(journal.Hinter)
+	if fromAgentPlane && inThisProcess {
+		removeHint := hinter.Hint(func(events []*journal.Event, lost bool) {
 			var causes []cause
 			for _, ev := range events {
 				// An evaluation may have read a state with any of the lost events, also with those that do not matter.
@@ -75,8 +78,11 @@ func (s *Service) listen(ctx context.Context, src journal.Source, after framelog
 			default:
 				s.dirty.hint(causes)
 			}
-		})()
+		})
+		defer removeHint()
 	}
+
+	// Follow what is durable.
 	follower.Run(ctx, src, after, s.deps.Logger, func(_ framelog.End, lines []journal.Line) error {
 		var causes []cause
 		for _, line := range lines {
@@ -86,7 +92,7 @@ func (s *Service) listen(ctx context.Context, src journal.Source, after framelog
 			}
 			causes = append(causes, s.causeOf(ev))
 		}
-		s.dirty.receive(causes, own)
+		s.dirty.receive(causes, fromAgentPlane)
 		return nil
 	})
 }

@@ -52,18 +52,18 @@ func TestP7_MarksCoalesceAndNoneIsLost(t *testing.T) {
 func TestP7_NudgesWaitForABusyAgent(t *testing.T) {
 	d := newDirty()
 	a := plane.KeyOf("acme", "a")
-	d.markUnlessBusy(a)
+	d.receive([]cause{{agent: a}}, false)
 	require.Equal(t, a, d.next(t))
 	d.done(a, true)
-	d.markUnlessBusy(a)
+	d.receive([]cause{{agent: a}}, false)
 	require.Zero(t, d.named.n)
 	d.mark(a)
 	require.Equal(t, a, d.next(t))
-	d.markUnlessBusy(a) // during the look: nobody knows yet what it will find
+	d.receive([]cause{{agent: a}}, false) // during the look: nobody knows yet what it will find
 	d.done(a, true)
 	require.Equal(t, a, d.next(t))
 	d.done(a, false)
-	d.markUnlessBusy(a)
+	d.receive([]cause{{agent: a}}, false)
 	require.Equal(t, a, d.next(t))
 	d.done(a, false)
 }
@@ -225,7 +225,7 @@ func TestD1_AnEmptySetIsMadeAnew(t *testing.T) {
 			d.done(d.next(t), false)
 		}
 		require.Empty(t, d.agents)
-		require.Equal(t, n > fewAgents, d.most == 0)
+		require.Equal(t, n > fewAgents, d.peak == 0)
 		d.mark(plane.KeyOf("acme", "again"))
 		require.Equal(t, plane.KeyOf("acme", "again"), d.next(t))
 	}

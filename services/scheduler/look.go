@@ -55,16 +55,19 @@ func (s *Service) evaluate(ctx context.Context) {
 		if !ok {
 			return
 		}
-		ended := s.standIn(ctx)
+		leave := s.standIn(ctx)
+
+		// Decide, in a span below the events that caused it.
 		causes, ahead := s.dirty.causes(k)
 		traced, span := s.span(ctx, k, causes)
 		began := s.deps.Clock.Now()
 		busy, err := s.decide(traced, k, ahead)
 		s.metrics.took.Observe(s.deps.Clock.Now().Sub(began).Seconds())
 		span.End()
+
 		s.dirty.done(k, busy)
 		s.scheduleRetry(ctx, k, err)
-		if ended() {
+		if superfluous := leave(); superfluous {
 			return
 		}
 	}
@@ -97,39 +100,42 @@ func note(ctx context.Context, v Verdict) {
 	}
 }
 
-// standIn watches an evaluation and starts another evaluator if it is delayed. The caller
-// calls ended when the evaluation is over; it returns true if this evaluator is now one
-// too many and must stop.
-func (s *Service) standIn(ctx context.Context) (ended func() bool) {
-	l := &s.evaluators
-	held, over := false, false
+// standIn watches an evaluation and starts another evaluator if the evaluation takes longer than slowLook. The caller
+// calls leave when the evaluation has ended; if it returns true, this evaluator is one too many and must stop.
+func (s *Service) standIn(ctx context.Context) (leave func() bool) {
+	evaluators := &s.evaluators
+	delayed, ended := false, false // guarded by evaluators.mu
+
+	// Start another evaluator after slowLook, unless enough of them are not delayed.
 	cancel := clock.AfterFunc(s.deps.Clock, slowLook, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if over {
+		evaluators.mu.Lock()
+		defer evaluators.mu.Unlock()
+		if ended {
 			return
 		}
-		held = true
-		l.slow++
-		if l.total-l.slow < l.want && l.total < l.want*(1+spareLookers) {
-			l.total++
+		delayed = true
+		evaluators.slow++
+		onTime := evaluators.total - evaluators.slow
+		if onTime < evaluators.want && evaluators.total < evaluators.want*(1+spareLookers) {
+			evaluators.total++
 			s.running.Add(1) // added before the delayed evaluation is done
 			go s.evaluate(ctx)
 		}
 	})
+
 	return func() bool {
 		cancel()
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		over = true
-		if !held {
+		evaluators.mu.Lock()
+		defer evaluators.mu.Unlock()
+		ended = true
+		if !delayed {
 			return false
 		}
-		l.slow--
-		if l.total-l.slow <= l.want {
+		evaluators.slow--
+		if evaluators.total-evaluators.slow <= evaluators.want {
 			return false
 		}
-		l.total--
+		evaluators.total--
 		return true
 	}
 }
@@ -137,21 +143,22 @@ func (s *Service) standIn(ctx context.Context) (ended func() bool) {
 // scheduleRetry has an agent evaluated again after a pause if err is not nil; NOT_FOUND is not
 // retried, because the agent does not exist.
 func (s *Service) scheduleRetry(ctx context.Context, k plane.Key, err error) {
+	failed := err != nil && fault.From(err).Reason() != fault.NotFound
+
+	// Count failures in a row.
 	s.mu.Lock()
-	n := s.fails[k]
-	if err == nil || fault.From(err).Reason() == fault.NotFound {
-		delete(s.fails, k)
-	} else {
-		s.fails[k] = n + 1
+	failures := s.fails[k]
+	if failed {
+		s.fails[k] = failures + 1
 		s.metrics.failures.WithLabelValues().Inc()
+	} else {
+		delete(s.fails, k)
 	}
 	s.mu.Unlock()
-	if err == nil || ctx.Err() != nil {
-		return
-	}
-	s.deps.Logger.Debug("an agent could not be decided; trying again", zap.String("agent_id", k.ID), zap.Error(err))
-	if fault.From(err).Reason() != fault.NotFound {
-		pause := min(retryTerm<<min(n, 8), retryMost)
+
+	if failed && ctx.Err() == nil {
+		s.deps.Logger.Debug("an agent could not be decided; trying again", zap.String("agent_id", k.ID), zap.Error(err))
+		pause := min(retryTerm<<min(failures, 8), retryMost)
 		s.rechecks.Set(alarmKey("retry", k), s.deps.Clock.Now().Add(pause))
 	}
 }

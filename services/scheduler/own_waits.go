@@ -68,20 +68,18 @@ type waitRecord interface {
 // asks something goes on until the child is answered, and a child's wait for an operator until
 // its supervisor answers, so both say so (SPEC A14.3).
 func waited(w waitRecord, f Facts) string {
-	since := since(w.GetCreatedAt().AsTime(), f.Now)
-	switch supervisor := f.Agent.GetAgent().GetSupervisorAgentId(); w.GetKind() {
-	case waitingv1.WaitKind_WAIT_KIND_OPERATOR:
-		if supervisor != "" {
-			return fmt.Sprintf("its supervisor %s, %s: %s", supervisor, since, w.GetReason())
-		}
-	case waitingv1.WaitKind_WAIT_KIND_TASK:
+	sinceWhen := since(w.GetCreatedAt().AsTime(), f.Now)
+	supervisor := f.Agent.GetAgent().GetSupervisorAgentId()
+	if w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && supervisor != "" {
+		return fmt.Sprintf("its supervisor %s, %s: %s", supervisor, sinceWhen, w.GetReason())
+	}
+	if w.GetKind() == waitingv1.WaitKind_WAIT_KIND_TASK {
 		for _, d := range f.Agent.GetAskingChildren() {
 			if d.GetTaskId() == w.GetResource() {
 				return fmt.Sprintf("task %s, whose child %s asks: %s (%s: %s)", d.GetTaskId(), d.GetChildAgentId(),
-					d.GetQuestions()[0].GetText(), since, w.GetReason())
+					d.GetQuestions()[0].GetText(), sinceWhen, w.GetReason())
 			}
 		}
-	default:
 	}
-	return fmt.Sprintf("%s, %s: %s", awaited(w.GetKind(), w.GetResource()), since, w.GetReason())
+	return fmt.Sprintf("%s, %s: %s", awaited(w.GetKind(), w.GetResource()), sinceWhen, w.GetReason())
 }

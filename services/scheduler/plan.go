@@ -52,6 +52,7 @@ type Verdict struct {
 
 // Plan decides for one agent (SPEC D2). It is pure: the same facts give the same verdict.
 func Plan(f Facts) Verdict {
+	// Nothing is decided for an agent that may not run, that runs, or that has a message.
 	a := f.Agent.GetAgent()
 	switch {
 	case a.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_ACTIVE:
@@ -70,25 +71,26 @@ func Plan(f Facts) Verdict {
 	if v.Action != ActionTick {
 		return v
 	}
-	since := f.Agent.GetLastTurnStartedAt().AsTime()
+
+	// After too many turns in vain only new input is worth another one.
+	lastTurn := f.Agent.GetLastTurnStartedAt().AsTime()
+	var since time.Time // from when on input is new; zero: from any time
 	switch {
 	case f.Agent.GetFailedTicks() >= maxFailedTicks:
 		// Turns that fail show the agent nothing, so a trigger stays unseen permanently.
-		// Only what arrived after the last attempt is worth another one.
-		if n, ok := newInput(f, since); ok {
-			return n
-		}
+		// Only what arrived after the last attempt counts.
+		since = lastTurn
 	case a.GetIdleTurns() >= maxIdleTurns:
-		// Turns that change nothing are not repeated indefinitely. Each of them shows
-		// what it was about, so unseen triggers run out.
-		if n, ok := newInput(f, time.Time{}); ok {
-			return n
-		}
+		// Each turn that changed nothing showed what it was about, so unseen triggers run out.
 	default:
 		return v
 	}
+	if input, isNew := newInput(f, since); isNew {
+		return input
+	}
+
 	// A change from outside since the last turn began is new input as well.
-	if at := f.Queue.GetChangedAt(); at != nil && at.AsTime().After(since) {
+	if changed := f.Queue.GetChangedAt(); changed != nil && changed.AsTime().After(lastTurn) {
 		return v
 	}
 	return Verdict{Action: ActionIdle, Reason: "no_progress", ItemID: v.ItemID, Revision: v.Revision}
@@ -99,9 +101,10 @@ func Plan(f Facts) Verdict {
 // the agent's ticks in a row failed or changed nothing.
 func tickOrIdle(f Facts) Verdict {
 	q := f.Queue
-	if cur := q.GetCurrent(); cur.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE &&
-		!staletick.Stalled(cur, f.Agent.GetStalledItems()) {
-		return tick(agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT, "current_runnable", cur)
+	current := q.GetCurrent()
+	runnable := current.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE
+	if runnable && !staletick.Stalled(current, f.Agent.GetStalledItems()) {
+		return tick(agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT, "current_runnable", current)
 	}
 	if v, ok := arrived(f, time.Time{}); ok {
 		return v
@@ -112,19 +115,20 @@ func tickOrIdle(f Facts) Verdict {
 	if v, ok := reminder(f); ok {
 		return v
 	}
-	if it := q.GetCurrent(); it.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE { // and stalled
-		return Verdict{
-			Action: ActionIdle, Reason: "no_progress", ItemID: it.GetWorkItemId(),
-			Revision: it.GetRevision(),
-		}
+
+	// What could be worked on is stalled.
+	if runnable {
+		return noProgress(current)
 	}
-	if stuck := q.GetPassedOver(); len(stuck) > 0 {
-		return Verdict{
-			Action: ActionIdle, Reason: "no_progress", ItemID: stuck[0].GetWorkItemId(),
-			Revision: stuck[0].GetRevision(),
-		}
+	if stalled := q.GetPassedOver(); len(stalled) > 0 {
+		return noProgress(stalled[0])
 	}
 	return idle(q)
+}
+
+// noProgress returns the verdict to do nothing although an item can be worked on.
+func noProgress(it *workv1.WorkItem) Verdict {
+	return Verdict{Action: ActionIdle, Reason: "no_progress", ItemID: it.GetWorkItemId(), Revision: it.GetRevision()}
 }
 
 // newInput returns the tick about something that arrived after since, else the one for a
@@ -187,10 +191,10 @@ func unseen(it *workv1.WorkItem, a *agentv1.AgentFacts, since time.Time) bool {
 			continue
 		}
 		seen := w.GetConsumedCount()
-		for _, sw := range a.GetShownWaits() {
-			if sw.GetWaitId() == w.GetWaitId() || w.GetReplacesWaitId() != "" &&
-				sw.GetWaitId() == w.GetReplacesWaitId() {
-				seen = max(seen, sw.GetTriggerCount())
+		for _, shown := range a.GetShownWaits() {
+			replaced := w.GetReplacesWaitId() != "" && shown.GetWaitId() == w.GetReplacesWaitId()
+			if replaced || shown.GetWaitId() == w.GetWaitId() {
+				seen = max(seen, shown.GetTriggerCount())
 			}
 		}
 		if w.GetTriggerCount() > seen {
@@ -203,8 +207,7 @@ func unseen(it *workv1.WorkItem, a *agentv1.AgentFacts, since time.Time) bool {
 // tick returns the verdict of a tick about an item.
 func tick(why agentv1.TickReason, reason string, it *workv1.WorkItem) Verdict {
 	return Verdict{
-		Action: ActionTick, Tick: why, Reason: reason, ItemID: it.GetWorkItemId(),
-		Revision: it.GetRevision(),
+		Action: ActionTick, Tick: why, Reason: reason, ItemID: it.GetWorkItemId(), Revision: it.GetRevision(),
 	}
 }
 

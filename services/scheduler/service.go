@@ -1,11 +1,13 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -84,8 +86,9 @@ type Service struct {
 	stop           context.CancelFunc
 	running        sync.WaitGroup
 
+	swept atomic.Bool // the first sweep has marked every agent that may need a decision
+
 	mu    sync.Mutex
-	swept bool              // the first sweep has marked every agent that may need a decision
 	fails map[plane.Key]int // evaluations in a row that failed, by agent
 }
 
@@ -94,18 +97,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Sources == nil || deps.Agents == nil || deps.Work == nil || deps.Waiting == nil {
 		return nil, errors.New("scheduler: Deps needs Sources, Agents, Work and Waiting")
 	}
-	if cfg.Sweep == 0 {
-		cfg.Sweep = 30 * time.Second
-	}
-	if cfg.Lookers == 0 {
-		cfg.Lookers = 8
-	}
-	if deps.Clock == nil {
-		deps.Clock = clock.System()
-	}
-	if deps.Logger == nil {
-		deps.Logger = zap.NewNop()
-	}
+	cfg.Sweep = cmp.Or(cfg.Sweep, 30*time.Second)
+	cfg.Lookers = cmp.Or(cfg.Lookers, 8)
+	deps.Clock = cmp.Or(deps.Clock, clock.System())
+	deps.Logger = cmp.Or(deps.Logger, zap.NewNop())
 	return &Service{
 		cfg: cfg, deps: deps, dirty: newDirty(), fails: map[plane.Key]int{},
 		metrics: newMetrics(deps.Metrics),
@@ -131,6 +126,8 @@ func (s *Service) Start(ctx context.Context) error {
 		}
 	})
 	s.rechecks.Start()
+
+	// Follow the planes.
 	for plane := range wakes {
 		sources, err := s.deps.Sources(plane)
 		if err != nil {
@@ -150,6 +147,7 @@ func (s *Service) Start(ctx context.Context) error {
 			go s.listen(ctx, src, end)
 		}
 	}
+
 	s.startEvaluators(ctx)
 	s.running.Add(1)
 	go s.sweep(ctx)
@@ -172,9 +170,7 @@ func (s *Service) Stop(context.Context) error {
 // Ready returns nil once the first sweep has marked every agent that may need a decision, so that
 // none depends on an event to be evaluated.
 func (s *Service) Ready() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.swept {
+	if !s.swept.Load() {
 		return errors.New("scheduler: the first sweep is not done")
 	}
 	return nil
@@ -201,20 +197,25 @@ func (s *Service) decide(ctx context.Context, k plane.Key, ahead bool) (busy boo
 		note(ctx, v)
 		s.metrics.decided(v)
 		s.scheduleReminder(k, f)
+
+		// Only ticks and idleness are recorded, and not twice.
 		if v.Action != ActionTick && v.Action != ActionIdle {
 			return v.Reason == "run_open" || v.Reason == "message_queued", nil
 		}
 		if v.Action == ActionIdle && recorded(f.Agent, v) {
 			return false, nil // what a sweep finds for almost every agent
 		}
+
+		// The tick of a reminder may have been queued by a process that died before it marked the reminder as given.
 		if v.Recheck != nil && sameTick(f.Agent.GetLastDecision(), v) {
 			if ahead {
 				ahead = false // other planes are called only for what is durable
 				continue
 			}
-			// The tick was queued, and the process died before the reminder was marked.
 			return false, s.consumeRecheck(ctx, k, v)
 		}
+
+		// Offer the decision.
 		offer, err := s.deps.Agents.OfferDecision(ctx, &agentv1.OfferDecisionRequest{
 			AgentId: k.ID, FactsRevision: f.Agent.GetFactsRevision(), LoadId: f.Agent.GetLoadId(),
 			Decision: &agentv1.Decision{
@@ -228,11 +229,11 @@ func (s *Service) decide(ctx context.Context, k plane.Key, ahead bool) (busy boo
 		if offer.GetResult() == agentv1.OfferResult_OFFER_RESULT_STALE {
 			continue
 		}
-		queued := v.Action == ActionTick && offer.GetMessageId() != ""
-		if v.Recheck != nil && queued {
-			return queued, s.consumeRecheck(ctx, k, v)
+		tickQueued := v.Action == ActionTick && offer.GetMessageId() != ""
+		if tickQueued && v.Recheck != nil {
+			err = s.consumeRecheck(ctx, k, v)
 		}
-		return queued, nil
+		return tickQueued, err
 	}
 	return false, fmt.Errorf("scheduler: the facts of agent %s changed %d times while it was decided", k.ID, tries)
 }
@@ -285,14 +286,14 @@ func (s *Service) facts(ctx context.Context, k plane.Key, ahead bool) (Facts, er
 // passedOver returns the stalled items of an agent. The queue shows others in their places,
 // unless they were written since.
 func passedOver(f *agentv1.AgentFacts) []*workv1.PassedOver {
-	var all []*workv1.PassedOver
-	for _, s := range f.GetStalledItems() {
-		all = append(all, &workv1.PassedOver{
-			WorkItemId: s.GetWorkItemId(), UnlessWrittenAfter: s.GetSince(),
-			UnlessRevisionAfter: s.GetRevision(),
+	var items []*workv1.PassedOver
+	for _, stalled := range f.GetStalledItems() {
+		items = append(items, &workv1.PassedOver{
+			WorkItemId: stalled.GetWorkItemId(), UnlessWrittenAfter: stalled.GetSince(),
+			UnlessRevisionAfter: stalled.GetRevision(),
 		})
 	}
-	return all
+	return items
 }
 
 // tickedItem returns the item that a tick is about in the form of
@@ -312,12 +313,13 @@ func alarmKey(kind string, k plane.Key) string {
 // scheduleReminder sets the timer for the agent's next reminder that lies ahead, or removes
 // it if there is none.
 func (s *Service) scheduleReminder(k plane.Key, f Facts) {
-	due := alarmKey("recheck", k)
+	key := alarmKey("recheck", k)
 	for _, it := range f.Queue.GetRechecks() {
-		if at := it.GetRecheckAt().AsTime(); at.After(f.Now) {
-			s.rechecks.Set(due, at)
+		reminder := it.GetRecheckAt().AsTime()
+		if reminder.After(f.Now) {
+			s.rechecks.Set(key, reminder)
 			return
 		}
 	}
-	s.rechecks.Remove(due)
+	s.rechecks.Remove(key)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -27,9 +28,7 @@ func (s *Service) sweep(ctx context.Context) {
 		err := s.sweepOnce(ctx, pace)
 		next := began.Add(s.cfg.Sweep)
 		if err == nil {
-			s.mu.Lock()
-			s.swept = true
-			s.mu.Unlock()
+			s.swept.Store(true)
 			pace = sweepPace
 		} else {
 			next = s.deps.Clock.Now().Add(min(s.cfg.Sweep, time.Second))
@@ -57,20 +56,24 @@ func (s *Service) pause(ctx context.Context, until time.Time) bool {
 // another reason. If a partition of the work plane cannot be listed, it marks all agents. It stops at the first error
 // of the agent plane, or when ctx ends.
 func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
-	listed := true
-	for n := 0; n < s.workPartitions && listed; n++ {
+	// Mark the agents with pending work.
+	workListed := true
+	for n := 0; n < s.workPartitions && workListed; n++ {
 		if err := s.sweepWork(ctx, n, pace); err != nil {
 			if ctx.Err() != nil {
 				return err
 			}
 			s.deps.Logger.Warn("the agents with pending work cannot be listed; all agents are evaluated",
 				zap.Int("partition", n), zap.Error(err))
-			listed = false
+			workListed = false
 		}
 	}
+
+	// Mark those about which the agent plane knows something to decide, or all.
 	token := ""
 	for {
-		page, err := s.listFacts(ctx, &agentv1.GetFactsRequest{PageToken: token, PendingOnly: listed})
+		req := &agentv1.GetFactsRequest{PageToken: token, PendingOnly: workListed}
+		page, err := list(ctx, s.deps.Agents.GetFacts, req)
 		if err != nil {
 			return err
 		}
@@ -91,23 +94,28 @@ func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
 func (s *Service) sweepWork(ctx context.Context, partition int, pace time.Duration) error {
 	token := ""
 	for {
-		page, err := s.listPending(ctx, &workv1.ListPendingAgentsRequest{Partition: int32(partition), PageToken: token})
+		page, err := list(ctx, s.deps.Work.ListPendingAgents, &workv1.ListPendingAgentsRequest{
+			Partition: int32(partition), PageToken: token,
+		})
 		if err != nil {
 			return err
 		}
 		marked := 0
 		for _, a := range page.GetAgents() {
 			k := plane.KeyOf(a.GetNamespace(), a.GetAgentId())
-			if at := a.GetRecheckAt(); at != nil && at.AsTime().After(s.deps.Clock.Now()) {
-				key := alarmKey("recheck", k)
-				// an evaluation may have set an earlier one meanwhile
-				if set, has := s.rechecks.At(key); !has || at.AsTime().Before(set) {
-					s.rechecks.Set(key, at.AsTime())
-				}
+			reminder := a.GetRecheckAt()
+			if reminder == nil || !reminder.AsTime().After(s.deps.Clock.Now()) {
+				s.dirty.markLow(k)
+				marked++
 				continue
 			}
-			s.dirty.markLow(k)
-			marked++
+
+			// Set the timer of the reminder, unless an evaluation has set an earlier one meanwhile.
+			key := alarmKey("recheck", k)
+			alarm, isSet := s.rechecks.At(key)
+			if !isSet || reminder.AsTime().Before(alarm) {
+				s.rechecks.Set(key, reminder.AsTime())
+			}
 		}
 		if token = page.GetNextPageToken(); token == "" {
 			return nil
@@ -121,20 +129,13 @@ func (s *Service) sweepWork(ctx context.Context, partition int, pace time.Durati
 // listTerm bounds the call for a page of a sweep.
 const listTerm = 10 * time.Second
 
-// listFacts calls GetFacts within listTerm.
-func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*agentv1.GetFactsResponse, error) {
+// list makes a call for a page of a sweep, within listTerm.
+func list[Req, Resp any](ctx context.Context, call func(context.Context, Req, ...grpc.CallOption) (Resp, error),
+	req Req,
+) (Resp, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTerm)
 	defer cancel()
-	return s.deps.Agents.GetFacts(ctx, req)
-}
-
-// listPending calls ListPendingAgents within listTerm.
-func (s *Service) listPending(ctx context.Context, req *workv1.ListPendingAgentsRequest) (
-	*workv1.ListPendingAgentsResponse, error,
-) {
-	ctx, cancel := context.WithTimeout(ctx, listTerm)
-	defer cancel()
-	return s.deps.Work.ListPendingAgents(ctx, req)
+	return call(ctx, req)
 }
 
 // rest waits pace times n. It returns an error when ctx ends.

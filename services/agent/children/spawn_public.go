@@ -20,9 +20,6 @@ import (
 // allows it. A public agent records the agent that spawned it and is otherwise
 // independent; a private child is supervised by its parent.
 func (s *Service) SpawnAgent(ctx context.Context, req *agentv1.SpawnAgentRequest) (*agentv1.SpawnAgentResponse, error) {
-	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent); err != nil {
-		return nil, err
-	}
 	actor := rpc.ActorFrom(ctx)
 	switch req.GetPreset() {
 	case agentv1.Preset_PRESET_UNSPECIFIED, agentv1.Preset_PRESET_PRIVATE_CHILD:

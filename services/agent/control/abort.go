@@ -15,7 +15,7 @@ import (
 // names a run, it is refused with RUN_STALE unless that run is open or was the last one and was
 // aborted. The agent's items, waits and tasks stay.
 func (s *Service) AbortRun(ctx context.Context, req *agentv1.AbortRunRequest) (*agentv1.AbortRunResponse, error) {
-	if err := validateOrder(ctx, req); err != nil {
+	if err := validateOrder(req); err != nil {
 		return nil, err
 	}
 	if req.GetRunId() != "" {

@@ -18,7 +18,7 @@ import (
 func (s *Service) DeleteAgent(ctx context.Context, req *agentv1.DeleteAgentRequest) (*agentv1.DeleteAgentResponse,
 	error,
 ) {
-	if err := validateOrder(ctx, req); err != nil {
+	if err := validateOrder(req); err != nil {
 		return nil, err
 	}
 	if req.GetExpectedRevision() < 0 {

@@ -145,10 +145,6 @@ func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane lanes) (*
 // those that it spawned.
 func (s *Service) ListAgents(ctx context.Context, req *agentv1.ListAgentsRequest) (*agentv1.ListAgentsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleService,
-		rpc.RoleIntegration, rpc.RoleAgent); err != nil {
-		return nil, err
-	}
 	parent := req.GetLineageParentAgentId()
 	if actor.Role == rpc.RoleAgent {
 		if parent != "" && parent != actor.AgentID {

@@ -27,9 +27,6 @@ import (
 func (s *Service) OfferDecision(ctx context.Context, req *agentv1.OfferDecisionRequest) (*agentv1.OfferDecisionResponse,
 	error,
 ) {
-	if err := rpc.RequireService(ctx); err != nil {
-		return nil, err
-	}
 	actor := rpc.ActorFrom(ctx)
 	return plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.OfferDecisionResponse]{
 		Method: "OfferDecision", AgentID: req.GetAgentId(), Actor: plane.System(actor.Namespace), FollowUp: true,

@@ -31,52 +31,75 @@ func (s *Service) Call(ctx context.Context, scope tools.Scope, c *agentv1.ToolCa
 
 // CallAs executes one tool call with the given actor and scope. Refusals are results; CallAs
 // itself does not fail.
-func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope, c *agentv1.ToolCall) (
-	out tools.Outcome,
+func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope, c *agentv1.ToolCall) tools.Outcome {
+	out := tools.Outcome{WorkItemID: scope.WorkItemID}
+
+	// Find the tool among those of the agent's profile.
+	var t tools.Tool
+	profile, err := s.Profile(ctx, scope.Agent)
+	if err == nil {
+		t, err = profile.Find(c.GetName())
+	}
+	if err != nil {
+		out.Result = tools.Failed(c, err)
+		return out
+	}
+
+	// Call its method. The result speaks of tools, not of methods.
+	req, err := s.request(ctx, actor, scope, t, c)
+	if err != nil {
+		out.Result = tools.Failed(c, err)
+	} else {
+		out = s.send(rpc.WithActor(ctx, actor), scope, t, c, req)
+	}
+	t.Reword(out.Result)
+	return out
+}
+
+// request returns the request of a call, or the reason for which the actor may not make the call.
+func (s *Service) request(ctx context.Context, actor rpc.Actor, scope tools.Scope, t tools.Tool, c *agentv1.ToolCall) (
+	proto.Message, error,
 ) {
-	out.WorkItemID = scope.WorkItemID
-	has, err := s.Profile(ctx, scope.Agent)
-	if err != nil {
-		out.Result = tools.Failed(c, err)
-		return out
-	}
-	t, err := has.Find(c.GetName())
-	if err != nil {
-		out.Result = tools.Failed(c, err)
-		return out
-	}
-	defer func() { t.Reword(out.Result) }()
 	if !s.may(actor.Role, t) {
-		out.Result = tools.Failed(c,
-			fault.ToolNotAvailable.Newf("tool %q is not for role %s; an agent has it in its turns", c.GetName(),
-				actor.Role).With("tool", c.GetName()).With("role", actor.Role))
-		return out
+		return nil, fault.ToolNotAvailable.Newf("tool %q is not for role %s; an agent has it in its turns", c.GetName(),
+			actor.Role).With("tool", c.GetName()).With("role", actor.Role)
 	}
 	req, err := t.Request(scope, c.GetArguments())
 	if err != nil {
-		out.Result = tools.Failed(c, err)
-		return out
+		return nil, err
 	}
 	if scope.TurnID == "" && t.TakesFocus(req) {
 		if err := s.focus(ctx, actor, scope, t, req); err != nil {
-			out.Result = tools.Failed(c, err)
-			return out
+			return nil, err
 		}
 	}
+	if s.deps.Within == nil {
+		return req, nil
+	}
+	return req, s.deps.Within(actor, t.Method, req)
+}
+
+// send sends the request of a call to the plane that owns the tool, and returns the outcome. A failure is a result too.
+func (s *Service) send(ctx context.Context, scope tools.Scope, t tools.Tool, c *agentv1.ToolCall, req proto.Message) (
+	out tools.Outcome,
+) {
+	out.WorkItemID = scope.WorkItemID
+	ctx, span := s.toolSpan(ctx, t, c)
+	defer func() { endTool(span, out.Result) }()
+
+	// Call the plane.
+	var header metadata.MD
+	reply := t.NewResponse()
 	conn, err := s.deps.Conn(t.Plane)
+	if err == nil {
+		err = invoke(ctx, conn, t.Method, req, reply, grpc.Header(&header))
+	}
 	if err != nil {
 		out.Result = tools.Failed(c, err)
 		return out
 	}
-	reply := t.NewResponse()
-	ctx, span := s.toolSpan(ctx, t, c)
-	defer func() { endTool(span, out.Result) }()
-	ctx = rpc.WithActor(ctx, actor)
-	var header metadata.MD
-	if err := invoke(ctx, conn, t.Method, req, reply, grpc.Header(&header)); err != nil {
-		out.Result = tools.Failed(c, err)
-		return out
-	}
+
+	// Make the result.
 	out.Replayed = rpc.WasReplayed(header)
 	out.Result, err = tools.Succeeded(c, t, reply)
 	if err != nil {
@@ -119,6 +142,7 @@ func (s *Service) toolSpan(ctx context.Context, t tools.Tool, c *agentv1.ToolCal
 		attribute.String("quartet.plane", t.Plane)))
 }
 
+// endTool ends the span of a tool call with the kind of its error.
 func endTool(span trace.Span, r *agentv1.ToolResult) {
 	if span.IsRecording() && r.GetStatus() == tools.StatusError {
 		span.SetAttributes(attribute.String("error.type", r.GetError().GetKind()))

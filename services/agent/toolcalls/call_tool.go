@@ -34,12 +34,13 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	); err != nil {
 		return nil, err
 	}
+
+	// Execute the call.
 	k := plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	if _, err := s.Profile(ctx, k); err != nil {
 		return nil, err // the agent does not exist
 	}
 	c := &agentv1.ToolCall{Name: req.GetName(), Arguments: req.GetArguments()}
-	round := &agentv1.Round{Text: req.GetRoundText(), ToolCalls: []*agentv1.ToolCall{c}}
 	out := s.CallAs(ctx, actor, tools.Scope{
 		Agent: k, RequestID: req.GetRequestId(), Remaining: RoundTimeout, NoText: req.GetRoundText() == "",
 	}, c)
@@ -51,15 +52,21 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	}
 	tools.FitResult(&out, c, 0)
 	clearBindingNote(out.Result)
-	resp := &agentv1.CallToolResponse{Result: out.Result}
+
+	// The caller now has the result of a command that ended.
 	if taskID := tools.CompletedTask(out.Result); taskID != "" {
 		if err := s.recordAnswer(ctx, k, taskID); err != nil {
 			return nil, plane.Stored(err) // the command ran
 		}
 	}
-	round.ToolResults = []*agentv1.ToolResult{out.Result}
-	of := briefs.ReportOf(round)
-	if of.ItemID == "" {
+
+	// Deliver the report of an item that the call completed, as if the call were a round.
+	resp := &agentv1.CallToolResponse{Result: out.Result}
+	round := &agentv1.Round{
+		Text: req.GetRoundText(), ToolCalls: []*agentv1.ToolCall{c}, ToolResults: []*agentv1.ToolResult{out.Result},
+	}
+	report := briefs.ReportOf(round)
+	if report.ItemID == "" {
 		return resp, nil
 	}
 	promotion := ""
@@ -67,7 +74,7 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 		promotion = promotionID(req.GetRequestId())
 	}
 	var err error
-	resp.PromotedWorkItemId, err = s.briefs.Deliver(ctx, k, of, round, promotion)
+	resp.PromotedWorkItemId, err = s.deps.Briefs.Deliver(ctx, k, report, round, promotion)
 	if errors.Is(err, fault.RequestIDReused) {
 		err = fault.RequestIDReused.Newf("request_id %s gave the completion another round_text before; use a new one "+
 			"for a new request", req.GetRequestId()).With("request_id", req.GetRequestId())

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
 	"quartet/services/agent/briefs"
 	"quartet/services/agent/state"
@@ -20,15 +21,17 @@ type Deps struct {
 	// Allowed reports whether a role may call a method, given as "/service/Method".
 	// Nil allows every method to every role.
 	Allowed func(role, method string) bool
-	Tracer  *tracing.Tracer
-	Briefs  *briefs.Service
+	// Within refuses a request that is beyond what the actor's key is limited to. The plane does not: to it the call
+	// is a service's. Nil refuses none.
+	Within func(a rpc.Actor, method string, req any) error
+	Tracer *tracing.Tracer
+	Briefs *briefs.Service
 }
 
 // Service executes and lists tools.
 type Service struct {
 	engine *state.Engine
 	deps   Deps
-	briefs *briefs.Service
 	// profiles caches the profile of each agent that used tools, until Forget: plane.Key to
 	// tools.Profile. A profile never changes.
 	profiles sync.Map
@@ -36,5 +39,5 @@ type Service struct {
 
 // New returns a Service for the agents of all partitions of engine. There is nothing to start or stop.
 func New(engine *state.Engine, deps Deps) *Service {
-	return &Service{engine: engine, deps: deps, briefs: deps.Briefs}
+	return &Service{engine: engine, deps: deps}
 }

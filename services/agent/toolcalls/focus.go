@@ -31,6 +31,8 @@ func (s *Service) focus(ctx context.Context, actor rpc.Actor, scope tools.Scope,
 	if scope.RequestID == "" {
 		return t.Focus(req, itemID)
 	}
+
+	// Record it, or read what a first request recorded.
 	// Not plane.Do, which would mark the response as repeated if the item is recorded, although the
 	// call itself may never have been sent.
 	first, _, err := journal.Do(ctx, s.engine.For(scope.Agent.Namespace, scope.Agent.ID),

@@ -25,14 +25,17 @@ func (s *Service) ListTools(ctx context.Context, req *agentv1.ListToolsRequest) 
 	if err != nil {
 		return nil, err
 	}
-	resp := &agentv1.ListToolsResponse{}
+
+	// The tools of a runner are those of the turns that it takes.
 	role := actor.Role
 	if role == rpc.RoleRunner {
 		role = rpc.RoleAgent
 	}
+
+	resp := &agentv1.ListToolsResponse{}
 	for i, t := range tools.Specs() {
-		if profile.Has(t.GetFamily()) && s.may(role, tools.Table[i]) &&
-			(actor.Tools == "" || actor.Tools.Has(t.GetName())) {
+		withinKey := actor.Tools == "" || actor.Tools.Has(t.GetName())
+		if withinKey && profile.Has(t.GetFamily()) && s.may(role, tools.Table[i]) {
 			resp.Tools = append(resp.Tools, t)
 		}
 	}
@@ -47,9 +50,7 @@ func (s *Service) may(role string, t tools.Tool) bool {
 // Profile returns an agent's profile. That of an active agent is read once, when it first uses tools.
 func (s *Service) Profile(ctx context.Context, k plane.Key) (tools.Profile, error) {
 	if known, ok := s.profiles.Load(k); ok {
-		if p, ok := known.(tools.Profile); ok {
-			return p, nil
-		}
+		return known.(tools.Profile), nil //nolint:forcetypeassert // no other type is stored
 	}
 	active := false
 	p, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *state.State) (tools.Profile, error) {

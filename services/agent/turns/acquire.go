@@ -23,7 +23,6 @@ import (
 	"quartet/services/agent/projection"
 	"quartet/services/agent/runners"
 	"quartet/services/agent/state"
-	"quartet/services/agent/tools"
 )
 
 // defaultWait is how long AcquireTurn waits if the request does not say, and maxWait the longest
@@ -56,17 +55,15 @@ var (
 func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse,
 	error,
 ) {
-	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleRunner, rpc.RoleAgent); err != nil {
-		return nil, err
-	}
 	actor := rpc.ActorFrom(ctx)
 	wait, err := admitAcquire(actor, req)
 	if err != nil {
 		return nil, err
 	}
+
 	var granted <-chan struct{} // signals a turn that any call of the same request got
 	if req.GetRequestId() != "" {
-		sub := s.granted.Subscribe(requestOf(actor, req))
+		sub := s.deps.Granted.Subscribe(requestOf(actor, req))
 		defer sub.Close()
 		granted = sub.C()
 		if resp, err := s.repeatedAcquire(ctx, actor, req); resp != nil || err != nil {
@@ -75,74 +72,103 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 	}
 	deadline := s.deps.WaitClock.TimerAt(s.deps.WaitClock.Now().Add(wait))
 	defer deadline.Stop()
-	// A runner that was woken for one agent may take another one's turn. Then it wakes
-	// another runner for that agent.
-	passOn := map[string]bool{actor.Namespace: true}
-	for over := false; ; {
+
+	// A runner that was woken for one agent may take another one's turn. Then it wakes another runner for that agent.
+	wakeOthers := map[string]bool{actor.Namespace: true} // namespaces
+	timedOut := false
+	for {
+		// Become a waiter before looking for a turn, so that no agent that becomes ready meanwhile is missed.
 		if s.deps.Arrive != nil {
 			s.deps.Arrive(ctx, "wait for a turn", "", req.GetRequestId())
 		}
-		w := s.waiters.Add(actor.Namespace, req.GetAgentIds(), req.GetAllNamespaces(), runners.SelectionOf(req))
+		waiter := s.deps.Waiters.Add(actor.Namespace, req.GetAgentIds(), req.GetAllNamespaces(),
+			runners.SelectionOf(req))
 		resp, err := s.tryAcquire(ctx, actor, req)
 		if errors.Is(err, errRepeated) {
 			resp, err = s.repeatedAcquire(ctx, actor, req)
 		}
 		if resp != nil || err != nil {
-			s.waiters.Remove(w)
+			s.deps.Waiters.Remove(waiter)
 			if resp != nil {
-				passOn[resp.GetNamespace()] = true
+				wakeOthers[resp.GetNamespace()] = true
 			}
-			for namespace := range passOn {
+			for namespace := range wakeOthers {
 				s.wakeNext(ctx, namespace)
 			}
 			return resp, err
 		}
-		woken, repeated := false, false
-		wake := func(k plane.Key) { passOn[k.Namespace], woken = true, true }
-		if !over {
-			select {
-			case k := <-w.Woken:
-				wake(k)
-			case <-granted:
-				repeated = true
-			case <-deadline.C():
-				over = true
-			case <-ctx.Done():
-				s.waiters.Remove(w)
-				return nil, fault.From(ctx.Err())
-			case <-s.stopping:
-				s.waiters.Remove(w)
-				return nil, fault.NotReady.New("the service is stopping; ask another instance or again")
-			}
+
+		// Wait until there is a reason to look again.
+		news, err := s.await(ctx, waiter.Woken, granted, deadline.C(), timedOut)
+		s.deps.Waiters.Remove(waiter)
+		if err != nil {
+			return nil, err
 		}
-		// What happened at the same time counts as well, so that the choice of select decides nothing.
-		select {
-		case k := <-w.Woken:
-			wake(k)
-		default:
+		for _, k := range news.ready {
+			wakeOthers[k.Namespace] = true
 		}
-		select {
-		case <-granted:
-			repeated = true
-		default:
-		}
-		select {
-		case <-deadline.C():
-			over = true
-		default:
-		}
-		s.waiters.Remove(w)
-		if repeated {
+		if news.granted {
 			if resp, err := s.repeatedAcquire(ctx, actor, req); resp != nil || err != nil {
 				return resp, err
 			}
 		}
-		if over && !woken { // who was woken searches, also if the time is over
+
+		// Who was woken looks once more, also if the time is over.
+		timedOut = news.timedOut
+		if timedOut && len(news.ready) == 0 {
 			return &agentv1.AcquireTurnResponse{Pending: true, PollAfter: durationpb.New(retryHint)}, nil
 		}
 	}
 }
 
+// news is what happened while an AcquireTurn waited.
+type news struct {
+	ready    []plane.Key // agents for which it was woken
+	granted  bool        // another call of the same request got a turn
+	timedOut bool
+}
+
+// await waits until one of the channels has something, and returns an error if ctx or the service ends first. It does
+// not wait if timedOut says that the deadline has passed already.
+func (s *Service) await(ctx context.Context, woken <-chan plane.Key, granted <-chan struct{},
+	deadline <-chan time.Time, timedOut bool,
+) (news, error) {
+	n := news{timedOut: timedOut}
+	if !timedOut {
+		select {
+		case k := <-woken:
+			n.ready = append(n.ready, k)
+		case <-granted:
+			n.granted = true
+		case <-deadline:
+			n.timedOut = true
+		case <-ctx.Done():
+			return n, fault.From(ctx.Err())
+		case <-s.deps.Stopping:
+			return n, fault.NotReady.New("the service is stopping; ask another instance or again")
+		}
+	}
+
+	// select chooses at random among ready channels, so read the others too: the result must not depend on the choice.
+	select {
+	case k := <-woken:
+		n.ready = append(n.ready, k)
+	default:
+	}
+	select {
+	case <-granted:
+		n.granted = true
+	default:
+	}
+	select {
+	case <-deadline:
+		n.timedOut = true
+	default:
+	}
+	return n, nil
+}
+
+// admitAcquire validates a request, and checks that the actor may make it. It returns how long the request waits.
 func admitAcquire(actor rpc.Actor, req *agentv1.AcquireTurnRequest) (time.Duration, error) {
 	if err := fault.RequestID(req.GetRequestId()); err != nil {
 		return 0, err
@@ -161,6 +187,8 @@ func admitAcquire(actor rpc.Actor, req *agentv1.AcquireTurnRequest) (time.Durati
 			return 0, err
 		}
 	}
+
+	// A runner of all namespaces belongs to the installation.
 	if req.GetAllNamespaces() {
 		if !actor.HasAny(rpc.RoleInstallationAdmin, rpc.RoleService) {
 			return 0, fault.PermissionDenied.Newf("role %s serves its own namespace; all_namespaces takes "+
@@ -177,6 +205,7 @@ func admitAcquire(actor rpc.Actor, req *agentv1.AcquireTurnRequest) (time.Durati
 	if actor.Role == rpc.RoleAgent && len(req.GetAgentIds()) == 0 {
 		return 0, fault.Invalid("agent_ids", "", "must name the agent of the credential")
 	}
+
 	wait := defaultWait
 	if req.GetWait() != nil {
 		wait = req.GetWait().AsDuration()
@@ -195,7 +224,7 @@ func admitAcquire(actor rpc.Actor, req *agentv1.AcquireTurnRequest) (time.Durati
 func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (
 	*agentv1.AcquireTurnResponse, error,
 ) {
-	alone := len(req.GetAgentIds()) == 1
+	oneAgent := len(req.GetAgentIds()) == 1
 	for {
 		o, done, err := s.NextCandidate(ctx, actor, req)
 		if o == nil || err != nil {
@@ -203,17 +232,20 @@ func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.
 		}
 		began := s.deps.Clock.Now()
 		resp, err := s.take(ctx, actor, req, o)
+
+		// Skip the agent for a while if its turn cannot be prepared.
 		switch {
 		case err == nil:
-			s.backoff.Succeeded(o.Agent)
-		case errors.Is(err, ErrNotTaken), errors.Is(err, errRepeated), ctx.Err() != nil, alone:
+			s.deps.Backoff.Succeeded(o.Agent)
+		case errors.Is(err, ErrNotTaken), errors.Is(err, errRepeated), ctx.Err() != nil, oneAgent:
 		default:
-			s.backoff.Failed(o.Agent, s.deps.Clock.Now().Sub(began))
+			s.deps.Backoff.Failed(o.Agent, s.deps.Clock.Now().Sub(began))
 			s.deps.Logger.With(tracing.FieldsOf(o.Message.GetTraceparent())...).
 				Warn("a turn could not be prepared; other agents are served",
 					zap.String("namespace", o.Agent.Namespace), zap.String("agent_id", o.Agent.ID), zap.Error(err))
 			err = ErrNotTaken
 		}
+
 		done(resp != nil)
 		if !errors.Is(err, ErrNotTaken) {
 			return resp, err
@@ -228,25 +260,30 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	*agentv1.AcquireTurnResponse, error,
 ) {
 	if o.Agent.Namespace != actor.Namespace {
-		own := actor
-		own.Namespace = o.Agent.Namespace
-		ctx = rpc.WithActor(ctx, own)
+		ofAgent := actor // as which the shared runner acts in the agent's namespace
+		ofAgent.Namespace = o.Agent.Namespace
+		ctx = rpc.WithActor(ctx, ofAgent)
 	}
-	// Nothing of this is returned before the turn's frame is on disk, and that follows
-	// the frames that are being written now.
+
+	// Read what the turn shows, also what is not durable yet: nothing of this is returned before the turn's frame is on
+	// disk, and that follows the frames that are being written now. Drop a message that is no longer true.
 	ahead := journal.Ahead(ctx, s.engine.For(o.Agent.Namespace, o.Agent.ID))
-	if reason, err := s.overQuestion(ahead, o); err != nil {
+	answered, err := s.overQuestion(ahead, o)
+	if err != nil {
 		return nil, err
-	} else if reason != "" {
-		return nil, s.DropStale(ctx, o, reason)
+	}
+	if answered != "" {
+		return nil, s.DropStale(ctx, o, answered)
 	}
 	queue, err := s.prepare(ahead, o)
 	if err != nil {
 		return nil, err
 	}
-	if reason := projection.StaleTick(o.Message, queue, o.Record); reason != "" {
-		return nil, s.DropStale(ctx, o, reason)
+	if stale := projection.StaleTick(o.Message, queue, o.Record); stale != "" {
+		return nil, s.DropStale(ctx, o, stale)
 	}
+
+	// Make the turn.
 	turnID := s.deps.IDs.New("trn_")
 	turn := &agentv1.Turn{
 		TurnId: turnID, RunId: id.RunOf(turnID),
@@ -264,18 +301,19 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 		turn.AcquiredFrom = actor.Namespace
 	}
 	shown := queue.Render(o.Message)
-	defer s.deliveries.Begin(turn.GetRunId())()
-	// From here on the turn may be stored even if the caller cancels the call, so this waits
-	// for the outcome.
-	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTimeout)
+	delivered := s.deps.Deliveries.Begin(turn.GetRunId())
+	defer delivered()
+
+	// Store it. From here on it may be stored even if the caller cancels the call, so wait for the outcome.
+	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.deps.CommitTimeout)
 	defer cancel()
 	started, err := plane.Do(tracing.Continue(commit, turn.GetTraceparent()), s.engine,
 		plane.Command[*state.State, *agentv1.TurnStarted]{
 			Method: "AcquireTurn", AgentID: o.Record.GetAgentId(), FollowUp: true,
 			Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.TurnStarted], error) {
-				if a := st.Lookup(o.Agent); a != nil && a.Wake != o.Wake {
-					// The agent was woken after its context was read, which does not show
-					// why.
+				a := st.Lookup(o.Agent)
+				if a != nil && a.Wake != o.Wake {
+					// The agent was woken after its context was read, which does not show why.
 					return journal.Decision[*agentv1.TurnStarted]{}, ErrNotTaken
 				}
 				return DecideAcquire(st, env, turn)
@@ -284,19 +322,19 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 		})
 	if err != nil {
 		if fault.From(err).Code() == codes.Unavailable {
-			s.deliveries.MarkUndelivered(turn.GetRunId()) // the frame may still be stored
+			s.deps.Deliveries.MarkUndelivered(turn.GetRunId()) // the frame may still be stored
 		}
 		return nil, err
 	}
+
+	// Respond. If the caller has left, nobody receives the response, unless the same request was repeated and got it.
+	// The attempt is not counted, so that a runner that keeps reconnecting cannot quarantine the message.
 	resp, err := s.response(ctx, o.Agent.Namespace, started.GetTurn(), o.Message, shown)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		// No caller receives the response, unless the same request was repeated and got
-		// it. The attempt is not counted, so that a runner that keeps reconnecting cannot
-		// quarantine the message.
-		if s.deliveries.Abandon(turn.GetRunId()) {
+		if s.deps.Deliveries.Abandon(turn.GetRunId()) {
 			s.giveUp(context.WithoutCancel(ctx), o.Agent.Namespace, started.GetTurn())
 		}
 		return nil, fault.From(err)
@@ -306,17 +344,17 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 
 // prepare reads the projection that the turn will show.
 func (s *Service) prepare(ctx context.Context, o *state.Candidate) (*projection.Projection, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.prepareTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.deps.PrepareTimeout)
 	defer cancel()
-	return s.projections.Read(ctx, o)
+	return s.deps.Projections.Read(ctx, o)
 }
 
 // overQuestion returns why the question of a child is no longer open, "" if it is or the
 // message is none.
 func (s *Service) overQuestion(ctx context.Context, o *state.Candidate) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.prepareTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.deps.PrepareTimeout)
 	defer cancel()
-	return s.projections.OverQuestion(ctx, o.Agent, o.Message)
+	return s.deps.Projections.OverQuestion(ctx, o.Agent, o.Message)
 }
 
 // DecideAcquire is the rule of AcquireTurn: it starts a turn with the first message of its
@@ -331,17 +369,22 @@ func DecideAcquire(s *state.State, env journal.Env, turn *agentv1.Turn) (journal
 		return none, err
 	}
 	if turn.GetAcquireRequestId() != "" {
-		if _, done := s.AcquiredTurns[state.RequestOf(env.Actor.Namespace, turn)]; done {
+		_, acquired := s.AcquiredTurns[state.RequestOf(env.Actor.Namespace, turn)]
+		if acquired {
 			return none, errRepeated
 		}
 	}
 	if !a.CanTakeTurn() || a.Lane.Head().GetMessageId() != turn.GetMessageId() {
 		return none, ErrNotTaken
 	}
+
+	// Lease the turn.
 	t := proto.CloneOf(turn)
 	t.State = agentv1.TurnState_TURN_STATE_OPEN
 	t.StartedAt = timestamppb.New(env.Now)
 	t.LeaseGeneration = a.LeaseGeneration() + 1
+
+	// Take the message, with those that interject, and acknowledge the brief.
 	m := lane.WithState(a.Lane.Head(), env, agentv1.MessageState_MESSAGE_STATE_DEQUEUED, "")
 	m.Attempts++
 	m.TurnId = t.GetTurnId()
@@ -354,39 +397,4 @@ func DecideAcquire(s *state.State, env journal.Env, turn *agentv1.Turn) (journal
 	return journal.Decision[*agentv1.TurnStarted]{Events: events}, nil
 }
 
-var answerAcquire = journal.AnswerOf(func(p *agentv1.TurnStarted) *agentv1.TurnStarted {
-	return p
-})
-
-// response returns the response for an open turn, whose lease it renews for a full term.
-func (s *Service) response(ctx context.Context, namespace string, turn *agentv1.Turn, m *agentv1.Message,
-	shown *agentv1.ContextProjection,
-) (*agentv1.AcquireTurnResponse, error) {
-	until := s.leases.Arm(plane.Key{Namespace: namespace, ID: turn.GetAgentId()}, turn.GetRunId())
-	view, _, err := plane.View(ctx, s.engine, turn.GetAgentId(), func(st *state.State) (*agentv1.AcquireTurnResponse,
-		error,
-	) {
-		ag, err := st.Find(namespace, turn.GetAgentId())
-		if err != nil {
-			return nil, err
-		}
-		resp := &agentv1.AcquireTurnResponse{Agent: ag.Record, Namespace: namespace}
-		if t := ag.FindTurn(turn.GetTurnId()); t != nil {
-			for _, id := range t.Record.GetInterjectedMessageIds() {
-				if m := ag.Lane.Get(id); m != nil { // the turn may have ended
-					resp.Interjections = append(resp.Interjections, m)
-				}
-			}
-		}
-		return resp, nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	view.Turn = runners.WithExpiry(turn, until)
-	view.Message = m
-	view.Context = shown
-	view.Tools = tools.Profile(view.GetAgent().GetToolFamilies()).Names()
-	view.RunToken = s.deps.MintRun(namespace, turn.GetAgentId(), turn.GetRunId())
-	return view, nil
-}
+var answerAcquire = journal.AnswerOf(func(p *agentv1.TurnStarted) *agentv1.TurnStarted { return p })

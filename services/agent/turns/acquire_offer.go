@@ -20,13 +20,17 @@ func (s *Service) NextCandidate(ctx context.Context, actor rpc.Actor, req *agent
 	o *state.Candidate, done func(taken bool), err error,
 ) {
 	for {
+		// Choose the namespace.
 		namespace, mark := actor.Namespace, uint64(0)
 		if req.GetAllNamespaces() {
-			var ok bool
-			if namespace, mark, ok = s.shares.Next(); !ok {
+			var found bool
+			namespace, mark, found = s.deps.Shares.Next()
+			if !found {
 				return nil, nil, nil
 			}
 		}
+
+		// Reserve its agent that has been ready longest.
 		o, err := s.oldestReady(ctx, namespace, req)
 		switch {
 		case err != nil:
@@ -34,22 +38,23 @@ func (s *Service) NextCandidate(ctx context.Context, actor rpc.Actor, req *agent
 		case o == nil && !req.GetAllNamespaces():
 			return nil, nil, nil
 		case o == nil:
-			s.shares.MarkEmpty(namespace, mark)
+			s.deps.Shares.MarkEmpty(namespace, mark)
 			continue
-		case !s.reservations.Take(o.Agent):
+		case !s.deps.Reservations.Take(o.Agent):
 			continue // another runner reserved it first
 		}
+
 		if req.GetAllNamespaces() {
-			s.shares.Charge(namespace)
+			s.deps.Shares.Charge(namespace)
 		}
 		return o, func(taken bool) {
-			s.reservations.Release(o.Agent)
+			s.deps.Reservations.Release(o.Agent)
 			if req.GetAllNamespaces() && !taken {
-				s.shares.Refund(namespace)
+				s.deps.Shares.Refund(namespace)
 			}
 			// While the agent was reserved no other runner could see that it is ready, so
 			// its namespace may have been marked as empty.
-			s.shares.MarkReady(namespace)
+			s.deps.Shares.MarkReady(namespace)
 		}, nil
 	}
 }
@@ -61,13 +66,13 @@ func (s *Service) oldestReady(ctx context.Context, namespace string, req *agentv
 	error,
 ) {
 	agentIDs, wanted := req.GetAgentIds(), runners.SelectionOf(req)
-	alone := len(agentIDs) == 1
+	oneAgent := len(agentIDs) == 1
 	var first *state.Candidate
 	for _, p := range s.engine.All() {
 		// An agent may be ready by a message that is still being written; take waits for the write.
 		o, _, err := journal.View(journal.Ahead(ctx, p), p, func(st *state.State) (*state.Candidate, error) {
 			return st.FirstReady(namespace, agentIDs, func(k plane.Key) bool {
-				return !s.reservations.Contains(k) && (alone || !s.backoff.Contains(k)) &&
+				return !s.deps.Reservations.Contains(k) && (oneAgent || !s.deps.Backoff.Contains(k)) &&
 					wanted.Matches(st.Lookup(k).Record)
 			}), nil
 		})
@@ -93,11 +98,11 @@ func (s *Service) DropStale(ctx context.Context, o *state.Candidate, reason stri
 			if err != nil {
 				return d, err
 			}
-			h := a.Lane.Head()
-			if h.GetMessageId() != o.Message.GetMessageId() || a.Wake != o.Wake {
+			head := a.Lane.Head()
+			if head.GetMessageId() != o.Message.GetMessageId() || a.Wake != o.Wake {
 				return d, nil // another message, or a wake meanwhile: check again
 			}
-			m := lane.WithState(h, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, reason)
+			m := lane.WithState(head, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, reason)
 			d.Events = []*journal.Event{lane.Event(m, &agentv1.MessageDropped{Message: m})}
 			return d, nil
 		},
@@ -108,29 +113,32 @@ func (s *Service) DropStale(ctx context.Context, o *state.Candidate, reason stri
 	return ErrNotTaken
 }
 
-// wakeNext wakes runners for further ready agents of the namespace, at most 8 of each partition.
+// maxWoken bounds for how many agents of a partition wakeNext wakes runners.
+const maxWoken = 8
+
+// wakeNext wakes runners for further ready agents of the namespace, at most maxWoken of each partition.
 func (s *Service) wakeNext(ctx context.Context, namespace string) {
 	ctx = context.WithoutCancel(ctx)
 	for _, p := range s.engine.All() {
-		// An error loses no wake: the next commit or poll wakes again.
-		next, _, err := journal.View(ctx, p, func(st *state.State) ([]plane.Key, error) {
-			var ready []plane.Key
-			if t := st.Ready[namespace]; t != nil {
-				t.Ascend(func(r state.ReadyAgent) bool {
-					if k := (plane.Key{Namespace: namespace, ID: r.ID}); !s.reservations.Contains(k) &&
-						!s.backoff.Contains(k) {
-						ready = append(ready, k)
-					}
-					return len(ready) < 8
-				})
+		ready, _, err := journal.View(ctx, p, func(st *state.State) (keys []plane.Key, err error) {
+			byAge := st.Ready[namespace]
+			if byAge == nil {
+				return nil, nil
 			}
-			return ready, nil
+			byAge.Ascend(func(r state.ReadyAgent) bool {
+				k := plane.Key{Namespace: namespace, ID: r.ID}
+				if !s.deps.Reservations.Contains(k) && !s.deps.Backoff.Contains(k) {
+					keys = append(keys, k)
+				}
+				return len(keys) < maxWoken
+			})
+			return keys, nil
 		})
 		if err != nil {
-			return
+			return // this loses no wake: the next commit or poll wakes again
 		}
-		for _, k := range next {
-			s.waiters.Wake(k)
+		for _, k := range ready {
+			s.deps.Waiters.Wake(k)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package turns
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -70,22 +71,6 @@ type Deps struct {
 type Service struct {
 	engine *state.Engine
 	deps   Deps
-
-	briefs         *briefs.Service
-	calls          *toolcalls.Service
-	projections    *projection.Service
-	leases         *runners.Leases
-	waiters        *runners.Waiters
-	shares         *runners.Shares
-	backoff        *runners.Backoff
-	granted        *watch.Hub[state.TurnRequest]
-	deliveries     *runners.Deliveries
-	changes        *watch.Hub[plane.Key]
-	stopping       <-chan struct{}
-	prepareTimeout time.Duration
-	commitTimeout  time.Duration
-
-	reservations *runners.Reservations
 	// roundLocks lets one call at a time work on the rounds of a turn, by turn id: a
 	// runner that repeats a call while the first still runs waits for it and gets
 	// its response.
@@ -94,19 +79,7 @@ type Service struct {
 
 // New returns a Service over the partitions of engine.
 func New(engine *state.Engine, deps Deps) *Service {
-	s := &Service{
-		engine: engine, deps: deps,
-		briefs: deps.Briefs, calls: deps.Calls, projections: deps.Projections, leases: deps.Leases,
-		waiters: deps.Waiters,
-		shares:  deps.Shares, backoff: deps.Backoff, granted: deps.Granted, deliveries: deps.Deliveries,
-		changes: deps.Changes, reservations: deps.Reservations,
-		stopping: deps.Stopping, prepareTimeout: deps.PrepareTimeout, commitTimeout: deps.CommitTimeout,
-	}
-	if s.prepareTimeout == 0 {
-		s.prepareTimeout = prepareTimeout
-	}
-	if s.commitTimeout == 0 {
-		s.commitTimeout = commitTimeout
-	}
-	return s
+	deps.PrepareTimeout = cmp.Or(deps.PrepareTimeout, prepareTimeout)
+	deps.CommitTimeout = cmp.Or(deps.CommitTimeout, commitTimeout)
+	return &Service{engine: engine, deps: deps}
 }

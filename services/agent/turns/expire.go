@@ -9,7 +9,7 @@ import (
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
-	"quartet/pkg/rpc"
+	"quartet/services/agent/access"
 	"quartet/services/agent/state"
 )
 
@@ -41,40 +41,41 @@ const RetryTerm = time.Second
 func (s *Service) Expire(ctx context.Context, k plane.Key, runID string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	ctx = rpc.WithActor(ctx, plane.ActorOf(*plane.System(k.Namespace)))
-	turn, _, err := s.briefs.Recover(ctx, k, runID)
+	ctx = access.AsPlane(ctx, k.Namespace)
+
+	// Write the report that is missing, and end the turn.
+	turn, _, err := s.deps.Briefs.Recover(ctx, k, runID)
 	if err == nil && turn != nil {
 		how := state.Ending{
 			State:  agentv1.TurnState_TURN_STATE_INTERRUPTED,
 			Reason: agentv1.TurnEndReason_TURN_END_REASON_LEASE_LOST, Requeue: true,
 		}
-		if s.deliveries.IsUndelivered(runID) {
+		if s.deps.Deliveries.IsUndelivered(runID) {
 			how.Reason, how.Uncounted = agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED, true
 		}
 		err = s.endTurn(ctx, k, turn, how)
 	}
-	if err == nil {
-		s.deliveries.ClearUndelivered(runID)
-	}
 	if err != nil {
 		s.deps.Logger.Warn("a lost turn could not be ended; trying again", zap.String("agent_id", k.ID),
 			zap.String("run_id", runID), zap.Error(err))
-		s.leases.ArmFor(k, runID, RetryTerm)
+		s.deps.Leases.ArmFor(k, runID, RetryTerm)
+		return
 	}
+	s.deps.Deliveries.ClearUndelivered(runID)
 }
 
 // giveUp gives a turn back whose response could not be delivered. If that fails, its
 // lease ends it.
 func (s *Service) giveUp(ctx context.Context, namespace string, turn *agentv1.Turn) {
 	k := plane.Key{Namespace: namespace, ID: turn.GetAgentId()}
-	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, plane.ActorOf(*plane.System(namespace))), s.commitTimeout)
+	ctx, cancel := context.WithTimeout(access.AsPlane(ctx, namespace), s.deps.CommitTimeout)
 	defer cancel()
 	err := s.endTurn(ctx, k, turn, state.Ending{
 		State:  agentv1.TurnState_TURN_STATE_INTERRUPTED,
 		Reason: agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED, Requeue: true, Uncounted: true,
 	})
 	if err != nil {
-		s.deliveries.MarkUndelivered(turn.GetRunId())
+		s.deps.Deliveries.MarkUndelivered(turn.GetRunId())
 		s.deps.Logger.Warn("a turn could not be given back; its lease ends it", zap.String("agent_id", k.ID),
 			zap.Error(err))
 	}

@@ -2,6 +2,7 @@ package turns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"quartet/pkg/fault"
@@ -32,13 +33,15 @@ func (s *Service) FinishTurn(ctx context.Context, req *agentv1.FinishTurnRequest
 	defer span.End()
 	unlock := s.roundLocks.Lock(req.GetTurnId())
 	defer unlock()
+
+	// A round that a crash cut off may have completed an item, whose report is still missing.
 	if how.State == agentv1.TurnState_TURN_STATE_COMPLETED {
-		// A round that a crash cut off may have completed an item, whose report is still
-		// missing.
-		if _, how.Reported, err = s.briefs.Recover(ctx, k, req.GetRunId()); err != nil {
+		if _, how.Reported, err = s.deps.Briefs.Recover(ctx, k, req.GetRunId()); err != nil {
 			return nil, err
 		}
 	}
+
+	// End the turn.
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.FinishTurnResponse]{
 		Frees: true, Method: "FinishTurn", AgentID: req.GetAgentId(),
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.FinishTurnResponse], error) {
@@ -52,10 +55,11 @@ func (s *Service) FinishTurn(ctx context.Context, req *agentv1.FinishTurnRequest
 		}
 		return nil, err
 	}
-	s.leases.Release(k, req.GetRunId())
+	s.deps.Leases.Release(k, req.GetRunId())
 	return resp, nil
 }
 
+// endingOf returns how a turn ends by the outcome that its runner reports.
 func endingOf(req *agentv1.FinishTurnRequest) (state.Ending, error) {
 	e := state.Ending{State: agentv1.TurnState_TURN_STATE_FAILED, Message: req.GetMessage()}
 	switch req.GetOutcome() {
@@ -76,6 +80,7 @@ func endingOf(req *agentv1.FinishTurnRequest) (state.Ending, error) {
 	return e, nil
 }
 
+// decideFinish is the rule of FinishTurn.
 func decideFinish(s *state.State, env journal.Env, req *agentv1.FinishTurnRequest, how state.Ending) (
 	journal.Decision[*agentv1.FinishTurnResponse], error,
 ) {
@@ -85,7 +90,7 @@ func decideFinish(s *state.State, env journal.Env, req *agentv1.FinishTurnReques
 		return d, err
 	}
 	_, err = s.HeldTurn(env.Actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
-	if reason := fault.From(err); err != nil && reason.Reason() == fault.TurnEnded {
+	if errors.Is(err, fault.TurnEnded) {
 		d.Reply = &agentv1.FinishTurnResponse{Turn: a.FindTurn(req.GetTurnId()).Record}
 		return d, nil
 	}
@@ -96,6 +101,7 @@ func decideFinish(s *state.State, env journal.Env, req *agentv1.FinishTurnReques
 	return d, nil
 }
 
+// answerFinish returns the turn that the events have ended.
 func answerFinish(events []*journal.Event) (*agentv1.FinishTurnResponse, error) {
 	if t := state.EndedTurn(events); t != nil {
 		return &agentv1.FinishTurnResponse{Turn: t}, nil

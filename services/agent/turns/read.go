@@ -31,27 +31,31 @@ func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) 
 		if err != nil {
 			return nil, err
 		}
-		var all []*agentv1.Turn
+		// Collect the turns that are in memory.
+		var turns []*agentv1.Turn
 		if a.OpenTurn != nil {
-			all = append(all, a.OpenTurn.Record)
+			turns = append(turns, a.OpenTurn.Record)
 		}
 		for t := range a.EndedTurns.Backward() {
-			if all = append(all, t.Record); len(all) == state.KeptTurns {
+			turns = append(turns, t.Record)
+			if len(turns) == state.KeptTurns {
 				break
 			}
 		}
+
+		// Return the page of them that the request asks for.
 		if list.After != "" {
-			at := slices.IndexFunc(all, func(t *agentv1.Turn) bool { return t.GetTurnId() == list.After })
-			if at < 0 {
-				// that turn is no longer in memory, and neither are those before it
+			i := slices.IndexFunc(turns, func(t *agentv1.Turn) bool { return t.GetTurnId() == list.After })
+			if i < 0 {
+				// That turn is no longer in memory, and neither are those before it.
 				return &agentv1.ListTurnsResponse{}, nil
 			}
-			all = all[at+1:]
+			turns = turns[i+1:]
 		}
-		resp := &agentv1.ListTurnsResponse{Turns: all}
-		if len(all) > list.Size {
-			resp.Turns = all[:list.Size]
-			resp.NextPageToken = list.Next(all[list.Size-1].GetTurnId())
+		resp := &agentv1.ListTurnsResponse{Turns: turns}
+		if len(turns) > list.Size {
+			resp.Turns = turns[:list.Size]
+			resp.NextPageToken = list.Next(turns[list.Size-1].GetTurnId())
 		}
 		return resp, nil
 	})
@@ -82,11 +86,13 @@ func (s *Service) GetTurn(ctx context.Context, req *agentv1.GetTurnRequest) (*ag
 	}
 	k := plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	type found struct {
-		turn   *agentv1.Turn    // nil if it is read back
-		rounds []*agentv1.Round // nil if they are read back
-		at     [][]uint64       // positions of the rounds that are read back
-		end    uint64           // position of the event that ended the turn
+		turn      *agentv1.Turn    // nil if it is read back
+		rounds    []*agentv1.Round // nil if they are read back
+		positions [][]uint64       // of the rounds that are read back
+		end       uint64           // position of the event that ended the turn
 	}
+
+	// Find what is in memory, and where the rest is in the journal.
 	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (found, error) {
 		a, err := st.Find(k.Namespace, k.ID)
 		if err != nil {
@@ -106,21 +112,23 @@ func (s *Service) GetTurn(ctx context.Context, req *agentv1.GetTurnRequest) (*ag
 			return f, nil
 		}
 		for n := span.First; n < span.First+span.Rounds; n++ {
-			f.at = append(f.at, a.Transcript.Round(n))
+			f.positions = append(f.positions, a.Transcript.Round(n))
 		}
 		return f, nil
 	})
 	if err != nil {
 		return nil, err
 	}
+
+	// Read the rest back.
 	resp := &agentv1.GetTurnResponse{Turn: f.turn, Rounds: f.rounds}
 	if resp.Turn == nil {
 		if resp.Turn, err = s.endedTurnAt(ctx, k, f.end); err != nil {
 			return nil, err
 		}
 	}
-	if f.at != nil {
-		if resp.Rounds, err = transcript.Read(ctx, s.engine.For(k.Namespace, k.ID), f.at); err != nil {
+	if f.positions != nil {
+		if resp.Rounds, err = transcript.Read(ctx, s.engine.For(k.Namespace, k.ID), f.positions); err != nil {
 			return nil, err
 		}
 	}

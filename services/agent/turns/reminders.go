@@ -50,6 +50,8 @@ func dueReminder(t *state.Turn) *reminder {
 	if itemID == "" {
 		return nil
 	}
+
+	// The last rounds must have no reminder.
 	for i := max(0, last-reminderInterval+1); i <= last; i++ {
 		for _, n := range t.Settled[int32(i)].GetNotices() {
 			if strings.HasPrefix(n, RemindWorkItem) || strings.HasPrefix(n, RemindTodoList) {
@@ -57,12 +59,13 @@ func dueReminder(t *state.Turn) *reminder {
 			}
 		}
 	}
-	quiet, listless := roundsWithout(t, itemID, writesItem), roundsWithout(t, itemID, writesTodos)
+
+	withoutItem, withoutTodos := roundsWithout(t, itemID, writesItem), roundsWithout(t, itemID, writesTodos)
 	switch {
-	case quiet >= reminderAfter:
-		return &reminder{RemindWorkItem, itemID, quiet}
-	case listless >= reminderAfter:
-		return &reminder{RemindTodoList, itemID, listless}
+	case withoutItem >= reminderAfter:
+		return &reminder{RemindWorkItem, itemID, withoutItem}
+	case withoutTodos >= reminderAfter:
+		return &reminder{RemindTodoList, itemID, withoutTodos}
 	}
 	return nil
 }
@@ -84,6 +87,7 @@ func roundsWithout(t *state.Turn, itemID string, counts func(c *agentv1.ToolCall
 	return n
 }
 
+// writesItem reports whether a call changes a work item if it succeeds.
 func writesItem(c *agentv1.ToolCall) bool {
 	switch c.GetName() {
 	case "PickWorkItem", "UpdateWorkItem", tools.ToolCompleteWorkItem, "CreateWait":
@@ -92,6 +96,7 @@ func writesItem(c *agentv1.ToolCall) bool {
 	return false
 }
 
+// writesTodos reports whether a call writes the todo list of a work item if it succeeds.
 func writesTodos(c *agentv1.ToolCall) bool {
 	_, given := c.GetArguments().GetFields()["todo_list"]
 	return c.GetName() == "PickWorkItem" || c.GetName() == "UpdateWorkItem" && given
@@ -121,13 +126,14 @@ func (s *Service) remind(ctx context.Context, k plane.Key, runID string, due *re
 		return ""
 	}
 	it := r.GetWorkItem()
-	if it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED || due.kind == RemindTodoList &&
-		len(unfinished(it)) == 0 {
+	listDone := due.kind == RemindTodoList && len(unfinished(it)) == 0
+	if listDone || it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
 		return ""
 	}
 	return due.Text(it)
 }
 
+// unfinished returns the todos of an item that are not completed.
 func unfinished(it *workv1.WorkItem) []*workv1.TodoItem {
 	var out []*workv1.TodoItem
 	for _, t := range it.GetTodoList() {
@@ -138,13 +144,16 @@ func unfinished(it *workv1.WorkItem) []*workv1.TodoItem {
 	return out
 }
 
+// Text returns the notice. it is the item, or nil if it could not be read.
 func (d *reminder) Text(it *workv1.WorkItem) string {
-	var b strings.Builder
 	name := "work item " + d.itemID
 	if it.GetObjective() != "" {
 		name += fmt.Sprintf(" (%s)", utf8cut.Line(it.GetObjective(), tools.SummaryChars))
 	}
 	todos := unfinished(it)
+
+	// Say what is stale.
+	var b strings.Builder
 	switch d.kind {
 	case RemindTodoList:
 		fmt.Fprintf(&b, "%s: the todo_list of %s has not been written for %d rounds. Send the whole current list "+
@@ -159,6 +168,8 @@ func (d *reminder) Text(it *workv1.WorkItem) string {
 			b.WriteString(" All its todos are completed.")
 		}
 	}
+
+	// List the todos.
 	for i, t := range todos {
 		if i == reminderTodos {
 			fmt.Fprintf(&b, "\n- and %d more", len(todos)-i)

@@ -28,6 +28,6 @@ func (s *Service) RenewTurn(ctx context.Context, req *agentv1.RenewTurnRequest) 
 	if err != nil {
 		return nil, err
 	}
-	until := s.leases.Arm(plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}, req.GetRunId())
+	until := s.deps.Leases.Arm(plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}, req.GetRunId())
 	return &agentv1.RenewTurnResponse{LeaseExpiresAt: timestamppb.New(until)}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/agent/runners"
 	"quartet/services/agent/state"
+	"quartet/services/agent/tools"
 )
 
 // requestReused reports whether req cannot be a repetition of the request that acquired t: it is of
@@ -37,13 +38,13 @@ type acquired struct {
 // acquiredBy returns the turn that a request acquired in a partition, nil if there is none.
 func acquiredBy(ctx context.Context, p *journal.Partition[*state.State], key state.TurnRequest) (*acquired, error) {
 	f, _, err := journal.View(ctx, p, func(st *state.State) (*acquired, error) {
-		at, ok := st.AcquiredTurns[key]
-		if !ok {
+		place, known := st.AcquiredTurns[key]
+		if !known {
 			return nil, nil
 		}
-		a := st.Lookup(at.Agent)
-		t := a.FindTurn(at.TurnID)
-		return &acquired{*t.Candidate(at.Agent, a), t.Record}, nil
+		a := st.Lookup(place.Agent)
+		t := a.FindTurn(place.TurnID)
+		return &acquired{*t.Candidate(place.Agent, a), t.Record}, nil
 	})
 	return f, err
 }
@@ -59,29 +60,30 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 ) {
 	key := requestOf(actor, req)
 	for _, p := range s.engine.All() {
-		f, err := acquiredBy(ctx, p, key)
+		found, err := acquiredBy(ctx, p, key)
 		if err != nil {
 			return nil, err
 		}
-		for f != nil {
-			if requestReused(req, f.turn) || !runners.SelectionOf(req).Matches(f.Record) {
+		for found != nil {
+			if requestReused(req, found.turn) || !runners.SelectionOf(req).Matches(found.Record) {
 				return nil, fault.RequestIDReused.Newf("request_id %q acquired a turn of agent %q for runner %q before",
-					req.GetRequestId(), f.turn.GetAgentId(), f.turn.GetRunnerId()).
+					req.GetRequestId(), found.turn.GetAgentId(), found.turn.GetRunnerId()).
 					With("request_id", req.GetRequestId())
 			}
-			if !s.deliveries.AnswerRepeated(f.turn.GetRunId()) {
+			if !s.deps.Deliveries.AnswerRepeated(found.turn.GetRunId()) {
 				return nil, nil
 			}
-			// The first call may have given the turn back after it was read here. It
-			// will not any more, so a second look shows what is true.
+
+			// The first call may have given the turn back after it was read here. From now on it will not, so read
+			// once more.
 			again, err := acquiredBy(ctx, p, key)
 			if err != nil {
 				return nil, err
 			}
-			if again != nil && again.turn.GetTurnId() == f.turn.GetTurnId() {
+			if again != nil && again.turn.GetTurnId() == found.turn.GetTurnId() {
 				return s.answerRepeated(ctx, actor, again)
 			}
-			f = again
+			found = again
 		}
 	}
 	return nil, nil
@@ -91,7 +93,7 @@ func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *age
 func (s *Service) answerRepeated(ctx context.Context, actor rpc.Actor, f *acquired) (*agentv1.AcquireTurnResponse,
 	error,
 ) {
-	s.deliveries.ClearUndelivered(f.turn.GetRunId())
+	s.deps.Deliveries.ClearUndelivered(f.turn.GetRunId())
 	rpc.Replayed(ctx)
 	if f.turn.GetState() != agentv1.TurnState_TURN_STATE_OPEN {
 		return &agentv1.AcquireTurnResponse{
@@ -103,7 +105,39 @@ func (s *Service) answerRepeated(ctx context.Context, actor rpc.Actor, f *acquir
 	if err != nil {
 		return nil, err
 	}
-	own := actor
-	own.Namespace = f.Agent.Namespace
-	return s.response(rpc.WithActor(ctx, own), f.Agent.Namespace, f.turn, f.Message, queue.Render(f.Message))
+	actor.Namespace = f.Agent.Namespace
+	return s.response(rpc.WithActor(ctx, actor), f.Agent.Namespace, f.turn, f.Message, queue.Render(f.Message))
+}
+
+// response returns the response for an open turn, whose lease it renews for a full term.
+func (s *Service) response(ctx context.Context, namespace string, turn *agentv1.Turn, m *agentv1.Message,
+	shown *agentv1.ContextProjection,
+) (*agentv1.AcquireTurnResponse, error) {
+	until := s.deps.Leases.Arm(plane.Key{Namespace: namespace, ID: turn.GetAgentId()}, turn.GetRunId())
+	view, _, err := plane.View(ctx, s.engine, turn.GetAgentId(), func(st *state.State) (*agentv1.AcquireTurnResponse,
+		error,
+	) {
+		a, err := st.Find(namespace, turn.GetAgentId())
+		if err != nil {
+			return nil, err
+		}
+		resp := &agentv1.AcquireTurnResponse{Agent: a.Record, Namespace: namespace}
+		if t := a.FindTurn(turn.GetTurnId()); t != nil {
+			for _, messageID := range t.Record.GetInterjectedMessageIds() {
+				if interjection := a.Lane.Get(messageID); interjection != nil { // the turn may have ended
+					resp.Interjections = append(resp.Interjections, interjection)
+				}
+			}
+		}
+		return resp, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	view.Turn = runners.WithExpiry(turn, until)
+	view.Message = m
+	view.Context = shown
+	view.Tools = tools.Profile(view.GetAgent().GetToolFamilies()).Names()
+	view.RunToken = s.deps.MintRun(namespace, turn.GetAgentId(), turn.GetRunId())
+	return view, nil
 }

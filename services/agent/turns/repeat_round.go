@@ -21,10 +21,12 @@ func (s *Service) replayedRound(ctx context.Context, actor journal.Actor, req *a
 	*agentv1.Round, *agentv1.SubmitRoundResponse, error,
 ) {
 	type found struct {
-		at   []uint64
-		end  uint64
-		last bool
+		at   []uint64 // positions of the round's events in the journal; nil: there is no such round
+		end  uint64   // position of the event that ended the turn
+		last bool     // the round is the last of its turn
 	}
+
+	// Find the round. One that is in memory is none of these.
 	k := plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (found, error) {
 		a := st.Lookup(k)
@@ -33,8 +35,8 @@ func (s *Service) replayedRound(ctx context.Context, actor journal.Actor, req *a
 		}
 		span, known := a.Transcript.Turn(req.GetTurnId())
 		t := a.FindTurn(req.GetTurnId())
-		if !known || span.EndedAt == 0 || int(req.GetRoundIndex()) >= span.Rounds || t != nil &&
-			len(t.Rounds) == span.Rounds {
+		inMemory := t != nil && len(t.Rounds) == span.Rounds
+		if !known || inMemory || span.EndedAt == 0 || int(req.GetRoundIndex()) >= span.Rounds {
 			return found{}, nil
 		}
 		return found{
@@ -45,6 +47,8 @@ func (s *Service) replayedRound(ctx context.Context, actor journal.Actor, req *a
 	if err != nil || f.at == nil {
 		return nil, nil, err
 	}
+
+	// Read it and the end of its turn.
 	events, err := journal.ReadBack(ctx, s.engine.For(k.Namespace, k.ID), append(f.at, f.end))
 	if err != nil {
 		return nil, nil, err
@@ -57,6 +61,8 @@ func (s *Service) replayedRound(ctx context.Context, actor journal.Actor, req *a
 	if err != nil || turn.GetRunId() != req.GetRunId() || !round.GetSettled() {
 		return nil, nil, err // storeRound reports what is wrong
 	}
+
+	// Return it to its runner, if it is the one that the request submits.
 	if err := state.CheckHolder(actor, turn); err != nil {
 		return nil, nil, err
 	}
@@ -93,8 +99,16 @@ func roundOf(req *agentv1.SubmitRoundRequest) *agentv1.Round {
 	}
 }
 
+// roundReused returns the error of a request that submits another round than was submitted before.
 func roundReused(req *agentv1.SubmitRoundRequest) error {
 	return fault.RequestIDReused.Newf("round %d of turn %q was submitted before with another text, other calls, "+
 		"results, usage or summary", req.GetRoundIndex(), req.GetTurnId()).
 		With("turn_id", req.GetTurnId()).With("round_index", fmt.Sprint(req.GetRoundIndex()))
+}
+
+// sameRound reports whether a round that is stored is the one that a request submits: they differ at most in what
+// the plane adds. No usage and a usage of nothing are one.
+func sameRound(stored, submitted *agentv1.Round) bool {
+	return plane.EqualExcept(stored, submitted, "tool_results", "work_item_id", "created_at", "settled", "usage") &&
+		plane.EqualExcept(stored.GetUsage(), submitted.GetUsage())
 }

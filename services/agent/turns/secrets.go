@@ -27,7 +27,9 @@ func (s *Service) revealSecrets(ctx context.Context, k plane.Key, runID string, 
 			i >= len(round.GetToolCalls()) {
 			continue
 		}
-		again := s.calls.CallAs(rpc.Recall(ctx), rpc.Actor{
+
+		// Make the call once more, to recall its result.
+		again := s.deps.Calls.CallAs(rpc.Recall(ctx), rpc.Actor{
 			Namespace: k.Namespace, Principal: access.Principal(k),
 			Role: rpc.RoleService,
 		}, tools.Scope{
@@ -40,14 +42,16 @@ func (s *Service) revealSecrets(ctx context.Context, k plane.Key, runID string, 
 		if again.Result.GetStatus() != tools.StatusSuccess {
 			continue
 		}
+
+		// Copy the secrets into a copy of the result.
 		resp.ToolResults = slices.Clone(resp.GetToolResults()) // the state shares them
-		whole := proto.CloneOf(r)
-		for _, f := range tools.SecretFields {
-			if v := again.Result.GetResult().GetFields()[f]; v != nil {
-				whole.Result.Fields[f] = v
+		complete := proto.CloneOf(r)
+		for _, field := range tools.SecretFields {
+			if secret := again.Result.GetResult().GetFields()[field]; secret != nil {
+				complete.Result.Fields[field] = secret
 			}
 		}
-		resp.ToolResults[i] = whole
+		resp.ToolResults[i] = complete
 	}
 	return nil
 }

@@ -38,6 +38,8 @@ func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundReque
 	if err := validateRound(req); err != nil {
 		return nil, err
 	}
+
+	// One call at a time works on the rounds of a turn.
 	unlock := s.roundLocks.Lock(req.GetTurnId())
 	defer unlock()
 
@@ -46,36 +48,43 @@ func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundReque
 		attribute.Int64("gen_ai.usage.input_tokens", req.GetUsage().GetInputTokens()),
 		attribute.Int64("gen_ai.usage.output_tokens", req.GetUsage().GetOutputTokens()))
 	defer span.End()
-	if round, resp, err := s.replayedRound(ctx, plane.Recorded(actor), req); err != nil || resp != nil {
-		if err == nil {
-			err = s.revealSecrets(ctx, k, req.GetRunId(), round, resp)
-		}
-		return resp, err
+
+	// Return the first response of a round that is no longer in memory.
+	replayed, resp, err := s.replayedRound(ctx, plane.Recorded(actor), req)
+	if err != nil {
+		return nil, err
 	}
+	if resp != nil {
+		return resp, s.revealSecrets(ctx, k, req.GetRunId(), replayed, resp)
+	}
+
+	// Store the round, execute its calls, and settle it.
 	round, err := s.storeRound(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	if !round.GetSettled() {
-		release := s.leases.Hold(k, req.GetRunId())
+		release := s.deps.Leases.Hold(k, req.GetRunId())
 		defer release()
 		if err := s.runCalls(ctx, k, req.GetRunId(), round); err != nil {
 			return nil, plane.Stored(err)
 		}
 	}
-	resp, open, err := s.settleRound(ctx, k, req.GetTurnId(), req.GetRunId(), req.GetRoundIndex())
+	resp, turnOpen, err := s.settleRound(ctx, k, req.GetTurnId(), req.GetRunId(), req.GetRoundIndex())
 	if err != nil {
 		return nil, plane.Stored(err)
 	}
+
 	if err := s.revealSecrets(ctx, k, req.GetRunId(), round, resp); err != nil {
 		return nil, plane.Stored(err)
 	}
-	if open {
-		resp.LeaseExpiresAt = timestamppb.New(s.leases.Arm(k, req.GetRunId()))
+	if turnOpen {
+		resp.LeaseExpiresAt = timestamppb.New(s.deps.Leases.Arm(k, req.GetRunId()))
 	}
 	return resp, nil
 }
 
+// validateRound checks what needs no state.
 func validateRound(req *agentv1.SubmitRoundRequest) error {
 	if req.GetRoundIndex() < 0 {
 		return fault.Invalid("round_index", fmt.Sprint(req.GetRoundIndex()), "must be 0 or more")
@@ -83,7 +92,8 @@ func validateRound(req *agentv1.SubmitRoundRequest) error {
 	if err := fault.TextBytes("text", req.GetText(), fault.MaxRoundTextBytes, false); err != nil {
 		return err
 	}
-	if sum := req.GetConversationSummary(); sum != nil {
+	sum := req.GetConversationSummary()
+	if sum != nil {
 		if err := fault.First(
 			fault.TextBytes("conversation_summary.text", sum.GetText(), state.MaxSummaryBytes, true),
 			fault.NotBlank("conversation_summary.text", sum.GetText()),
@@ -92,7 +102,8 @@ func validateRound(req *agentv1.SubmitRoundRequest) error {
 			return err
 		}
 	}
-	seen := map[string]bool{}
+
+	seen := map[string]bool{} // ids of calls
 	if err := validateCalls("tool_calls", req.GetToolCalls(), false, seen); err != nil {
 		return err
 	}
@@ -104,30 +115,6 @@ func validateRound(req *agentv1.SubmitRoundRequest) error {
 			if err := tools.CheckNesting(fmt.Sprintf("local_tool_results[%d]", i), s); err != nil {
 				return err
 			}
-		}
-	}
-	return nil
-}
-
-// validateCalls checks the calls of a field and adds their ids to seen, which has the call ids of the round.
-// needsID says that each call must have an id.
-func validateCalls(field string, calls []*agentv1.ToolCall, needsID bool, seen map[string]bool) error {
-	if err := fault.Entries(field, len(calls), MaxCalls); err != nil {
-		return err
-	}
-	for i, c := range calls {
-		if err := fault.Text(fmt.Sprintf("%s[%d].name", field, i), c.GetName(), 128, true); err != nil {
-			return err
-		}
-		if err := fault.Text(fmt.Sprintf("%s[%d].call_id", field, i), c.GetCallId(), 128, needsID); err != nil {
-			return err
-		}
-		if id := c.GetCallId(); id != "" && seen[id] {
-			return fault.Invalid(fmt.Sprintf("%s[%d].call_id", field, i), id, "must be unique in its round")
-		}
-		seen[c.GetCallId()] = true
-		if err := tools.CheckNesting(fmt.Sprintf("%s[%d].arguments", field, i), c.GetArguments()); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -147,6 +134,7 @@ func (s *Service) storeRound(ctx context.Context, req *agentv1.SubmitRoundReques
 	})
 }
 
+// decideRound is the rule of SubmitRound: it stores the reply as the turn's next round.
 func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundRequest) (journal.Decision[*agentv1.Round],
 	error,
 ) {
@@ -156,31 +144,34 @@ func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundReques
 	if err != nil {
 		return d, err
 	}
-	// A stored round is returned also after the turn has ended: this round may have ended
-	// it.
-	if t := a.FindTurn(req.GetTurnId()); t != nil && t.Record.GetRunId() == req.GetRunId() &&
-		int(req.GetRoundIndex()) < len(t.Rounds) {
-		if err := state.CheckHolder(env.Actor, t.Record); err != nil {
+	index := int(req.GetRoundIndex())
+
+	// A stored round is returned also after the turn has ended: this round may have ended it.
+	stored := a.FindTurn(req.GetTurnId())
+	if stored != nil && stored.Record.GetRunId() == req.GetRunId() && index < len(stored.Rounds) {
+		if err := state.CheckHolder(env.Actor, stored.Record); err != nil {
 			return d, err
 		}
-		kept := t.Rounds[req.GetRoundIndex()]
-		if !sameRound(kept, round) {
+		if !sameRound(stored.Rounds[index], round) {
 			return d, roundReused(req)
 		}
-		if kept.GetSettled() {
-			d.Reply = kept
+		if stored.Rounds[index].GetSettled() {
+			d.Reply = stored.Rounds[index]
 			return d, nil
 		}
 	}
+
+	// Otherwise the run must hold the turn, and the round be the newest one or the next.
 	t, err := s.HeldTurn(env.Actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
 	if err != nil {
 		return d, err
 	}
-	switch n := len(t.Rounds); {
-	case int(req.GetRoundIndex()) < n:
-		d.Reply = t.Rounds[req.GetRoundIndex()]
+	n := len(t.Rounds)
+	switch {
+	case index < n:
+		d.Reply = t.Rounds[index]
 		return d, nil
-	case int(req.GetRoundIndex()) > n:
+	case index > n:
 		return d, fault.Invalid("round_index", fmt.Sprint(req.GetRoundIndex()),
 			fmt.Sprintf("must be %d, the next round of the turn", n))
 	case n > 0 && !t.Rounds[n-1].GetSettled():
@@ -192,19 +183,13 @@ func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundReques
 			return d, err
 		}
 	}
+
 	round.WorkItemId = t.Record.GetWorkItemId()
 	round.CreatedAt = timestamppb.New(env.Now)
 	d.Events = []*journal.Event{{
 		AgentID: req.GetAgentId(), WorkItemID: round.GetWorkItemId(), Payload: &agentv1.RoundSubmitted{Round: round},
 	}}
 	return d, nil
-}
-
-// sameRound reports whether a round that is stored is the one that a request submits: they differ at most in what
-// the plane adds. No usage and a usage of nothing are one.
-func sameRound(stored, submitted *agentv1.Round) bool {
-	return plane.EqualExcept(stored, submitted, "tool_results", "work_item_id", "created_at", "settled", "usage") &&
-		plane.EqualExcept(stored.GetUsage(), submitted.GetUsage())
 }
 
 // runCalls executes the calls that have no result yet, in order, and records each result
@@ -215,20 +200,21 @@ func (s *Service) runCalls(ctx context.Context, k plane.Key, runID string, round
 		return err
 	}
 	deadline := s.deps.Clock.Now().Add(toolcalls.RoundTimeout)
-	ended := endingCall(round)
-	taken := 0
+	endedBy := endingCall(round)
+	resultBytes := 0 // of all results so far
 	for _, r := range round.GetToolResults() {
-		taken += proto.Size(r)
+		resultBytes += proto.Size(r)
 	}
+
 	for i := len(round.GetToolResults()); i < len(round.GetToolCalls()); i++ {
+		// Execute the call, unless one before it has ended the turn.
 		call := round.GetToolCalls()[i]
 		out := tools.Outcome{WorkItemID: binding}
-		switch {
-		case ended != "":
+		if endedBy != "" {
 			out.Result = tools.Failed(call, fault.TurnEnded.Newf("the turn ended with %s; submit what is left in the "+
-				"next turn", ended))
-		default:
-			out = s.calls.Call(ctx, tools.Scope{
+				"next turn", endedBy))
+		} else {
+			out = s.deps.Calls.Call(ctx, tools.Scope{
 				Agent: k, RunID: runID, TurnID: round.GetTurnId(), WorkItemID: binding,
 				RequestID: tools.CallRequestID(runID, round, i), Remaining: deadline.Sub(s.deps.Clock.Now()),
 				NoText: strings.TrimSpace(round.GetText()) == "",
@@ -237,14 +223,17 @@ func (s *Service) runCalls(ctx context.Context, k plane.Key, runID string, round
 		if err := ctx.Err(); err != nil {
 			return fault.From(err) // maybe the cause of the result; a repeated SubmitRound makes the call again
 		}
-		taken = tools.FitResult(&out, call, taken)
+
+		// Record its result.
+		resultBytes = tools.FitResult(&out, call, resultBytes)
 		out.Result.WorkItemId = binding
 		tools.ConcealSecrets(out.Result)
-		if round, err = s.recordResult(ctx, k, runID, round, i, out); err != nil {
+		round, err = s.recordResult(ctx, k, runID, round, i, out)
+		if err != nil {
 			return err
 		}
 		binding = out.WorkItemID
-		ended = endingCall(round)
+		endedBy = endingCall(round)
 	}
 	return nil
 }
@@ -259,6 +248,7 @@ func endingCall(round *agentv1.Round) string {
 	return ""
 }
 
+// binding returns the item to which the turn of a run is bound, "" for none.
 func (s *Service) binding(ctx context.Context, k plane.Key, turnID, runID string) (string, error) {
 	b, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (string, error) {
 		t, err := st.HeldTurn(plane.Recorded(access.RunActor(k, runID)), k.ID, turnID, runID)
@@ -279,8 +269,8 @@ func (s *Service) recordResult(ctx context.Context, k plane.Key, runID string, r
 		Method: "RecordResult", AgentID: k.ID,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.Round], error) {
 			var d journal.Decision[*agentv1.Round]
-			if _, err := st.HeldTurn(plane.Recorded(access.RunActor(k, runID)), k.ID, round.GetTurnId(), runID); err !=
-				nil {
+			_, err := st.HeldTurn(plane.Recorded(access.RunActor(k, runID)), k.ID, round.GetTurnId(), runID)
+			if err != nil {
 				return d, err
 			}
 			d.Events = []*journal.Event{{
@@ -311,9 +301,11 @@ func (s *Service) settleRound(ctx context.Context, k plane.Key, turnID, runID st
 	type found struct {
 		round   *agentv1.Round
 		turn    *agentv1.Turn
-		settled *agentv1.RoundSettled
+		settled *agentv1.RoundSettled // nil: it is not settled
 		due     *reminder
 	}
+
+	// Return the first response of a round that is settled.
 	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (found, error) {
 		a, err := st.Find(k.Namespace, k.ID)
 		if err != nil {
@@ -333,10 +325,14 @@ func (s *Service) settleRound(ctx context.Context, k plane.Key, turnID, runID st
 		open := f.turn.GetState() == agentv1.TurnState_TURN_STATE_OPEN
 		return repeatedResponse(f.round, f.settled, f.turn, index == f.turn.GetRounds()-1), open, nil
 	}
-	promoted, notices, err := s.briefs.Promote(ctx, k, runID, f.round)
+
+	// Promote the report of a completed item.
+	promoted, notices, err := s.deps.Briefs.Promote(ctx, k, runID, f.round)
 	if err != nil {
 		return nil, false, err
 	}
+
+	// A wait or a promoted report ends the turn; otherwise a reminder may be due.
 	how := state.Ending{State: agentv1.TurnState_TURN_STATE_COMPLETED}
 	switch {
 	case endingCall(f.round) != "":
@@ -344,10 +340,12 @@ func (s *Service) settleRound(ctx context.Context, k plane.Key, turnID, runID st
 	case promoted != "":
 		how.Reason = agentv1.TurnEndReason_TURN_END_REASON_COMPLETION_PROMOTED
 	default:
-		if n := s.remind(ctx, k, runID, f.due); n != "" {
-			notices = append(notices, n)
+		if notice := s.remind(ctx, k, runID, f.due); notice != "" {
+			notices = append(notices, notice)
 		}
 	}
+
+	// Settle the round, and in the same frame end the turn or interject messages.
 	resp, err = plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.SubmitRoundResponse]{
 		Method: "SettleRound", AgentID: k.ID,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.SubmitRoundResponse], error) {

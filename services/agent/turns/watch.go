@@ -30,31 +30,33 @@ func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest,
 		return err
 	}
 	k := plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}
-	changes := s.changes.Subscribe(k)
+	changes := s.deps.Changes.Subscribe(k)
 	defer changes.Close()
 	announced := map[string]bool{}
 	for first := true; ; first = false {
-		seen, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (*agentv1.WatchTurnResponse, error) {
+		// Read what is new.
+		update, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (*agentv1.WatchTurnResponse, error) {
 			return st.WatchUpdate(plane.Recorded(actor), req, announced)
 		})
 		if err != nil {
 			return err
 		}
+
+		// The empty first response says that the watch has begun: nothing that happens from now on is missed.
 		if first {
-			// The empty first response says that the watch has begun: nothing that
-			// happens from now on is missed.
 			if err := stream.Send(&agentv1.WatchTurnResponse{}); err != nil {
 				return err
 			}
 		}
-		for _, m := range seen.GetInterjections() {
+		for _, m := range update.GetInterjections() {
 			announced[m.GetMessageId()] = true
 		}
-		if len(seen.GetInterjections()) > 0 || seen.GetEnded() != nil {
-			if err := stream.Send(seen); err != nil || seen.GetEnded() != nil {
+		if len(update.GetInterjections()) > 0 || update.GetEnded() != nil {
+			if err := stream.Send(update); err != nil || update.GetEnded() != nil {
 				return err
 			}
 		}
+
 		if err := s.awaitChange(stream, changes.C()); err != nil {
 			return err
 		}
@@ -91,7 +93,7 @@ func (s *Service) awaitChange(stream grpc.ServerStreamingServer[agentv1.WatchTur
 		case <-stream.Context().Done():
 			silent.Stop()
 			return fault.From(stream.Context().Err())
-		case <-s.stopping:
+		case <-s.deps.Stopping:
 			silent.Stop()
 			return fault.NotReady.New("the service is stopping; watch the turn again")
 		}

@@ -35,45 +35,20 @@ func (c Planes) Conn(service string) (grpc.ClientConnInterface, error) {
 	return c.Network.Dial(service)
 }
 
-// lazy dials a service for each call, so that clients can be created before the services
-// are started. After the first call dialling is a map lookup.
-type lazy struct {
-	network *rpc.Network
-	service string
-}
-
-// Invoke implements grpc.ClientConnInterface.
-func (l lazy) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	conn, err := l.network.Dial(l.service)
-	if err != nil {
-		return err
-	}
-	return conn.Invoke(ctx, method, args, reply, opts...)
-}
-
-// NewStream implements grpc.ClientConnInterface.
-func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
-	grpc.ClientStream, error,
-) {
-	conn, err := l.network.Dial(l.service)
-	if err != nil {
-		return nil, err
-	}
-	return conn.NewStream(ctx, desc, method, opts...)
-}
-
 // To returns a connection to a service that is dialled by its first call.
 func (c Planes) To(service string) grpc.ClientConnInterface {
-	if c.Via != nil {
-		return c.Via(service)
-	}
-	return lazy{c.Network, service}
+	return rpc.Lazy(func() (grpc.ClientConnInterface, error) { return c.Conn(service) })
+}
+
+// facts reads the facts of an agent.
+func (c Planes) facts(ctx context.Context, agentID string) (*agentv1.GetFactsResponse, error) {
+	return agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 }
 
 // AgentExists returns NOT_FOUND for an agent that never existed, and AGENT_DELETED for one
 // that is deleted or being deleted.
 func (c Planes) AgentExists(ctx context.Context, agentID string) error {
-	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+	r, err := c.facts(ctx, agentID)
 	if err != nil {
 		return err
 	}
@@ -83,7 +58,7 @@ func (c Planes) AgentExists(ctx context.Context, agentID string) error {
 // Supervision returns the supervisor of a private child, "" for another agent, and the ids of
 // the agent's tasks that are children which ask something.
 func (c Planes) Supervision(ctx context.Context, agentID string) (supervisor string, askedBy []string, err error) {
-	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+	r, err := c.facts(ctx, agentID)
 	if err != nil {
 		return "", nil, err
 	}
@@ -98,7 +73,7 @@ func (c Planes) Supervision(ctx context.Context, agentID string) (supervisor str
 
 // LaneRoom returns OVERLOADED if the lane of an agent takes no further message now.
 func (c Planes) LaneRoom(ctx context.Context, agentID string) error {
-	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+	r, err := c.facts(ctx, agentID)
 	if err != nil {
 		return err
 	}
@@ -142,11 +117,13 @@ var checkedByPlane = map[string]bool{
 // next run, and so never end.
 func (c Planes) Fence(ctx context.Context, method string, a rpc.Actor) error {
 	switch {
+	case a.RunID == "":
+		return nil
 	case a.Role == rpc.RoleWorker: // the run of a worker on a board, which the board service checks itself
 		return nil
 	case checkedByPlane[method]:
 		return nil
-	case method == agentv1.AgentService_AcquireTurn_FullMethodName && a.RunID != "":
+	case method == agentv1.AgentService_AcquireTurn_FullMethodName:
 		return fault.PermissionDenied.Newf("the credential of run %s acquires no turn; use the key of the runner",
 			a.RunID).With("run_id", a.RunID)
 	}
@@ -156,7 +133,7 @@ func (c Planes) Fence(ctx context.Context, method string, a rpc.Actor) error {
 // RunHolds returns RUN_STALE if the run of an actor does not hold its agent any more. An actor
 // without a run passes.
 func (c Planes) RunHolds(ctx context.Context, a rpc.Actor) error {
-	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: a.AgentID})
+	r, err := c.facts(ctx, a.AgentID)
 	if err != nil {
 		return err
 	}
@@ -182,7 +159,7 @@ func checkRun(r *agentv1.GetFactsResponse, a rpc.Actor) error {
 // NOT_FOUND for an agent that never existed, and AGENT_DELETED for one that is deleted or
 // being deleted.
 func (c Planes) Orchestrates(ctx context.Context, agentID string) (bool, error) {
-	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+	r, err := c.facts(ctx, agentID)
 	if err == nil {
 		err = requireActive(r)
 	}
@@ -200,7 +177,7 @@ func (c Planes) Orchestrates(ctx context.Context, agentID string) (bool, error) 
 // one read of the agent's facts. It returns NOT_FOUND, RUN_STALE or AGENT_DELETED if nothing
 // may run for the agent.
 func (c Planes) Workspace(ctx context.Context, agentID string) (task.Workspace, error) {
-	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+	r, err := c.facts(ctx, agentID)
 	if err == nil {
 		if a := rpc.ActorFrom(ctx); a.Role != rpc.RoleWorker {
 			err = checkRun(r, a)

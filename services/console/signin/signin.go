@@ -1,6 +1,7 @@
 package signin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -98,12 +99,8 @@ func New(cfg Config, deps Deps) (*Flow, error) {
 	if _, err := cfg.secret(); err != nil {
 		return nil, err
 	}
-	if deps.Clock == nil {
-		deps.Clock = clock.System()
-	}
-	if deps.Logger == nil {
-		deps.Logger = zap.NewNop()
-	}
+	deps.Clock = cmp.Or(deps.Clock, clock.System())
+	deps.Logger = cmp.Or(deps.Logger, zap.NewNop())
 	return &Flow{
 		cfg: cfg, deps: deps, rates: connlimit.NewRates(perSecond, atOnce),
 		slots: make(chan struct{}, maxWaiting), used: map[string]time.Time{},
