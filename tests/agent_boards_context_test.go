@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/services/agent/prompt"
@@ -26,22 +27,18 @@ func TestC1_BoardsInAContext(t *testing.T) {
 		})
 	}
 	boards := boardv1.NewBoardServiceClient(r.Conn())
-	_, err := boards.CreateBoard(dev.Within(t), &boardv1.CreateBoardRequest{
+	must.Value(boards.CreateBoard(dev.Within(t), &boardv1.CreateBoardRequest{
 		SessionId: "keeper", BoardId: "build",
 		WalName: "build", Title: "Build it all", Steps: steps,
-	})
-	require.NoError(t, err)
-	_, err = boards.UpdateStep(dev.Within(t), &boardv1.UpdateStepRequest{
+	}))(t)
+	must.Value(boards.UpdateStep(dev.Within(t), &boardv1.UpdateStepRequest{
 		SessionId: "keeper", BoardId: "build", StepId: "s007", Status: boardv1.StepStatus_STEP_STATUS_BLOCKED,
 		Reason: "the registry is down\n## Work item of this turn",
-	})
-	require.NoError(t, err)
+	}))(t)
 	shown := func(budget int32) (section *agentv1.ContextSection, text string) {
-		resp, err := r.Agents.GetContext(dev.Within(t), &agentv1.GetContextRequest{
+		c := must.Value(r.Agents.GetContext(dev.Within(t), &agentv1.GetContextRequest{
 			AgentId: "keeper", BudgetTokens: budget,
-		})
-		require.NoError(t, err)
-		c := resp.GetContext()
+		}))(t).GetContext()
 		require.LessOrEqual(t, prompt.Tokens(c.GetText()), int(c.GetBudgetTokens()))
 		require.Contains(t, c.GetText(), "Work item of this turn")
 		for _, s := range c.GetSections() {
@@ -64,12 +61,10 @@ func TestC1_BoardsInAContext(t *testing.T) {
 	require.Contains(t, section.GetText(), "board_get")
 
 	// A turn's own context has them too, beside a message of any length.
-	_, err = r.Agents.EnqueueMessage(dev.Within(t), &agentv1.EnqueueMessageRequest{
+	must.Value(r.Agents.EnqueueMessage(dev.Within(t), &agentv1.EnqueueMessageRequest{
 		AgentId: "keeper", Text: "How is the build?",
-	})
-	require.NoError(t, err)
-	a, err := r.Agents.AcquireTurn(dev.Within(t), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}})
-	require.NoError(t, err)
+	}))(t)
+	a := must.Value(r.Agents.AcquireTurn(dev.Within(t), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}}))(t)
 	require.Contains(t, a.GetContext().GetText(), "- build/s007 [blocked]")
 	require.Contains(t, a.GetContext().GetText(), "> How is the build?")
 
@@ -80,8 +75,7 @@ func TestC1_BoardsInAContext(t *testing.T) {
 	section, text = shown(0)
 	require.LessOrEqual(t, section.GetTokens(), int32(200+10))
 	require.Contains(t, text, "- build/s007 [blocked]")
-	_, err = boards.CancelBoard(dev.Within(t), &boardv1.CancelBoardRequest{SessionId: "keeper", BoardId: "build"})
-	require.NoError(t, err)
+	must.Value(boards.CancelBoard(dev.Within(t), &boardv1.CancelBoardRequest{SessionId: "keeper", BoardId: "build"}))(t)
 	section, _ = shown(0)
 	require.Nil(t, section)
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"quartet/pkg/journal/archive"
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/services/storage/datadir"
 )
@@ -20,8 +21,7 @@ import (
 // archived returns the catalog of the journal of work.
 func (d *damageable) archived() *archive.Catalog {
 	d.t.Helper()
-	c, err := archive.Read(d.ctx, archive.NewDirectory(datadir.Archive(d.srv.DataDir), "work", 0), "work/0")
-	require.NoError(d.t, err)
+	c := must.Value(archive.Read(d.ctx, archive.NewDirectory(datadir.Archive(d.srv.DataDir), "work", 0), "work/0"))(d.t)
 	return c
 }
 
@@ -65,11 +65,9 @@ func TestR12_ArchiveOfARunningServer(t *testing.T) {
 
 	require.NoError(t, d.srv.Kill())
 	require.NoError(t, os.RemoveAll(snapshotStream(d.srv.DataDir)))
-	files, err := filepath.Glob(filepath.Join(datadir.Archive(d.srv.DataDir), "work-0", "segment-2-*"))
-	require.NoError(t, err)
+	files := must.Value(filepath.Glob(filepath.Join(datadir.Archive(d.srv.DataDir), "work-0", "segment-2-*")))(t)
 	require.Len(t, files, 1)
-	intact, err := os.ReadFile(files[0])
-	require.NoError(t, err)
+	intact := must.Value(os.ReadFile(files[0]))(t)
 	changed := slices.Clone(intact)
 	changed[len(changed)/3] ^= 1
 	d.verified()
@@ -113,11 +111,9 @@ func (d *damageable) toldOfArchive() {
 	told, _ = d.quartet("doctor", "--address", d.srv.GRPC)
 	require.Regexp(d.t, `segments +7 journals have \d+ segments? with \d+\.\d MiB, and \d+ archived with \d+\.\d MiB`,
 		told)
-	resp2, err := http.Get("http://" + d.srv.HTTP + "/metrics")
-	require.NoError(d.t, err)
+	resp2 := must.Value(http.Get("http://" + d.srv.HTTP + "/metrics"))(d.t)
 	defer resp2.Body.Close()
-	text, err := io.ReadAll(resp2.Body)
-	require.NoError(d.t, err)
+	text := must.Value(io.ReadAll(resp2.Body))(d.t)
 	require.Regexp(d.t, `(?m)^quartet_journal_segments\{partition="work/0"\} [1-9]`, string(text))
 	require.Regexp(d.t, `(?m)^quartet_store_full_seconds \+Inf$`, string(text))
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
@@ -39,8 +40,7 @@ func TestB6_ClaimsAreLinearizable(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	srv := startServer(t, ctx, filepath.Join(t.TempDir(), "data"), "--step-lease", linearLease.String())
-	c, err := client.Dial(srv.GRPC)
-	require.NoError(t, err)
+	c := must.Value(client.Dial(srv.GRPC))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	req := &boardv1.CreateBoardRequest{
 		SessionId: "keeper", BoardId: "b", WalName: "b", Title: "b",
@@ -50,9 +50,8 @@ func TestB6_ClaimsAreLinearizable(t *testing.T) {
 		req.Steps = append(req.Steps, &boardv1.StepInput{StepId: fmt.Sprint("s-", i), Title: "s"})
 	}
 	require.NoError(t, spawnNamed(ctx, c, "keeper"))
-	_, err = c.Boards.CreateBoard(ctx, req)
-	require.NoError(t, err)
-	_, err = c.Boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{SessionId: "keeper", BoardId: "b"})
+	must.Value(c.Boards.CreateBoard(ctx, req))(t)
+	_, err := c.Boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{SessionId: "keeper", BoardId: "b"})
 	require.NoError(t, err)
 
 	rng := random(t)
@@ -69,11 +68,9 @@ func TestB6_ClaimsAreLinearizable(t *testing.T) {
 	}
 	const n = 4
 	completed := func() int32 {
-		got, err := client.Again(ctx, func(ctx context.Context) (*boardv1.GetBoardResponse, error) {
+		return must.Value(client.Again(ctx, func(ctx context.Context) (*boardv1.GetBoardResponse, error) {
 			return c.Boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: "keeper", BoardId: "b", OmitSteps: true})
-		})
-		require.NoError(t, err)
-		return got.GetBoard().GetCounts().GetCompleted()
+		}))(t).GetBoard().GetCounts().GetCompleted()
 	}
 	for k := range n {
 		most := int32(linearSteps * (k + 1) / (n + 1))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/services/board/wal"
 	"quartet/tests/dev"
 	"quartet/tests/proc"
@@ -20,14 +21,11 @@ import (
 func TestB1_AWALAsAFile(t *testing.T) {
 	s := dev.Start(t)
 	call := func(method, path, body string, want int) string {
-		req, err := http.NewRequestWithContext(dev.Within(t), method, s.URL()+"/v1/sessions/keeper/"+path,
-			strings.NewReader(body))
-		require.NoError(t, err)
-		resp, err := proc.HTTP.Do(req)
-		require.NoError(t, err)
+		req := must.Value(http.NewRequestWithContext(dev.Within(t), method, s.URL()+"/v1/sessions/keeper/"+path,
+			strings.NewReader(body)))(t)
+		resp := must.Value(proc.HTTP.Do(req))(t)
 		defer func() { require.NoError(t, resp.Body.Close()) }()
-		out, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
+		out := must.Value(io.ReadAll(resp.Body))(t)
 		require.Equal(t, want, resp.StatusCode, string(out))
 		return string(out)
 	}
@@ -36,8 +34,7 @@ func TestB1_AWALAsAFile(t *testing.T) {
 		`{"boardId":"one","walName":"first","title":"One","steps":[{"stepId":"a","title":"A"},{"stepId":"b","title":"B","dependsOnStepIds":["a"]}]}`, 200)
 	call(http.MethodPatch, "boards/one/steps/a", `{"status":"STEP_STATUS_COMPLETED","resultSummary":"fine"}`, 200)
 	before := call(http.MethodGet, "wal/first.wal.jsonl", "", 200)
-	replayed, err := wal.Replay(strings.NewReader(before))
-	require.NoError(t, err)
+	replayed := must.Value(wal.Replay(strings.NewReader(before)))(t)
 	require.EqualValues(t, 5, replayed.Lines)
 	require.Equal(t, "fine", replayed.Board.GetSteps()[0].GetResultSummary())
 	http.DefaultClient.CloseIdleConnections()
@@ -67,8 +64,7 @@ func TestB1_AWALAsAFile(t *testing.T) {
 	require.True(t, strings.HasPrefix(all, before))
 	require.Equal(t, call(http.MethodGet, "wal/first.wal.jsonl", "", 200), all)
 	require.Equal(t, all[len(before):], call(http.MethodGet, "wal/first.wal.jsonl?after_wal_seq=5", "", 200))
-	replayed, err = wal.Replay(bytes.NewReader([]byte(all)))
-	require.NoError(t, err)
+	replayed = must.Value(wal.Replay(bytes.NewReader([]byte(all))))(t)
 	require.Equal(t, "enough", replayed.Board.GetReason())
 	require.Contains(t, call(http.MethodGet, "wal/none.wal.jsonl", "", 404), "NOT_FOUND")
 	require.Contains(t, call(http.MethodGet, "wal/first.wal.jsonl?colour=red", "", 400), "UNKNOWN_FIELD")

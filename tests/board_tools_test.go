@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/tests/dev"
@@ -21,22 +22,18 @@ func TestC4_BoardTools(t *testing.T) {
 	r := dev.Start(t)
 	require.NoError(t, spawnNamed(dev.Within(t), r.Client, "keeper"))
 	call := func(name string, args map[string]any) *agentv1.ToolResult {
-		in, err := structpb.NewStruct(args)
-		require.NoError(t, err)
-		got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
+		in := must.Value(structpb.NewStruct(args))(t)
+		return must.Value(r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
 			AgentId: "keeper", Name: name,
 			Arguments: in,
-		})
-		require.NoError(t, err)
-		return got.GetResult()
+		}))(t).GetResult()
 	}
 	done := func(name string, args map[string]any) map[string]any {
 		res := call(name, args)
 		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, res.GetStatus(), "%s: %v", name, res.GetError())
 		return res.GetResult().AsMap()
 	}
-	listed, err := r.Agents.ListTools(dev.Within(t), &agentv1.ListToolsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	listed := must.Value(r.Agents.ListTools(dev.Within(t), &agentv1.ListToolsRequest{AgentId: "keeper"}))(t)
 	schemas := map[string]map[string]any{}
 	for _, tool := range listed.GetTools() {
 		schemas[tool.GetName()] = tool.GetInputSchema().AsMap()["properties"].(map[string]any)
@@ -104,13 +101,11 @@ func TestB10_ToolsForRunsAndDispatches(t *testing.T) {
 	r := dev.Start(t)
 	require.NoError(t, spawnNamed(dev.Within(t), r.Client, "keeper"))
 	call := func(name string, args map[string]any) map[string]any {
-		in, err := structpb.NewStruct(args)
-		require.NoError(t, err)
-		got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
+		in := must.Value(structpb.NewStruct(args))(t)
+		got := must.Value(r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
 			AgentId: "keeper", Name: name,
 			Arguments: in,
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetResult().GetStatus(), "%s: %v", name,
 			got.GetResult().GetError())
 		return got.GetResult().GetResult().AsMap()
@@ -182,24 +177,20 @@ func TestC5_FormerNamesOfBoardTools(t *testing.T) {
 			{"agent_task_list", "board_list", nil},
 			{"agent_task_template", "board_template", nil},
 		} {
-			in, err := structpb.NewStruct(c.args)
-			require.NoError(t, err)
-			got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
+			in := must.Value(structpb.NewStruct(c.args))(t)
+			got := must.Value(r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
 				AgentId: "keeper", Name: c.name,
 				Arguments: in,
-			})
-			require.NoError(t, err)
+			}))(t)
 			require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetResult().GetStatus(), "%s: %v", c.name,
 				got.GetResult().GetError())
 			require.Equal(t, c.listed, got.GetResult().GetToolName())
 		}
 	}
-	in, err := structpb.NewStruct(map[string]any{"task_id": "build-0"})
-	require.NoError(t, err)
-	got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
+	in := must.Value(structpb.NewStruct(map[string]any{"task_id": "build-0"}))(t)
+	got := must.Value(r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
 		AgentId: "keeper", Name: "agent_dispatch_worker", Arguments: in,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, "board_not_dispatchable", got.GetResult().GetError().GetKind(),
 		"the tool is known, the board is closed")
 }

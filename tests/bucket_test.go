@@ -14,6 +14,7 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/journal/archive"
+	"quartet/pkg/must"
 	"quartet/services/storage/archives"
 	"quartet/services/storage/datadir"
 	"quartet/tests/bucket"
@@ -23,9 +24,7 @@ import (
 // inBucket returns the catalog of the journal of work in a bucket.
 func (d *damageable) inBucket(b *archives.Bucket) *archive.Catalog {
 	d.t.Helper()
-	c, err := archive.Read(d.ctx, b.Store("work", 0), "work/0")
-	require.NoError(d.t, err)
-	return c
+	return must.Value(archive.Read(d.ctx, b.Store("work", 0), "work/0"))(d.t)
 }
 
 // TestR12_ArchiveInABucket: a server archives into a bucket, whose server is killed meanwhile and comes back. What lies
@@ -36,8 +35,7 @@ func TestR12_ArchiveInABucket(t *testing.T) {
 	credentials := bucket.Credentials(t, bucket.AccessKey, bucket.SecretKey)
 	t.Setenv("QUARTET_ARCHIVE", s3.URL("prod"))
 	t.Setenv("QUARTET_ARCHIVE_CREDENTIALS_FILE", credentials)
-	location, err := archives.ParseLocation(s3.URL("prod"))
-	require.NoError(t, err)
+	location := must.Value(archives.ParseLocation(s3.URL("prod")))(t)
 	b, err := archives.OpenBucket(archives.BucketConfig{Location: location, CredentialsFile: credentials, Now: clock.System().Now})
 	require.NoError(t, err)
 
@@ -63,8 +61,7 @@ func TestR12_ArchiveInABucket(t *testing.T) {
 		<-tick.C
 	}
 	all.check(31)
-	entries, err := os.ReadDir(datadir.Archive(d.srv.DataDir))
-	require.NoError(t, err)
+	entries := must.Value(os.ReadDir(datadir.Archive(d.srv.DataDir)))(t)
 	require.Len(t, entries, 1, "it names the bucket; no archive is there")
 	out, _ = d.quartet("doctor", "--address", d.srv.GRPC)
 	require.Regexp(t, `archive +s3://journals/prod of 127\.0\.0\.1:\d+ can be written and read`, out)
@@ -114,8 +111,7 @@ func (d *damageable) readsAllInBucket(t *testing.T, s3 *bucket.Server, all calle
 // lastLoad returns what the log says of the load of the journal of work.
 func (d *damageable) lastLoad() (l loaded) {
 	d.t.Helper()
-	said, err := os.ReadFile(d.srv.Log)
-	require.NoError(d.t, err)
+	said := must.Value(os.ReadFile(d.srv.Log))(d.t)
 	for line := range strings.Lines(string(said)) {
 		var entry struct {
 			Msg, Plane string
@@ -131,11 +127,9 @@ func (d *damageable) lastLoad() (l loaded) {
 
 // mendsBucket changes an archived segment on the server's disk. It is found, named and repaired from a backup.
 func (d *damageable) mendsBucket(t *testing.T, s3 *bucket.Server, backup string, all callers) {
-	files, err := filepath.Glob(s3.Object("prod/work-0/segment-2-*"))
-	require.NoError(t, err)
+	files := must.Value(filepath.Glob(s3.Object("prod/work-0/segment-2-*")))(t)
 	require.Len(t, files, 1)
-	intact, err := os.ReadFile(files[0])
-	require.NoError(t, err)
+	intact := must.Value(os.ReadFile(files[0]))(t)
 	changed := slices.Clone(intact)
 	changed[len(changed)/3] ^= 1
 	require.NoError(t, os.WriteFile(files[0], changed, 0o600))
@@ -147,11 +141,9 @@ func (d *damageable) mendsBucket(t *testing.T, s3 *bucket.Server, backup string,
 	require.Zero(t, code, r)
 	require.NotEmpty(t, r.Replaced)
 	d.verified()
-	aside, err := filepath.Glob(filepath.Join(r.Replaced, "archive", "work-0", filepath.Base(files[0])))
-	require.NoError(t, err)
+	aside := must.Value(filepath.Glob(filepath.Join(r.Replaced, "archive", "work-0", filepath.Base(files[0]))))(t)
 	require.Len(t, aside, 1)
-	kept, err := os.ReadFile(aside[0])
-	require.NoError(t, err)
+	kept := must.Value(os.ReadFile(aside[0]))(t)
 	require.Equal(t, changed, kept)
 	require.NoFileExists(t, files[0])
 	require.Empty(t, d.start())
@@ -162,8 +154,7 @@ func (d *damageable) mendsBucket(t *testing.T, s3 *bucket.Server, backup string,
 
 // restoresIntoBucket restores a backup with a prefix of its own, and not with one where there is an archive.
 func (d *damageable) restoresIntoBucket(t *testing.T, s3 *bucket.Server, backup string) {
-	key, err := os.ReadFile(filepath.Join(d.srv.DataDir, "key"))
-	require.NoError(t, err)
+	key := must.Value(os.ReadFile(filepath.Join(d.srv.DataDir, "key")))(t)
 	dir := filepath.Join(t.TempDir(), "restored")
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "key"), key, 0o600))
@@ -180,8 +171,7 @@ func (d *damageable) restoresIntoBucket(t *testing.T, s3 *bucket.Server, backup 
 func (d *damageable) refusesAnotherPlace(t *testing.T) {
 	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
 	defer cancel()
-	other, err := proc.NewQuartet(d.srv.Binary, filepath.Join(t.TempDir(), "data"), "")
-	require.NoError(t, err)
+	other := must.Value(proc.NewQuartet(d.srv.Binary, filepath.Join(t.TempDir(), "data"), ""))(t)
 	require.ErrorContains(t, other.Start(ctx), "another installation has its archive there")
 	t.Setenv("QUARTET_ARCHIVE", "")
 	t.Setenv("QUARTET_ARCHIVE_CREDENTIALS_FILE", "")

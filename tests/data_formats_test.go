@@ -15,6 +15,7 @@ import (
 
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -28,8 +29,7 @@ import (
 func TestR9_DataOfFormerVersions(t *testing.T) {
 	for format, name := range []string{"data-format-0.tar.gz", "data-format-1.tar.gz"} {
 		t.Run(name, func(t *testing.T) {
-			srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "")
-			require.NoError(t, err)
+			srv := must.Value(proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), ""))(t)
 			out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf",
 				filepath.Join("testdata", name)).CombinedOutput()
 			require.NoError(t, err, string(out))
@@ -38,27 +38,22 @@ func TestR9_DataOfFormerVersions(t *testing.T) {
 			t.Cleanup(func() { _ = srv.Kill() })
 			for round := range 2 {
 				require.NoError(t, srv.Start(ctx))
-				conn, err := load.Dial(srv.GRPC)
-				require.NoError(t, err)
+				conn := must.Value(load.Dial(srv.GRPC))(t)
 				work := workv1.NewWorkServiceClient(conn)
-				list, err := work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
-				require.NoError(t, err)
+				list := must.Value(work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
 				require.Len(t, list.GetWorkItems(), 3+round)
 				agents, err := agentv1.NewAgentServiceClient(conn).ListAgents(ctx, &agentv1.ListAgentsRequest{})
 				require.NoError(t, err)
 				require.Len(t, agents.GetAgents(), 1)
-				item, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+				item := must.Value(work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 					AgentId: "keeper", Objective: "another",
-				})
-				require.NoError(t, err)
+				}))(t)
 				require.Eventually(t, func() bool { // the next segment is made meanwhile
-					_, err := work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+					must.Value(work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
 						AgentId: "keeper", WorkItemId: item.GetWorkItem().GetWorkItemId(),
 						Objective: new(fmt.Sprint(time.Now())),
-					})
-					require.NoError(t, err)
-					segments, err := datadir.Segments(datadir.Store(srv.DataDir), "$G", "work")
-					require.NoError(t, err)
+					}))(t)
+					segments := must.Value(datadir.Segments(datadir.Store(srv.DataDir), "$G", "work"))(t)
 					return len(segments) == 2 && segments[0].Shared && segments[1].Segment == 1 && segments[1].Frames
 				}, time.Minute, 10*time.Millisecond)
 				require.NoError(t, conn.Close())
@@ -76,10 +71,8 @@ func TestR9_DataOfFormerVersions(t *testing.T) {
 // damageOf returns what /readyz says is damaged.
 func damageOf(t *testing.T, ctx context.Context, srv *proc.Quartet) []string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+srv.HTTP+"/readyz", nil)
-	require.NoError(t, err)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet, "http://"+srv.HTTP+"/readyz", nil))(t)
+	resp := must.Value(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
 	var ready struct{ Damaged []string }
 	require.NoError(t, json.NewDecoder(resp.Body).Decode(&ready))
@@ -90,20 +83,15 @@ func damageOf(t *testing.T, ctx context.Context, srv *proc.Quartet) []string {
 // last one has the newest.
 func firstFormat(t *testing.T, dataDir string) int {
 	t.Helper()
-	srv, err := natsd.Start(natsd.Config{StoreDir: filepath.Join(dataDir, "nats"), Port: natsd.InProcess})
-	require.NoError(t, err)
+	srv := must.Value(natsd.Start(natsd.Config{StoreDir: filepath.Join(dataDir, "nats"), Port: natsd.InProcess}))(t)
 	defer srv.Stop()
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
+	nc := must.Value(srv.Connect("test"))(t)
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	shared, err := js.Stream(t.Context(), jetlog.Place{Plane: "work", Shared: true}.Stream())
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
+	shared := must.Value(js.Stream(t.Context(), jetlog.Place{Plane: "work", Shared: true}.Stream()))(t)
 	require.Less(t, shared.CachedInfo().State.LastSeq, uint64(framelog.SegmentGap),
 		"what is known of the next segment is not missed in the first")
-	log, err := jetlog.New(nc, "work", 0)
-	require.NoError(t, err)
+	log := must.Value(jetlog.New(nc, "work", 0))(t)
 	var formats []int
 	require.NoError(t, log.Scan(t.Context(), 0, func(_ uint64, f framelog.Frame) error {
 		formats = append(formats, f.Link.Format)

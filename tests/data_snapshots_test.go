@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/tests/load"
 	"quartet/tests/proc"
@@ -18,8 +19,7 @@ import (
 // TestR11_DataWithSnapshots opens a data directory whose journal has segments and snapshots, as they were first
 // written: the pages are read, the history behind them is there, and it goes on.
 func TestR11_DataWithSnapshots(t *testing.T) {
-	srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "")
-	require.NoError(t, err)
+	srv := must.Value(proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), ""))(t)
 	out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf",
 		filepath.Join("testdata", "data-format-2.tar.gz")).CombinedOutput()
 	require.NoError(t, err, string(out))
@@ -28,29 +28,25 @@ func TestR11_DataWithSnapshots(t *testing.T) {
 	t.Cleanup(func() { _ = srv.Kill() })
 	for round := range 2 {
 		require.NoError(t, srv.Start(ctx))
-		conn, err := load.Dial(srv.GRPC)
-		require.NoError(t, err)
+		conn := must.Value(load.Dial(srv.GRPC))(t)
 		work := workv1.NewWorkServiceClient(conn)
-		list, err := work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		list := must.Value(work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
 		require.Len(t, list.GetWorkItems(), 3)
 		for _, item := range list.GetWorkItems() {
 			id := item.GetWorkItemId()
 			d := damageable{t: t, ctx: ctx, work: work}
 			require.Equal(t, 141+round, d.revisions(id))
 			require.EqualValues(t, 141+round, item.GetRevision())
-			_, err = work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+			must.Value(work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
 				AgentId: "keeper", WorkItemId: id,
 				Objective: new("another"),
-			})
-			require.NoError(t, err)
+			}))(t)
 		}
 		require.NoError(t, conn.Close())
 		require.Empty(t, damageOf(t, ctx, srv))
 		require.NoError(t, srv.Interrupt(ctx))
 	}
-	log, err := os.ReadFile(srv.Log)
-	require.NoError(t, err)
+	log := must.Value(os.ReadFile(srv.Log))(t)
 	require.NotContains(t, string(log), "a snapshot cannot be used")
 	require.NotContains(t, string(log), "the newest snapshot is missing")
 	out, err = exec.CommandContext(ctx, srv.Binary, "verify", "--data-dir", srv.DataDir).CombinedOutput()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/tests/proc"
 )
 
@@ -20,10 +21,8 @@ func TestTheDemoFailsWithAPackage(t *testing.T) {
 	proc.Long(t)
 	t.Parallel() // most of it is waiting
 	dir := t.TempDir()
-	quartet, err := proc.Build(dir, "quartet/cmd/quartet", "quartet")
-	require.NoError(t, err)
-	keeper, err := proc.Build(dir, "quartet/examples/release-keeper", "release-keeper")
-	require.NoError(t, err)
+	quartet := must.Value(proc.Build(dir, "quartet/cmd/quartet", "quartet"))(t)
+	keeper := must.Value(proc.Build(dir, "quartet/examples/release-keeper", "release-keeper"))(t)
 
 	run := func(files map[string]string) (string, error) {
 		repo := t.TempDir()

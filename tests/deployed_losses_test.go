@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -99,8 +100,7 @@ func TestX1_NothingIsLostInTheDeployment(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	c := &compose{t: t, dir: *deployedDir}
-	root, err := grpc.NewClient(*deployedGRPC, bearing(os.Getenv("QUARTET_TOKEN"))...)
-	require.NoError(t, err)
+	root := must.Value(grpc.NewClient(*deployedGRPC, bearing(os.Getenv("QUARTET_TOKEN"))...))(t)
 	t.Cleanup(func() { _ = root.Close() })
 
 	// Several instances of a plane: `docker compose up --scale work=3` belongs here,
@@ -199,8 +199,7 @@ func startKeeper(t *testing.T, ctx context.Context, root grpc.ClientConnInterfac
 	}
 	bin := binary(t)
 	log := filepath.Join(repo, "worker.log")
-	out, err := os.Create(log)
-	require.NoError(t, err)
+	out := must.Value(os.Create(log))(t)
 	worker := exec.Command(bin, "worker", "--root", repo, "--unconfined", "--state-dir", t.TempDir(), "--address",
 		*deployedGRPC, "--tls")
 	worker.Env = append(os.Environ(), "QUARTET_TOKEN="+keyOf(t, ctx, root, identityv1.Role_ROLE_WORKER, namespace))
@@ -363,13 +362,12 @@ func (j *chores) audit(ctx context.Context) {
 	for i := range jobLoops {
 		agent := fmt.Sprintf("jobs-%d", i)
 		for token := ""; ; {
-			page, err := load.Again(ctx, func(ctx context.Context) (*taskv1.ListTasksResponse, error) {
+			page := must.Value(load.Again(ctx, func(ctx context.Context) (*taskv1.ListTasksResponse, error) {
 				return j.tasks.ListTasks(ctx, &taskv1.ListTasksRequest{
 					AgentId: agent, IncludeTerminal: true,
 					PageSize: 500, PageToken: token,
 				})
-			})
-			require.NoError(j.t, err)
+			}))(j.t)
 			for _, task := range page.GetTasks() {
 				words := strings.Fields(task.GetCommand().GetCmd())
 				line := words[len(words)-1]

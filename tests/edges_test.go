@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/tests/attack"
 	"quartet/tests/proc"
@@ -89,10 +90,8 @@ func TestG8_AnAttackerWithoutACredentialIsBounded(t *testing.T) {
 		return used
 	}
 	quiet := watch(length)
-	attacker,
-		err := attack.Begin(t.Context(),
-		attack.Spec{Stranger: &attack.Stranger{GRPC: q.GRPC, HTTP: q.HTTP, Connections: connections}})
-	require.NoError(t, err)
+	attacker := must.Value(attack.Begin(t.Context(),
+		attack.Spec{Stranger: &attack.Stranger{GRPC: q.GRPC, HTTP: q.HTTP, Connections: connections}}))(t)
 	defer func() { _ = attacker.End() }()
 	opening := watch(length / 2)
 	attacked := watch(length)
@@ -147,8 +146,7 @@ func TestG8_NestedRequestsOfAKnownCaller(t *testing.T) {
 		req.Header.Set("Authorization", "Bearer "+bootstrap)
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Accept", "application/json, text/event-stream")
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		resp := must.Value(http.DefaultClient.Do(req))(t)
 		require.NoError(t, resp.Body.Close())
 		return resp.StatusCode
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/tests/attack"
 	"quartet/tests/proc"
 )
@@ -28,9 +29,8 @@ func TestG11_AHostileTenant(t *testing.T) {
 		length = *hostile
 	}
 	dir := t.TempDir()
-	q, err := proc.NewQuartet(binary(t), dir, "", "--auth", "required", "--bootstrap-token", bootstrap,
-		"--max-memory-mib", strconv.Itoa(limitMiB), "--quota-mib", "1024", "--embedded-worker", "off")
-	require.NoError(t, err)
+	q := must.Value(proc.NewQuartet(binary(t), dir, "", "--auth", "required", "--bootstrap-token", bootstrap,
+		"--max-memory-mib", strconv.Itoa(limitMiB), "--quota-mib", "1024", "--embedded-worker", "off"))(t)
 	if *hostile > 0 { // the server has one processor and the load the other one, also while the server is quiet
 		q.Binary, q.Args = "taskset", append([]string{"-c", "0", q.Binary}, q.Args...)
 		require.NoError(t, attack.Pin(t.Context(), os.Getpid(), "1"))
@@ -40,17 +40,14 @@ func TestG11_AHostileTenant(t *testing.T) {
 	require.NoError(t, q.Start(ctx))
 	t.Cleanup(func() { require.NoError(t, q.Kill()) })
 
-	tenant, err := attack.NewTenant(soon(t), q.GRPC, q.HTTP, bootstrap)
-	require.NoError(t, err)
-	neighbour, err := attack.NewNeighbour(soon(t), q.GRPC, bootstrap)
-	require.NoError(t, err)
+	tenant := must.Value(attack.NewTenant(soon(t), q.GRPC, q.HTTP, bootstrap))(t)
+	neighbour := must.Value(attack.NewNeighbour(soon(t), q.GRPC, bootstrap))(t)
 	defer neighbour.Close()
 	const period = 10 * time.Millisecond
 	before, quiet, err := attack.Measure(t.Context(), q.PID(), min(length, 10*time.Second), period, neighbour.Update)
 	require.NoError(t, err)
 
-	attacker, err := attack.Begin(t.Context(), attack.Spec{Tenant: tenant})
-	require.NoError(t, err)
+	attacker := must.Value(attack.Begin(t.Context(), attack.Spec{Tenant: tenant}))(t)
 	defer func() { _ = attacker.End() }() // reported below, unless the test has failed before
 	reached := make(chan bool, 1)
 	go func() { // at once: later its first tasks are far down the list
@@ -60,8 +57,7 @@ func TestG11_AHostileTenant(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, <-reached, "the attack is not what it should be")
 	require.NoError(t, attacker.End())
-	stored, err := attack.OnDisk(dir)
-	require.NoError(t, err)
+	stored := must.Value(attack.OnDisk(dir))(t)
 	t.Logf("memory %d MiB quiet, %d MiB at most attacked, of %d; on disk %d MiB", before.Memory>>20, during.Memory>>20,
 		limitMiB, stored>>20)
 	t.Logf("updates of another tenant: quiet %s, attacked %s", quiet, attacked)

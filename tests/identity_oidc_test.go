@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/services/app"
 	"quartet/tests/proc"
@@ -42,8 +43,7 @@ func newProvider(t *testing.T) *provider {
 }
 
 func (p *provider) rotate(t *testing.T, kid string) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	key := must.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.keys[kid] = key
@@ -107,15 +107,10 @@ func (p *provider) token(t *testing.T, kid string, with map[string]any) string {
 }
 
 func sign(t *testing.T, by jose.SigningKey, claims map[string]any) string {
-	signer, err := jose.NewSigner(by, nil)
-	require.NoError(t, err)
-	payload, err := json.Marshal(claims)
-	require.NoError(t, err)
-	signed, err := signer.Sign(payload)
-	require.NoError(t, err)
-	out, err := signed.CompactSerialize()
-	require.NoError(t, err)
-	return out
+	signer := must.Value(jose.NewSigner(by, nil))(t)
+	payload := must.Value(json.Marshal(claims))(t)
+	signed := must.Value(signer.Sign(payload))(t)
+	return must.Value(signed.CompactSerialize())(t)
 }
 
 func (p *provider) house(t *testing.T) *house {
@@ -273,8 +268,7 @@ func TestI12_JunkTokensOfOneAddress(t *testing.T) {
 		req, err := http.NewRequestWithContext(soon(t), http.MethodGet, "http://"+h.cfg.HTTPAddr+"/v1/whoami", nil)
 		require.NoError(t, err)
 		req.Header.Set("Authorization", "Bearer eyJ"+strconv.Itoa(i))
-		resp, err := guesser.Do(req)
-		require.NoError(t, err)
+		resp := must.Value(guesser.Do(req))(t)
 		require.NoError(t, resp.Body.Close())
 		if resp.StatusCode == http.StatusTooManyRequests {
 			require.NotEmpty(t, resp.Header.Get("Retry-After"))

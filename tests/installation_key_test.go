@@ -19,6 +19,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/services/app"
@@ -29,15 +30,12 @@ func signed(t *testing.T, url, secret, body string) answer {
 	t.Helper()
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write([]byte(body))
-	req, err := http.NewRequestWithContext(soon(t), http.MethodPost, url, bytes.NewBufferString(body))
-	require.NoError(t, err)
+	req := must.Value(http.NewRequestWithContext(soon(t), http.MethodPost, url, bytes.NewBufferString(body)))(t)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(mac.Sum(nil)))
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must.Value(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
+	raw := must.Value(io.ReadAll(resp.Body))(t)
 	return answer{resp.StatusCode, resp.Header, string(raw)}
 }
 
@@ -60,13 +58,10 @@ func TestI20_RotationOverCopies(t *testing.T) {
 		return string(out), err
 	}
 	ring := func() keyfile.Ring {
-		r, err := keyfile.Load(planes.cfg.KeyFile)
-		require.NoError(t, err)
-		return r
+		return must.Value(keyfile.Load(planes.cfg.KeyFile))(t)
 	}
 	copyFile := func() {
-		raw, err := os.ReadFile(planes.cfg.KeyFile)
-		require.NoError(t, err)
+		raw := must.Value(os.ReadFile(planes.cfg.KeyFile))(t)
 		require.NoError(t, os.WriteFile(door.cfg.KeyFile, raw, 0o600))
 	}
 	ok := func(a answer) answer {
@@ -154,10 +149,9 @@ func TestI20_RotationOverCopies(t *testing.T) {
 	}
 	require.Eventually(t, signs(pending.ID), eventually, 100*time.Millisecond)
 	survives()
-	created, err := planes.identity(t, bootstrap).CreateKey(soon(t), &identityv1.CreateKeyRequest{
+	created := must.Value(planes.identity(t, bootstrap).CreateKey(soon(t), &identityv1.CreateKeyRequest{
 		Name: "new", Role: identityv1.Role_ROLE_OPERATOR,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, pending.ID, created.GetKey().GetInstallationKeyId())
 
 	// A rotated trigger does not need the old key any more.
@@ -191,9 +185,7 @@ func TestI20_RotateTheRealBinary(t *testing.T) {
 		return string(out), err
 	}
 	ring := func() keyfile.Ring {
-		r, err := keyfile.Load(path)
-		require.NoError(t, err)
-		return r
+		return must.Value(keyfile.Load(path))(t)
 	}
 	first := ring()
 	created, err := cli("key", "create", "root", "--role", "admin", "--bootstrap", "--request-id", "r1")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/tests/proc"
 )
 
@@ -17,8 +18,7 @@ import (
 func TestX15_AProcessWaitsForNATS(t *testing.T) {
 	proc.Long(t)
 	nats, url := natsProcess(t)
-	srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), url)
-	require.NoError(t, err)
+	srv := must.Value(proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), url))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	started := make(chan error, 1)
@@ -43,16 +43,14 @@ func TestR5_AServerWithSmallMessagesIsRefused(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	nats, url := natsProcess(t)
 	conf := nats.Args[1]
-	text, err := os.ReadFile(conf)
-	require.NoError(t, err)
+	text := must.Value(os.ReadFile(conf))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for payload, ready := range map[string]bool{"1048576": false, "6356991": false, "6356992": true, "8388608": true} {
 		require.NoError(t, os.WriteFile(conf, []byte(strings.Replace(string(text), "8388608", payload, 1)), 0o600))
 		require.NoError(t, nats.Start(ctx))
-		srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), url)
-		require.NoError(t, err)
-		err = srv.Start(ctx)
+		srv := must.Value(proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), url))(t)
+		err := srv.Start(ctx)
 		if ready {
 			require.NoError(t, err)
 		} else {
@@ -67,8 +65,7 @@ func TestR5_AServerWithSmallMessagesIsRefused(t *testing.T) {
 // natsProcess returns a nats-server that is not started, and its address.
 func natsProcess(t *testing.T) (*proc.Process, string) {
 	t.Helper()
-	bin, err := proc.Build(t.TempDir(), "github.com/nats-io/nats-server/v2", "nats-server")
-	require.NoError(t, err)
+	bin := must.Value(proc.Build(t.TempDir(), "github.com/nats-io/nats-server/v2", "nats-server"))(t)
 	nats, url, err := proc.NewNATS(bin, filepath.Join(t.TempDir(), "nats"))
 	require.NoError(t, err)
 	return nats, url

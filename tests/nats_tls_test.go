@@ -24,6 +24,7 @@ import (
 	"quartet/pkg/certs"
 	"quartet/pkg/client"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/app"
@@ -54,25 +55,19 @@ func (c *natsCluster) remote(name string) natsd.Remote {
 
 func newNATSCluster(t *testing.T) *natsCluster {
 	c := &natsCluster{dir: t.TempDir()}
-	a, err := issuer.Open(issuer.Config{Dir: c.dir, Owner: -1})
-	require.NoError(t, err)
+	a := must.Value(issuer.Open(issuer.Config{Dir: c.dir, Owner: -1}))(t)
 	for name, hosts := range map[string][]string{
 		"nats": {"nats", "localhost"}, "service": {"gateway", "localhost", "127.0.0.1"}, "guest": {"guest"},
 		"route": {"elsewhere"},
 	} {
-		_, err := a.Issue(name, hosts)
-		require.NoError(t, err)
+		must.Value(a.Issue(name, hosts))(t)
 	}
-	bin, err := proc.Build(t.TempDir(), "github.com/nats-io/nats-server/v2", "nats-server")
-	require.NoError(t, err)
-	conf, err := filepath.Abs("../deploy/nats/nats.conf")
-	require.NoError(t, err)
+	bin := must.Value(proc.Build(t.TempDir(), "github.com/nats-io/nats-server/v2", "nats-server"))(t)
+	conf := must.Value(filepath.Abs("../deploy/nats/nats.conf"))(t)
 	var clients []string
 	for range 3 {
-		client, err := proc.FreeAddr()
-		require.NoError(t, err)
-		route, err := proc.FreeAddr()
-		require.NoError(t, err)
+		client := must.Value(proc.FreeAddr())(t)
+		route := must.Value(proc.FreeAddr())(t)
 		clients = append(clients, "nats://"+client)
 		c.routes = append(c.routes, strings.Replace(route, "127.0.0.1", "localhost", 1))
 	}
@@ -84,8 +79,7 @@ func newNATSCluster(t *testing.T) *natsCluster {
 	for i := range 3 {
 		dir := t.TempDir()
 		f := c.files("nats")
-		monitor, err := proc.FreeAddr()
-		require.NoError(t, err)
+		monitor := must.Value(proc.FreeAddr())(t)
 		c.servers = append(c.servers, &proc.Process{
 			Binary: "/usr/bin/env", Log: filepath.Join(dir, "nats.log"),
 			Args: []string{
@@ -118,15 +112,13 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 	proc.Long(t)
 	t.Parallel() // most of it is waiting
 	c := newNATSCluster(t)
-	cfg, err := dev.Config(t.TempDir())
-	require.NoError(t, err)
+	cfg := must.Value(dev.Config(t.TempDir()))(t)
 	cfg.Auth, cfg.BootstrapToken = app.AuthRequired, bootstrap
 	cfg.NATSURL, cfg.NATS, cfg.Replicas = c.url, c.remote("service"), 3
 	cfg.TLS = c.files("service")
 	cfg.TLS.ClientCA = cfg.TLS.CA
 	h := &house{cfg: cfg}
-	h.app, err = app.New(cfg, zap.NewNop(), "test")
-	require.NoError(t, err)
+	h.app = must.Value(app.New(cfg, zap.NewNop(), "test"))(t)
 	require.NoError(t, h.app.Start(soon(t)))
 	t.Cleanup(func() {
 		// A server is lost in this test, after which a stop in order may take longer than this.
@@ -142,16 +134,12 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "keeper")
 
-	nc, err := c.remote("service").Connect(t.Context(), "test", nil)
-	require.NoError(t, err)
+	nc := must.Value(c.remote("service").Connect(t.Context(), "test", nil))(t)
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	stream, err := js.Stream(t.Context(), jetlog.Place{Plane: "agent"}.Stream())
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
+	stream := must.Value(js.Stream(t.Context(), jetlog.Place{Plane: "agent"}.Stream()))(t)
 	require.Equal(t, 3, stream.CachedInfo().Config.Replicas)
-	conf, err := os.ReadFile("../deploy/nats/nats.conf")
-	require.NoError(t, err)
+	conf := must.Value(os.ReadFile("../deploy/nats/nats.conf"))(t)
 	require.Contains(t, string(conf), "sync_interval: always")
 
 	for name, r := range map[string]natsd.Remote{
@@ -195,8 +183,7 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 		"--nats-tls-key-file", files.Key)
 	require.Equal(t, "ok", status, message)
 	other := t.TempDir()
-	_, err = issuer.Open(issuer.Config{Dir: other, Owner: -1})
-	require.NoError(t, err)
+	must.Value(issuer.Open(issuer.Config{Dir: other, Owner: -1}))(t)
 	for says, more := range map[string][]string{
 		"nats-tls-ca-file must be":       {"--nats-tls-ca-file", filepath.Join(other, "ca.pem")},
 		"the servers want a certificate": {"--nats-tls-ca-file", files.CA},
@@ -228,8 +215,7 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 
 // trust returns a client's configuration.
 func (c *natsCluster) trust(t *testing.T) *tls.Config {
-	raw, err := os.ReadFile(filepath.Join(c.dir, "ca.pem"))
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(filepath.Join(c.dir, "ca.pem")))(t)
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
 	require.True(t, cfg.RootCAs.AppendCertsFromPEM(raw))
 	return cfg
@@ -246,8 +232,7 @@ func (c *natsCluster) routeAnswers(t *testing.T, name string) bool {
 	cfg.ServerName = "nats"
 	if name != "" {
 		f := c.files(name)
-		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-		require.NoError(t, err)
+		pair := must.Value(tls.LoadX509KeyPair(f.Cert, f.Key))(t)
 		cfg.Certificates = []tls.Certificate{pair}
 	}
 	route := tls.Client(conn, cfg)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -22,22 +23,18 @@ import (
 )
 
 func post(t *testing.T, ctx context.Context, url, body string) string {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
-	require.NoError(t, err)
+	req := must.Value(http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body)))(t)
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := proc.HTTP.Do(req)
-	require.NoError(t, err)
+	resp := must.Value(proc.HTTP.Do(req))(t)
 	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
+	b := must.Value(io.ReadAll(resp.Body))(t)
 	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", b)
 	return string(b)
 }
 
 // everything is all events of the namespace as text.
 func (s *system) everything(t *testing.T, ctx context.Context) string {
-	stream, err := s.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{FromStart: true, StopAtEnd: true})
-	require.NoError(t, err)
+	stream := must.Value(s.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{FromStart: true, StopAtEnd: true}))(t)
 	var b strings.Builder
 	for {
 		m, err := stream.Recv()
@@ -51,8 +48,7 @@ func (s *system) everything(t *testing.T, ctx context.Context) string {
 
 // journalled counts the events of the namespace: what a refusal must not change.
 func (s *system) journalled(t *testing.T, ctx context.Context) int {
-	stream, err := s.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{FromStart: true, StopAtEnd: true})
-	require.NoError(t, err)
+	stream := must.Value(s.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{FromStart: true, StopAtEnd: true}))(t)
 	n := 0
 	for {
 		m, err := stream.Recv()
@@ -74,12 +70,10 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 	eachWay(t, func(t *testing.T, ctx context.Context, s *system) {
 		s.spawn(t, ctx, "a")
 		s.spawn(t, ctx, "b")
-		made, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+		item := must.Value(s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 			AgentId: "a", RequestId: "one",
 			Objective: "stand",
-		})
-		require.NoError(t, err)
-		item := made.GetWorkItem().GetWorkItemId()
+		}))(t).GetWorkItem().GetWorkItemId()
 		other := "other"
 		stale := int64(7)
 		wrong := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer qrt_e30.AAAA")
@@ -253,8 +247,7 @@ func quiet(t *testing.T, ctx context.Context, s *system) {
 	last := -1
 	for range 200 {
 		n := s.journalled(t, ctx)
-		f, err := s.agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: "a"})
-		require.NoError(t, err)
+		f := must.Value(s.agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: "a"}))(t)
 		if n == last && f.GetAgent().GetLane().GetQueued() > 0 {
 			return
 		}
@@ -272,15 +265,13 @@ func TestX4_ARunsTokenActsForItsAgentOnly(t *testing.T) {
 		s.say(t, ctx, "a", "hello")
 		tn := s.acquire(t, ctx, "a")
 		as := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+tn.got.GetRunToken())
-		_, err := s.work.CreateWorkItem(as, &workv1.CreateWorkItemRequest{AgentId: "a", Objective: "its own"})
-		require.NoError(t, err)
-		_, err = s.work.CreateWorkItem(as, &workv1.CreateWorkItemRequest{AgentId: "b", Objective: "another's"})
+		must.Value(s.work.CreateWorkItem(as, &workv1.CreateWorkItemRequest{AgentId: "a", Objective: "its own"}))(t)
+		_, err := s.work.CreateWorkItem(as, &workv1.CreateWorkItemRequest{AgentId: "b", Objective: "another's"})
 		require.ErrorIs(t, err, fault.PermissionDenied)
-		_, err = s.agents.FinishTurn(as, &agentv1.FinishTurnRequest{
+		must.Value(s.agents.FinishTurn(as, &agentv1.FinishTurnRequest{
 			AgentId: "a", TurnId: tn.got.GetTurn().GetTurnId(),
 			RunId: tn.got.GetTurn().GetRunId(),
-		})
-		require.NoError(t, err)
+		}))(t)
 		_, err = s.work.CreateWorkItem(as, &workv1.CreateWorkItemRequest{AgentId: "a", Objective: "too late"})
 		require.ErrorIs(t, err, fault.RunStale, "the credential ends with its run (X12)")
 		_, err = s.agents.FinishTurn(as, &agentv1.FinishTurnRequest{
@@ -311,7 +302,6 @@ func TestD1_TwoSchedulersChangeNothing(t *testing.T) {
 		tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": id}))
 		tn.round(t, ctx, "done", tool(t, "CompleteWorkItem", map[string]any{"work_item_id": id}))
 	}
-	turns, err := s.agents.ListTurns(ctx, &agentv1.ListTurnsRequest{AgentId: "a", PageSize: 100})
-	require.NoError(t, err)
+	turns := must.Value(s.agents.ListTurns(ctx, &agentv1.ListTurnsRequest{AgentId: "a", PageSize: 100}))(t)
 	require.Len(t, turns.GetTurns(), 20, "no second tick woke the agent")
 }

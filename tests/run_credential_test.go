@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
@@ -83,14 +84,11 @@ func TestX4_ARunsTokenEndsWithItsRun(t *testing.T) {
 		FromStart: true,
 	})
 	require.NoError(t, err)
-	_, err = watch.Recv()
-	require.NoError(t, err)
-	req, err := http.NewRequestWithContext(long, http.MethodGet, "http://"+door.cfg.HTTPAddr+
-		"/v1/events?from_start=true", nil)
-	require.NoError(t, err)
+	must.Value(watch.Recv())(t)
+	req := must.Value(http.NewRequestWithContext(long, http.MethodGet, "http://"+door.cfg.HTTPAddr+
+		"/v1/events?from_start=true", nil))(t)
 	req.Header.Set("Authorization", "Bearer "+token)
-	lines, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	lines := must.Value(http.DefaultClient.Do(req))(t)
 	defer lines.Body.Close()
 	require.Equal(t, http.StatusOK, lines.StatusCode)
 

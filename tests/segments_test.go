@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/storage/datadir"
@@ -16,8 +17,7 @@ import (
 // segments returns the segments of the journal of work that have frames.
 func (d *damageable) segments() (all []datadir.Segment) {
 	d.t.Helper()
-	found, err := datadir.Segments(datadir.Store(d.srv.DataDir), "$G", "work")
-	require.NoError(d.t, err)
+	found := must.Value(datadir.Segments(datadir.Store(d.srv.DataDir), "$G", "work"))(d.t)
 	for _, s := range found {
 		if s.Frames {
 			all = append(all, s)
@@ -31,8 +31,7 @@ func (d *damageable) revisions(item string) (n int) {
 	d.t.Helper()
 	req := &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: item, PageSize: 500}
 	for {
-		page, err := d.work.ListWorkItemHistory(d.ctx, req)
-		require.NoError(d.t, err)
+		page := must.Value(d.work.ListWorkItemHistory(d.ctx, req))(d.t)
 		n += len(page.GetMutations())
 		if req.PageToken = page.GetNextPageToken(); req.PageToken == "" {
 			return n
@@ -62,11 +61,9 @@ func TestR6_SegmentsOfARunningServer(t *testing.T) {
 	require.Zero(t, code, out)
 
 	closed := func() (string, []byte) { // the block of a segment that is closed
-		blocks, err := filepath.Glob(filepath.Join(d.segments()[2].Dir, "msgs", "*.blk"))
-		require.NoError(t, err)
+		blocks := must.Value(filepath.Glob(filepath.Join(d.segments()[2].Dir, "msgs", "*.blk")))(t)
 		require.Len(t, blocks, 1)
-		b, err := os.ReadFile(blocks[0])
-		require.NoError(t, err)
+		b := must.Value(os.ReadFile(blocks[0]))(t)
 		return blocks[0], b
 	}
 	for name, damage := range map[string]func(b []byte) []byte{

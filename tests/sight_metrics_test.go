@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/app"
 	"quartet/tests/proc"
@@ -22,13 +23,10 @@ import (
 
 // scrape returns what Prometheus would get.
 func scrape(t *testing.T, ctx context.Context, url string) string {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	require.NoError(t, err)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))(t)
+	resp := must.Value(http.DefaultClient.Do(req))(t)
 	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
+	b := must.Value(io.ReadAll(resp.Body))(t)
 	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", b)
 	return string(b)
 }
@@ -110,11 +108,9 @@ func TestSight_MetricsTellWhatHappened(t *testing.T) {
 	require.NotContains(t, text, item, "no record")
 	require.NotContains(t, text, url[strings.LastIndex(url, "/")+1:], "no secret")
 
-	problems, err := promlint.New(bytes.NewReader([]byte(text))).Lint()
-	require.NoError(t, err)
+	problems := must.Value(promlint.New(bytes.NewReader([]byte(text))).Lint())(t)
 	require.Empty(t, problems)
-	doc, err := os.ReadFile(filepath.Join("..", "docs", "metrics.md"))
-	require.NoError(t, err)
+	doc := must.Value(os.ReadFile(filepath.Join("..", "docs", "metrics.md")))(t)
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+)`).FindAllStringSubmatch(text, -1) {
 		if strings.HasPrefix(m[1], "go_") || strings.HasPrefix(m[1], "process_") {
 			continue

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
@@ -15,13 +16,11 @@ import (
 func TestC4_ToolsGoByRole(t *testing.T) {
 	h := newHouse(t, nil)
 	admin := agentv1.NewAgentServiceClient(h.conn(t, bootstrap))
-	_, err := admin.SpawnAgent(soon(t), &agentv1.SpawnAgentRequest{
+	must.Value(admin.SpawnAgent(soon(t), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
+	}))(t)
 	listed := func(c agentv1.AgentServiceClient) map[string]bool {
-		resp, err := c.ListTools(soon(t), &agentv1.ListToolsRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		resp := must.Value(c.ListTools(soon(t), &agentv1.ListToolsRequest{AgentId: "keeper"}))(t)
 		names := map[string]bool{}
 		for _, tool := range resp.GetTools() {
 			names[tool.GetName()] = true
@@ -43,8 +42,7 @@ func TestC4_ToolsGoByRole(t *testing.T) {
 		require.False(t, few[name], name)
 	}
 	for name := range all {
-		resp, err := operator.CallTool(soon(t), &agentv1.CallToolRequest{AgentId: "keeper", Name: name})
-		require.NoError(t, err)
+		resp := must.Value(operator.CallTool(soon(t), &agentv1.CallToolRequest{AgentId: "keeper", Name: name}))(t)
 		require.Equal(t, !few[name], resp.GetResult().GetError().GetKind() == "tool_not_available", "%s: %v", name,
 			resp.GetResult())
 		require.NotEqual(t, "permission_denied", resp.GetResult().GetError().GetKind(),

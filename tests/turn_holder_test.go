@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
@@ -38,18 +39,15 @@ func TestA6_ATurnIsItsRunners(t *testing.T) {
 		}(),
 	}
 	ctx := soon(t)
-	_, err := op.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	must.Value(op.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
-	_, err = op.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "go"})
-	require.NoError(t, err)
+	}))(t)
+	must.Value(op.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "go"}))(t)
 	acquire := &agentv1.AcquireTurnRequest{
 		AgentIds: []string{"keeper"}, Wait: durationpb.New(20 * time.Second),
 		RequestId: "a1",
 	}
-	got, err := own.AcquireTurn(ctx, acquire)
-	require.NoError(t, err)
+	got := must.Value(own.AcquireTurn(ctx, acquire))(t)
 	turn, run := got.GetTurn().GetTurnId(), got.GetTurn().GetRunId()
 
 	round := &agentv1.SubmitRoundRequest{AgentId: "keeper", TurnId: turn, RunId: run, Text: "a word"}
@@ -94,8 +92,7 @@ func TestA6_ATurnIsItsRunners(t *testing.T) {
 		}
 	}
 	refused("SubmitRound", "RenewTurn", "StartLocalCalls", "WatchTurn", "FinishTurn")
-	rounds, err := op.ListRounds(ctx, &agentv1.ListRoundsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	rounds := must.Value(op.ListRounds(ctx, &agentv1.ListRoundsRequest{AgentId: "keeper"}))(t)
 	require.Empty(t, rounds.GetRounds(), "what was refused changed nothing")
 	for _, c := range []agentv1.AgentServiceClient{own, client(got.GetRunToken())} {
 		for _, name := range []string{"SubmitRound", "RenewTurn", "StartLocalCalls", "WatchTurn"} {

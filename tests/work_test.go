@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -24,19 +25,16 @@ import (
 // ask sends one REST request and gives the status and the answer.
 func (s *system) ask(t *testing.T, ctx context.Context, method, path string, body any) (int, map[string]any) {
 	t.Helper()
-	raw, err := json.Marshal(body)
-	require.NoError(t, err)
+	raw := must.Value(json.Marshal(body))(t)
 	if body == nil {
 		raw = nil
 	}
-	req, err := http.NewRequestWithContext(ctx, method, s.http+path, bytes.NewReader(raw))
-	require.NoError(t, err)
+	req := must.Value(http.NewRequestWithContext(ctx, method, s.http+path, bytes.NewReader(raw)))(t)
 	req.Header.Set("Content-Type", "application/json")
 	if s.token != "" {
 		req.Header.Set("Authorization", "Bearer "+s.token)
 	}
-	resp, err := proc.HTTP.Do(req)
-	require.NoError(t, err)
+	resp := must.Value(proc.HTTP.Do(req))(t)
 	defer func() { _ = resp.Body.Close() }()
 	out := map[string]any{}
 	require.NoError(t, json.NewDecoder(resp.Body).Decode(&out))
@@ -45,8 +43,7 @@ func (s *system) ask(t *testing.T, ctx context.Context, method, path string, bod
 
 func (s *system) item(t *testing.T, ctx context.Context, agentID, itemID string) *workv1.WorkItem {
 	t.Helper()
-	r, err := s.work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: agentID, WorkItemId: itemID})
-	require.NoError(t, err)
+	r := must.Value(s.work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: agentID, WorkItemId: itemID}))(t)
 	return r.GetWorkItem()
 }
 
@@ -56,11 +53,10 @@ func (tn *turn) try(t *testing.T, ctx context.Context, text string,
 ) *agentv1.SubmitRoundResponse {
 	t.Helper()
 	tr := tn.got.GetTurn()
-	r, err := tn.s.agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+	r := must.Value(tn.s.agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
 		AgentId: tr.GetAgentId(), TurnId: tr.GetTurnId(), RunId: tr.GetRunId(), RoundIndex: tn.n, Text: text,
 		ToolCalls: calls,
-	})
-	require.NoError(t, err)
+	}))(t)
 	tn.n++
 	return r
 }
@@ -198,10 +194,9 @@ func TestW7_EveryWayToComplete(t *testing.T) {
 			s.spawn(t, ctx, agentID)
 			var items []string
 			for n := range 3 {
-				r, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+				r := must.Value(s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 					AgentId: agentID, Objective: fmt.Sprint("objective ", n),
-				})
-				require.NoError(t, err)
+				}))(t)
 				items = append(items, r.GetWorkItem().GetWorkItemId())
 			}
 			s.say(t, ctx, agentID, "go")
@@ -234,11 +229,10 @@ func TestW7_EveryWayToComplete(t *testing.T) {
 		r, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "outside", Objective: "x"})
 		require.NoError(t, err)
 		for range 2 {
-			done, err := s.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
+			done := must.Value(s.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
 				AgentId:    "outside",
 				WorkItemId: r.GetWorkItem().GetWorkItemId(),
-			})
-			require.NoError(t, err)
+			}))(t)
 			require.Empty(t, done.GetWorkItem().GetResultSummary())
 		}
 	})
@@ -268,8 +262,7 @@ func TestW6_RunningTasks(t *testing.T) {
 		require.ErrorIs(t, err, fault.BlockingExecution, "nor does an operator complete it")
 		require.True(t, s.item(t, ctx, "keeper", item).GetIsCurrent(), "nothing changed")
 
-		_, err = s.tasks.StopTask(ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: blocking})
-		require.NoError(t, err)
+		must.Value(s.tasks.StopTask(ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: blocking}))(t)
 		require.Eventually(t, func() bool {
 			got, err := s.tasks.GetTask(ctx, &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: blocking})
 			return err == nil && got.GetTask().GetState() == taskv1.TaskState_TASK_STATE_CANCELLED
@@ -283,8 +276,7 @@ func TestW6_RunningTasks(t *testing.T) {
 		promoted, _, _ := strings.Cut(s.everything(t, ctx)[strings.Index(s.everything(t, ctx), "report_promoted"):],
 			"evt_")
 		require.Contains(t, promoted, "active_tasks", "the report keeps the warning")
-		_, err = s.tasks.StopTask(ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: other})
-		require.NoError(t, err)
+		must.Value(s.tasks.StopTask(ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: other}))(t)
 	})
 }
 
@@ -308,8 +300,7 @@ func TestW11_HistoryOverREST(t *testing.T) {
 
 	code, body := s.ask(t, ctx, http.MethodGet, "/v1/agents/keeper/work-items/"+item+"/history", nil)
 	require.Equal(t, http.StatusOK, code)
-	raw, err := json.Marshal(body)
-	require.NoError(t, err)
+	raw := must.Value(json.Marshal(body))(t)
 	h := &workv1.ListWorkItemHistoryResponse{}
 	require.NoError(t, protojson.Unmarshal(raw, h))
 	var types []string
@@ -393,8 +384,7 @@ func TestX8_WorkLimitsOverREST(t *testing.T) {
 		}
 		code, body := s.ask(t, ctx, c.method, c.path, c.body(c.limit+1))
 		require.Equal(t, http.StatusBadRequest, code, name)
-		raw, err := json.Marshal(body)
-		require.NoError(t, err)
+		raw := must.Value(json.Marshal(body))(t)
 		require.Contains(t, string(raw), "LIMIT_EXCEEDED", name)
 		require.Contains(t, string(raw), fmt.Sprint(c.limit), name)
 		require.Contains(t, string(raw), fmt.Sprint(c.limit+1), name)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/proctree"
@@ -26,8 +27,7 @@ func TestT9_ChildrenInWorktrees(t *testing.T) {
 	s := dev.Start(t)
 	ctx := dev.Within(t)
 	agents, tasks := agentv1.NewAgentServiceClient(s.Conn()), taskv1.NewTaskServiceClient(s.Conn())
-	root, err := filepath.EvalSymlinks(s.Cfg.WorkerRoots[0])
-	require.NoError(t, err)
+	root := must.Value(filepath.EvalSymlinks(s.Cfg.WorkerRoots[0]))(t)
 	repo := filepath.Join(root, "repo")
 	require.NoError(t, os.Mkdir(repo, 0o755))
 	git := func(args ...string) string {
@@ -39,17 +39,16 @@ func TestT9_ChildrenInWorktrees(t *testing.T) {
 		require.NoError(t, cmd.Wait(), "%v: %s", args, out)
 		return out.String()
 	}
-	_, err = agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	must.Value(agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: "lead", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, WorkspaceRoot: repo,
-	})
-	require.NoError(t, err)
+	}))(t)
 	spawn := func(text string) (*agentv1.SpawnAgentResponse, error) {
 		return agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 			ParentAgentId: "lead", InitialMessage: text, RequestId: text,
 			WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE,
 		})
 	}
-	_, err = spawn("too early")
+	_, err := spawn("too early")
 	require.ErrorIs(t, fault.From(err), fault.NotAWorkTree)
 	git("init", "--quiet", "--initial-branch=main")
 	git("commit", "--quiet", "--allow-empty", "-m", "first")
@@ -57,8 +56,7 @@ func TestT9_ChildrenInWorktrees(t *testing.T) {
 	children := map[string]*agentv1.SpawnAgentResponse{}
 	for _, job := range []string{"true", "echo x > left", "git -c user.name=Test -c user.email=test@example.com " +
 		"commit --quiet --allow-empty -m own"} {
-		children[job], err = spawn(job)
-		require.NoError(t, err)
+		children[job] = must.Value(spawn(job))(t)
 	}
 	s.Down()
 	s.Up()
@@ -77,19 +75,16 @@ func TestT9_ChildrenInWorktrees(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, so.GetText(), "works in: "+child.GetAgent().GetWorkspaceRoot()+" (branch quartet/"+
 			child.GetTaskId()+", worker local)")
-		round, err := agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+		result := must.Value(agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
 			AgentId: id, TurnId: got.GetTurn().GetTurnId(), RunId: got.GetTurn().GetRunId(), Text: "did " + job,
 			ToolCalls: []*agentv1.ToolCall{call("ExecCommand", "cmd", "pwd; "+job)},
-		})
-		require.NoError(t, err)
-		result := round.GetToolResults()[0].GetResult().GetFields()
+		}))(t).GetToolResults()[0].GetResult().GetFields()
 		require.Equal(t, child.GetAgent().GetWorkspaceRoot()+"\n", result["output"].GetStringValue())
 		require.Equal(t, "local", result["task"].GetStructValue().GetFields()["pinned_worker_id"].GetStringValue())
-		_, err = agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
+		must.Value(agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
 			AgentId: id, TurnId: got.GetTurn().GetTurnId(),
 			RunId: got.GetTurn().GetRunId(),
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	why := map[string]string{"true": "", "echo x > left": "1 uncommitted change(s)"}
 	for job, child := range children {
@@ -121,8 +116,7 @@ func TestT9_ChildrenInWorktrees(t *testing.T) {
 func awaitTask(ctx context.Context, t *testing.T, tasks taskv1.TaskServiceClient, agentID, taskID string) *taskv1.Task {
 	t.Helper()
 	for {
-		r, err := tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: agentID, TaskId: taskID})
-		require.NoError(t, err)
+		r := must.Value(tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: agentID, TaskId: taskID}))(t)
 		if r.GetTask().GetTerminal() {
 			return r.GetTask()
 		}

@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 )
 
@@ -33,40 +34,31 @@ type rig struct {
 func setup(t testing.TB) *rig {
 	t.Helper()
 	ctx := context.Background()
-	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
-	require.NoError(t, err)
+	srv := must.Value(natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess}))(t)
 	t.Cleanup(srv.Stop)
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
+	nc := must.Value(srv.Connect("test"))(t)
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	_, err = jetlog.Ensure(ctx, nc, "test", 1, 1)
-	require.NoError(t, err)
-	_, err = jetlog.Ensure(ctx, nc, "test", 1, 1)
+	js := must.Value(jetstream.New(nc))(t)
+	must.Value(jetlog.Ensure(ctx, nc, "test", 1, 1))(t)
+	_, err := jetlog.Ensure(ctx, nc, "test", 1, 1)
 	require.NoError(t, err, "what is there and right stays")
 	require.NoError(t, bus.EnsureStream(ctx, nc, 1, bus.DefaultBytes, nil))
 	require.NoError(t, bus.EnsureStream(ctx, nc, 1, bus.DefaultBytes, nil))
-	log, err := jetlog.New(nc, "test", 0)
-	require.NoError(t, err)
-	p, err := journal.Open(ctx, journaltest.Config(log))
-	require.NoError(t, err)
+	log := must.Value(jetlog.New(nc, "test", 0))(t)
+	p := must.Value(journal.Open(ctx, journaltest.Config(log)))(t)
 	t.Cleanup(func() { require.NoError(t, p.Close(context.Background())) })
 	return &rig{srv, nc, js, p}
 }
 
 func (r *rig) source(t testing.TB, plane string) journal.Source {
 	t.Helper()
-	log, err := jetlog.New(r.nc, plane, 0)
-	require.NoError(t, err)
+	log := must.Value(jetlog.New(r.nc, plane, 0))(t)
 	return journal.NewSource(plane, 0, log)
 }
 
 func (r *rig) start(t testing.TB) *bus.Publisher {
 	t.Helper()
-	pub, err := bus.Start(context.Background(), bus.Config{Conn: r.nc, Source: r.source(t, "test")})
-	require.NoError(t, err)
-	return pub
+	return must.Value(bus.Start(context.Background(), bus.Config{Conn: r.nc, Source: r.source(t, "test")}))(t)
 }
 
 func (r *rig) put(t testing.TB, key, value string) {
@@ -176,8 +168,7 @@ func TestX10_AtLeastOnceAcrossRestarts(t *testing.T) {
 		require.NoError(t, json.Unmarshal(m.Data, &ev))
 		v := ev.Data.Payload.Domain
 		var got int
-		_, err := fmt.Sscan(fmt.Sprint(v), &got)
-		require.NoError(t, err)
+		must.Value(fmt.Sscan(fmt.Sprint(v), &got))(t)
 		require.LessOrEqual(t, got, want, "a gap")
 		if got == want {
 			want++
@@ -227,8 +218,7 @@ func BenchmarkPublish(b *testing.B) {
 		}
 		return d, nil
 	}
-	s, err := r.js.Stream(context.Background(), bus.Stream)
-	require.NoError(b, err)
+	s := must.Value(r.js.Stream(context.Background(), bus.Stream))(b)
 	copied := func(n uint64) {
 		require.Eventually(b, func() bool {
 			info, err := s.Info(context.Background(), jetstream.WithSubjectFilter("quartet.events.>"))

@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/client"
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/tests/dev"
 )
@@ -25,8 +26,7 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 		return me.GetPrincipal(), err
 	}
 	dial := func(addr string, opts ...client.Option) *client.Client {
-		c, err := client.Dial(addr, opts...)
-		require.NoError(t, err)
+		c := must.Value(client.Dial(addr, opts...))(t)
 		t.Cleanup(func() { require.NoError(t, c.Close()) })
 		return c
 	}
@@ -50,8 +50,7 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 	older := dial(s.Cfg.GRPCAddr)
 	s.Up()
 	for _, c := range []*client.Client{older, s.Client} {
-		principal, err := who(c)
-		require.NoError(t, err)
+		principal := must.Value(who(c))(t)
 		require.Equal(t, "local", principal)
 	}
 	t.Setenv("XDG_STATE_HOME", t.TempDir()) // another user's

@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 // hears is what a follower heard, and over which way.
@@ -61,9 +62,7 @@ func (r *feedRig) open(t *testing.T) *partition {
 	t.Helper()
 	cfg := journaltest.Config(r.log)
 	cfg.Plane, cfg.Feed = "fed", r.feeds.Of("fed", 0)
-	p, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
-	return p
+	return must.Value(journal.Open(t.Context(), cfg))(t)
 }
 
 func (r *feedRig) source() journal.Source {
@@ -123,8 +122,7 @@ func TestFeedSaysWhatTheLogSays(t *testing.T) {
 		put(t, p, "k", fmt.Sprint(i))
 	}
 	late, stopLate := r.follow(t, framelog.End{})
-	end, err := r.source().End(t.Context())
-	require.NoError(t, err)
+	end := must.Value(r.source().End(t.Context()))(t)
 	newest, stopNewest := r.follow(t, end)
 	for i := range 600 { // more than the feed keeps
 		put(t, p, "k", fmt.Sprint(20+i))
@@ -175,8 +173,7 @@ func TestFeedReceivesAnotherWriter(t *testing.T) {
 	put(t, p, "k", "1")
 	cfg := journaltest.Config(r.log)
 	cfg.Plane = "fed"
-	other, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	other := must.Value(journal.Open(t.Context(), cfg))(t)
 	for i := range 5 {
 		put(t, other, "k", fmt.Sprint(i))
 	}
@@ -199,8 +196,7 @@ func TestFeedGivesBackTheFollowersError(t *testing.T) {
 	p := r.open(t)
 	put(t, p, "k", "1")
 	enough := errors.New("enough")
-	end, err := r.source().End(t.Context())
-	require.NoError(t, err)
+	end := must.Value(r.source().End(t.Context()))(t)
 	for _, after := range []framelog.End{{}, end} {
 		done := make(chan error, 1)
 		go func() {

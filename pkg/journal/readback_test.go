@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 // Whatever stands in the log can be read back by its coordinates, in any order,
@@ -18,8 +19,7 @@ import (
 func TestW11_ReadBack(t *testing.T) {
 	ctx := context.Background()
 	log := journaltest.NewFaultLog(journaltest.NewMemLog())
-	p, err := journal.Open(ctx, journaltest.Config(log))
-	require.NoError(t, err)
+	p := must.Value(journal.Open(ctx, journaltest.Config(log)))(t)
 	const n = 200
 	var mu sync.Mutex
 	wrote := map[uint64]string{}
@@ -54,15 +54,13 @@ func TestW11_ReadBack(t *testing.T) {
 		require.Error(t, err, "what was never written")
 		_, err = journal.ReadBack(ctx, p, []uint64{0})
 		require.Error(t, err)
-		events, err = journal.ReadBack(ctx, p, nil)
-		require.NoError(t, err)
+		events = must.Value(journal.ReadBack(ctx, p, nil))(t)
 		require.Empty(t, events)
 
 		require.NoError(t, p.Close(ctx))
 		_, err = journal.ReadBack(ctx, p, back)
 		require.ErrorIs(t, err, fault.Storage)
-		p, err = journal.Open(ctx, journaltest.Config(log))
-		require.NoError(t, err)
+		p = must.Value(journal.Open(ctx, journaltest.Config(log)))(t)
 	}
 	require.NoError(t, p.Close(ctx))
 }
@@ -71,8 +69,7 @@ func TestW11_ReadBack(t *testing.T) {
 func TestX1_ReadBackWaitsForTheDisk(t *testing.T) {
 	ctx := context.Background()
 	log := journaltest.NewFaultLog(journaltest.NewMemLog())
-	p, err := journal.Open(ctx, journaltest.Config(log))
-	require.NoError(t, err)
+	p := must.Value(journal.Open(ctx, journaltest.Config(log)))(t)
 	log.Inject(journaltest.Late)
 	wrote := make(chan error, 1)
 	go func() {
@@ -90,8 +87,7 @@ func TestX1_ReadBackWaitsForTheDisk(t *testing.T) {
 	require.Error(t, <-read, "nothing is shown before it is on disk")
 	log.Release()
 	require.NoError(t, <-wrote)
-	events, err := journal.ReadBack(ctx, p, []uint64{2})
-	require.NoError(t, err)
+	events := must.Value(journal.ReadBack(ctx, p, []uint64{2}))(t)
 	require.Equal(t, "r1", events[0].RequestID)
 	require.NoError(t, p.Close(ctx))
 }

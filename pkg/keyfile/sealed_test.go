@@ -5,22 +5,20 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 func TestSealedSecrets(t *testing.T) {
 	key, other := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
-	sealed, err := SealSecret(key, "a", "secret")
-	require.NoError(t, err)
-	again, err := SealSecret(key, "a", "secret")
-	require.NoError(t, err)
+	sealed := must.Value(SealSecret(key, "a", "secret"))(t)
+	again := must.Value(SealSecret(key, "a", "secret"))(t)
 	require.Equal(t, sealed, again)
 	for _, c := range [][2]string{{"b", "secret"}, {"a", "secrets"}} {
-		different, err := SealSecret(key, c[0], c[1])
-		require.NoError(t, err)
+		different := must.Value(SealSecret(key, c[0], c[1]))(t)
 		require.NotEqual(t, sealed[:12], different[:12], "the nonce is another one")
 	}
-	got, err := OpenSecret(key, "a", sealed)
-	require.NoError(t, err)
+	got := must.Value(OpenSecret(key, "a", sealed))(t)
 	require.Equal(t, "secret", got)
 	for i := range sealed {
 		changed := bytes.Clone(sealed)
@@ -30,7 +28,7 @@ func TestSealedSecrets(t *testing.T) {
 		_, err = OpenSecret(key, "a", sealed[:i])
 		require.Error(t, err, "%d bytes", i)
 	}
-	_, err = OpenSecret(other, "a", sealed)
+	_, err := OpenSecret(other, "a", sealed)
 	require.Error(t, err)
 	_, err = OpenSecret(key, "b", sealed)
 	require.Error(t, err)

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/typepb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
@@ -158,8 +159,7 @@ func TestW5_ExplicitNullsAreReported(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"reason", "self.left", "selves[1].texts", `by_number["3"].self.limit`, "work_item_id"},
 		nulls)
-	nulls, err = UnmarshalNulls([]byte(`{}`), newEverything())
-	require.NoError(t, err)
+	nulls = must.Value(UnmarshalNulls([]byte(`{}`), newEverything()))(t)
 	require.Empty(t, nulls)
 }
 
@@ -188,18 +188,11 @@ func TestGeneratedTypes(t *testing.T) {
 
 	require.Equal(t, `"2026-01-02T03:04:05.000006Z"`,
 		text(t, Timestamp(time.Date(2026, 1, 2, 3, 4, 5, 6999, time.UTC))))
-	require.Equal(t, `[1,"a"]`, text(t, must(structpb.NewList([]any{1, "a"}))))
+	require.Equal(t, `[1,"a"]`, text(t, must.Value(structpb.NewList([]any{1, "a"}))(t)))
 	require.Equal(t, `null`, text(t, &structpb.Value{}))
 	ts := &timestamppb.Timestamp{}
 	require.NoError(t, Unmarshal([]byte(`"2026-01-02T03:04:05.5Z"`), ts))
 	require.Equal(t, 500*time.Millisecond, time.Duration(ts.AsTime().Nanosecond()))
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }
 
 func TestAppendRefusesWhatJSONCannotSay(t *testing.T) {
@@ -220,8 +213,7 @@ func TestAppendRefusesWhatJSONCannotSay(t *testing.T) {
 		require.Error(t, err)
 		require.Equal(t, "kept", string(out))
 	}
-	out, err := Append([]byte("kept"), &typepb.Type{})
-	require.NoError(t, err)
+	out := must.Value(Append([]byte("kept"), &typepb.Type{}))(t)
 	require.Equal(t, "kept{}", string(out))
 	require.Equal(t, "{}", text(t, (*typepb.Type)(nil)))
 }
@@ -295,7 +287,7 @@ func BenchmarkAppend(b *testing.B) {
 }
 
 func BenchmarkUnmarshal(b *testing.B) {
-	line, m := must(Append(nil, sample())), &attribute_context.AttributeContext_Request{}
+	line, m := must.Value(Append(nil, sample()))(b), &attribute_context.AttributeContext_Request{}
 	b.ReportAllocs()
 	b.SetBytes(int64(len(line)))
 	for b.Loop() {

@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -42,8 +43,7 @@ func open(t *testing.T, deps plane.Deps, change ...func(*plane.Config[*journalte
 	for _, c := range change {
 		c(&cfg)
 	}
-	e, err := plane.Open(t.Context(), cfg, deps)
-	require.NoError(t, err)
+	e := must.Value(plane.Open(t.Context(), cfg, deps))(t)
 	t.Cleanup(func() {
 		require.NoError(t, e.Close(context.Background()))
 		require.NoError(t, e.Close(context.Background()))
@@ -75,8 +75,7 @@ func count(ctx context.Context, e *engine, key string) (int, int64, error) {
 func TestDoActsAsTheCaller(t *testing.T) {
 	journals := planetest.NewJournals()
 	e := open(t, over(journals))
-	n, err := put(as(rpc.RoleOperator), e, "k", "")
-	require.NoError(t, err)
+	n := must.Value(put(as(rpc.RoleOperator), e, "k", ""))(t)
 	require.Equal(t, 1, n)
 	n, seq, err := count(as(rpc.RoleOperator), e, "k")
 	require.NoError(t, err)
@@ -89,10 +88,9 @@ func TestDoActsAsTheCaller(t *testing.T) {
 	})
 
 	op := journaltest.Put("k", "v", "")
-	_, err = plane.Do(as(rpc.RoleOperator), e, plane.Command[*journaltest.State, int]{
+	must.Value(plane.Do(as(rpc.RoleOperator), e, plane.Command[*journaltest.State, int]{
 		Method: "Put", AgentID: "a1", Args: op.Args, Decide: op.Decide, Answer: op.Answer, Actor: plane.System("acme"),
-	})
-	require.NoError(t, err)
+	}))(t)
 	ev = journals.Events(t, "test", journaltest.Registry())[1]
 	require.Equal(t, []string{"quartet", rpc.RoleService}, []string{ev.Principal, ev.Role},
 		"what the plane does by itself")
@@ -101,15 +99,13 @@ func TestDoActsAsTheCaller(t *testing.T) {
 func TestARepeatedRequestIsExecutedOnce(t *testing.T) {
 	e := open(t, over(planetest.NewJournals()))
 	for range 3 {
-		n, err := put(as(rpc.RoleOperator), e, "k", "r1")
-		require.NoError(t, err)
+		n := must.Value(put(as(rpc.RoleOperator), e, "k", "r1"))(t)
 		require.Equal(t, 1, n)
 	}
 	recalling := rpc.AskRecall(metadata.NewIncomingContext(as(rpc.RoleOperator), metadata.MD{}))
-	n, err := put(recalling, e, "k", "r1")
-	require.NoError(t, err)
+	n := must.Value(put(recalling, e, "k", "r1"))(t)
 	require.Equal(t, 1, n)
-	_, err = put(recalling, e, "k", "r2")
+	_, err := put(recalling, e, "k", "r2")
 	require.ErrorIs(t, err, fault.NotFound, "a recalled request is not executed")
 	_, err = put(recalling, e, "k", "")
 	require.NoError(t, err, "without a request id there is nothing to recall")
@@ -204,8 +200,7 @@ func TestAPartitionThatCannotBeWritten(t *testing.T) {
 	faults.Release()
 	require.Error(t, <-done)
 	require.Eventually(t, func() bool { return e.Ready() == nil && e.Stalled() == 0 }, time.Minute, time.Millisecond)
-	n, err := put(as(rpc.RoleOperator), e, "k", "")
-	require.NoError(t, err)
+	n := must.Value(put(as(rpc.RoleOperator), e, "k", ""))(t)
 	require.Equal(t, 1, n, "what was refused has left nothing")
 }
 
@@ -319,11 +314,10 @@ func TestErrorsOfTheProcess(t *testing.T) {
 
 	deps = over(journals)
 	deps.Sources = func(string) ([]journal.Source, error) { return nil, errors.New("no journal") }
-	e, err := plane.Open(t.Context(), plane.Config[*journaltest.State]{
+	e := must.Value(plane.Open(t.Context(), plane.Config[*journaltest.State]{
 		Plane: "test", New: journaltest.New, Events: errdetails.File_google_rpc_error_details_proto,
 		Follow: []plane.Followed{{Plane: "source"}},
-	}, deps)
-	require.NoError(t, err)
+	}, deps))(t)
 	require.ErrorContains(t, e.Follow(t.Context()), "test: follow source: no journal")
 	require.NoError(t, e.Close(context.Background()))
 }

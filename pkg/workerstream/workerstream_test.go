@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 )
@@ -217,12 +218,10 @@ func TestReservationsAndAssignments(t *testing.T) {
 	_, err = r.Reserve("beta", "go", "")
 	require.ErrorIs(t, err, fault.WorkerPoolBusy, "another namespace's worker")
 
-	v, err := r.Reserve("acme", "go", "")
-	require.NoError(t, err)
+	v := must.Value(r.Reserve("acme", "go", ""))(t)
 	require.True(t, v.Assign("run_1"))
 	require.Same(t, c.session, r.Holder("acme", "run_1"))
-	v, err = r.Reserve("acme", "go", "w1")
-	require.NoError(t, err)
+	v = must.Value(r.Reserve("acme", "go", "w1"))(t)
 	require.Zero(t, r.Room(c.session))
 	_, err = r.Reserve("acme", "go", "w1")
 	require.ErrorIs(t, err, fault.WorkerBusy)
@@ -230,8 +229,7 @@ func TestReservationsAndAssignments(t *testing.T) {
 	require.ErrorIs(t, err, fault.WorkerPoolBusy)
 	require.False(t, v.Assign("run_1"), "it has that one already")
 	require.Equal(t, 1, r.Room(c.session))
-	v, err = r.Reserve("acme", "go", "")
-	require.NoError(t, err)
+	v = must.Value(r.Reserve("acme", "go", ""))(t)
 	v.Cancel()
 
 	r.Assign(c.session, "run_2")

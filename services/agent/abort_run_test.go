@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
@@ -26,8 +27,7 @@ func TestA7_AnAbortEndsTheTurnAndPauses(t *testing.T) {
 	r, a := turn(t)
 	next := r.send("keeper", "two", normal)
 	before := len(r.events())
-	resp, err := r.abort(a.GetTurn().GetRunId(), "req")
-	require.NoError(t, err)
+	resp := must.Value(r.abort(a.GetTurn().GetRunId(), "req"))(t)
 	require.Equal(t, agentv1.TurnState_TURN_STATE_ABORTED, resp.GetTurn().GetState())
 	require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_ABORTED, resp.GetTurn().GetEndReason())
 	require.Equal(t, paused, resp.GetAgent().GetControl())
@@ -42,13 +42,11 @@ func TestA7_AnAbortEndsTheTurnAndPauses(t *testing.T) {
 	// Again: by request id, by the guard of the run that was aborted, and after a restart.
 	written := len(r.events())
 	for _, requestID := range []string{"req", ""} {
-		again, err := r.abort(a.GetTurn().GetRunId(), requestID)
-		require.NoError(t, err)
+		again := must.Value(r.abort(a.GetTurn().GetRunId(), requestID))(t)
 		require.Equal(t, a.GetTurn().GetTurnId(), again.GetTurn().GetTurnId())
 	}
 	r.restart()
-	again, err := r.abort(a.GetTurn().GetRunId(), "")
-	require.NoError(t, err)
+	again := must.Value(r.abort(a.GetTurn().GetRunId(), ""))(t)
 	require.Equal(t, a.GetTurn().GetTurnId(), again.GetTurn().GetTurnId())
 	require.Len(t, r.events(), written)
 	require.True(t, r.poll("keeper").GetPending())
@@ -61,8 +59,7 @@ func TestA7_AnAbortEndsTheTurnAndPauses(t *testing.T) {
 func TestA7_WhatComesAfterAnAbortLeavesNoTrace(t *testing.T) {
 	r, a := turn(t)
 	r.submit(a, 0, "first", use("ListWorkItems"))
-	_, err := r.abort("", "")
-	require.NoError(t, err)
+	must.Value(r.abort("", ""))(t)
 	before, called := len(r.events()), len(r.others.seen())
 	for _, late := range []func() error{
 		func() error { _, err := r.trySubmit(a, 1, "late", use("CreateWorkItem", "objective", "x")); return err },
@@ -126,16 +123,13 @@ func TestA7_AStaleGuard(t *testing.T) {
 func TestA7_AnAbortWithoutATurn(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	resp, err := r.abort("", "")
-	require.NoError(t, err)
+	resp := must.Value(r.abort("", ""))(t)
 	require.Nil(t, resp.GetTurn())
 	require.Equal(t, paused, resp.GetAgent().GetControl())
 	before := len(r.events())
-	_, err = r.abort("", "")
-	require.NoError(t, err)
+	must.Value(r.abort("", ""))(t)
 	r.must("stop", "keeper")
-	resp, err = r.abort("", "")
-	require.NoError(t, err)
+	resp = must.Value(r.abort("", ""))(t)
 	require.Equal(t, stopped, resp.GetAgent().GetControl(), "an abort starts nobody")
 	require.Len(t, r.events(), before+1)
 }
@@ -147,8 +141,7 @@ func TestA9_AnInterjectionOutlivesAnAbort(t *testing.T) {
 	heard := r.send("keeper", "heard", interject)
 	require.Len(t, r.submit(a, 0, "x").GetInterjections(), 1)
 	undelivered := r.send("keeper", "undelivered", interject)
-	_, err := r.abort("", "")
-	require.NoError(t, err)
+	must.Value(r.abort("", ""))(t)
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message("keeper", heard).GetState())
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message("keeper", undelivered).GetState())
 	r.restart()

@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -98,8 +99,7 @@ func TestX15_WhoMayAcquire(t *testing.T) {
 	require.True(t, resp.GetPending())
 	// Another tenant's runner finds nothing.
 	ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "umbrella", Principal: "runner", Role: rpc.RoleRunner})
-	resp, err = r.service.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{Wait: wait})
-	require.NoError(t, err)
+	resp = must.Value(r.service.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{Wait: wait}))(t)
 	require.True(t, resp.GetPending())
 }
 
@@ -190,17 +190,15 @@ func TestX2_ARepeatedAcquireIsTheSameTurn(t *testing.T) {
 	r.clk.Advance(time.Second)
 	r.send("other", "y", normal)
 	req := &agentv1.AcquireTurnRequest{RequestId: "r1", RunnerId: "me", Wait: durationpb.New(0)}
-	first, err := r.service.AcquireTurn(r.runner(), req)
-	require.NoError(t, err)
+	first := must.Value(r.service.AcquireTurn(r.runner(), req))(t)
 	for range 2 {
-		again, err := r.service.AcquireTurn(r.runner(), req)
-		require.NoError(t, err)
+		again := must.Value(r.service.AcquireTurn(r.runner(), req))(t)
 		require.Equal(t, first.GetTurn().GetTurnId(), again.GetTurn().GetTurnId())
 		require.Equal(t, first.GetRunToken(), again.GetRunToken())
 		require.Equal(t, first.GetMessage().GetMessageId(), again.GetMessage().GetMessageId())
 		r.restart()
 	}
-	_, err = r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
 		RequestId: "r1", RunnerId: "somebody else",
 		Wait: durationpb.New(0),
 	})
@@ -212,8 +210,7 @@ func TestX2_ARepeatedAcquireIsTheSameTurn(t *testing.T) {
 	require.ErrorIs(t, err, fault.RequestIDReused)
 
 	r.finish(first, done)
-	again, err := r.service.AcquireTurn(r.runner(), req)
-	require.NoError(t, err)
+	again := must.Value(r.service.AcquireTurn(r.runner(), req))(t)
 	require.Equal(t, agentv1.TurnState_TURN_STATE_COMPLETED, again.GetTurn().GetState(),
 		"of a turn that has ended the record alone")
 	require.Empty(t, again.GetRunToken())
@@ -296,13 +293,11 @@ func TestX2_ARepeatedAcquireHoldsWhatItIsAnswered(t *testing.T) {
 			defer close(left)
 			_, _ = r.service.AcquireTurn(first, req)
 		}()
-		again, err := r.service.AcquireTurn(r.runner(), req)
-		require.NoError(t, err)
+		again := must.Value(r.service.AcquireTurn(r.runner(), req))(t)
 		<-left
 		require.Equal(t, agentv1.TurnState_TURN_STATE_OPEN, again.GetTurn().GetState())
-		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: again.GetTurn().
-			GetTurnId(), RunId: again.GetTurn().GetRunId()})
-		require.NoError(t, err)
+		must.Value(r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: again.GetTurn().
+			GetTurnId(), RunId: again.GetTurn().GetRunId()}))(t)
 		require.Equal(t, messageID, again.GetMessage().GetMessageId())
 		r.finish(again, done)
 		leave()
@@ -323,8 +318,7 @@ func TestD5_AFailedLookReservesNothing(t *testing.T) {
 		Wait:     durationpb.New(0),
 	})
 	require.ErrorIs(t, err, fault.NotReady, "who asks for one agent is told")
-	got, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
-	require.NoError(t, err)
+	got := must.Value(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)}))(t)
 	require.True(t, got.GetPending(), "who serves all waits for another")
 	ctx, cancel := context.WithCancel(r.runner())
 	cancel()
@@ -351,11 +345,9 @@ func TestD4_AStaleTickIsDropped(t *testing.T) {
 		WorkItemRevision: 1,
 	}
 	offer := func() agentv1.OfferResult {
-		resp, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
+		return must.Value(r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
 			AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(), Decision: dec,
-		})
-		require.NoError(t, err)
-		return resp.GetResult()
+		}))(t).GetResult()
 	}
 	require.EqualValues(t, 1, f.GetFactsRevision())
 	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, offer())

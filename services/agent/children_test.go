@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -54,28 +55,22 @@ func (r *rig) endsHandles() {
 
 func (r *rig) delegate(ctx context.Context, requestID, text string) *agentv1.SpawnAgentResponse {
 	r.t.Helper()
-	resp, err := r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	return must.Value(r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		ParentAgentId: "keeper", InitialMessage: text,
 		RequestId: requestID,
-	})
-	require.NoError(r.t, err)
-	return resp
+	}))(r.t)
 }
 
 func (r *rig) delegation(delegationID string) *agentv1.Delegation {
 	r.t.Helper()
-	resp, err := r.service.GetDelegation(r.operator(), &agentv1.GetDelegationRequest{
+	return must.Value(r.service.GetDelegation(r.operator(), &agentv1.GetDelegationRequest{
 		AgentId: "keeper", DelegationId: delegationID,
-	})
-	require.NoError(r.t, err)
-	return resp.GetDelegation()
+	}))(r.t).GetDelegation()
 }
 
 func (r *rig) record(agentID string) *agentv1.Agent {
 	r.t.Helper()
-	resp, err := r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: agentID})
-	require.NoError(r.t, err)
-	return resp.GetAgent()
+	return must.Value(r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: agentID}))(r.t).GetAgent()
 }
 
 // until lets small times pass until something holds.
@@ -133,10 +128,9 @@ func TestA1_SpawnPrivateChild(t *testing.T) {
 		require.Equal(t, got.GetTaskId(), again.GetTaskId())
 		r.restart()
 	}
-	l, err := r.service.ListDelegations(r.operator(), &agentv1.ListDelegationsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	l := must.Value(r.service.ListDelegations(r.operator(), &agentv1.ListDelegationsRequest{AgentId: "keeper"}))(t)
 	require.Len(t, l.GetDelegations(), 1)
-	_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+	_, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
 		ParentAgentId:  "keeper",
 		InitialMessage: "other", RequestId: "req",
 	})
@@ -263,11 +257,9 @@ func TestA2_WhoReachesAPrivateChild(t *testing.T) {
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	require.Len(t, r.events(), before)
 
-	seen, err := r.service.GetAgent(parent, &agentv1.GetAgentRequest{AgentId: c})
-	require.NoError(t, err)
+	seen := must.Value(r.service.GetAgent(parent, &agentv1.GetAgentRequest{AgentId: c}))(t)
 	require.Equal(t, agentv1.Posture_POSTURE_QUEUED_INPUT, seen.GetAgent().GetPosture())
-	own, err := r.service.GetAgent(parent, &agentv1.GetAgentRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	own := must.Value(r.service.GetAgent(parent, &agentv1.GetAgentRequest{AgentId: "keeper"}))(t)
 	require.Len(t, own.GetChildren(), 2)
 	for _, verb := range []string{"pause", "resume"} {
 		_, err := r.order(parent, verb, c, "", "")
@@ -281,8 +273,7 @@ func TestA4_ListsOfPrivateAgents(t *testing.T) {
 	r.spawn("stranger")
 	c := r.delegate(r.operator(), "", "work").GetAgentId()
 	list := func(ctx context.Context, req *agentv1.ListAgentsRequest) []string {
-		resp, err := r.service.ListAgents(ctx, req)
-		require.NoError(t, err)
+		resp := must.Value(r.service.ListAgents(ctx, req))(t)
 		var ids []string
 		for _, a := range resp.GetAgents() {
 			ids = append(ids, a.GetAgentId())
@@ -426,14 +417,12 @@ func TestA12_FailedAndCancelled(t *testing.T) {
 			})
 		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its task was stopped"},
 		"deleted by its supervisor": {func(r *rig, child *agentv1.SpawnAgentResponse) {
-			_, err := r.service.DeleteAgent(planetest.AsAgent(r.t.Context(), "keeper"), &agentv1.DeleteAgentRequest{
+			must.Value(r.service.DeleteAgent(planetest.AsAgent(r.t.Context(), "keeper"), &agentv1.DeleteAgentRequest{
 				AgentId: child.GetAgentId(), Reason: "enough",
-			})
-			require.NoError(r.t, err)
+			}))(r.t)
 		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "enough"},
 		"its parent deleted": {func(r *rig, _ *agentv1.SpawnAgentResponse) {
-			_, err := r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"})
-			require.NoError(r.t, err)
+			must.Value(r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"}))(r.t)
 		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its parent was deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -465,17 +454,15 @@ func TestT8_FollowUps(t *testing.T) {
 			Text: "also the readme",
 		})
 	}
-	first, err := follow("f1")
-	require.NoError(t, err)
-	again, err := follow("f1")
-	require.NoError(t, err)
+	first := must.Value(follow("f1"))(t)
+	again := must.Value(follow("f1"))(t)
 	require.Equal(t, first.GetMessageId(), again.GetMessageId())
 	a := r.take(child)
 	require.Equal(t, agentv1.Origin_ORIGIN_PARENT, a.GetMessage().GetOrigin())
 	r.others.set(func() { r.others.waits = nil })
 	r.finish(a, done)
 	r.until(func() bool { return r.record(child).GetLifecycle() != alive })
-	_, err = follow("f2")
+	_, err := follow("f2")
 	require.ErrorIs(t, err, fault.AgentDeleted)
 }
 
@@ -506,8 +493,7 @@ func TestA8_DeleteAgent(t *testing.T) {
 		}
 		return &taskv1.ListTasksResponse{}, nil
 	})
-	ag, err := del("req", 1)
-	require.NoError(t, err)
+	ag := must.Value(del("req", 1))(t)
 	require.Equal(t, deleting, ag.GetLifecycle())
 	require.Equal(t, []string{"message_aborted", "turn_aborted", "message_dropped", "agent_deleting"},
 		planetest.Types(r.events()[before:]))
@@ -524,10 +510,9 @@ func TestA8_DeleteAgent(t *testing.T) {
 	r.others.set(func() { open = false })
 	r.until(func() bool { return r.record("keeper").GetLifecycle() == deleted })
 	for range 2 {
-		again, err := del("req", 1)
-		require.NoError(t, err)
+		again := must.Value(del("req", 1))(t)
 		require.Equal(t, "keeper", again.GetAgentId())
-		again, err = del("", 99)
+		again, err := del("", 99)
 		require.NoError(t, err, "what is asked for is so")
 		require.Equal(t, deleted, again.GetLifecycle())
 		_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
@@ -551,14 +536,11 @@ func TestA8_DeleteAgent(t *testing.T) {
 		require.Zero(t, r.facts("keeper").GetQueued())
 		r.restart()
 	}
-	l, err := r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{})
-	require.NoError(t, err)
+	l := must.Value(r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{}))(t)
 	require.Empty(t, l.GetAgents())
-	l, err = r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{IncludeDeleted: true})
-	require.NoError(t, err)
+	l = must.Value(r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{IncludeDeleted: true}))(t)
 	require.Len(t, l.GetAgents(), 1)
-	sweep, err := r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{})
-	require.NoError(t, err)
+	sweep := must.Value(r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{}))(t)
 	require.Empty(t, sweep.GetFacts(), "nobody looks at deleted agents any more")
 }
 
@@ -573,8 +555,7 @@ func TestA3_ADelegationSurvivesEveryCut(t *testing.T) {
 		},
 		"stopped": func(r *rig, child *agentv1.SpawnAgentResponse) { r.stopTask(child) },
 		"the parent deleted": func(r *rig, _ *agentv1.SpawnAgentResponse) {
-			_, err := r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"})
-			require.NoError(r.t, err)
+			must.Value(r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"}))(r.t)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -615,8 +596,7 @@ func TestA3_ADelegationSurvivesEveryCut(t *testing.T) {
 
 // frames returns the agent plane's log.
 func (r *rig) frames() []framelog.Frame {
-	log, err := r.journals.Log(Plane, 0)
-	require.NoError(r.t, err)
+	log := must.Value(r.journals.Log(Plane, 0))(r.t)
 	var all []framelog.Frame
 	require.NoError(r.t, log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		f.Body = slices.Clone(f.Body)
@@ -641,12 +621,10 @@ func cutRigWith(t *testing.T, frames []framelog.Frame, ready func(*rig)) *rig {
 		r.ids.New("") // those of the log are taken
 	}
 	r.others.answer = map[string]func(context.Context, proto.Message) (proto.Message, error){}
-	log, err := r.journals.Log(Plane, 0)
-	require.NoError(t, err)
+	log := must.Value(r.journals.Log(Plane, 0))(t)
 	last := uint64(0)
 	for _, f := range frames {
-		last, err = log.Append(context.Background(), last, f)
-		require.NoError(t, err)
+		last = must.Value(log.Append(context.Background(), last, f))(t)
 	}
 	r.endsHandles()
 	ready(r)

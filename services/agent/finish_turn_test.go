@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/pbjson"
@@ -247,9 +248,8 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 
 	// A sign of life begins the term anew, and writes no line.
 	before := len(r.events())
-	resp, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-		GetTurnId(), RunId: a.GetTurn().GetRunId()})
-	require.NoError(t, err)
+	resp := must.Value(r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId(), RunId: a.GetTurn().GetRunId()}))(t)
 	require.Equal(t, r.clk.Now().Add(runners.Term), resp.GetLeaseExpiresAt().AsTime())
 	require.Len(t, r.events(), before)
 	r.clk.Advance(runners.Term - time.Millisecond)
@@ -264,7 +264,7 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 
 	// The late runner is told so, whatever it does, and leaves no trace (SPEC X7).
 	before = len(r.events())
-	_, err = r.trySubmit(a, 0, "late", use("CreateWorkItem", "objective", "late"))
+	_, err := r.trySubmit(a, 0, "late", use("CreateWorkItem", "objective", "late"))
 	require.ErrorIs(t, err, fault.RunStale)
 	_, err = r.tryFinish(a, done)
 	require.ErrorIs(t, err, fault.RunStale)
@@ -327,14 +327,13 @@ func TestD4_IdleTurnsAreCounted(t *testing.T) {
 	r.spawn("keeper")
 	idle := func() int32 { return r.facts("keeper").GetAgent().GetIdleTurns() }
 	tick := func() *agentv1.AcquireTurnResponse {
-		_, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
+		must.Value(r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
 			AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(),
 			Decision: &agentv1.Decision{
 				Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
 				TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered",
 			},
-		})
-		require.NoError(t, err)
+		}))(t)
 		return r.take("keeper")
 	}
 	for i := range 3 {

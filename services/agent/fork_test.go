@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
@@ -31,12 +32,10 @@ func TestA10_ForkAndFresh(t *testing.T) {
 		}
 	})
 	spawn := func(requestID string, c agentv1.Context) *agentv1.SpawnAgentResponse {
-		resp, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+		return must.Value(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
 			ParentAgentId:  "keeper",
 			InitialMessage: "look at the lexer", RequestId: requestID, Context: c,
-		})
-		require.NoError(t, err)
-		return resp
+		}))(t)
 	}
 	forked, fresh := spawn("1", agentv1.Context_CONTEXT_FORK), spawn("2", agentv1.Context_CONTEXT_FRESH)
 	require.Equal(t, agentv1.Context_CONTEXT_FORK, forked.GetAgent().GetContext())
@@ -59,8 +58,7 @@ func TestA10_ForkAndFresh(t *testing.T) {
 	require.Contains(t, b.GetContext().GetText(), "> look at the lexer")
 	require.NotContains(t, b.GetContext().GetText(), "Inherited")
 	require.NotContains(t, b.GetContext().GetText(), "parser")
-	c, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: forked.GetAgentId()})
-	require.NoError(t, err)
+	c := must.Value(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: forked.GetAgentId()}))(t)
 	require.Contains(t, c.GetContext().GetText(), "ship the parser")
 }
 

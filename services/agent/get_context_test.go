@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -43,8 +44,7 @@ func TestC1_GetContext(t *testing.T) {
 		})
 		return resp.GetContext(), err
 	}
-	c, err := get(0)
-	require.NoError(t, err)
+	c := must.Value(get(0))(t)
 	require.EqualValues(t, 7, c.GetWorkRevision())
 	require.EqualValues(t, prompt.DefaultBudget, c.GetBudgetTokens())
 	for _, want := range []string{
@@ -79,7 +79,7 @@ func TestC1_GetContext(t *testing.T) {
 			}, nil
 		}
 	})
-	_, err = get(512)
+	_, err := get(512)
 	require.ErrorIs(t, err, fault.BaselineOverBudget)
 	r.others.set(func() {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
@@ -124,8 +124,7 @@ func TestC1_AnOrchestratorSeesItsBoards(t *testing.T) {
 	a := r.take("keeper")
 	require.Contains(t, a.GetContext().GetText(), "\n## Boards\n- build [running] of keeper\n")
 	got := func() *agentv1.ContextProjection {
-		resp, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		resp := must.Value(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"}))(t)
 		return resp.GetContext()
 	}
 	require.Equal(t, a.GetContext().GetText(), got().GetText())
@@ -150,8 +149,7 @@ func TestC1_AnOrchestratorSeesItsBoards(t *testing.T) {
 func TestC1_NoMessageIsNotAnOmission(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	resp, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	resp := must.Value(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"}))(t)
 	for _, s := range resp.GetContext().GetSections() {
 		require.NotEqual(t, "message", s.GetName())
 	}

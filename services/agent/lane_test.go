@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -19,8 +20,7 @@ func TestA1_SpawnPublicNamed(t *testing.T) {
 		AgentId: "keeper", RequestId: "r1", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 		InitialMessage: "hello", WorkspaceRoot: "/srv/repo",
 	}
-	resp, err := r.service.SpawnAgent(r.operator(), req)
-	require.NoError(t, err)
+	resp := must.Value(r.service.SpawnAgent(r.operator(), req))(t)
 	a := resp.GetAgent()
 	require.Equal(t, "keeper", resp.GetAgentId())
 	require.Nil(t, resp.GetTaskHandle(), "no task supervises a public agent")
@@ -31,23 +31,21 @@ func TestA1_SpawnPublicNamed(t *testing.T) {
 	require.EqualValues(t, 1, a.GetRevision())
 	require.Equal(t, "/srv/repo", a.GetWorkspaceRoot())
 
-	again, err := r.service.SpawnAgent(r.operator(), req)
-	require.NoError(t, err)
+	again := must.Value(r.service.SpawnAgent(r.operator(), req))(t)
 	require.Equal(t, a.GetAgentId(), again.GetAgentId())
 	require.Equal(t, []string{"agent_spawned", "message_queued"}, planetest.Types(r.events()))
 
 	// An id is never used again (SPEC A8).
-	_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+	_, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 	})
 	require.ErrorIs(t, err, fault.AlreadyExists)
 
 	// The same name in another namespace is another agent.
 	ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "umbrella", Principal: "op", Role: rpc.RoleOperator})
-	_, err = r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	must.Value(r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
+	}))(t)
 }
 
 func TestA1_SpawnRefusals(t *testing.T) {
@@ -184,13 +182,11 @@ func TestX2_ARepeatedMessageIsOneMessage(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	req := &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "x", RequestId: "r1"}
-	first, err := r.service.EnqueueMessage(r.operator(), req)
-	require.NoError(t, err)
+	first := must.Value(r.service.EnqueueMessage(r.operator(), req))(t)
 	r.restart()
-	again, err := r.service.EnqueueMessage(r.operator(), req)
-	require.NoError(t, err)
+	again := must.Value(r.service.EnqueueMessage(r.operator(), req))(t)
 	require.Equal(t, first.GetMessageId(), again.GetMessageId())
-	_, err = r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
+	_, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
 		AgentId: "keeper", Text: "y",
 		RequestId: "r1",
 	})
@@ -252,8 +248,7 @@ func TestX9_ListsOfMessagesAndTurns(t *testing.T) {
 	var got []string
 	req := &agentv1.ListMessagesRequest{AgentId: "keeper", PageSize: 2}
 	for {
-		resp, err := r.service.ListMessages(r.operator(), req)
-		require.NoError(t, err)
+		resp := must.Value(r.service.ListMessages(r.operator(), req))(t)
 		for _, m := range resp.GetMessages() {
 			got = append(got, m.GetMessageId())
 		}
@@ -262,17 +257,15 @@ func TestX9_ListsOfMessagesAndTurns(t *testing.T) {
 		}
 	}
 	require.Equal(t, sent, got)
-	queued, err := r.service.ListMessages(r.operator(), &agentv1.ListMessagesRequest{
+	queued := must.Value(r.service.ListMessages(r.operator(), &agentv1.ListMessagesRequest{
 		AgentId: "keeper", State: agentv1.MessageState_MESSAGE_STATE_QUEUED,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, queued.GetMessages(), 2)
 
 	got = nil
 	treq := &agentv1.ListTurnsRequest{AgentId: "keeper", PageSize: 1}
 	for {
-		resp, err := r.service.ListTurns(r.operator(), treq)
-		require.NoError(t, err)
+		resp := must.Value(r.service.ListTurns(r.operator(), treq))(t)
 		for _, tr := range resp.GetTurns() {
 			got = append(got, tr.GetTurnId())
 		}
@@ -283,13 +276,11 @@ func TestX9_ListsOfMessagesAndTurns(t *testing.T) {
 	require.Equal(t, turns, got, "newest first")
 
 	r.spawn("alpha")
-	agents, err := r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{PageSize: 1})
-	require.NoError(t, err)
+	agents := must.Value(r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{PageSize: 1}))(t)
 	require.Equal(t, "alpha", agents.GetAgents()[0].GetAgentId())
-	agents, err = r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{
+	agents = must.Value(r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{
 		PageSize: 1, PageToken: agents.GetNextPageToken(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, "keeper", agents.GetAgents()[0].GetAgentId())
 	require.Empty(t, agents.GetNextPageToken())
 }

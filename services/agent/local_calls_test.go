@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/agent/runners"
 	"quartet/services/agent/turns"
@@ -45,7 +46,7 @@ func TestA6_LocalCallsOfALostRunnerAreUnknown(t *testing.T) {
 	r, a := turn(t)
 	write := local("w1", "WorkspaceWrite", "path", "mail.txt", "text", "Dear all")
 	require.NoError(t, r.startCalls(a, 0, write))
-	_, err := r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
+	must.Value(r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
 		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "First.",
 		LocalToolCalls: []*agentv1.ToolCall{write},
 		LocalToolResults: []*agentv1.ToolResult{
@@ -54,8 +55,7 @@ func TestA6_LocalCallsOfALostRunnerAreUnknown(t *testing.T) {
 				SummaryText: "written",
 			},
 		},
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.NoError(t, r.startCalls(a, 1, local("w2", "WorkspaceEdit", "path", "list.txt"),
 		local("w3", "WorkspaceWrite", "path", "b.txt")))
 	require.NoError(t, r.startCalls(a, 1, local("w4", "WorkspaceWrite", "path", "c.txt")))
@@ -81,10 +81,9 @@ func TestA6_LocalCallsOfALostRunnerAreUnknown(t *testing.T) {
 func TestA6_ASubmittedRoundEndsItsLocalCalls(t *testing.T) {
 	r, a := turn(t)
 	require.NoError(t, r.startCalls(a, 0, local("w1", "WorkspaceWrite", "path", "x")))
-	_, err := r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
+	must.Value(r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
 		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "Changed my mind.",
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.finish(a, retryable)
 	b := r.take("keeper")
 	require.NotContains(t, b.GetContext().GetText(), "outcome unknown")

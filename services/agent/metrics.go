@@ -74,7 +74,7 @@ func (m *metrics) count(ev *journal.Event) {
 		m.tokens.WithLabelValues("output").Add(float64(max(p.GetRound().GetUsage().GetOutputTokens(), 0)))
 	case *agentv1.ToolResultRecorded:
 		m.tools.WithLabelValues(knownTool(p.GetResult().GetToolName()),
-				pbjson.EnumText(p.GetResult().GetStatus())).Inc()
+			pbjson.EnumText(p.GetResult().GetStatus())).Inc()
 	default:
 		if t := state.EndedTurn([]*journal.Event{ev}); t != nil {
 			outcome := pbjson.EnumText(t.GetState())

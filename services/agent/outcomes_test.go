@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/agent/lane"
@@ -72,8 +73,7 @@ func TestA5_EveryOutcome(t *testing.T) {
 		"dropped": {agentv1.MessageState_MESSAGE_STATE_DROPPED, "agent_deleted", func(r *rig) string {
 			id := r.send("keeper", "x", normal)
 			r.on("ListTasks", stillRuns)
-			_, err := r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"})
-			require.NoError(r.t, err)
+			must.Value(r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"}))(r.t)
 			return id
 		}},
 		"quarantined after three": {
@@ -101,10 +101,9 @@ func TestA5_EveryOutcome(t *testing.T) {
 				require.Equal(t, c.state, m.GetState())
 				require.Equal(t, c.reason, m.GetStateReason())
 				for state := range agentv1.MessageState_name {
-					l, err := r.service.ListMessages(r.operator(), &agentv1.ListMessagesRequest{
+					l := must.Value(r.service.ListMessages(r.operator(), &agentv1.ListMessagesRequest{
 						AgentId: "keeper", State: agentv1.MessageState(state),
-					})
-					require.NoError(t, err)
+					}))(t)
 					found := false
 					for _, m := range l.GetMessages() {
 						found = found || m.GetMessageId() == id

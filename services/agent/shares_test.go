@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -21,8 +22,7 @@ func TestD7_WeightsAreBounded(t *testing.T) {
 	}
 	r := newRig(t)
 	for _, w := range []int{1, runners.MaxWeight} {
-		_, err := New(Config{Weights: map[string]int{"acme": w}}, r.service.deps)
-		require.NoError(t, err)
+		must.Value(New(Config{Weights: map[string]int{"acme": w}}, r.service.deps))(t)
 	}
 	_, err := New(Config{Weights: map[string]int{"acme": 0}}, r.service.deps)
 	require.ErrorContains(t, err, `the weight of namespace "acme" is 0; it must be 1 to 1000`)
@@ -34,12 +34,10 @@ func TestD7_ASharedRunnerServesAll(t *testing.T) {
 	for _, ns := range []string{"acme", "umbrella"} {
 		ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: ns, Principal: "olga", Role: rpc.RoleOperator})
 		for _, agentID := range []string{"keeper", "other"} {
-			_, err := r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			must.Value(r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 				AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-			})
-			require.NoError(t, err)
-			_, err = r.service.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: agentID, Text: "x"})
-			require.NoError(t, err)
+			}))(t)
+			must.Value(r.service.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: agentID, Text: "x"}))(t)
 		}
 	}
 	shared := rpc.WithActor(t.Context(), rpc.Actor{
@@ -49,27 +47,24 @@ func TestD7_ASharedRunnerServesAll(t *testing.T) {
 	var got []string
 	for i := range 4 {
 		req := &agentv1.AcquireTurnRequest{AllNamespaces: true, Wait: durationpb.New(0), RequestId: fmt.Sprint("r", i)}
-		resp, err := r.service.AcquireTurn(shared, req)
-		require.NoError(t, err)
+		resp := must.Value(r.service.AcquireTurn(shared, req))(t)
 		got = append(got, resp.GetNamespace()+"/"+resp.GetTurn().GetAgentId())
 		require.Equal(t, "token/"+resp.GetNamespace()+"/"+resp.GetTurn().GetAgentId()+"/"+resp.GetTurn().GetRunId(),
 			resp.GetRunToken())
 		require.Equal(t, "default", resp.GetTurn().GetAcquiredFrom())
 		// Asking again answers the same turn (SPEC X2).
-		again, err := r.service.AcquireTurn(shared, req)
-		require.NoError(t, err)
+		again := must.Value(r.service.AcquireTurn(shared, req))(t)
 		require.Equal(t, resp.GetTurn().GetTurnId(), again.GetTurn().GetTurnId())
 		require.Equal(t, resp.GetNamespace(), again.GetNamespace())
 		req.AllNamespaces = false
-		_, err = r.service.AcquireTurn(shared, req)
+		_, err := r.service.AcquireTurn(shared, req)
 		require.ErrorIs(t, err, fault.RequestIDReused)
 	}
 	require.Equal(t, []string{"acme/keeper", "umbrella/keeper", "acme/other", "umbrella/other"}, got)
-	resp, err := r.service.AcquireTurn(shared, &agentv1.AcquireTurnRequest{
+	resp := must.Value(r.service.AcquireTurn(shared, &agentv1.AcquireTurnRequest{
 		AllNamespaces: true,
 		Wait:          durationpb.New(0),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.True(t, resp.GetPending())
 
 	for _, role := range []string{rpc.RoleRunner, rpc.RoleAgent} {
@@ -78,7 +73,7 @@ func TestD7_ASharedRunnerServesAll(t *testing.T) {
 		})
 		require.Error(t, err, role)
 	}
-	_, err = r.service.AcquireTurn(shared, &agentv1.AcquireTurnRequest{
+	_, err := r.service.AcquireTurn(shared, &agentv1.AcquireTurnRequest{
 		AllNamespaces: true,
 		AgentIds:      []string{"keeper"},
 	})

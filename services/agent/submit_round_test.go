@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -239,9 +240,8 @@ func TestA6_APickRebindsAndACompletionUnbinds(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"a:", "b:wi_1", "c:wi_9", "d:wi_1", "e:"}, bound)
-	g, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-		GetTurnId()})
-	require.NoError(t, err)
+	g := must.Value(r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId()}))(t)
 	require.Empty(t, g.GetTurn().GetBoundWorkItemId(), "what the turn began with stays")
 	require.Equal(t, "wi_1", g.GetRounds()[1].GetWorkItemId())
 	require.EqualValues(t, 7, g.GetTurn().GetMutations())
@@ -263,8 +263,7 @@ func TestW5_AToolClearsTheReminder(t *testing.T) {
 	resp = r.submit(a, 1, "", use("UpdateWorkItem", "work_item_id", "wi_1", "recheck_at", "2026-03-01T13:00:00Z"))
 	require.Equal(t, []string{"success"}, statuses(resp))
 	require.False(t, got.GetClearRecheckAt())
-	list, err := r.service.ListTools(r.runner(), &agentv1.ListToolsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	list := must.Value(r.service.ListTools(r.runner(), &agentv1.ListToolsRequest{AgentId: "keeper"}))(t)
 	for _, spec := range list.GetTools() {
 		if spec.GetName() == "UpdateWorkItem" {
 			properties := spec.GetInputSchema().GetFields()["properties"].GetStructValue().GetFields()
@@ -290,9 +289,8 @@ func TestW5_AnUnchangedItemIsNoMutation(t *testing.T) {
 		resp.GetToolResults()[0].GetSummaryText())
 	require.True(t, resp.GetToolResults()[0].GetResult().GetFields()["unchanged"].GetBoolValue())
 	require.Equal(t, "UpdateWorkItem succeeded: wi_1", resp.GetToolResults()[1].GetSummaryText())
-	g, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-		GetTurnId()})
-	require.NoError(t, err)
+	g := must.Value(r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId()}))(t)
 	require.EqualValues(t, 1, g.GetTurn().GetMutations())
 }
 

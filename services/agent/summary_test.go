@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/agent/state"
 )
@@ -50,8 +51,7 @@ func TestC7_ASummaryStandsInPlaceOfTheWords(t *testing.T) {
 	r.send("keeper", "the seventh", normal)
 	a := r.take("keeper")
 	require.Contains(t, conversationOf(a.GetContext()), "> question 0\n")
-	_, err := r.sumUp(a, 0, "Six questions,\nsix answers.", "")
-	require.NoError(t, err)
+	must.Value(r.sumUp(a, 0, "Six questions,\nsix answers.", ""))(t)
 	again, err := r.sumUp(a, 0, "Six questions,\nsix answers.", "")
 	require.NoError(t, err, "a repetition gets the same response")
 	require.False(t, again.GetTurnEnded())
@@ -82,19 +82,16 @@ func TestC7_ASummaryStandsInPlaceOfTheWords(t *testing.T) {
 	}
 	require.Len(t, r.conversation(&agentv1.ListConversationRequest{Contains: "question"}).GetUtterances(), 6,
 		"the words are kept")
-	rounds, err := r.service.ListRounds(r.operator(), &agentv1.ListRoundsRequest{
+	rounds := must.Value(r.service.ListRounds(r.operator(), &agentv1.ListRoundsRequest{
 		AgentId: "keeper", TurnId: turn.GetTurnId(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, "Six questions,\nsix answers.", rounds.GetRounds()[1].GetConversationSummary().GetText())
 
 	r.send("keeper", "the last", normal)
 	a = r.take("keeper")
-	_, err = r.sumUp(a, 0, "All of it.", turn.GetTurnId())
-	require.NoError(t, err)
+	must.Value(r.sumUp(a, 0, "All of it.", turn.GetTurnId()))(t)
 	r.finish(a, done)
-	c, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	c := must.Value(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"}))(t)
 	said := conversationOf(c.GetContext())
 	require.Contains(t, said, "> All of it.\n")
 	require.NotContains(t, said, "six answers")
@@ -129,15 +126,13 @@ func TestC7_SummariesThatAreNotTaken(t *testing.T) {
 	}
 	_, err := r.sumUp(b, 0, strings.Repeat("x", state.MaxSummaryBytes-1), "")
 	require.NoError(t, err, "none of the refused rounds was stored")
-	_, err = r.sumUp(b, 1, strings.Repeat("x", state.MaxSummaryBytes), "")
-	require.NoError(t, err)
+	must.Value(r.sumUp(b, 1, strings.Repeat("x", state.MaxSummaryBytes), ""))(t)
 	r.finish(b, done)
 	r.send("keeper", "another", normal)
 	next := r.take("keeper")
 	_, err = r.sumUp(next, 0, "older", a.GetTurn().GetTurnId())
 	require.NoError(t, err, "through the same turn")
-	_, err = r.sumUp(next, 1, "newer", b.GetTurn().GetTurnId())
-	require.NoError(t, err)
+	must.Value(r.sumUp(next, 1, "newer", b.GetTurn().GetTurnId()))(t)
 	_, err = r.sumUp(next, 2, "older", a.GetTurn().GetTurnId())
 	require.ErrorContains(t, err, "must be "+b.GetTurn().GetTurnId()+" or a later turn")
 }
@@ -145,16 +140,13 @@ func TestC7_SummariesThatAreNotTaken(t *testing.T) {
 // A deleted agent keeps no summary.
 func TestC7_ADeletedAgentHasNoSummary(t *testing.T) {
 	r, a := turn(t)
-	_, err := r.sumUp(a, 0, "before", "")
-	require.NoError(t, err)
+	must.Value(r.sumUp(a, 0, "before", ""))(t)
 	r.finish(a, done)
 	context := func() string {
-		c, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		c := must.Value(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"}))(t)
 		return c.GetContext().GetText()
 	}
 	require.Contains(t, context(), "> before\n")
-	_, err = r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	must.Value(r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"}))(t)
 	r.eventually(func() bool { return !strings.Contains(context(), "> before\n") })
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
@@ -71,8 +72,7 @@ func TestA6_TheNextContextShowsUnrecordedOutcomes(t *testing.T) {
 					require.NoError(t, r.service.Quiesce(t.Context()))
 				},
 				"aborted": func(r *rig, _ *agentv1.AcquireTurnResponse) {
-					_, err := r.abort("", "")
-					require.NoError(t, err)
+					must.Value(r.abort("", ""))(t)
 					r.must("resume", "keeper")
 					r.send("keeper", "go on", normal)
 				},
@@ -118,11 +118,9 @@ func TestX2_RecallRunsNothing(t *testing.T) {
 	_, err := r.service.EnqueueMessage(recall, req)
 	require.ErrorIs(t, err, fault.NotFound)
 	require.Len(t, r.events(), before)
-	first, err := r.service.EnqueueMessage(r.operator(), req)
-	require.NoError(t, err)
+	first := must.Value(r.service.EnqueueMessage(r.operator(), req))(t)
 	r.restart()
-	again, err := r.service.EnqueueMessage(recall, req)
-	require.NoError(t, err)
+	again := must.Value(r.service.EnqueueMessage(recall, req))(t)
 	require.Equal(t, first.GetMessageId(), again.GetMessageId())
 	_, err = r.service.EnqueueMessage(recall, &agentv1.EnqueueMessageRequest{
 		AgentId: "keeper", RequestId: "m1",

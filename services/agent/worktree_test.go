@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/agent/children"
@@ -75,9 +76,7 @@ func (r *rig) trySpawnTree(requestID string) (*agentv1.SpawnAgentResponse, error
 
 func (r *rig) spawnTree() *agentv1.SpawnAgentResponse {
 	r.t.Helper()
-	resp, err := r.trySpawnTree("tree")
-	require.NoError(r.t, err)
-	return resp
+	return must.Value(r.trySpawnTree("tree"))(r.t)
 }
 
 func (r *rig) over(child *agentv1.SpawnAgentResponse) *agentv1.Delegation {
@@ -103,8 +102,7 @@ func TestT9_AChildInItsWorktree(t *testing.T) {
 			require.Equal(t, "quartet/"+child.GetTaskId(), wt.GetBranch())
 			require.Equal(t, "w1", wt.GetWorkerId(), "its commands are pinned there (T4)")
 			require.True(t, proto.Equal(wt, r.delegation(child.GetDelegationId()).GetWorktree()))
-			again, err := r.trySpawnTree("tree")
-			require.NoError(t, err)
+			again := must.Value(r.trySpawnTree("tree"))(t)
 			require.Equal(t, child.GetAgentId(), again.GetAgentId())
 			r.submit(a, 0, "done it")
 			r.finish(a, done)

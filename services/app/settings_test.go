@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/storage/datadir"
@@ -123,8 +124,7 @@ func TestPartitionsOfPlanes(t *testing.T) {
 }
 
 func TestAdvertisedAddress(t *testing.T) {
-	host, err := os.Hostname()
-	require.NoError(t, err)
+	host := must.Value(os.Hostname())(t)
 	for _, c := range []struct{ set, bound, want string }{
 		{"", "127.0.0.1:7481", "127.0.0.1:7481"},
 		{"", "[::]:7481", host + ":7481"},
@@ -132,11 +132,10 @@ func TestAdvertisedAddress(t *testing.T) {
 		{"work-1:7481", "[::]:1", "work-1:7481"},
 	} {
 		cfg := Config{AdvertiseAddr: c.set}
-		got, err := cfg.advertisedAddr(c.bound)
-		require.NoError(t, err)
+		got := must.Value(cfg.advertisedAddr(c.bound))(t)
 		require.Equal(t, c.want, got)
 	}
-	_, err = (&Config{}).advertisedAddr("nowhere")
+	_, err := (&Config{}).advertisedAddr("nowhere")
 	require.Error(t, err)
 }
 
@@ -148,13 +147,11 @@ func TestAllowedFollowsTheTableOfRoles(t *testing.T) {
 
 func TestDataDirectoryHasOneProcess(t *testing.T) {
 	dir := t.TempDir()
-	unlock, err := datadir.Lock(dir)
-	require.NoError(t, err)
-	_, err = datadir.Lock(dir)
+	unlock := must.Value(datadir.Lock(dir))(t)
+	_, err := datadir.Lock(dir)
 	require.ErrorContains(t, err, "in use by another process")
 	require.NoError(t, unlock())
-	unlock, err = datadir.Lock(dir)
-	require.NoError(t, err)
+	unlock = must.Value(datadir.Lock(dir))(t)
 	require.NoError(t, unlock())
 }
 
@@ -203,8 +200,7 @@ func TestAHostReportsTheLongestStall(t *testing.T) {
 	}
 	sampled := func() float64 {
 		g.sample(t.Context())
-		families, err := reg.Gather()
-		require.NoError(t, err)
+		families := must.Value(reg.Gather())(t)
 		for _, f := range families {
 			if f.GetName() == "quartet_journal_stalled_seconds" {
 				return f.GetMetric()[0].GetGauge().GetValue()
@@ -256,8 +252,7 @@ func TestModulesOfAProcess(t *testing.T) {
 				"127.0.0.1:0", true
 			require.NoError(t, cfg.Complete())
 			a := &App{cfg: cfg, logger: zap.NewNop()}
-			w, err := a.wire("test")
-			require.NoError(t, err)
+			w := must.Value(a.wire("test"))(t)
 			table := newTable(w)
 			for _, row := range w.services() {
 				if cfg.serves(row.name) {
@@ -273,8 +268,7 @@ func TestModulesOfAProcess(t *testing.T) {
 				require.Equal(t, cfg.serves(p.name), len(table.gauges.journals[p.name]) == 1, "%s reports its stalls",
 					p.name)
 			}
-			_, err = New(cfg, nil, "test")
-			require.NoError(t, err)
+			must.Value(New(cfg, nil, "test"))(t)
 		})
 	}
 }

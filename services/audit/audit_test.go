@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
@@ -70,12 +71,10 @@ func newRig(t *testing.T) *rig {
 }
 
 func (r *rig) start() {
-	var err error
-	r.service, err = audit.New(plane.Deps{
+	r.service = must.Value(audit.New(plane.Deps{
 		Log:     func(string, int) (framelog.Log, error) { return r.log, nil },
 		Sources: func(string) ([]journal.Source, error) { return nil, nil }, Clock: r.clock,
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 	require.NoError(r.t, r.service.Start(context.Background()))
 }
 
@@ -106,8 +105,7 @@ func (r *rig) list(a rpc.Actor, req *auditv1.ListAuditRequest) []*auditv1.AuditE
 	r.t.Helper()
 	var all []*auditv1.AuditEntry
 	for {
-		resp, err := r.service.ListAudit(as(a), req)
-		require.NoError(r.t, err)
+		resp := must.Value(r.service.ListAudit(as(a), req))(r.t)
 		all = append(all, resp.GetEntries()...)
 		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
 			return all
@@ -208,9 +206,8 @@ func TestI16_WhatIsNotRecorded(t *testing.T) {
 	}, nil, nil))
 	require.NoError(t, r.call(admin, auditv1.AuditService_ListAudit_FullMethodName, &auditv1.ListAuditRequest{After: 3},
 		nil, nil))
-	_, err := r.recorder.Unary(rpc.WithRecorded(as(operator)), pause, &agentv1.PauseAgentRequest{},
-		func(context.Context, any) (any, error) { return nil, nil })
-	require.NoError(t, err)
+	must.Value(r.recorder.Unary(rpc.WithRecorded(as(operator)), pause, &agentv1.PauseAgentRequest{},
+		func(context.Context, any) (any, error) { return nil, nil }))(t)
 	require.Empty(t, r.list(root, &auditv1.ListAuditRequest{}))
 	require.NoError(t, r.call(admin, identityv1.IdentityService_ListKeys_FullMethodName, &identityv1.ListKeysRequest{},
 		nil, nil))

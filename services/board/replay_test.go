@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/services/board/model"
 	"quartet/services/board/wal"
@@ -46,8 +47,7 @@ func TestB1_ALineThatCannotFollowIsFound(t *testing.T) {
 			base = append(base, ev)
 		}
 	}
-	_, err := wal.Replay(bytes.NewReader(forge(t, "one-wal", base)))
-	require.NoError(t, err)
+	must.Value(wal.Replay(bytes.NewReader(forge(t, "one-wal", base))))(t)
 	require.Equal(t, string(r.wal("one-wal")), string(forge(t, "one-wal", base)))
 
 	line := func(kind, step, run string, payload proto.Message) *journal.Event {
@@ -224,11 +224,10 @@ func TestB1_LinesNamePrincipalAndRole(t *testing.T) {
 		r.update("one", &boardv1.Operation{Op: model.OpUpdateTask, Task: &boardv1.UpdateTask{
 			Title: proto.String("T"),
 		}}))
-	_, err := r.service.UpdateBoard(r.operator(), &boardv1.UpdateBoardRequest{
+	must.Value(r.service.UpdateBoard(r.operator(), &boardv1.UpdateBoardRequest{
 		SessionId: owner, BoardId: "one",
 		Operations: []*boardv1.Operation{{Op: model.OpBlockBoard}},
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.clk.Advance(DefaultLeaseTerm)
 	r.service.leases.Settle()
 	who := map[string]string{}

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -54,11 +55,10 @@ func newRig(t testing.TB) *rig {
 }
 
 func (r *rig) up() {
-	s, err := New(r.cfg, Deps{
+	s := must.Value(New(r.cfg, Deps{
 		Deps:    plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids, Room: r.room},
 		MintRun: func(_, _, runID string) string { return "token-of-" + runID },
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 	require.NoError(r.t, s.Start(context.Background()))
 	r.service = s
 }
@@ -106,17 +106,14 @@ func optional(s *boardv1.StepInput) *boardv1.StepInput {
 
 func (r *rig) create(board string, steps ...*boardv1.StepInput) *boardv1.Board {
 	r.t.Helper()
-	resp, err := r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+	return must.Value(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
 		SessionId: owner, BoardId: board, WalName: board + "-wal", Title: "Board " + board, Steps: steps,
-	})
-	require.NoError(r.t, err)
-	return resp.GetBoard()
+	}))(r.t).GetBoard()
 }
 
 func (r *rig) get(board string) *boardv1.Board {
 	r.t.Helper()
-	resp, err := r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: board})
-	require.NoError(r.t, err)
+	resp := must.Value(r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: board}))(r.t)
 	return resp.GetBoard()
 }
 
@@ -140,7 +137,7 @@ func (r *rig) run(board, worker string, allowed ...string) string {
 func (r *rig) runIn(board, worker, pool string, allowed ...string) string {
 	r.t.Helper()
 	runID := r.ids.New("run_")
-	_, err := r.service.do(r.owner(), change{
+	must.Value(r.service.do(r.owner(), change{
 		method: "test", session: model.Key{Namespace: "acme", ID: owner}, board: board, actor: plane.System("acme"),
 		decide: func(_ *model.State, b *board_, _ journal.Env) ([]*journal.Event, error) {
 			return []*journal.Event{b.NewEvent("", &boardv1.WorkerDispatched{Run: &boardv1.WorkerRun{
@@ -149,8 +146,7 @@ func (r *rig) runIn(board, worker, pool string, allowed ...string) string {
 				Status:         boardv1.RunStatus_RUN_STATUS_RUNNING,
 			}})}, nil
 		},
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 	return runID
 }
 
@@ -226,11 +222,10 @@ func (r *rig) wal(name string) []byte {
 	r.t.Helper()
 	var out []byte
 	for {
-		resp, err := r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{
+		resp := must.Value(r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{
 			SessionId: owner, WalName: name,
 			AfterWalSeq: int64(countLines(out)),
-		})
-		require.NoError(r.t, err)
+		}))(r.t)
 		out = append(out, resp.GetLines()...)
 		if !resp.GetTruncated() {
 			return out

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/services/board/model"
@@ -109,10 +110,9 @@ func TestB9_ALeaseThatIsOver(t *testing.T) {
 			r.create("one", in("a"))
 			runID := r.held("one", "a")
 			r.clk.Advance(DefaultLeaseTerm - time.Second)
-			_, err := r.service.RenewWorkerRun(r.as("w-a", runID), &boardv1.RenewWorkerRunRequest{
+			must.Value(r.service.RenewWorkerRun(r.as("w-a", runID), &boardv1.RenewWorkerRunRequest{
 				SessionId: owner, BoardId: "one",
-			})
-			require.NoError(t, err)
+			}))(t)
 			n := len(r.events()) // a heartbeat writes nothing
 			r.clk.Advance(DefaultLeaseTerm - time.Second)
 			require.Equal(t, model.StepClaimed, r.step("one", "a").GetStatus())
@@ -128,7 +128,7 @@ func TestB9_ALeaseThatIsOver(t *testing.T) {
 			require.Equal(t, []string{"task_step_lease_expired", "task_step_ready", "worker_run_ended"},
 				planetest.Types(r.events()[n:]))
 			n = len(r.events())
-			err = r.report("one", "w-a", runID, "a", model.StepCompleted)
+			err := r.report("one", "w-a", runID, "a", model.StepCompleted)
 			require.ErrorIs(t, err, fault.LeaseExpired)
 			require.Len(t, r.events(), n)
 			require.NoError(t, r.claim("one", "w2", r.run("one", "w2"), "a"))
@@ -220,17 +220,15 @@ func TestS2_425_CompletingABoard(t *testing.T) {
 		WalName: "one-wal", Title: "t", Steps: []*boardv1.StepInput{in("a")},
 	})
 	require.ErrorIs(t, err, fault.PathConflict)
-	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+	must.Value(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
 		SessionId: owner, BoardId: "one",
 		WalName: "one-again", Title: "t", Steps: []*boardv1.StepInput{in("a")},
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, model.BoardRunning, r.get("one").GetStatus())
-	old, err := r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{
+	old := must.Value(r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{
 		SessionId: owner, BoardId: "one",
 		WalName: "one-wal",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, old.GetBoard().GetSteps(), 4)
 	require.ErrorIs(t, r.report("one", "w-d", runID, "d", model.StepCompleted), fault.TaskTerminal)
 }
@@ -241,10 +239,9 @@ func TestB12_FailingABoardStopsItsWorkersFirst(t *testing.T) {
 		r.create("one", in("a"), in("b"), in("c", "a"), in("d"))
 		require.NoError(t, r.say("one", "d", model.StepCompleted))
 		w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
-		run, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+		run := must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
 			SessionId: owner, BoardId: "one",
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.Equal(t, "a", w.next(t).GetAssigned()[0].GetStep().GetStepId())
 		done := make(chan *boardv1.FailBoardResponse, 1)
 		failed := make(chan error, 1)
@@ -296,11 +293,10 @@ func TestB12_FailingABoardStopsItsWorkersFirst(t *testing.T) {
 			require.Contains(t, types, "child_agent_cancel_timeout")
 		}
 		require.Equal(t, "task_failed", types[len(types)-1])
-		again, err := r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{
+		again := must.Value(r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{
 			SessionId: owner, BoardId: "one",
 			Reason: "no use", RequestId: "f1",
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.Equal(t, resp.GetEventIds(), again.GetEventIds())
 	}
 }

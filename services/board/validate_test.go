@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -61,9 +62,8 @@ func TestB3_WhatABoardMayNotBe(t *testing.T) {
 		require.ErrorIs(t, err, c.reason, name)
 	}
 	require.Empty(t, r.events())
-	_, err := r.service.CreateBoard(r.owner(), named(strings.Repeat("a", 128), strings.Repeat("b", 128)))
-	require.NoError(t, err)
-	_, err = r.service.CreateBoard(r.owner(), named(strings.Repeat("a", 128), "other"))
+	must.Value(r.service.CreateBoard(r.owner(), named(strings.Repeat("a", 128), strings.Repeat("b", 128))))(t)
+	_, err := r.service.CreateBoard(r.owner(), named(strings.Repeat("a", 128), "other"))
 	require.ErrorIs(t, err, fault.AlreadyExists)
 	_, err = r.service.CreateBoard(r.owner(), named("other", strings.Repeat("b", 128)))
 	require.ErrorIs(t, err, fault.PathConflict)
@@ -82,17 +82,15 @@ func TestX8_TenThousandSteps(t *testing.T) {
 	}
 	_, err := r.service.CreateBoard(r.owner(), request(append(steps, in("more"))...))
 	require.ErrorIs(t, err, fault.LimitExceeded)
-	_, err = r.service.CreateBoard(r.owner(), request(steps...))
-	require.NoError(t, err)
+	must.Value(r.service.CreateBoard(r.owner(), request(steps...)))(t)
 	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpAddStep, Step: in("more")}), fault.LimitExceeded)
 	runID := r.held("one", "root") // one that makes all others ready in one frame
 	require.NoError(t, r.report("one", "w-root", runID, "root", model.StepCompleted))
 	require.EqualValues(t, patch.MaxSteps-1, r.get("one").GetCounts().GetReady())
-	_, err = r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{
+	must.Value(r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{
 		SessionId: owner, BoardId: "one",
 		RequestId: strings.Repeat("r", 128),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.EqualValues(t, patch.MaxSteps-1, r.get("one").GetCounts().GetCancelled())
 	longest := func(i int) string { return fmt.Sprintf("%0128d", i) }
 	var wide []*boardv1.StepInput
@@ -214,11 +212,10 @@ func TestB8_WhatIsDoneStays(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, []string{"c"}, updated.GetUpdatedAfterDispatchStepIds())
 	require.Equal(t, model.StepClaimed, r.step("one", "c").GetStatus())
-	got, err := r.service.InspectBoard(r.owner(), &boardv1.InspectBoardRequest{
+	got := must.Value(r.service.InspectBoard(r.owner(), &boardv1.InspectBoardRequest{
 		SessionId: owner, BoardId: "one",
 		Timeline: 3,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, got.GetTimeline(), 3)
 	require.Empty(t, got.GetDispatched()[0].GetAtDispatch().GetDependsOnStepIds())
 	require.Equal(t, []string{"d"}, got.GetDispatched()[0].GetNow().GetDependsOnStepIds())
@@ -259,12 +256,9 @@ func TestX15_WhoMayDoWhat(t *testing.T) {
 	require.ErrorIs(t, err, fault.ToolNotAvailable)
 	_, err = r.service.CompleteBoard(worker, &boardv1.CompleteBoardRequest{SessionId: owner, BoardId: "one"})
 	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = r.service.GetBoard(worker, &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one"})
-	require.NoError(t, err)
-	_, err = r.service.UpdateBoard(r.operator(), block)
-	require.NoError(t, err)
-	_, err = r.service.CancelBoard(r.operator(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"})
-	require.NoError(t, err)
+	must.Value(r.service.GetBoard(worker, &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one"}))(t)
+	must.Value(r.service.UpdateBoard(r.operator(), block))(t)
+	must.Value(r.service.CancelBoard(r.operator(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"}))(t)
 	elsewhere := rpc.WithActor(within(t), rpc.Actor{Namespace: "zeta", Principal: "admin", Role: rpc.RoleAdmin})
 	_, err = r.service.GetBoard(elsewhere, &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one"})
 	require.ErrorIs(t, err, fault.NotFound)
@@ -276,16 +270,13 @@ func TestS2_062_ListingBoards(t *testing.T) {
 		id := fmt.Sprintf("b%02d", i)
 		r.create(id, in("a"))
 		if i >= 2 {
-			_, err := r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: id})
-			require.NoError(t, err)
+			must.Value(r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: id}))(t)
 		}
 	}
 	r.restart()
 	list := func(req *boardv1.ListBoardsRequest) *boardv1.ListBoardsResponse {
 		req.SessionId = owner
-		resp, err := r.service.ListBoards(r.owner(), req)
-		require.NoError(t, err)
-		return resp
+		return must.Value(r.service.ListBoards(r.owner(), req))(t)
 	}
 	got := list(&boardv1.ListBoardsRequest{})
 	require.Len(t, got.GetBoards(), 2)
@@ -298,12 +289,10 @@ func TestS2_062_ListingBoards(t *testing.T) {
 	got = list(&boardv1.ListBoardsRequest{Statuses: []model.BoardStatus{model.BoardCancelled}, Limit: 3, Offset: 56})
 	require.Len(t, got.GetBoards(), 2)
 	require.Equal(t, "b02", got.GetBoards()[1].GetBoardId())
-	wals, err := r.service.ListWals(r.owner(), &boardv1.ListWalsRequest{SessionId: owner, PageSize: 59})
-	require.NoError(t, err)
-	wals, err = r.service.ListWals(r.owner(), &boardv1.ListWalsRequest{
+	wals := must.Value(r.service.ListWals(r.owner(), &boardv1.ListWalsRequest{SessionId: owner, PageSize: 59}))(t)
+	wals = must.Value(r.service.ListWals(r.owner(), &boardv1.ListWalsRequest{
 		SessionId: owner, PageToken: wals.GetNextPageToken(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, wals.GetWals(), 1)
 }
 
@@ -341,11 +330,10 @@ func TestB14_ASummaryWithinItsBudget(t *testing.T) {
 	require.NoError(t, r.claim("one", "me", runID, "s399"))
 	r.held("one", "s398")
 	for _, budget := range []int32{0, 100, 200, 100_000} {
-		got, err := r.service.GetSummary(r.owner(), &boardv1.GetSummaryRequest{
+		got := must.Value(r.service.GetSummary(r.owner(), &boardv1.GetSummaryRequest{
 			SessionId: owner, TokenBudget: budget,
 			WorkerId: "me",
-		})
-		require.NoError(t, err)
+		}))(t)
 		most := budget
 		if budget == 0 {
 			most = DefaultTokenBudget
@@ -368,8 +356,7 @@ func TestB14_ASummaryWithinItsBudget(t *testing.T) {
 
 func TestS2_296_TheTemplateWritesNothing(t *testing.T) {
 	r := newRig(t)
-	got, err := r.service.GetTemplate(r.owner(), &boardv1.GetTemplateRequest{})
-	require.NoError(t, err)
+	got := must.Value(r.service.GetTemplate(r.owner(), &boardv1.GetTemplateRequest{}))(t)
 	require.Equal(t, "user", got.GetRole())
 	require.Contains(t, got.GetText(), "depends_on_step_ids")
 	require.Empty(t, r.events())
@@ -379,14 +366,12 @@ func TestX2_ARepeatedRequest(t *testing.T) {
 	r := newRig(t)
 	req := request(in("a"))
 	req.RequestId = "r1"
-	first, err := r.service.CreateBoard(r.owner(), req)
-	require.NoError(t, err)
+	first := must.Value(r.service.CreateBoard(r.owner(), req))(t)
 	r.restart()
-	again, err := r.service.CreateBoard(r.owner(), req)
-	require.NoError(t, err)
+	again := must.Value(r.service.CreateBoard(r.owner(), req))(t)
 	require.Equal(t, first.GetEventIds(), again.GetEventIds())
 	req.Title = "another"
-	_, err = r.service.CreateBoard(r.owner(), req)
+	_, err := r.service.CreateBoard(r.owner(), req)
 	require.ErrorIs(t, err, fault.RequestIDReused)
 }
 
@@ -405,8 +390,7 @@ func TestX8_TheLargestBoardCanBeFinished(t *testing.T) {
 	}
 	req := request(steps[:n/2]...)
 	req.BoardId, req.RequestId = board, strings.Repeat("q", 128)
-	_, err := r.service.CreateBoard(r.owner(), req)
-	require.NoError(t, err)
+	must.Value(r.service.CreateBoard(r.owner(), req))(t)
 	var ops []*boardv1.Operation
 	for _, s := range steps[n/2:] {
 		ops = append(ops, &boardv1.Operation{Op: model.OpAddStep, Step: s})
@@ -414,14 +398,12 @@ func TestX8_TheLargestBoardCanBeFinished(t *testing.T) {
 	more := &boardv1.Operation{Op: model.OpAddStep, Step: in(fmt.Sprintf("%0128d", n))}
 	require.ErrorIs(t, r.update(board, append(ops, more)...), fault.LimitExceeded)
 	require.NoError(t, r.update(board, ops...))
-	_, err = r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
+	must.Value(r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
 		SessionId: owner, BoardId: board, StepId: steps[0].GetStepId(), Status: model.StepCompleted,
 		RequestId: strings.Repeat("q", 128),
-	})
-	require.NoError(t, err)
-	_, err = r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{
+	}))(t)
+	must.Value(r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{
 		SessionId: owner, BoardId: board,
 		RequestId: strings.Repeat("q", 128),
-	})
-	require.NoError(t, err)
+	}))(t)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
@@ -45,8 +46,7 @@ func TestBoardWalSync(t *testing.T) {
 		got := r.run("board", "wal", "sync", "keeper", dir)
 		require.Zero(t, got.code, got.err)
 		require.Equal(t, c.stderr, strings.TrimSpace(got.err))
-		raw, err := os.ReadFile(file)
-		require.NoError(t, err)
+		raw := must.Value(os.ReadFile(file))(t)
 		require.Equal(t, c.want, string(raw))
 	}
 	// What is not a copy of the server's log is named, with what to do, and is not changed.
@@ -65,11 +65,9 @@ func TestBoardWalSync(t *testing.T) {
 		require.Contains(t, got.err, file+": ")
 		require.Contains(t, got.err, wrong)
 		require.Contains(t, strings.ToLower(got.err), "move")
-		raw, err := os.ReadFile(file)
-		require.NoError(t, err)
+		raw := must.Value(os.ReadFile(file))(t)
 		require.Equal(t, content, string(raw))
-		left, err := os.ReadDir(filepath.Dir(file))
-		require.NoError(t, err)
+		left := must.Value(os.ReadDir(filepath.Dir(file)))(t)
 		require.Len(t, left, 1)
 	}
 }

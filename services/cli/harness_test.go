@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
@@ -562,8 +563,7 @@ func (r *harness) serve(address string) {
 	boardv1.RegisterBoardServiceServer(r.server, r.planes)
 	identityv1.RegisterIdentityServiceServer(r.server, r.planes)
 	var lc net.ListenConfig
-	lis, err := lc.Listen(r.t.Context(), "tcp", address)
-	require.NoError(r.t, err)
+	lis := must.Value(lc.Listen(r.t.Context(), "tcp", address))(r.t)
 	served := make(chan struct{})
 	server := r.server
 	go func() {
@@ -632,8 +632,7 @@ func golden(t *testing.T, name, got string) {
 		require.NoError(t, os.MkdirAll("testdata", 0o755))
 		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(path)
-	require.NoError(t, err)
+	want := must.Value(os.ReadFile(path))(t)
 	require.Equal(t, string(want), got, "run: go test ./services/cli -rewrite")
 }
 

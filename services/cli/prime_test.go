@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -29,24 +30,21 @@ func TestC5_PrimeOfAServer(t *testing.T) {
 
 	var first string
 	for i := range 500 {
-		made, err := s.Work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+		made := must.Value(s.Work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 			AgentId: "keeper", Objective: strings.Repeat("世", 2000), Plan: "1. look",
 			TodoList: []*workv1.TodoItem{{Text: strings.Repeat("t", 1000), State: workv1.TodoState_TODO_STATE_PENDING}},
-		})
-		require.NoError(t, err)
+		}))(t)
 		if i == 0 {
 			first = made.GetWorkItem().GetWorkItemId()
 		}
 		if i == 1 {
-			_, err = s.Waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
+			must.Value(s.Waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
 				AgentId: "keeper", WorkItemId: made.GetWorkItem().GetWorkItemId(),
 				Wake: waitingv1.Wake_WAKE_OPERATOR_INPUT, Reason: "which name it gets",
-			})
-			require.NoError(t, err)
+			}))(t)
 		}
 	}
-	_, err = s.Work.PickWorkItem(ctx, &workv1.PickWorkItemRequest{AgentId: "keeper", WorkItemId: first})
-	require.NoError(t, err)
+	must.Value(s.Work.PickWorkItem(ctx, &workv1.PickWorkItemRequest{AgentId: "keeper", WorkItemId: first}))(t)
 	code, out, errs = quartet(t, s, "prime", "keeper")
 	require.Zero(t, code, errs)
 	require.LessOrEqual(t, len(out), 4*work.PrimeTokens)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/services/cli"
@@ -69,13 +70,11 @@ func releaseTurn(ctx context.Context, turn *client.Turn) error {
 // writes it when it receives the promoted report from the work plane, which may be
 // after the end of the turn.
 func awaitResultBrief(t *testing.T, s *dev.Server, agentID string) {
-	stream, err := s.Events.WatchEvents(dev.Within(t), &eventv1.WatchEventsRequest{
+	stream := must.Value(s.Events.WatchEvents(dev.Within(t), &eventv1.WatchEventsRequest{
 		AgentId: agentID, Planes: []string{"agent"}, EventTypes: []string{"brief_written"}, FromStart: true,
-	})
-	require.NoError(t, err)
+	}))(t)
 	for {
-		m, err := stream.Recv()
-		require.NoError(t, err)
+		m := must.Value(stream.Recv())(t)
 		if m.GetEvent().GetPayload().GetFields()["brief"].GetStructValue().GetFields()["kind"].GetStringValue() ==
 			"result" {
 			return

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/cli/exit"
 )
@@ -36,8 +37,7 @@ func (h *syncBuffer) String() string {
 
 // A command that waits for its server reports that once, and reports when it is connected.
 func TestWaitingForAServerIsReported(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := must.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := l.Addr().String()
 	require.NoError(t, l.Close())
 	servers := Servers{
@@ -59,8 +59,7 @@ func TestWaitingForAServerIsReported(t *testing.T) {
 	require.Eventually(t, says("quartet dev"), time.Minute, time.Millisecond)
 	require.Contains(t, errs.String(), "quartet dev --grpc-addr "+address)
 
-	l, err = net.Listen("tcp", address)
-	require.NoError(t, err)
+	l = must.Value(net.Listen("tcp", address))(t)
 	server := grpc.NewServer()
 	agentv1.RegisterAgentServiceServer(server, &planes{})
 	served := make(chan error, 1)
@@ -97,8 +96,7 @@ func TestReachableServerIsNotReported(t *testing.T) {
 
 // A command that no server answers names the command that starts one where it looked, if that is on this machine.
 func TestAnErrorNamesTheServerToStart(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := must.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := l.Addr().String()
 	require.NoError(t, l.Close())
 	var out, errs syncBuffer

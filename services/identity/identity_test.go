@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -40,14 +41,12 @@ type rig struct {
 func newRig(t testing.TB) *rig {
 	r := &rig{t: t, clk: clock.NewFake(epoch), journals: planetest.NewJournals()}
 	r.keys = NewKeys(KeysConfig{Sources: r.journals.Sources, Clock: r.clk})
-	var err error
-	r.service, err = New(Deps{
+	r.service = must.Value(New(Deps{
 		Deps:         plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk},
 		Installation: keyfile.Fixed(keyfile.Of([]byte("installation"))), Known: func(ctx context.Context, id string) {
 			r.keys.Known(ctx, id)
 		},
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.NoError(t, r.service.Start(context.Background()))
 	require.NoError(t, r.keys.Start(context.Background()))
 	t.Cleanup(func() {
@@ -65,9 +64,7 @@ func (r *rig) admin() context.Context {
 }
 
 func (r *rig) create(req *identityv1.CreateKeyRequest) *identityv1.CreateKeyResponse {
-	resp, err := r.service.CreateKey(r.admin(), req)
-	require.NoError(r.t, err)
-	return resp
+	return must.Value(r.service.CreateKey(r.admin(), req))(r.t)
 }
 
 func (r *rig) enters(secret string) (rpc.Actor, error) {
@@ -101,8 +98,7 @@ func TestX4_TheActorOfAKey(t *testing.T) {
 	} {
 		created := r.create(c.req)
 		c.want.KeyID = created.GetKey().GetKeyId()
-		got, err := r.enters(created.GetSecret())
-		require.NoError(t, err)
+		got := must.Value(r.enters(created.GetSecret()))(t)
 		require.Equal(t, c.want, got)
 	}
 }
@@ -111,8 +107,7 @@ func TestX4_TheActorOfAKey(t *testing.T) {
 func TestX15_ASecretIsAllOrNothing(t *testing.T) {
 	r := newRig(t)
 	secret := r.create(&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR}).GetSecret()
-	_, err := r.enters(secret)
-	require.NoError(t, err)
+	must.Value(r.enters(secret))(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		b := []byte(secret)
 		switch rapid.IntRange(0, 2).Draw(rt, "how") {
@@ -140,12 +135,10 @@ func TestX9_KeysAreListedInPages(t *testing.T) {
 				Namespace: []string{"a", "b"}[i%2],
 			}).GetKey().GetKeyId())
 	}
-	_, err := r.service.RevokeKey(r.admin(), &identityv1.RevokeKeyRequest{KeyId: ids[2]})
-	require.NoError(t, err)
+	must.Value(r.service.RevokeKey(r.admin(), &identityv1.RevokeKeyRequest{KeyId: ids[2]}))(t)
 	list := func(req *identityv1.ListKeysRequest) (got []string) {
 		for {
-			resp, err := r.service.ListKeys(r.admin(), req)
-			require.NoError(t, err)
+			resp := must.Value(r.service.ListKeys(r.admin(), req))(t)
 			require.LessOrEqual(t, len(resp.GetKeys()), 2)
 			for _, k := range resp.GetKeys() {
 				got = append(got, k.GetKeyId())
@@ -158,7 +151,7 @@ func TestX9_KeysAreListedInPages(t *testing.T) {
 	require.Equal(t, ids, list(&identityv1.ListKeysRequest{PageSize: 2, IncludeEnded: true}))
 	require.Equal(t, append(ids[:2:2], ids[3:]...), list(&identityv1.ListKeysRequest{PageSize: 2}))
 	require.Equal(t, []string{ids[0], ids[4], ids[6]}, list(&identityv1.ListKeysRequest{PageSize: 2, Namespace: "a"}))
-	_, err = r.service.ListKeys(r.admin(), &identityv1.ListKeysRequest{PageToken: "nonsense"})
+	_, err := r.service.ListKeys(r.admin(), &identityv1.ListKeysRequest{PageToken: "nonsense"})
 	require.ErrorIs(t, err, fault.CursorInvalid)
 	_, err = r.service.ListKeys(r.admin(), &identityv1.ListKeysRequest{PageSize: 501})
 	require.ErrorIs(t, err, fault.LimitExceeded)
@@ -174,11 +167,10 @@ func TestX15_ExpiryIsExact(t *testing.T) {
 	held, release := r.keys.Hold(context.Background(), secret)
 	defer release()
 	r.clk.Advance(time.Hour - time.Microsecond)
-	_, err := r.enters(secret)
-	require.NoError(t, err)
+	must.Value(r.enters(secret))(t)
 	require.NoError(t, held.Err())
 	r.clk.Advance(time.Microsecond)
-	_, err = r.enters(secret)
+	_, err := r.enters(secret)
 	require.ErrorIs(t, err, fault.Unauthenticated)
 	select {
 	case <-held.Done():
@@ -195,8 +187,7 @@ func TestI3_ADamagedRevocationRevokes(t *testing.T) {
 	revoked := r.create(&identityv1.CreateKeyRequest{Name: "one", Role: identityv1.Role_ROLE_OPERATOR})
 	other := r.create(&identityv1.CreateKeyRequest{Name: "two", Role: identityv1.Role_ROLE_OPERATOR})
 	for _, secret := range []string{revoked.GetSecret(), other.GetSecret()} {
-		_, err := r.enters(secret)
-		require.NoError(t, err)
+		must.Value(r.enters(secret))(t)
 	}
 	id := revoked.GetKey().GetKeyId()
 	r.keys.apply(journal.Line{Text: []byte(`{"wal_seq":9,"event_type":"key_report","payload":{"key_id":"` + id +
@@ -210,8 +201,7 @@ func TestI3_ADamagedRevocationRevokes(t *testing.T) {
 	_, err = r.enters(revoked.GetSecret())
 	require.ErrorIs(t, err, fault.Unauthenticated)
 	<-held.Done()
-	_, err = r.enters(other.GetSecret())
-	require.NoError(t, err)
+	must.Value(r.enters(other.GetSecret()))(t)
 }
 
 // TestX15_UsesAreRecordedCoarsely: six lines an hour at most, and only of later uses.
@@ -228,8 +218,7 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 	}
 	used := func() time.Time {
 		r.keys.reportUses(context.Background())
-		got, err := r.service.GetKey(r.admin(), &identityv1.GetKeyRequest{KeyId: made.GetKey().GetKeyId()})
-		require.NoError(t, err)
+		got := must.Value(r.service.GetKey(r.admin(), &identityv1.GetKeyRequest{KeyId: made.GetKey().GetKeyId()}))(t)
 		if got.GetKey().GetLastUsedAt() == nil {
 			return time.Time{}
 		}
@@ -237,8 +226,7 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 	}
 	require.True(t, used().IsZero())
 	for range 60 {
-		_, err := r.enters(made.GetSecret())
-		require.NoError(t, err)
+		must.Value(r.enters(made.GetSecret()))(t)
 		require.WithinRange(t, used(), r.clk.Now().Add(-useGrain), r.clk.Now())
 		r.clk.Advance(time.Minute)
 	}
@@ -286,14 +274,12 @@ func TestX14_ReplayIsTheLiveState(t *testing.T) {
 			i := rapid.IntRange(0, len(ids)-1).Draw(rt, "which")
 			if rapid.Bool().Draw(rt, "use") {
 				r.clk.Advance(useGrain)
-				_, err := r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{
+				must.Value(r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{
 					Uses: []*identityv1.KeyUse{{KeyId: ids[i], UsedAt: timestamppb.New(r.clk.Now())}},
-				})
-				require.NoError(rt, err)
+				}))(rt)
 				continue
 			}
-			_, err := r.service.RevokeKey(r.admin(), &identityv1.RevokeKeyRequest{KeyId: ids[i]})
-			require.NoError(rt, err)
+			must.Value(r.service.RevokeKey(r.admin(), &identityv1.RevokeKeyRequest{KeyId: ids[i]}))(rt)
 			revoked[i] = true
 		}
 		replayed := journaltest.Checked(NewState, 3, &seen)
@@ -301,10 +287,9 @@ func TestX14_ReplayIsTheLiveState(t *testing.T) {
 			require.NoError(rt, replayed.Apply(ev))
 		}
 		require.NoError(rt, replayed.Check())
-		_, err := journalView(r, func(st *State) {
+		must.Value(journalView(r, func(st *State) {
 			require.NoError(rt, journaltest.Same(st, replayed.Paged))
-		})
-		require.NoError(rt, err)
+		}))(rt)
 		late := NewKeys(KeysConfig{Sources: r.journals.Sources, Clock: r.clk})
 		require.NoError(rt, late.Start(context.Background()))
 		defer func() { require.NoError(rt, late.Stop(context.Background())) }()
@@ -349,10 +334,9 @@ func TestX15_KeysHaveALimit(t *testing.T) {
 	for i := range MaxKeys - 1 {
 		st.keys[fmt.Sprint(i)] = &record{}
 	}
-	_, err := decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
-	require.NoError(t, err)
+	must.Value(decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active()))(t)
 	st.keys["last"] = &record{}
-	_, err = decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
+	_, err := decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
 	require.ErrorIs(t, err, fault.QuotaExceeded)
 	require.Equal(t, fmt.Sprint(MaxKeys), fault.From(err).Metadata()["limit"])
 }
@@ -371,18 +355,16 @@ func TestI15_KeysOfANamespaceHaveALimit(t *testing.T) {
 				Payload: &identityv1.KeyCreated{Key: &identityv1.Key{KeyId: fmt.Sprint(i), Namespace: "acme"}},
 			}))
 	}
-	_, err := decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
-	require.NoError(t, err)
+	must.Value(decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active()))(t)
 	require.NoError(t,
 		st.Apply(&journal.Event{
 			Payload: &identityv1.KeyCreated{Key: &identityv1.Key{KeyId: "last", Namespace: "acme"}},
 		}))
-	_, err = decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
+	_, err := decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
 	require.ErrorIs(t, err, fault.QuotaExceeded)
 	require.Equal(t, fmt.Sprint(MaxNamespaceKeys), fault.From(err).Metadata()["limit"])
 	env.Actor.Role = rpc.RoleInstallationAdmin
-	_, err = decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
-	require.NoError(t, err)
+	must.Value(decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active()))(t)
 }
 
 func TestBootstrapTokens(t *testing.T) {
@@ -393,8 +375,7 @@ func TestBootstrapTokens(t *testing.T) {
 	require.Error(t, d.SetBootstrap(strings.Repeat("x", MinBootstrap-1)))
 	require.Error(t, d.SetBootstrap(strings.Repeat("x", MinBootstrap)+" "))
 	require.NoError(t, d.SetBootstrap(strings.Repeat("x", MinBootstrap)))
-	a, err := d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap))
-	require.NoError(t, err)
+	a := must.Value(d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap)))(t)
 	require.Equal(t, rpc.RoleInstallationAdmin, a.Role)
 	_, err = d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap+1))
 	require.ErrorIs(t, err, fault.Unauthenticated)

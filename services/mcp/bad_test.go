@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/mcp"
@@ -47,8 +48,7 @@ func (r *rig) handOnStdio(t *testing.T, agentID string) *hand {
 func (r *rig) hand(t *testing.T, cfg mcp.Config, o mcp.Options, conn func(string) (grpc.ClientConnInterface,
 	error),
 ) *hand {
-	s, err := mcp.New(cfg, mcp.Deps{Conn: conn})
-	require.NoError(t, err)
+	s := must.Value(mcp.New(cfg, mcp.Deps{Conn: conn}))(t)
 	toServer, fromClient := io.Pipe()
 	toClient, fromServer := io.Pipe()
 	ctx, cancel := context.WithCancel(dev.Within(t))
@@ -75,16 +75,14 @@ func (r *rig) hand(t *testing.T, cfg mcp.Config, o mcp.Options, conn func(string
 }
 
 func (h *hand) write(text string) {
-	_, err := io.WriteString(h.in, text+"\n")
-	require.NoError(h.t, err)
+	must.Value(io.WriteString(h.in, text+"\n"))(h.t)
 }
 
 // ask keeps notifications for notified: the lists may change at any time.
 func (h *hand) ask(text string) string {
 	h.write(text)
 	for {
-		line, err := h.out.ReadString('\n')
-		require.NoError(h.t, err)
+		line := must.Value(h.out.ReadString('\n'))(h.t)
 		if !strings.Contains(line, `"method":"notifications/`) {
 			return line
 		}
@@ -101,8 +99,7 @@ func (h *hand) notified(method string) string {
 				return line
 			}
 		}
-		line, err := h.out.ReadString('\n')
-		require.NoError(h.t, err)
+		line := must.Value(h.out.ReadString('\n'))(h.t)
 		h.skipped = []string{line}
 	}
 }
@@ -130,18 +127,15 @@ func (r *rig) handOnHTTP(t *testing.T, agentID string) *post {
 }
 
 func (p *post) do(method, body string, header map[string]string) (int, string) {
-	req, err := http.NewRequestWithContext(dev.Within(p.t), method, p.URL()+p.path, strings.NewReader(body))
-	require.NoError(p.t, err)
+	req := must.Value(http.NewRequestWithContext(dev.Within(p.t), method, p.URL()+p.path, strings.NewReader(body)))(p.t)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	for k, v := range header {
 		req.Header.Set(k, v)
 	}
-	resp, err := p.hc.Do(req)
-	require.NoError(p.t, err)
+	resp := must.Value(p.hc.Do(req))(p.t)
 	defer func() { _ = resp.Body.Close() }()
-	raw, err := io.ReadAll(resp.Body)
-	require.NoError(p.t, err)
+	raw := must.Value(io.ReadAll(resp.Body))(p.t)
 	return resp.StatusCode, string(raw)
 }
 
@@ -159,15 +153,13 @@ func callOf(tool, arguments string) string {
 // says what is wrong, and the next one is served as if nothing had been.
 func TestC5_BadInputs(t *testing.T) {
 	r := newRig(t)
-	_, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+	must.Value(r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
-	child, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+	}))(t)
+	child := must.Value(r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
 		ParentAgentId: "keeper",
 		Preset:        agentv1.Preset_PRESET_PRIVATE_CHILD, InitialMessage: "Count.",
-	})
-	require.NoError(t, err)
+	}))(t)
 
 	long := strings.Repeat("x", fault.MaxRoundTextBytes+1)
 	huge := strings.Repeat("x", fault.MaxRequestBytes)
@@ -265,8 +257,7 @@ func TestC5_BadInputs(t *testing.T) {
 			})
 		}
 	}
-	listed, err := r.Work.ListWorkItems(dev.Within(t), &workv1.ListWorkItemsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	listed := must.Value(r.Work.ListWorkItems(dev.Within(t), &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
 	require.Empty(t, listed.GetWorkItems(), "nothing of it changed anything")
 }
 
@@ -281,10 +272,9 @@ func short(answer string) string {
 // SPEC C5: what HTTP has of its own.
 func TestC5_BadRequests(t *testing.T) {
 	r := newRig(t)
-	_, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+	must.Value(r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
+	}))(t)
 	p := r.handOnHTTP(t, "keeper")
 	list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 	for name, c := range map[string]struct {
@@ -322,10 +312,9 @@ func TestC5_BadRequests(t *testing.T) {
 // name that can be none too.
 func TestC5_UnknownAgents(t *testing.T) {
 	r := newRig(t)
-	s, err := mcp.New(mcp.Config{Version: "test"}, mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) {
+	s := must.Value(mcp.New(mcp.Config{Version: "test"}, mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) {
 		return r.Conn(), nil
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	var out strings.Builder
 	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), &out, mcp.Options{AgentID: "nobody"}),
 		fault.NotFound)
@@ -352,9 +341,8 @@ func (c full) Invoke(ctx context.Context, method string, args, reply any, opts .
 // SPEC C5.1: a quota that is full is said at once, and not waited for.
 func TestC5_AnAgentBeyondTheQuota(t *testing.T) {
 	r := newRig(t)
-	s, err := mcp.New(mcp.Config{Version: "test", Patience: time.Minute},
-		mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) { return full{r.Conn()}, nil }})
-	require.NoError(t, err)
+	s := must.Value(mcp.New(mcp.Config{Version: "test", Patience: time.Minute},
+		mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) { return full{r.Conn()}, nil }}))(t)
 	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), io.Discard,
 		mcp.Options{AgentID: "keeper", Create: true}), fault.QuotaExceeded)
 }

@@ -16,6 +16,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
@@ -46,8 +47,7 @@ func open(t *testing.T, limits map[string]string) *planesUnderTest {
 		work:    journals.NewWriter(t, "work", workv1.File_quartet_work_v1_work_event_proto),
 		metrics: prometheus.NewRegistry(),
 	}
-	l, err := Parse(nil, limits)
-	require.NoError(t, err)
+	l := must.Value(Parse(nil, limits))(t)
 	p.gate = NewGate(Config{
 		Limits: l, Sources: journals.Sources, Metrics: p.metrics,
 		Serves: func(plane string) bool { return plane == "agent" || plane == "work" },
@@ -121,8 +121,7 @@ func TestJournalsAreCountedAtTheStart(t *testing.T) {
 	agent := journals.NewWriter(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
 	of(agent, "acme", spawned(), spawned())
 	of(agent, "acme", deleted())
-	l, err := Parse(map[string]int{Agents: 2}, nil)
-	require.NoError(t, err)
+	l := must.Value(Parse(map[string]int{Agents: 2}, nil))(t)
 	g := NewGate(Config{Limits: l, Sources: journals.Sources, Serves: func(string) bool { return true }})
 	require.NoError(t, g.Start(t.Context()))
 	defer func() { require.NoError(t, g.Stop(context.Background())) }()
@@ -149,13 +148,12 @@ func TestRefusedRequestsTakeNoRoom(t *testing.T) {
 	}
 	item := created()
 	for range 2 {
-		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
+		must.Value(p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
 			func(context.Context, any) (any, error) {
 				item = created()
 				of(p.work, "acme", item)
 				return "created", nil
-			})
-		require.NoError(t, err)
+			}))(t)
 	}
 	_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, nil)
 	require.ErrorIs(t, err, fault.QuotaExceeded)
@@ -226,8 +224,7 @@ func TestX2_ARepetitionIsAnsweredBeyondTheLimit(t *testing.T) {
 	resp, err := call("first")
 	require.NoError(t, err)
 	require.Equal(t, "first response", resp)
-	resp, err = call("first")
-	require.NoError(t, err)
+	resp = must.Value(call("first"))(t)
 	require.Equal(t, "first response", resp)
 	for _, other := range []string{"second", ""} {
 		_, err = call(other)
@@ -266,15 +263,13 @@ func TestANamespaceThatHasWrittenItsLimitMayOnlyEndThings(t *testing.T) {
 		_, err = p.gate.Unary(as("acme"), method, nil, ok)
 		require.NoError(t, err, method)
 	}
-	_, err = p.gate.Unary(as("other"), create, nil, ok)
-	require.NoError(t, err)
+	must.Value(p.gate.Unary(as("other"), create, nil, ok))(t)
 }
 
 // A journal that cannot be read to its end refuses what would need it, for a moment, and
 // nothing else.
 func TestAJournalThatCannotBeRead(t *testing.T) {
-	l, err := Parse(nil, map[string]string{"acme.agents": "1"})
-	require.NoError(t, err)
+	l := must.Value(Parse(nil, map[string]string{"acme.agents": "1"}))(t)
 	g := NewGate(Config{Limits: l, Serves: func(string) bool { return true }, Sources: func(string) ([]journal.Source,
 		error,
 	) {
@@ -282,19 +277,17 @@ func TestAJournalThatCannotBeRead(t *testing.T) {
 	}})
 	require.ErrorContains(t, g.Start(t.Context()), "no broker")
 	require.Error(t, g.Ready())
-	_, err = g.Unary(as("acme"), spawn, &agentv1.SpawnAgentRequest{}, nil)
+	_, err := g.Unary(as("acme"), spawn, &agentv1.SpawnAgentRequest{}, nil)
 	require.ErrorIs(t, err, fault.NotReady)
-	_, err = g.Unary(as("acme"), finish, nil, func(context.Context, any) (any, error) { return "ok", nil })
-	require.NoError(t, err)
+	must.Value(g.Unary(as("acme"), finish, nil, func(context.Context, any) (any, error) { return "ok", nil }))(t)
 }
 
 func TestTheRateOfRequestsRecovers(t *testing.T) {
-	l, err := Parse(map[string]int{Requests: 50}, nil)
-	require.NoError(t, err)
+	l := must.Value(Parse(map[string]int{Requests: 50}, nil))(t)
 	g := NewGate(Config{Limits: l})
 	for g.Request("acme") == nil {
 	}
-	err = g.Request("acme")
+	err := g.Request("acme")
 	require.ErrorIs(t, err, fault.RateLimited)
 	again := fault.From(err).RetryAfter()
 	require.Greater(t, again, time.Duration(0))

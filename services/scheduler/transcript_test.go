@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -209,8 +210,7 @@ func (o options) number(name string) int32 {
 	if o.from[name] == "" {
 		return 0
 	}
-	n, err := strconv.ParseInt(o.from[name], 10, 32)
-	require.NoError(o.t, err)
+	n := must.Value(strconv.ParseInt(o.from[name], 10, 32))(o.t)
 	return int32(n)
 }
 
@@ -218,8 +218,7 @@ func (o options) ahead(name string) *timestamppb.Timestamp {
 	if o.from[name] == "" {
 		return nil
 	}
-	d, err := time.ParseDuration(o.from[name])
-	require.NoError(o.t, err)
+	d := must.Value(time.ParseDuration(o.from[name]))(o.t)
 	return timestamppb.New(now.Add(d))
 }
 

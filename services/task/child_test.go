@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
@@ -64,12 +65,10 @@ func newChildSite(t *testing.T) *childSite {
 }
 
 func (s *childSite) up() {
-	var err error
-	s.service, err = New(Config{}, Deps{
+	s.service = must.Value(New(Config{}, Deps{
 		Output: output.NewMemory(output.Kept), Children: s.nursery,
 		Deps: plane.Deps{Log: s.journals.Log, Sources: s.journals.Sources, Clock: clock.NewFake(start)},
-	})
-	require.NoError(s.t, err)
+	}))(s.t)
 	require.NoError(s.t, s.service.Start(context.Background()))
 }
 
@@ -132,10 +131,9 @@ func TestT8_AHandleLivesWithItsDelegation(t *testing.T) {
 			require.True(t, running.GetAcceptsInputNow())
 			s.restart()
 			s.say(open)
-			out, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
+			out := must.Value(s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
 				AgentId: "keeper", TaskId: "tsk_1", Offset: 7,
-			})
-			require.NoError(t, err)
+			}))(t)
 			require.Equal(t, retrievalNotReady, out.GetRetrievalStatus())
 			require.Equal(t, "idle: nothing\n", out.GetText())
 			require.Zero(t, out.GetNextOffset())
@@ -163,20 +161,18 @@ func TestT8_AHandleLivesWithItsDelegation(t *testing.T) {
 			// Piece by piece, also in the middle of a character.
 			text := ""
 			for at := int64(0); ; {
-				out, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
+				out := must.Value(s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
 					AgentId: "keeper", TaskId: "tsk_1", Offset: at, MaxBytes: 5,
-				})
-				require.NoError(t, err)
+				}))(t)
 				if out.GetText() == "" {
 					break
 				}
 				text, at = text+out.GetText(), out.GetNextOffset()
 			}
 			require.Equal(t, "all ä good", text)
-			tail, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
+			tail := must.Value(s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
 				AgentId: "keeper", TaskId: "tsk_1", Offset: output.FromEnd(4),
-			})
-			require.NoError(t, err)
+			}))(t)
 			require.Equal(t, "good", tail.GetText())
 		})
 	}
@@ -188,12 +184,10 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 	s.say(&agentv1.DelegationOpened{Delegation: delegated("", "")})
 	s.await(taskv1.TaskState_TASK_STATE_RUNNING)
 	input := func(requestID, text string) *taskv1.SendTaskInputResponse {
-		r, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
+		return must.Value(s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
 			AgentId: "keeper", TaskId: "tsk_1",
 			RequestId: requestID, Text: text, EndOfInput: text == "",
-		})
-		require.NoError(t, err)
-		return r
+		}))(t)
 	}
 	r := input("r1", "also the readme")
 	require.True(t, r.GetAcceptedInput())

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/services/task/model"
@@ -16,17 +17,15 @@ import (
 // No event of this plane is needed once it is old: its records have all that it reads (SPEC T11).
 func TestT11_NoOldEventIsNeeded(t *testing.T) {
 	s := newChildSite(t)
-	first, err := s.service.ExecCommand(s.parent(), &taskv1.ExecCommandRequest{
+	first := must.Value(s.service.ExecCommand(s.parent(), &taskv1.ExecCommandRequest{
 		AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "sleep 9"}, YieldTime: durationpb.New(0),
-	})
-	require.NoError(t, err)
+	}))(t)
 	registry := journal.NewRegistry(taskv1.File_quartet_task_v1_task_event_proto)
 	events := s.journals.Events(t, Plane, registry)
 	require.NotEmpty(t, events)
 	require.Len(t, planetest.Forget(t, s.journals, Plane, registry, model.NewState(), start.Add(time.Hour)),
 		len(events))
-	got, err := s.service.GetTask(s.parent(), &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: first.GetTask().
-		GetTaskId()})
-	require.NoError(t, err)
+	got := must.Value(s.service.GetTask(s.parent(), &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: first.GetTask().
+		GetTaskId()}))(t)
 	require.Equal(t, first.GetTask().GetTaskId(), got.GetTask().GetTaskId())
 }

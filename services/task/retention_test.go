@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane/planetest"
@@ -34,9 +35,7 @@ func (s *site) ran(h *hand, text string) string {
 // stored returns how much output of a task is stored.
 func (s *site) stored(id string) int64 {
 	s.t.Helper()
-	p, err := s.output.Read(s.t.Context(), "acme", id, 0, 1)
-	require.NoError(s.t, err)
-	return p.End
+	return must.Value(s.output.Read(s.t.Context(), "acme", id, 0, 1))(s.t).End
 }
 
 func (s *site) outputOf(id string) (*taskv1.GetTaskOutputResponse, error) {
@@ -101,8 +100,7 @@ func TestT6_OutputOfADeletedAgent(t *testing.T) {
 	require.Zero(t, s.stored(running))
 
 	// as if it had not been removed
-	_, err = s.output.Append(t.Context(), "acme", before, &taskv1.OutputChunk{Data: []byte("a secret")})
-	require.NoError(t, err)
+	must.Value(s.output.Append(t.Context(), "acme", before, &taskv1.OutputChunk{Data: []byte("a secret")}))(t)
 	s.stop()
 	s.up()
 	require.NoError(t, s.service.Quiesce(t.Context()))
@@ -123,8 +121,7 @@ func TestT6_OutputOfAPrivateChild(t *testing.T) {
 	}, rules.React)
 	for range 2 {
 		require.NoError(t, s.service.Quiesce(t.Context()))
-		got, err := s.outputOf(id)
-		require.NoError(t, err)
+		got := must.Value(s.outputOf(id))(t)
 		require.Equal(t, "what it did", got.GetText())
 		s.stop()
 		s.up()
@@ -141,11 +138,10 @@ func TestT6_OutputThatIsTooOld(t *testing.T) {
 	id := s.ran(h, "hello")
 	require.NoError(t, s.output.Remove(t.Context(), "acme", id))
 	s.clk.Advance(30 * days)
-	got, err := s.outputOf(id)
-	require.NoError(t, err)
+	got := must.Value(s.outputOf(id))(t)
 	require.Empty(t, got.GetText())
 	s.clk.Advance(time.Second)
-	_, err = s.outputOf(id)
+	_, err := s.outputOf(id)
 	require.ErrorIs(t, err, fault.OutputRemoved)
 	require.ErrorContains(t, err, `the output of task "`+id+
 		`" was removed: output is kept for 30 days after it was written; GetTask shows how the command ended`)
@@ -169,6 +165,5 @@ func TestT6_OutputThatIsTooOld(t *testing.T) {
 	require.ErrorIs(t, err, fault.OutputRemoved)
 
 	s.service.cfg.KeepOutput = 0
-	_, err = s.outputOf(id)
-	require.NoError(t, err)
+	must.Value(s.outputOf(id))(t)
 }

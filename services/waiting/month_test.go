@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane/planetest"
 )
@@ -96,29 +97,22 @@ func (m *month) ask(agents int, within time.Duration) {
 					if i%3 == 0 {
 						req.Every, req.Count = durationpb.New(36*time.Hour+some(i, 2)/8), int64(i%5)
 					}
-					resp, err := m.r.service.CreateTimer(ctx, req)
-					must(err)
-					x.timer = resp.GetTimer()
+					x.timer = must.Value(m.r.service.CreateTimer(ctx, req))(m.r.t).GetTimer()
 					switch i % 4 {
 					case 0:
-						w, err := m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{
+						x.wait = must.Value(m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{
 							AgentId: agent, Reason: "later",
 							Wake: timer, After: durationpb.New(some(i, 3)),
-						})
-						must(err)
-						x.wait = w.GetWait()
+						}))(m.r.t).GetWait()
 					case 1:
-						w, err := m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{
+						x.remind = must.Value(m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{
 							AgentId: agent, Reason: "you",
 							Wake: operatorInput, RecheckAfter: durationpb.New(some(i, 4)),
-						})
-						must(err)
-						x.remind = w.GetWait()
+						}))(m.r.t).GetWait()
 					case 2:
-						t, err := m.r.service.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{
+						t := must.Value(m.r.service.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{
 							AgentId: agent, ExpiresAt: timestamppb.New(epoch.Add(time.Second + some(i, 5))),
-						})
-						must(err)
+						}))(m.r.t)
 						x.expiry = t.GetTrigger()
 					}
 					return x
@@ -138,12 +132,6 @@ func (m *month) ask(agents int, within time.Duration) {
 		if x.expiry != nil {
 			m.expire[x.expiry.GetTriggerId()] = x.expiry.GetExpiresAt().AsTime()
 		}
-	}
-}
-
-func must(err error) {
-	if err != nil {
-		panic(err)
 	}
 }
 

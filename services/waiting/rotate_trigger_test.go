@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -25,11 +26,9 @@ func (r *rig) tryDeliver(req *waitingv1.DeliverTriggerRequest) error {
 
 func (r *rig) rotate(triggerID, requestID string) *waitingv1.RotateExternalTriggerResponse {
 	r.t.Helper()
-	resp, err := r.service.RotateExternalTrigger(r.agent(), &waitingv1.RotateExternalTriggerRequest{
+	return must.Value(r.service.RotateExternalTrigger(r.agent(), &waitingv1.RotateExternalTriggerRequest{
 		AgentId: "keeper", TriggerId: triggerID, RequestId: requestID,
-	})
-	require.NoError(r.t, err)
-	return resp
+	}))(r.t)
 }
 
 func TestP3_Rotation(t *testing.T) {
@@ -56,10 +55,9 @@ func TestP3_Rotation(t *testing.T) {
 	r.deliver(third.GetToken(), "")
 	require.EqualValues(t, 2, r.listTriggers()[0].GetGeneration())
 
-	_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+	must.Value(r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
 		AgentId: "keeper", TriggerId: id,
-	})
-	require.NoError(t, err)
+	}))(t)
 	for _, c := range []struct {
 		agent, id string
 		want      fault.Reason
@@ -81,10 +79,9 @@ func TestP3_Expiry(t *testing.T) {
 	for name, away := range map[string]bool{"while it runs": false, "while it is down": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+			made := must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 				AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Hour)),
-			})
-			require.NoError(t, err)
+			}))(t)
 			id := made.GetTrigger().GetTriggerId()
 			r.deliver(made.GetToken(), "") // registers an interest
 			w := r.waitFor(&waitingv1.WaitForRequest{Wake: external, Resource: id, WorkItemId: itemA}).GetWait()
@@ -117,8 +114,7 @@ func TestP3_Expiry(t *testing.T) {
 			require.Len(t, ends, 1)
 			require.Equal(t, []string{w.GetWaitId()}, ends[0].GetWeakenedWaitIds())
 			require.Equal(t, weakTriggerDead, r.wait(w.GetWaitId()).GetWeakReason())
-			l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})
-			require.NoError(t, err)
+			l := must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"}))(t)
 			require.Len(t, l.GetWaits(), 1, "the interest that the delivery registered is gone")
 		})
 	}
@@ -141,10 +137,9 @@ func TestX8_EndedTriggersAreForgottenAndRefused(t *testing.T) {
 		if i > 0 {
 			made = r.trigger("", wakeHint)
 		}
-		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+		must.Value(r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
 			AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId(),
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	require.Equal(t, records.KeptEnded, r.service.state().agents.Get(plane.KeyOf("acme", "keeper")).triggers.Len())
 	r.restart()
@@ -155,24 +150,21 @@ func TestX8_EndedTriggersAreForgottenAndRefused(t *testing.T) {
 func TestP3_SigningSecretsAreInNoEvent(t *testing.T) {
 	r := newRig(t)
 	const own = "the-outside-systems-own-secret"
-	made, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+	made := must.Value(r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own, RequestId: "r1",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Empty(t, made.GetSigningSecret(), "its owner knows it")
-	again, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+	again := must.Value(r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own, RequestId: "r1",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, made.GetToken(), again.GetToken())
-	_, err = r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+	_, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own + "2", RequestId: "r1",
 	})
 	require.ErrorIs(t, err, fault.RequestIDReused, "another secret is another request")
-	minted, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+	minted := must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", SignatureScheme: hub,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Greater(t, len(minted.GetSigningSecret()), 40)
 
 	id := made.GetTrigger().GetTriggerId()
@@ -182,10 +174,9 @@ func TestP3_SigningSecretsAreInNoEvent(t *testing.T) {
 		HubSignature_256: signHub(own, body),
 	}))
 	const newer = "another-secret-of-the-same"
-	rotated, err := r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{
+	rotated := must.Value(r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{
 		AgentId: "keeper", TriggerId: id, SigningSecret: newer,
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.restart()
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
 		Token: rotated.GetToken(), Body: body,

@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -23,12 +24,10 @@ import (
 
 func (r *rig) setTimer(after time.Duration) *waitingv1.Timer {
 	r.t.Helper()
-	resp, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
+	return must.Value(r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
 		AgentId: "keeper", Description: "look",
 		After: durationpb.New(after),
-	})
-	require.NoError(r.t, err)
-	return resp.GetTimer()
+	}))(r.t).GetTimer()
 }
 
 // fired returns the fires of a timer.
@@ -97,10 +96,9 @@ func TestP4_Cancelling(t *testing.T) {
 	tm := r.setTimer(time.Minute)
 	before := len(r.events())
 	for range 2 {
-		resp, err := r.service.CancelTimer(r.agent(), &waitingv1.CancelTimerRequest{
+		resp := must.Value(r.service.CancelTimer(r.agent(), &waitingv1.CancelTimerRequest{
 			AgentId: "keeper", TimerId: tm.GetTimerId(),
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.Equal(t, waitingv1.TimerStatus_TIMER_STATUS_CANCELLED, resp.GetTimer().GetStatus())
 	}
 	require.Equal(t, []string{"timer_cancelled"}, r.since(before))
@@ -113,8 +111,7 @@ func TestP4_Cancelling(t *testing.T) {
 	require.ErrorIs(t, err, fault.NotFound, "another agent's timer looks like none")
 
 	r.setTimer(time.Hour)
-	l, err := r.service.ListTimers(r.agent(), &waitingv1.ListTimersRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	l := must.Value(r.service.ListTimers(r.agent(), &waitingv1.ListTimersRequest{AgentId: "keeper"}))(t)
 	require.Len(t, l.GetTimers(), 1)
 	l, err = r.service.ListTimers(r.agent(), &waitingv1.ListTimersRequest{AgentId: "keeper", IncludeEnded: true})
 	require.NoError(t, err)
@@ -145,10 +142,9 @@ func TestP4_TimesThatAreNone(t *testing.T) {
 	require.Empty(t, r.events())
 	// The longest that is taken, and the past, which is now.
 	r.setTimer(fault.Horizon)
-	resp, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
+	resp := must.Value(r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
 		AgentId: "keeper", At: timestamppb.New(epoch.Add(-time.Hour)),
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.eventually(func() bool { return len(r.fired(resp.GetTimer().GetTimerId())) == 1 })
 	now := r.setTimer(0)
 	r.eventually(func() bool { return len(r.fired(now.GetTimerId())) == 1 })
@@ -173,8 +169,7 @@ func TestP1_ATimerWaitIsOneShot(t *testing.T) {
 	w := r.waitFor(&waitingv1.WaitForRequest{Wake: timer, After: seconds(60), WorkItemId: itemA}).GetWait().GetWaitId()
 	other := r.waitFor(&waitingv1.WaitForRequest{Wake: timer, After: seconds(60), WorkItemId: itemB}).GetWait().
 		GetWaitId()
-	_, err := r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{AgentId: "keeper", WaitId: other})
-	require.NoError(t, err)
+	must.Value(r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{AgentId: "keeper", WaitId: other}))(t)
 	r.clk.Advance(time.Minute)
 	r.eventually(func() bool { return r.wait(w).GetStatus() == came })
 	before := len(r.events())
@@ -195,14 +190,12 @@ func TestX7_ReplayIsLive(t *testing.T) {
 	token := r.trigger(itemA, contentful)
 	r.setTimer(time.Hour + 1)
 	soon := r.setTimer(time.Millisecond + 1).GetTimerId()
-	_, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
+	must.Value(r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
 		AgentId: "keeper", At: timestamppb.New(epoch.Add(time.Hour + 999)),
-	})
-	require.NoError(t, err)
-	_, err = r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+	}))(t)
+	must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Hour + 999)),
-	})
-	require.NoError(t, err)
+	}))(t)
 	op := r.waitFor(&waitingv1.WaitForRequest{
 		Wake: operatorInput, WorkItemId: itemB,
 		RecheckAfter: durationpb.New(time.Second + 1),

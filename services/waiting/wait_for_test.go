@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -119,8 +120,7 @@ func TestP1_WhoWaits(t *testing.T) {
 	require.Equal(t, itemB, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput}).GetWait().GetWorkItemId())
 	require.Equal(t, itemA, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA}).GetWait().
 		GetWorkItemId())
-	l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	l := must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"}))(t)
 	require.Len(t, l.GetWaits(), 3, "one wait per owner, not per agent")
 }
 
@@ -242,13 +242,12 @@ func TestX2_ARepeatedWaitForIsOneWait(t *testing.T) {
 	require.Len(t, r.others.attaches(), 2, "the item is told again: the first call may have been lost")
 
 	// Once the wait has ended, a repetition does not bring it back to the item.
-	_, err := r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{
+	must.Value(r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{
 		AgentId: "keeper", WaitId: first.GetWaitId(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, first.GetWaitId(), r.waitFor(req).GetWait().GetWaitId())
 	require.Len(t, r.others.attaches(), 2)
-	_, err = r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, RequestId: "r1"})
+	_, err := r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, RequestId: "r1"})
 	require.ErrorIs(t, err, fault.RequestIDReused)
 }
 
@@ -268,11 +267,9 @@ func TestX2_ARepeatedWaitForOfACompletedItem(t *testing.T) {
 
 	r.others.set(func() { r.others.refuse = false })
 	intent := &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemB, RequestId: "r3"}
-	made, err := r.service.CreateWait(r.agent(), intent)
-	require.NoError(t, err)
+	made := must.Value(r.service.CreateWait(r.agent(), intent))(t)
 	r.others.set(func() { r.others.refuse = true })
-	again, err := r.service.CreateWait(r.agent(), intent)
-	require.NoError(t, err)
+	again := must.Value(r.service.CreateWait(r.agent(), intent))(t)
 	require.Equal(t, made.GetWait().GetWaitId(), again.GetWait().GetWaitId())
 }
 
@@ -307,8 +304,7 @@ func TestP9_ACompletedItemHasNoTimers(t *testing.T) {
 	}
 	var all []*waitingv1.Timer
 	for _, item := range []string{itemA, itemA, itemB, ""} {
-		tm, err := create(item, len(all)%2 == 1)
-		require.NoError(t, err)
+		tm := must.Value(create(item, len(all)%2 == 1))(t)
 		all = append(all, tm)
 	}
 	before := len(r.events())
@@ -344,11 +340,10 @@ func TestP9_ACompletedItemWaitsForNothing(t *testing.T) {
 	r := newRig(t)
 	trigger := r.trigger(itemA, wakeHint)
 	w := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA}).GetWait()
-	i, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+	i := must.Value(r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
 		AgentId: "keeper", WorkItemId: itemA,
 		Source: "github",
-	})
-	require.NoError(t, err)
+	}))(t)
 	other := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB}).GetWait()
 	done := &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}}
 	before := len(r.events())
@@ -360,7 +355,7 @@ func TestP9_ACompletedItemWaitsForNothing(t *testing.T) {
 	require.Equal(t, stands, r.wait(other.GetWaitId()).GetStatus())
 
 	// What was heard is remembered: the work plane's answer may be older.
-	_, err = r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA})
+	_, err := r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA})
 	require.ErrorIs(t, err, fault.WorkItemCompleted)
 	_, err = r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemA})
 	require.ErrorIs(t, err, fault.WorkItemCompleted)
@@ -479,8 +474,7 @@ func TestP1_IntentsAndCancelling(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, first.GetWait().GetWaitId(), again.GetWait().GetWaitId())
 	for range 3 { // any number
-		_, err = create(&waitingv1.CreateWaitRequest{WorkItemId: itemA, Source: "github"})
-		require.NoError(t, err)
+		must.Value(create(&waitingv1.CreateWaitRequest{WorkItemId: itemA, Source: "github"}))(t)
 	}
 	for name, req := range map[string]*waitingv1.CreateWaitRequest{
 		"an unknown trigger": {Resource: "trg_00000000000000000000000zzz"}, "a completed item": {WorkItemId: gone},
@@ -497,8 +491,7 @@ func TestP1_IntentsAndCancelling(t *testing.T) {
 	}
 	before := len(r.events())
 	for range 2 {
-		resp, err := cancel(first.GetWait().GetWaitId())
-		require.NoError(t, err)
+		resp := must.Value(cancel(first.GetWait().GetWaitId()))(t)
 		require.Equal(t, over, resp.GetWait().GetStatus())
 		require.EqualValues(t, 2, resp.GetWait().GetRevision())
 	}
@@ -511,17 +504,15 @@ func TestP1_IntentsAndCancelling(t *testing.T) {
 	})
 	require.ErrorIs(t, err, fault.NotFound)
 
-	l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{
+	l := must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{
 		AgentId: "keeper", WorkItemId: itemA,
 		PageSize: 2,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, l.GetWaits(), 2)
-	l, err = r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{
+	l = must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{
 		AgentId: "keeper", WorkItemId: itemA,
 		PageSize: 2, PageToken: l.GetNextPageToken(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, l.GetWaits(), 1)
 	l, err = r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper", IncludeEnded: true})
 	require.NoError(t, err)

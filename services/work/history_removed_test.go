@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 )
@@ -16,11 +17,10 @@ func TestW18_HistoriesOfItems(t *testing.T) {
 	r := newRig(t)
 	update := func(itemID, objective string) {
 		r.clk.Advance(time.Second)
-		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+		must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 			AgentId: "keeper", WorkItemId: itemID,
 			Objective: &objective,
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	open, done := r.create("open").GetWorkItemId(), r.create("done").GetWorkItemId()
 	update(open, "a")
@@ -43,11 +43,9 @@ func TestW18_HistoriesOfItems(t *testing.T) {
 
 	list := func(itemID, token string, size int32, newest bool) *workv1.ListWorkItemHistoryResponse {
 		t.Helper()
-		resp, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
+		return must.Value(r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
 			AgentId: "keeper", WorkItemId: itemID, PageToken: token, PageSize: size, NewestFirst: newest,
-		})
-		require.NoError(t, err)
-		return resp
+		}))(t)
 	}
 	left := []string{
 		"1 work_item_created r1 agent/keeper objective:<nil>>open state:<nil>>open plan_status:<nil>>draft " +

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -39,10 +40,9 @@ func (r *rig) past(ctx context.Context, itemID string, size int32, newestFirst b
 	var out []*workv1.WorkItemMutation
 	token := ""
 	for {
-		resp, err := r.client.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{
+		resp := must.Value(r.client.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{
 			AgentId: "keeper", WorkItemId: itemID, PageSize: size, PageToken: token, NewestFirst: newestFirst,
-		})
-		require.NoError(r.t, err)
+		}))(r.t)
 		out = append(out, resp.GetMutations()...)
 		if token = resp.GetNextPageToken(); token == "" {
 			return out
@@ -58,25 +58,22 @@ func TestW11_HistorySaysWhoWhenWhatAndInWhichTurn(t *testing.T) {
 		Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent,
 		AgentID: "keeper", RunID: run,
 	})
-	_, err := r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{
+	must.Value(r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{
 		AgentId: "keeper", WorkItemId: first,
 		RequestId: "q1",
-	})
-	require.NoError(t, err)
-	_, err = r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{
+	}))(t)
+	must.Value(r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{
 		AgentId: "keeper", WorkItemId: second,
 		Reason: "sooner",
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.pick(first)
 	r.clk.Advance(1e9)
 	operator := planetest.As(t.Context(), rpc.RoleOperator)
-	_, err = r.client.UpdateWorkItem(operator, &workv1.UpdateWorkItemRequest{
+	must.Value(r.client.UpdateWorkItem(operator, &workv1.UpdateWorkItemRequest{
 		AgentId: "keeper", WorkItemId: first,
 		BlockedBy: new("the licence"),
-	})
-	require.NoError(t, err)
-	_, err = r.client.CompleteWorkItem(operator, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: first})
+	}))(t)
+	_, err := r.client.CompleteWorkItem(operator, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: first})
 	require.NoError(t, err)
 
 	for _, when := range []string{"live", "after a restart"} {
@@ -109,11 +106,10 @@ func TestW11_HistoryPagesAreStableUnderWrites(t *testing.T) {
 	r := newRig(t)
 	itemID := r.create("v0").GetWorkItemId()
 	write := func(n int) {
-		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+		must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 			AgentId: "keeper", WorkItemId: itemID,
 			Objective: new(fmt.Sprint("v", n)),
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	for n := 1; n < 60; n++ {
 		write(n)
@@ -135,17 +131,15 @@ func TestW11_HistoryPagesAreStableUnderWrites(t *testing.T) {
 	require.Equal(t, forward, backward)
 
 	for _, newest := range []bool{false, true} {
-		resp, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
+		resp := must.Value(r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
 			AgentId: "keeper", WorkItemId: itemID, PageSize: 10, NewestFirst: newest,
-		})
-		require.NoError(t, err)
+		}))(t)
 		last := resp.GetMutations()[9].GetNumber()
 		write(int(r.get(itemID).GetRevision()))
-		resp, err = r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
+		resp = must.Value(r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
 			AgentId: "keeper", WorkItemId: itemID, PageSize: 10, NewestFirst: newest,
 			PageToken: resp.GetNextPageToken(),
-		})
-		require.NoError(t, err)
+		}))(t)
 		want := last + 1
 		if newest {
 			want = last - 1
@@ -168,16 +162,14 @@ func TestX9_HistoryIsBoundedByBytes(t *testing.T) {
 				State: workv1.TodoState_TODO_STATE_PENDING,
 			}
 		}
-		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+		must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 			AgentId: "keeper", WorkItemId: itemID,
 			TodoList: &workv1.TodoList{Items: todos},
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
-	resp, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
+	resp := must.Value(r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
 		AgentId: "keeper", WorkItemId: itemID, PageSize: 500,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.NotEmpty(t, resp.GetNextPageToken())
 	require.Less(t, proto.Size(resp), 2<<20+1<<19)
 	require.Len(t, r.past(r.ctx, itemID, 500, false), 13)
@@ -228,9 +220,8 @@ func TestW11_HistoryIsReadByWhoMayReadTheItem(t *testing.T) {
 		_, err := r.client.ListWorkItemHistory(c.ctx, c.req)
 		require.ErrorIs(t, err, c.want, name)
 	}
-	_, err := r.client.ListWorkItemHistory(planetest.As(t.Context(), rpc.RoleOperator),
-		&workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID})
-	require.NoError(t, err)
+	must.Value(r.client.ListWorkItemHistory(planetest.As(t.Context(), rpc.RoleOperator),
+		&workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID}))(t)
 }
 
 // The history of every item, read page by page, tells the record as it stands
@@ -273,8 +264,7 @@ func TestW11_HistoriesTellEverything(t *testing.T) {
 			}
 			var stands *workv1.WorkItemRecord
 			_ = r.look(func(s *State) { stands = s.record("acme", itemID) })
-			want, err := past.Fields(stands)
-			require.NoError(rt, err)
+			want := must.Value(past.Fields(stands))(rt)
 			for _, f := range past.Uncompared {
 				delete(want, f)
 			}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
@@ -20,9 +21,7 @@ import (
 func (r *rig) update(req *workv1.UpdateWorkItemRequest) *workv1.WorkItem {
 	r.t.Helper()
 	req.AgentId = "keeper"
-	resp, err := r.client.UpdateWorkItem(r.ctx, req)
-	require.NoError(r.t, err)
-	return resp.GetWorkItem()
+	return must.Value(r.client.UpdateWorkItem(r.ctx, req))(r.t).GetWorkItem()
 }
 
 func (r *rig) block(itemID, why string) {
@@ -31,15 +30,14 @@ func (r *rig) block(itemID, why string) {
 
 func (r *rig) trigger(itemID string, n int) {
 	r.t.Helper()
-	_, err := r.client.AttachWait(planetest.As(r.t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
+	must.Value(r.client.AttachWait(planetest.As(r.t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
 		AgentId: "keeper", WorkItemId: itemID, Wait: &workv1.AttachedWait{
 			WaitId: fmt.Sprintf("wt_%026d", n), Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
 			Kind:     waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
 			Revision: 2, Reason: "reply", TriggerCount: 1, LastTriggeredAt: timestamppb.New(r.clk.Now()),
 			CreatedAt: timestamppb.New(r.clk.Now()),
 		},
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 }
 
 func (r *rig) complete(itemID string) {
@@ -50,9 +48,7 @@ func (r *rig) complete(itemID string) {
 
 func (r *rig) queue() *workv1.GetWorkQueueResponse {
 	r.t.Helper()
-	q, err := r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"})
-	require.NoError(r.t, err)
-	return q
+	return must.Value(r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"}))(r.t)
 }
 
 func objectives(items []*workv1.WorkItem) string {
@@ -163,16 +159,14 @@ func TestW10_FiltersAndPages(t *testing.T) {
 		"RUNNABLE": "cur queued",
 	} {
 		f := workv1.WorkItemFilter(workv1.WorkItemFilter_value["WORK_ITEM_FILTER_"+filter])
-		resp, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", Filter: f})
-		require.NoError(t, err)
+		resp := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", Filter: f}))(t)
 		require.Equal(t, want, objectives(resp.GetWorkItems()), filter)
 
 		// Page by page it is the same, and writes in between move nothing.
 		var paged []*workv1.WorkItem
 		req := &workv1.ListWorkItemsRequest{AgentId: "keeper", Filter: f, PageSize: 1}
 		for {
-			resp, err := r.client.ListWorkItems(r.ctx, req)
-			require.NoError(t, err)
+			resp := must.Value(r.client.ListWorkItems(r.ctx, req))(t)
 			paged = append(paged, resp.GetWorkItems()...)
 			if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
 				break
@@ -196,9 +190,8 @@ func TestX9_ListRefusals(t *testing.T) {
 		_, err := r.client.ListWorkItems(r.ctx, req)
 		require.Error(t, err, "%v", req)
 	}
-	resp, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 1})
-	require.NoError(t, err)
-	_, err = r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
+	resp := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 1}))(t)
+	_, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
 		AgentId: "keeper", Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageToken: resp.GetNextPageToken(),
 	})
 	require.ErrorIs(t, err, fault.CursorInvalid, "a token of another filter is another list's")
@@ -212,24 +205,21 @@ func TestX9_PagesAreBoundedByBytes(t *testing.T) {
 		todos[i] = &workv1.TodoItem{Text: strings.Repeat("x", 1000), State: workv1.TodoState_TODO_STATE_PENDING}
 	}
 	for range 12 {
-		_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+		must.Value(r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
 			AgentId: "keeper", Objective: "big",
 			TodoList: todos,
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	resp, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", IncludeTodoList: true})
 	require.NoError(t, err)
 	require.NotEmpty(t, resp.GetNextPageToken())
 	require.Less(t, len(resp.GetWorkItems()), 12)
-	rest, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
+	rest := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
 		AgentId: "keeper", IncludeTodoList: true,
 		PageToken: resp.GetNextPageToken(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, append(resp.GetWorkItems(), rest.GetWorkItems()...), 12)
-	short, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	short := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
 	require.Len(t, short.GetWorkItems(), 12)
 	require.Empty(t, short.GetWorkItems()[0].GetTodoList())
 	require.NotNil(t, short.GetWorkItems()[0].GetCurrentTodo(), "what is derived stays")
@@ -361,8 +351,7 @@ func TestX4_AnotherTenantSeesNothing(t *testing.T) {
 	ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "umbrella", Principal: "op", Role: rpc.RoleOperator})
 	_, err := r.client.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
 	require.ErrorIs(t, err, fault.NotFound)
-	l, err := r.client.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	l := must.Value(r.client.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
 	require.Empty(t, l.GetWorkItems())
 }
 
@@ -379,17 +368,15 @@ func TestW9_TheFocusIsInNoClassAndNoCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			for i, objective := range []string{"focus", "other"} {
-				_, err := r.service.AttachWait(planetest.As(t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
+				must.Value(r.service.AttachWait(planetest.As(t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
 					AgentId: "keeper", WorkItemId: r.create(objective).GetWorkItemId(), Wait: &workv1.AttachedWait{
 						WaitId: fmt.Sprintf("wt_%026d", i), Revision: 1, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
 						Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "r", TriggerCount: c.triggers,
 					},
-				})
-				require.NoError(t, err)
+				}))(t)
 			}
 			get := func() (*workv1.GetWorkQueueResponse, int32) {
-				q, err := r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"})
-				require.NoError(t, err)
+				q := must.Value(r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"}))(t)
 				n := q.GetCounts()
 				require.Len(t, q.GetTriggeredBlocked(), int(n.GetTriggeredBlocked()))
 				require.Len(t, q.GetBlocked(), int(n.GetBlocked()))

@@ -9,6 +9,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
@@ -28,11 +29,10 @@ type reminded struct {
 }
 
 func (r *reminded) own(at int) {
-	_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+	must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 		AgentId: "keeper", WorkItemId: r.itemID,
 		RecheckAt: timestamppb.New(epoch.Add(time.Duration(at) * time.Second)),
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 }
 
 func (r *reminded) wait(id string, at int) {
@@ -45,10 +45,9 @@ func (r *reminded) wait(id string, at int) {
 	if at > 0 {
 		w.RecheckAt = timestamppb.New(epoch.Add(time.Duration(at) * time.Second))
 	}
-	_, err := r.service.AttachWait(planetest.As(r.t.Context(), "service"), &workv1.AttachWaitRequest{
+	must.Value(r.service.AttachWait(planetest.As(r.t.Context(), "service"), &workv1.AttachWaitRequest{
 		AgentId: "keeper", WorkItemId: r.itemID, Wait: w,
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 }
 
 func (r *reminded) triggered(id string, at int) {
@@ -72,10 +71,9 @@ func (r *reminded) ends(id string, resolved bool) {
 // consume gives the reminder that is shown.
 func (r *reminded) consume() {
 	r.clk.Advance(time.Second)
-	_, err := r.service.ConsumeRecheck(planetest.As(r.t.Context(), "service"), &workv1.ConsumeRecheckRequest{
+	must.Value(r.service.ConsumeRecheck(planetest.As(r.t.Context(), "service"), &workv1.ConsumeRecheckRequest{
 		AgentId: "keeper", WorkItemId: r.itemID, RecheckAt: r.get(r.itemID).GetRecheckAt(),
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 }
 
 // An item's own reminder and that of its wait stand beside each other: the
@@ -159,10 +157,9 @@ func TestP5_AWaitDoesNotTakeTheItemsOwnReminderAway(t *testing.T) {
 			{consume, 70, true},
 		},
 		"the blocker is cleared": {{own(60), 60, false}, {wait(firstWait, 2), 2, false}, {func(r *reminded) {
-			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 				AgentId: "keeper", WorkItemId: r.itemID, ClearBlockedBy: true,
-			})
-			require.NoError(r.t, err)
+			}))(r.t)
 		}, 60, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,8 +175,7 @@ func TestP5_AWaitDoesNotTakeTheItemsOwnReminderAway(t *testing.T) {
 					}
 					require.Equal(t, s.at, shown, "step %d", i)
 					require.Equal(t, s.given, it.GetRecheckConsumedAt() != nil, "step %d", i)
-					q, err := r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"})
-					require.NoError(t, err)
+					q := must.Value(r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"}))(t)
 					require.Equal(t, s.at != none && !s.given, len(q.GetRechecks()) == 1,
 						"step %d: what fires is what is shown", i)
 					r.restart()

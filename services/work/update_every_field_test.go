@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 )
@@ -34,8 +35,7 @@ func TestW5_AnUpdateOfOneFieldIsStored(t *testing.T) {
 				req := &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: id}
 				planetest.SetField(req.ProtoReflect(), fields.ByName(protoreflect.Name(field)))
 				require.NoError(t, validateUpdate(req))
-				d, err := decideUpdate(s, env, req)
-				require.NoError(t, err)
+				d := must.Value(decideUpdate(s, env, req))(t)
 				fold(d.Events...)
 				return len(d.Events)
 			}
@@ -71,8 +71,7 @@ func TestW5_EveryFieldOfTheRecordCounts(t *testing.T) {
 func TestW2_EveryFieldOfTheRequestIsStored(t *testing.T) {
 	created := func(req *workv1.CreateWorkItemRequest) *workv1.WorkItemRecord {
 		env := journal.Env{Now: time.Unix(1, 0), Actor: journal.Actor{Namespace: "acme"}}
-		d, err := decideCreate(NewState(), env, "wi_1", req, nil)
-		require.NoError(t, err)
+		d := must.Value(decideCreate(NewState(), env, "wi_1", req, nil))(t)
 		return d.Events[0].Payload.(*workv1.WorkItemCreated).GetWorkItem()
 	}
 	without := created(&workv1.CreateWorkItemRequest{AgentId: "keeper"})

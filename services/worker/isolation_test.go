@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/worker"
@@ -65,8 +66,7 @@ func TestT10_AgentsWithDirectoriesOfTheirOwn(t *testing.T) {
 				}
 			}
 			if own != r.root {
-				info, err := os.Stat(own)
-				require.NoError(t, err)
+				info := must.Value(os.Stat(own))(t)
 				require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 			}
 		})
@@ -140,9 +140,8 @@ func TestT10_WhatIsolationIsRefused(t *testing.T) {
 		})
 		require.ErrorContains(t, err, "divides one root, and there are 2")
 	}
-	_, err = worker.New(worker.Config{
+	must.Value(worker.New(worker.Config{
 		ID: "local", Roots: []string{r.root, t.TempDir()}, Dial: r.dial,
 		Isolate: worker.IsolateNone,
-	})
-	require.NoError(t, err)
+	}))(t)
 }

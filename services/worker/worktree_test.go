@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/proctree"
 	"quartet/pkg/rpc"
@@ -52,8 +53,7 @@ func repository(t testing.TB, dir string) string {
 }
 
 func (r *rig) worktrees() taskv1.WorktreeServiceClient {
-	conn, err := r.dial()
-	require.NoError(r.t, err)
+	conn := must.Value(r.dial())(r.t)
 	return taskv1.NewWorktreeServiceClient(conn)
 }
 
@@ -63,9 +63,7 @@ func (r *rig) asService() context.Context {
 
 func (r *rig) plan(root string) *taskv1.PlanWorktreeResponse {
 	r.t.Helper()
-	resp, err := r.worktrees().PlanWorktree(r.asService(), &taskv1.PlanWorktreeRequest{WorkspaceRoot: root})
-	require.NoError(r.t, err)
-	return resp
+	return must.Value(r.worktrees().PlanWorktree(r.asService(), &taskv1.PlanWorktreeRequest{WorkspaceRoot: root}))(r.t)
 }
 
 // lay creates a planned worktree for a task.
@@ -79,16 +77,14 @@ func (r *rig) lay(root, taskID string) *taskv1.Worktree {
 
 func (r *rig) make(wt *taskv1.Worktree) *taskv1.Worktree {
 	r.t.Helper()
-	resp, err := r.worktrees().MakeWorktree(r.asService(), &taskv1.MakeWorktreeRequest{Worktree: wt})
-	require.NoError(r.t, err)
+	resp := must.Value(r.worktrees().MakeWorktree(r.asService(), &taskv1.MakeWorktreeRequest{Worktree: wt}))(r.t)
 	require.Equal(r.t, wtReady, resp.GetWorktree().GetState())
 	return resp.GetWorktree()
 }
 
 func (r *rig) remove(wt *taskv1.Worktree) *taskv1.Worktree {
 	r.t.Helper()
-	resp, err := r.worktrees().RemoveWorktree(r.asService(), &taskv1.RemoveWorktreeRequest{Worktree: wt})
-	require.NoError(r.t, err)
+	resp := must.Value(r.worktrees().RemoveWorktree(r.asService(), &taskv1.RemoveWorktreeRequest{Worktree: wt}))(r.t)
 	return resp.GetWorktree()
 }
 
@@ -432,8 +428,7 @@ func TestT9_OnlyInItsPlace(t *testing.T) {
 	require.NoError(t, os.Symlink(elsewhere, filepath.Join(r.root, ".quartet-worktrees")))
 	_, err := r.worktrees().MakeWorktree(r.asService(), &taskv1.MakeWorktreeRequest{Worktree: good})
 	require.ErrorContains(t, err, "not a link")
-	entries, err := os.ReadDir(elsewhere)
-	require.NoError(t, err)
+	entries := must.Value(os.ReadDir(elsewhere))(t)
 	require.Empty(t, entries)
 }
 
@@ -468,8 +463,7 @@ func TestT9_OverRestarts(t *testing.T) {
 
 func readFile(t testing.TB, name string) string {
 	t.Helper()
-	raw, err := os.ReadFile(name)
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(name))(t)
 	return string(raw)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/services/cli/output"
 )
 
@@ -20,13 +21,11 @@ const letters = "NAORGWI"
 
 // The console offers what docs/roles.md, which is generated from the policy, allows.
 func TestG15_TheRolesAreThoseOfThePolicy(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join("..", "..", "services", "console", "ui", "src", "roles.json"))
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(filepath.Join("..", "..", "services", "console", "ui", "src", "roles.json")))(t)
 	var roles map[string]string
 	require.NoError(t, json.Unmarshal(raw, &roles))
 	require.NotEmpty(t, roles)
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "roles.md"))
-	require.NoError(t, err)
+	text := must.Value(os.ReadFile(filepath.Join("..", "..", "docs", "roles.md")))(t)
 	documented := map[string]string{}
 	service := ""
 	for line := range strings.SplitSeq(string(text), "\n") {
@@ -55,8 +54,7 @@ func TestG15_TheRolesAreThoseOfThePolicy(t *testing.T) {
 
 // What the command line has a command for, the console has a place for.
 func TestG15_EveryRemedyHasAPlace(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "services", "console", "ui", "src", "remedy.ts"))
-	require.NoError(t, err)
+	text := must.Value(os.ReadFile(filepath.Join("..", "..", "services", "console", "ui", "src", "remedy.ts")))(t)
 	var methods []string
 	for _, m := range regexp.MustCompile(`(?m)^  ([A-Z]\w+): \{ title: "`).FindAllStringSubmatch(string(text), -1) {
 		methods = append(methods, m[1])

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/tests/dev"
@@ -35,8 +36,7 @@ func TestBoardContract_QuerySteps(t *testing.T) {
 	require.NoError(t, b.set("one", "gone", cancelled))
 	require.NoError(t, b.set("one", "stuck", blocked))
 	run := b.dispatch("one", "default", "a")
-	_, err := run.claim("a")
-	require.NoError(t, err)
+	must.Value(run.claim("a"))(t)
 
 	for name, c := range map[string]struct {
 		req  *boardv1.QueryStepsRequest
@@ -92,8 +92,7 @@ func TestBoardContract_QuerySteps(t *testing.T) {
 	require.True(t, truncated)
 
 	// A board that has ended is read, and not written.
-	_, err = b.Boards.CancelBoard(dev.Within(t), &boardv1.CancelBoardRequest{SessionId: session, BoardId: "many"})
-	require.NoError(t, err)
+	must.Value(b.Boards.CancelBoard(dev.Within(t), &boardv1.CancelBoardRequest{SessionId: session, BoardId: "many"}))(t)
 	got, _ = b.query(&boardv1.QueryStepsRequest{BoardId: "many", IncludeTerminalSteps: true, Limit: 3})
 	require.Equal(t, []string{"s00", "s01", "s02"}, got)
 	require.ErrorIs(t, b.set("many", "s00", pending), fault.TaskTerminal)
@@ -124,23 +123,20 @@ func TestBoardContract_AWorkersCandidates(t *testing.T) {
 
 	// Two runs want one step. The second one is refused, which is not its failure,
 	// queries again and claims another one.
-	_, err := scoped.claim("s2")
-	require.NoError(t, err)
+	must.Value(scoped.claim("s2"))(t)
 	before := b.wal("one", 0)
-	_, err = run.claim("s2")
+	_, err := run.claim("s2")
 	require.ErrorIs(t, err, fault.StepAlreadyClaimed)
 	require.Equal(t, before, b.wal("one", 0), "a lost claim writes no line")
 	left := stepIDs(run.query(&boardv1.QueryStepsRequest{Limit: 50}))
 	require.NotContains(t, left, "s2")
-	_, err = run.claim(left[0])
-	require.NoError(t, err)
+	must.Value(run.claim(left[0]))(t)
 
 	// Nothing to claim is a normal answer, and writes no line.
 	empty := b.dispatch("one", "default", "later")
 	require.True(t, empty.query(&boardv1.QueryStepsRequest{}).GetNoStepClaimed())
 	before = b.wal("one", 0)
-	none, err := empty.claim("")
-	require.NoError(t, err)
+	none := must.Value(empty.claim(""))(t)
 	require.True(t, none.GetNoStepClaimed())
 	require.Nil(t, none.GetStep())
 	require.Equal(t, before, b.wal("one", 0))
@@ -158,8 +154,7 @@ func TestBoardContract_EachReportHasItsEvent(t *testing.T) {
 			board := fmt.Sprintf("%s-%v", want, started)
 			b.create(board, step("a"))
 			run := b.dispatch(board, "default")
-			_, err := run.claim("a")
-			require.NoError(t, err)
+			must.Value(run.claim("a"))(t)
 			s := b.step(board, "a")
 			require.Equal(t, claimed, s.GetStatus(), "claiming does not start the step")
 			require.NotEmpty(t, s.GetClaimedByAgentId())
@@ -205,8 +200,7 @@ func TestBoardContract_ContentGoesThroughUpdateBoard(t *testing.T) {
 	require.NoError(t, b.set("one", "cancelled", cancelled))
 	require.NoError(t, b.set("one", "completed", completed))
 	run := b.dispatch("one", "default", "claimed")
-	_, err := run.claim("claimed")
-	require.NoError(t, err)
+	must.Value(run.claim("claimed"))(t)
 
 	title, summary, pool, no := "New title", "New summary", "other", false
 	all := &boardv1.StepFields{
@@ -288,8 +282,7 @@ func TestBoardContract_WhatMayBeDeleted(t *testing.T) {
 	}
 	for _, id := range []string{"claimed", "running"} {
 		run := b.dispatch("one", "default", id)
-		_, err := run.claim(id)
-		require.NoError(t, err)
+		must.Value(run.claim(id))(t)
 		if id == "running" {
 			require.NoError(t, run.report(&boardv1.UpdateStepRequest{StepId: id, Status: running}))
 		}
@@ -321,11 +314,10 @@ func TestBoardContract_DiagnosticsAreDerived(t *testing.T) {
 	require.True(t, at.GetDiagnostics().GetStalled())
 	require.Equal(t, []string{"a", "b"}, at.GetDiagnostics().GetStalledByStepIds())
 	require.False(t, at.GetDiagnostics().GetCompleteable())
-	inspected, err := b.Boards.InspectBoard(dev.Within(t), &boardv1.InspectBoardRequest{
+	inspected := must.Value(b.Boards.InspectBoard(dev.Within(t), &boardv1.InspectBoardRequest{
 		SessionId: session,
 		BoardId:   "one",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.True(t, inspected.GetBoard().GetDiagnostics().GetStalled())
 	require.Equal(t, at.GetRevision(), b.get("one").GetRevision())
 	require.Empty(t, b.wal("one", at.GetRevision()), "diagnostics write no line")
@@ -377,8 +369,7 @@ func TestBoardContract_OptionalSteps(t *testing.T) {
 	b.create("three", step("a"), optional(step("held")), optional(step("free")), optional(step("behind", "free")))
 	require.NoError(t, b.set("three", "a", completed))
 	run := b.dispatch("three", "default", "held")
-	_, err := run.claim("held")
-	require.NoError(t, err)
+	must.Value(run.claim("held"))(t)
 	require.ErrorIs(t, complete("three"), fault.BoardNotCompleteable)
 	require.NoError(t, run.report(&boardv1.UpdateStepRequest{StepId: "held", Status: blocked}))
 	at := b.get("three").GetRevision()

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/tests/dev"
@@ -28,10 +29,9 @@ type boards struct {
 
 func newBoards(t *testing.T) *boards {
 	b := &boards{Server: dev.Start(t), t: t}
-	_, err := b.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+	must.Value(b.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
 		AgentId: session, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
+	}))(t)
 	return b
 }
 
@@ -47,11 +47,9 @@ func optional(s *boardv1.StepInput) *boardv1.StepInput {
 
 func (b *boards) create(board string, steps ...*boardv1.StepInput) *boardv1.Board {
 	b.t.Helper()
-	got, err := b.Boards.CreateBoard(dev.Within(b.t), &boardv1.CreateBoardRequest{
+	return must.Value(b.Boards.CreateBoard(dev.Within(b.t), &boardv1.CreateBoardRequest{
 		SessionId: session, BoardId: board, WalName: board, Title: "Board " + board, Steps: steps,
-	})
-	require.NoError(b.t, err)
-	return got.GetBoard()
+	}))(b.t).GetBoard()
 }
 
 func (b *boards) get(board string) *boardv1.Board {
@@ -93,8 +91,7 @@ func (b *boards) patch(board string, ops ...*boardv1.Operation) error {
 func (b *boards) query(req *boardv1.QueryStepsRequest) (ids []string, truncated bool) {
 	b.t.Helper()
 	req.SessionId = session
-	got, err := b.Boards.QuerySteps(dev.Within(b.t), req)
-	require.NoError(b.t, err)
+	got := must.Value(b.Boards.QuerySteps(dev.Within(b.t), req))(b.t)
 	return stepIDs(got), got.GetTruncated()
 }
 
@@ -117,11 +114,10 @@ type walLine struct {
 // wal reads the lines of a board's log behind a position.
 func (b *boards) wal(board string, after int64) []walLine {
 	b.t.Helper()
-	got, err := b.Boards.ReadWal(dev.Within(b.t), &boardv1.ReadWalRequest{
+	got := must.Value(b.Boards.ReadWal(dev.Within(b.t), &boardv1.ReadWalRequest{
 		SessionId: session, WalName: board,
 		AfterWalSeq: after,
-	})
-	require.NoError(b.t, err)
+	}))(b.t)
 	require.False(b.t, got.GetTruncated())
 	var lines []walLine
 	for raw := range bytes.Lines(got.GetLines()) {
@@ -156,8 +152,7 @@ func (b *boards) dispatch(board, pool string, allowed ...string) *workerRun {
 	worker := fmt.Sprint("worker-", b.workers)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	b.t.Cleanup(cancel)
-	stream, err := b.Steps.Connect(ctx)
-	require.NoError(b.t, err)
+	stream := must.Value(b.Steps.Connect(ctx))(b.t)
 	require.NoError(b.t, stream.Send(&boardv1.ConnectRequest{Hello: &boardv1.BoardWorkerHello{
 		WorkerId: worker, BootId: "boot", WorkerPoolIds: []string{pool}, Capacity: 1, ChoosesSteps: true,
 	}}))
@@ -177,11 +172,9 @@ func (b *boards) dispatch(board, pool string, allowed ...string) *workerRun {
 	if len(allowed) > 0 {
 		req.AllowedStepIds = &boardv1.StepList{StepIds: allowed}
 	}
-	_, err = b.Boards.DispatchWorker(ctx, req)
-	require.NoError(b.t, err)
+	must.Value(b.Boards.DispatchWorker(ctx, req))(b.t)
 	for {
-		m, err := stream.Recv()
-		require.NoError(b.t, err)
+		m := must.Value(stream.Recv())(b.t)
 		if a := m.GetAssigned(); len(a) > 0 {
 			return &workerRun{b: b, board: board, id: a[0].GetRun().GetRunId(), token: a[0].GetRunToken(), stop: cancel}
 		}
@@ -199,9 +192,7 @@ func (w *workerRun) claim(id string) (*boardv1.ClaimStepResponse, error) {
 func (w *workerRun) query(req *boardv1.QueryStepsRequest) *boardv1.QueryStepsResponse {
 	w.b.t.Helper()
 	req.SessionId, req.BoardId = session, w.board
-	got, err := w.b.Boards.QuerySteps(w.ctx(), req)
-	require.NoError(w.b.t, err)
-	return got
+	return must.Value(w.b.Boards.QuerySteps(w.ctx(), req))(w.b.t)
 }
 
 func (w *workerRun) report(req *boardv1.UpdateStepRequest) error {
@@ -213,12 +204,9 @@ func (w *workerRun) report(req *boardv1.UpdateStepRequest) error {
 // tool calls a tool as the orchestrator's agent, outside of a turn.
 func (b *boards) tool(name string, args map[string]any) *agentv1.ToolResult {
 	b.t.Helper()
-	in, err := structpb.NewStruct(args)
-	require.NoError(b.t, err)
-	got, err := b.Agents.CallTool(dev.Within(b.t), &agentv1.CallToolRequest{
+	in := must.Value(structpb.NewStruct(args))(b.t)
+	return must.Value(b.Agents.CallTool(dev.Within(b.t), &agentv1.CallToolRequest{
 		AgentId: session, Name: name,
 		Arguments: in,
-	})
-	require.NoError(b.t, err)
-	return got.GetResult()
+	}))(b.t).GetResult()
 }

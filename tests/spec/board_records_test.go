@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/tests/dev"
 )
@@ -21,14 +22,12 @@ func TestBoardContract_Records(t *testing.T) {
 	b := newBoards(t)
 	a := step("a")
 	a.Summary = "What a does"
-	_, err := b.Boards.CreateBoard(dev.Within(t), &boardv1.CreateBoardRequest{
+	must.Value(b.Boards.CreateBoard(dev.Within(t), &boardv1.CreateBoardRequest{
 		SessionId: session, BoardId: "one", WalName: "another-name", Title: "One", Summary: "What it is for",
 		Steps: []*boardv1.StepInput{a, step("b", "a")},
-	})
-	require.NoError(t, err)
+	}))(t)
 	run := b.dispatch("one", "default", "a")
-	_, err = run.claim("a")
-	require.NoError(t, err)
+	must.Value(run.claim("a"))(t)
 	held := b.step("one", "a")
 	what := "half of it"
 	require.NoError(t, run.report(&boardv1.UpdateStepRequest{
@@ -39,8 +38,7 @@ func TestBoardContract_Records(t *testing.T) {
 		"a report that ends nothing renews the lease")
 
 	board := map[string]any{}
-	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(b.get("one"))
-	require.NoError(t, err)
+	raw := must.Value(protojson.MarshalOptions{UseProtoNames: true}.Marshal(b.get("one")))(t)
 	require.NoError(t, json.Unmarshal(raw, &board))
 	for _, field := range []string{
 		"board_id", "wal_path", "title", "summary", "status", "root_step_ids", "steps",
@@ -71,11 +69,9 @@ func TestBoardContract_LinesOfALog(t *testing.T) {
 	b := newBoards(t)
 	b.create("one", step("a"), step("b", "a"))
 	run := b.dispatch("one", "default", "a")
-	_, err := run.claim("a")
-	require.NoError(t, err)
+	must.Value(run.claim("a"))(t)
 	require.NoError(t, run.report(&boardv1.UpdateStepRequest{StepId: "a", Status: completed}))
-	got, err := b.Boards.ReadWal(dev.Within(t), &boardv1.ReadWalRequest{SessionId: session, WalName: "one"})
-	require.NoError(t, err)
+	got := must.Value(b.Boards.ReadWal(dev.Within(t), &boardv1.ReadWalRequest{SessionId: session, WalName: "one"}))(t)
 	ids := map[string]bool{}
 	lines := b.wal("one", 0)
 	require.Equal(t, []string{
@@ -93,8 +89,7 @@ func TestBoardContract_LinesOfALog(t *testing.T) {
 		}
 		require.EqualValues(t, i+1, line["wal_seq"], "without a gap")
 		ids[fmt.Sprint(line["event_id"])] = true
-		_, err := time.Parse(time.RFC3339Nano, fmt.Sprint(line["created_at"]))
-		require.NoError(t, err)
+		must.Value(time.Parse(time.RFC3339Nano, fmt.Sprint(line["created_at"])))(t)
 		if lines[i].StepID != "" {
 			require.Contains(t, []string{"a", "b"}, line["step_id"])
 		}
@@ -125,8 +120,7 @@ func TestBoardContract_EndingABoard(t *testing.T) {
 		require.NoError(t, b.set(id, "blocked", blocked))
 		for _, name := range []string{"claimed", "running"} {
 			run := b.dispatch(id, "default", name)
-			_, err := run.claim(name)
-			require.NoError(t, err)
+			must.Value(run.claim(name))(t)
 			if name == "running" {
 				require.NoError(t, run.report(&boardv1.UpdateStepRequest{StepId: name, Status: running}))
 			}
@@ -140,12 +134,10 @@ func TestBoardContract_EndingABoard(t *testing.T) {
 			require.NoError(t, err)
 			timedOut = got.GetTimedOutRunIds()
 		} else {
-			got, err := b.Boards.CancelBoard(dev.Within(t), &boardv1.CancelBoardRequest{
+			timedOut = must.Value(b.Boards.CancelBoard(dev.Within(t), &boardv1.CancelBoardRequest{
 				SessionId: session,
 				BoardId:   id,
-			})
-			require.NoError(t, err)
-			timedOut = got.GetTimedOutRunIds()
+			}))(t).GetTimedOutRunIds()
 		}
 		require.Len(t, timedOut, 2, "the workers did not stop, and held nothing up")
 		for _, s := range b.get(id).GetSteps() {
@@ -169,19 +161,16 @@ func TestBoardContract_SummaryContents(t *testing.T) {
 	other.WorkerPoolId = "other"
 	b.create("one", step("free"), step("behind", "free"), step("stuck"), step("mine"), step("theirs"), other)
 	b.create("two", step("x"))
-	_, err := b.Boards.CancelBoard(dev.Within(t), &boardv1.CancelBoardRequest{SessionId: session, BoardId: "two"})
-	require.NoError(t, err)
+	must.Value(b.Boards.CancelBoard(dev.Within(t), &boardv1.CancelBoardRequest{SessionId: session, BoardId: "two"}))(t)
 	require.NoError(t, b.set("one", "stuck", blocked))
 	for _, name := range []string{"mine", "theirs"} { // of worker-1 and worker-2
 		run := b.dispatch("one", "default", name)
-		_, err := run.claim(name)
-		require.NoError(t, err)
+		must.Value(run.claim(name))(t)
 	}
-	got, err := b.Boards.GetSummary(dev.Within(t), &boardv1.GetSummaryRequest{
+	got := must.Value(b.Boards.GetSummary(dev.Within(t), &boardv1.GetSummaryRequest{
 		SessionId: session, WorkerId: "worker-1",
 		WorkerPoolId: "other",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Contains(t, got.GetText(), "- one [running] Board one: 2 ready, 2 held, 1 blocked")
 	require.NotContains(t, got.GetText(), "- two", "a board that has ended is not shown")
 	at := -1

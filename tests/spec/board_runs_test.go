@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/tests/dev"
@@ -17,16 +18,13 @@ func TestBoardContract_ARunThatEnds(t *testing.T) {
 	b := newBoards(t)
 	b.create("one", step("a"), step("b"))
 	first, second := b.dispatch("one", "default", "a"), b.dispatch("one", "default", "b")
-	_, err := first.claim("a")
-	require.NoError(t, err)
-	_, err = second.claim("b")
-	require.NoError(t, err)
+	must.Value(first.claim("a"))(t)
+	must.Value(second.claim("b"))(t)
 	at := b.get("one").GetRevision()
-	end, err := b.Boards.FinishWorkerRun(first.ctx(), &boardv1.FinishWorkerRunRequest{
+	end := must.Value(b.Boards.FinishWorkerRun(first.ctx(), &boardv1.FinishWorkerRunRequest{
 		SessionId: session,
 		BoardId:   "one", WorkerResult: "gave up",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, failed, end.GetRun().GetStepStatus())
 	lines := b.wal("one", at)
 	require.Equal(t, []string{"task_step_failed"}, types(lines))
@@ -43,18 +41,15 @@ func TestBoardContract_CreatedByARun(t *testing.T) {
 	b := newBoards(t)
 	_, err := b.Agents.EnqueueMessage(dev.Within(t), &agentv1.EnqueueMessageRequest{AgentId: session, Text: "Build it"})
 	require.NoError(t, err)
-	turn, err := b.Agents.AcquireTurn(dev.Within(t), &agentv1.AcquireTurnRequest{AgentIds: []string{session}})
-	require.NoError(t, err)
-	args, err := structpb.NewStruct(map[string]any{
+	turn := must.Value(b.Agents.AcquireTurn(dev.Within(t), &agentv1.AcquireTurnRequest{AgentIds: []string{session}}))(t)
+	args := must.Value(structpb.NewStruct(map[string]any{
 		"task_id": "one", "wal_name": "one", "title": "T",
 		"steps": []any{map[string]any{"step_id": "a", "title": "A"}},
-	})
-	require.NoError(t, err)
-	got, err := b.Agents.SubmitRound(dev.Within(t), &agentv1.SubmitRoundRequest{
+	}))(t)
+	got := must.Value(b.Agents.SubmitRound(dev.Within(t), &agentv1.SubmitRoundRequest{
 		AgentId: session, RunId: turn.GetTurn().GetRunId(), RoundIndex: 0, TurnId: turn.GetTurn().GetTurnId(),
 		ToolCalls: []*agentv1.ToolCall{{CallId: "c1", Name: "board_create", Arguments: args}},
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetToolResults()[0].GetStatus(), "%v",
 		got.GetToolResults()[0].GetError())
 	require.Equal(t, session, b.get("one").GetCreatedByAgentId())

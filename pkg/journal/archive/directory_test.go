@@ -9,6 +9,7 @@ import (
 
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 func TestDirectory(t *testing.T) {
@@ -18,12 +19,10 @@ func TestDirectory(t *testing.T) {
 	})
 	left := filepath.Join(dir, "archive", "work-3", "segment-9-0.frames.tmp")
 	require.NoError(t, os.WriteFile(left, nil, 0o600))
-	d, err := archive.NewDirectory(filepath.Join(dir, "archive"), "work", 3).Begin(t.Context(), 9)
-	require.NoError(t, err)
+	d := must.Value(archive.NewDirectory(filepath.Join(dir, "archive"), "work", 3).Begin(t.Context(), 9))(t)
 	d.Close()
 	require.NoFileExists(t, left)
-	entries, err := os.ReadDir(filepath.Join(dir, "archive", "work-3"))
-	require.NoError(t, err)
+	entries := must.Value(os.ReadDir(filepath.Join(dir, "archive", "work-3")))(t)
 	require.Len(t, entries, 1+2, "one segment and two catalogs; no file of a writer that gave up; %v", entries)
 }
 

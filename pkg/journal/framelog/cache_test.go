@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 func TestLinesAreReadOnceWhileCached(t *testing.T) {
@@ -17,8 +19,7 @@ func TestLinesAreReadOnceWhileCached(t *testing.T) {
 		return [][]byte{{byte(seq)}}, nil
 	}
 	get := func(seq uint64) {
-		lines, err := c.Lines(t.Context(), seq, read)
-		require.NoError(t, err)
+		lines := must.Value(c.Lines(t.Context(), seq, read))(t)
 		require.Equal(t, [][]byte{{byte(seq)}}, lines)
 	}
 	for range 3 {
@@ -53,8 +54,7 @@ func TestReadsAreBounded(t *testing.T) {
 	var wg sync.WaitGroup
 	for seq := range uint64(maxReads) {
 		wg.Go(func() {
-			_, err := c.Lines(context.Background(), seq+1, read)
-			require.NoError(t, err)
+			must.Value(c.Lines(context.Background(), seq+1, read))(t)
 		})
 	}
 	for range maxReads {

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 const partition = "from/0"
@@ -35,9 +36,7 @@ func writtenFrames(t *testing.T, n int) (ends []framelog.End, frames []framelog.
 		c := framelog.NewContent(w.Salt(f.ID))
 		c.Add(f.Body)
 		sealed, _ := w.Seal(end, f, c)
-		next, err := w.Append(t.Context(), end, f, c)
-		require.NoError(t, err)
-		end = next
+		end = must.Value(w.Append(t.Context(), end, f, c))(t)
 		ends, frames = append(ends, end), append(frames, sealed)
 	}
 	return ends, frames
@@ -138,8 +137,7 @@ func TestAPartitionLoadsItsIncarnations(t *testing.T) {
 	log := journaltest.NewMemLog()
 	cfg := journaltest.Config(log)
 	cfg.Plane = "from"
-	p, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	p := must.Value(journal.Open(t.Context(), cfg))(t)
 	put := func(key string) uint64 {
 		_, r, err := journal.Do(t.Context(), p, journaltest.Put(key, "v", "request-"+key))
 		require.NoError(t, err)
@@ -154,15 +152,13 @@ func TestAPartitionLoadsItsIncarnations(t *testing.T) {
 			end = at
 			return nil
 		}))
-	f, err := framelog.Beginning{
+	f := must.Value(framelog.Beginning{
 		Plane: "from", Behind: end, Number: 2, First: 5000, Generation: 40,
 		At: time.UnixMilli(1e12),
-	}.Frame(cfg.NewID, framelog.Salt{1})
-	require.NoError(t, err)
+	}.Frame(cfg.NewID, framelog.Salt{1}))(t)
 	log.Put(900, f)
 
-	p, err = journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	p = must.Value(journal.Open(t.Context(), cfg))(t)
 	s, _, err := journal.View(t.Context(), p, journaltest.Snapshot)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a=v", "b=v"}, s.Log)

@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 const name = "work/3"
@@ -88,19 +89,16 @@ func example(t *testing.T) ([]written, framelog.End) {
 
 func TestFramesThatContinueEachOther(t *testing.T) {
 	frames, end := example(t)
-	got, err := check(frames)
-	require.NoError(t, err)
+	got := must.Value(check(frames))(t)
 	require.Equal(t, end, got)
 	require.Equal(t, uint64(9), end.WalSeq)
 	require.Equal(t, uint64(1), end.Incarnation)
 	for _, f := range frames {
-		again, err := framelog.ParseLink(f.Link.String())
-		require.NoError(t, err)
+		again := must.Value(framelog.ParseLink(f.Link.String()))(t)
 		require.Equal(t, f.Link, again)
 		at, intact := framelog.Anchor(name, f.seq, f.Frame)
 		require.True(t, intact)
-		parsed, err := framelog.ParseEnd(at.String())
-		require.NoError(t, err)
+		parsed := must.Value(framelog.ParseEnd(at.String()))(t)
 		require.Equal(t, at, parsed)
 	}
 }
@@ -171,15 +169,12 @@ func TestFramesOfBefore(t *testing.T) {
 	log := journaltest.NewMemLog()
 	seq, err := log.Append(t.Context(), 0, framelog.Frame{ID: "a", Generation: 1, Body: []byte("{}\n{}\n")})
 	require.NoError(t, err)
-	_, err = log.Append(t.Context(), seq, framelog.Frame{ID: "b", Generation: 1, Body: []byte("{}\n")})
-	require.NoError(t, err)
-	end, err := check(framesOf(t, log))
-	require.NoError(t, err)
+	must.Value(log.Append(t.Context(), seq, framelog.Frame{ID: "b", Generation: 1, Body: []byte("{}\n")}))(t)
+	end := must.Value(check(framesOf(t, log)))(t)
 	require.Equal(t, uint64(3), end.WalSeq)
 	end = put(t, writer(log), end, "{}")
 	require.Equal(t, uint64(4), end.WalSeq)
-	got, err := check(framesOf(t, log))
-	require.NoError(t, err)
+	got := must.Value(check(framesOf(t, log)))(t)
 	require.Equal(t, end, got)
 	// A reader whose position is of before begins anywhere in it.
 	for _, seq := range []uint64{seq, seq + 1} {
@@ -269,13 +264,11 @@ func FuzzLink(f *testing.F) {
 	f.Add("1.2.3.4.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")
 	f.Fuzz(func(t *testing.T, s string) {
 		if l, err := framelog.ParseLink(s); err == nil {
-			again, err := framelog.ParseLink(l.String())
-			require.NoError(t, err)
+			again := must.Value(framelog.ParseLink(l.String()))(t)
 			require.Equal(t, l, again)
 		}
 		if e, err := framelog.ParseEnd(s); err == nil {
-			again, err := framelog.ParseEnd(e.String())
-			require.NoError(t, err)
+			again := must.Value(framelog.ParseEnd(e.String()))(t)
 			require.Equal(t, e, again)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 )
 
@@ -25,10 +26,8 @@ func TestASegmentIsDroppedWhileItIsRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			nc := natsdtest.Connect(t)
-			_, err := jetlog.Ensure(t.Context(), nc, "test", 1, 1)
-			require.NoError(t, err)
-			log, err := jetlog.New(nc, "test", 0)
-			require.NoError(t, err)
+			must.Value(jetlog.Ensure(t.Context(), nc, "test", 1, 1))(t)
+			log := must.Value(jetlog.New(nc, "test", 0))(t)
 			j := journaltest.NewArchivedJournal(log, archive.NewDirectory(t.TempDir(), "test", 0), "test/0")
 			j.Write(t, 40, 1<<20)
 			drop := func() {
@@ -41,7 +40,7 @@ func TestASegmentIsDroppedWhileItIsRead(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			read := 0
-			err = framelog.Follow(ctx, j.Log, "test/0", framelog.End{}, func(at framelog.End, _ framelog.Frame) error {
+			err := framelog.Follow(ctx, j.Log, "test/0", framelog.End{}, func(at framelog.End, _ framelog.Frame) error {
 				if read++; read == 1 {
 					if open {
 						drop()
@@ -62,29 +61,23 @@ func TestASegmentIsDroppedWhileItIsRead(t *testing.T) {
 // Behind a segment that other partitions have frames in, which stays, segments are removed from the first one on too.
 func TestLog_DropBehindASharedSegment(t *testing.T) {
 	nc := natsdtest.Connect(t)
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	_, err = js.CreateStream(t.Context(), jetlog.Place{Plane: "test", Shared: true}.Config(1, 1))
-	require.NoError(t, err)
-	log, err := jetlog.New(nc, "test", 0)
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
+	must.Value(js.CreateStream(t.Context(), jetlog.Place{Plane: "test", Shared: true}.Config(1, 1)))(t)
+	log := must.Value(jetlog.New(nc, "test", 0))(t)
 	last := uint64(0)
 	add := func(segment uint64) {
-		last, err = log.Append(t.Context(), last, framelog.Frame{
+		last = must.Value(log.Append(t.Context(), last, framelog.Frame{
 			ID: "f", Generation: 1, Body: []byte("{}\n"),
 			Link: framelog.Link{Segment: segment},
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	add(0)
 	for segment := range uint64(3) {
-		_, err = log.Prepare(t.Context(), segment)
-		require.NoError(t, err)
+		must.Value(log.Prepare(t.Context(), segment))(t)
 		add(segment + 1)
 	}
 	numbers := func() (all []uint64) {
-		segments, err := log.Segments(t.Context())
-		require.NoError(t, err)
+		segments := must.Value(log.Segments(t.Context()))(t)
 		for _, s := range segments {
 			all = append(all, s.Number)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 )
 
@@ -32,11 +33,9 @@ func TestR10_AFrameThatIsGoneIsDefinite(t *testing.T) {
 	require.NoError(t, err)
 	var logs [2]*asked
 	for i := range logs {
-		log, err := jetlog.New(nc, "test", i)
-		require.NoError(t, err)
+		log := must.Value(jetlog.New(nc, "test", i))(t)
 		logs[i] = &asked{Log: log}
-		_, err = log.Append(t.Context(), 0, framelog.Frame{ID: "f", Generation: 1, Body: []byte("{}\n")})
-		require.NoError(t, err)
+		must.Value(log.Append(t.Context(), 0, framelog.Frame{ID: "f", Generation: 1, Body: []byte("{}\n")}))(t)
 	}
 	for _, seq := range []uint64{2, 3} {
 		logs[0].gets.Store(0)
@@ -64,28 +63,22 @@ func TestLog_DroppedWhileRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			nc := natsdtest.Connect(t)
-			_, err := jetlog.Ensure(t.Context(), nc, "test", 1, 1)
-			require.NoError(t, err)
-			log, err := jetlog.New(nc, "test", 0)
-			require.NoError(t, err)
+			must.Value(jetlog.Ensure(t.Context(), nc, "test", 1, 1))(t)
+			log := must.Value(jetlog.New(nc, "test", 0))(t)
 			const frames = 48 // more than a reader has ahead
 			for seq := range uint64(frames) {
-				_, err := log.Append(t.Context(), seq, framelog.Frame{
+				must.Value(log.Append(t.Context(), seq, framelog.Frame{
 					ID: "f", Generation: 1,
 					Body: make([]byte, 1<<20),
-				})
-				require.NoError(t, err)
+				}))(t)
 			}
-			_, err = log.Prepare(t.Context(), 0)
-			require.NoError(t, err)
-			_, err = log.Append(t.Context(), frames, framelog.Frame{ID: "g", Generation: 1, Link: framelog.Link{
+			must.Value(log.Prepare(t.Context(), 0))(t)
+			must.Value(log.Append(t.Context(), frames, framelog.Frame{ID: "g", Generation: 1, Link: framelog.Link{
 				Segment: 1,
-			}})
-			require.NoError(t, err)
-			reader, err := jetlog.New(nc, "test", 0)
-			require.NoError(t, err)
+			}}))(t)
+			reader := must.Value(jetlog.New(nc, "test", 0))(t)
 			last := uint64(0)
-			err = read(reader, func(seq uint64, _ framelog.Frame) error {
+			err := read(reader, func(seq uint64, _ framelog.Frame) error {
 				require.Equal(t, last+1, seq)
 				if last = seq; seq == 1 {
 					require.NoError(t, log.Drop(t.Context(), 0))

@@ -9,6 +9,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 )
 
@@ -16,15 +17,12 @@ import (
 // segment.
 func TestR10_ASegmentBeginsWhileAReplicaIsRead(t *testing.T) {
 	nc := natsdtest.Connect(t)
-	_, err := jetlog.Ensure(t.Context(), nc, "test", 1, 1)
-	require.NoError(t, err)
-	log, err := jetlog.New(nc, "test", 0)
-	require.NoError(t, err)
+	must.Value(jetlog.Ensure(t.Context(), nc, "test", 1, 1))(t)
+	log := must.Value(jetlog.New(nc, "test", 0))(t)
 	j := journaltest.NewArchivedJournal(log, archive.NewDirectory(t.TempDir(), "test", 0), "test/0")
 	j.Write(t, 3, 100)
 	want := j.End
-	_, err = log.Prepare(t.Context(), 0)
-	require.NoError(t, err)
+	must.Value(log.Prepare(t.Context(), 0))(t)
 	end, read := framelog.End{}, 0
 	require.NoError(t, log.ScanReplica(t.Context(), "anywhere", func(seq uint64, f framelog.Frame) error {
 		if read++; read == 1 {

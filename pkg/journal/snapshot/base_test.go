@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/must"
 )
 
 // texts are the pages that were read.
@@ -67,24 +68,20 @@ func TestSparseObjectsAreReplaced(t *testing.T) {
 		require.NoError(t, err)
 		base = next()
 		require.NoError(t, base.Clean(t.Context(), store))
-		replaced, err = base.Sparse(t.Context(), store)
-		require.NoError(t, err)
+		replaced = must.Value(base.Sparse(t.Context(), store))(t)
 		var all int64
 		for _, o := range s.Manifest.GetPages() {
 			all += o.GetEntries()
 		}
 		require.Less(t, all, int64(4_000_000))
 		if n%8 == 7 { // as a process does that begins
-			kept, err := snapshot.Stored(t.Context(), store, "test/0")
-			require.NoError(t, err)
+			kept := must.Value(snapshot.Stored(t.Context(), store, "test/0"))(t)
 			got := texts{}
-			base, err = snapshot.Read(t.Context(), store, kept[0], kept[1:], got)
-			require.NoError(t, err)
+			base = must.Value(snapshot.Read(t.Context(), store, kept[0], kept[1:], got))(t)
 			require.Equal(t, want, got)
 		}
 	}
-	numbers, err := store.Numbers(t.Context())
-	require.NoError(t, err)
+	numbers := must.Value(store.Numbers(t.Context()))(t)
 	require.Less(t, len(numbers), 40)
 }
 
@@ -105,12 +102,11 @@ func TestSparseObjectsThatAreLost(t *testing.T) {
 		require.NoError(t, err)
 		base = next()
 	}
-	owners, err := base.Sparse(t.Context(), store)
-	require.NoError(t, err)
+	owners := must.Value(base.Sparse(t.Context(), store))(t)
 	require.ElementsMatch(t, once, owners)
 	for _, o := range base.Newest().Manifest.GetPages() {
 		require.NoError(t, store.Remove(t.Context(), []uint64{o.GetNumber()}))
 	}
-	_, err = base.Sparse(t.Context(), store)
+	_, err := base.Sparse(t.Context(), store)
 	require.ErrorIs(t, err, snapshot.ErrNoObject)
 }

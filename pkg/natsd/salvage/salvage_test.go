@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
 )
@@ -61,26 +62,22 @@ func (r *rig) block(index int) string { return filepath.Join(r.dir(), blockfile.
 
 // seqs returns the sequences of the messages of a block, and of what is erased.
 func (r *rig) seqs(index int) (messages, erased []uint64) {
-	b, err := os.ReadFile(r.block(index))
-	require.NoError(r.t, err)
-	gaps, err := blockfile.Read(name, index, b, []string{"a."}, func(rec blockfile.Record) error {
+	b := must.Value(os.ReadFile(r.block(index)))(r.t)
+	gaps := must.Value(blockfile.Read(name, index, b, []string{"a."}, func(rec blockfile.Record) error {
 		if rec.Erased {
 			erased = append(erased, rec.Seq)
 		} else {
 			messages = append(messages, rec.Seq)
 		}
 		return nil
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 	require.Empty(r.t, gaps)
 	return messages, erased
 }
 
 func (r *rig) check() []salvage.Found {
 	r.t.Helper()
-	found, err := salvage.Check(r.cfg)
-	require.NoError(r.t, err)
-	return found
+	return must.Value(salvage.Check(r.cfg))(r.t)
 }
 
 // change writes the last block.
@@ -100,8 +97,7 @@ func TestCheckOfATornRecord(t *testing.T) {
 	r := newRig(t, 7, 5, 3)
 	r.change(2, r.original[:len(r.original)-3])
 	require.Empty(t, r.check())
-	after, err := os.ReadFile(r.block(2))
-	require.NoError(t, err)
+	after := must.Value(os.ReadFile(r.block(2)))(t)
 	require.Equal(t, r.original[:len(r.original)-3], after)
 
 	r = newRig(t, 8, 5, 3)
@@ -124,11 +120,9 @@ func TestCheckKeepsWhatIsBehindDamage(t *testing.T) {
 	require.Equal(t, []uint64{3, 4, 5, 7, 8, 9, 10, 11, 12}, messages)
 	require.Empty(t, erased)
 	require.NoFileExists(t, filepath.Join(r.dir(), "index.db"))
-	copies, err := salvage.Copies(r.cfg.Dir, name)
-	require.NoError(t, err)
+	copies := must.Value(salvage.Copies(r.cfg.Dir, name))(t)
 	require.Equal(t, []blockfile.File{{Index: 2, Path: found[0].Copy}}, copies)
-	copied, err := os.ReadFile(found[0].Copy)
-	require.NoError(t, err)
+	copied := must.Value(os.ReadFile(found[0].Copy))(t)
 	require.Equal(t, r.original, copied)
 	require.Empty(t, r.check(), "once")
 }
@@ -185,11 +179,9 @@ func TestCheckOfManyStreams(t *testing.T) {
 	var got []string
 	for _, f := range found {
 		got = append(got, f.Block)
-		copied, err := os.ReadFile(f.Copy)
-		require.NoError(t, err)
+		copied := must.Value(os.ReadFile(f.Copy))(t)
 		require.Equal(t, originals[f.Block], copied)
-		written, err := os.ReadFile(f.Block)
-		require.NoError(t, err)
+		written := must.Value(os.ReadFile(f.Block))(t)
 		gaps, err := blockfile.Read(f.Stream, 2, written, []string{"a."}, func(blockfile.Record) error { return nil })
 		require.NoError(t, err)
 		require.Empty(t, gaps)
@@ -198,12 +190,10 @@ func TestCheckOfManyStreams(t *testing.T) {
 	}
 	require.Equal(t, damaged, got)
 	require.NoError(t, os.WriteFile(unreadable, originals[unreadable], 0o600))
-	found, err = salvage.Check(cfg)
-	require.NoError(t, err)
+	found = must.Value(salvage.Check(cfg))(t)
 	require.Empty(t, found)
 	for path, want := range originals {
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
+		b := must.Value(os.ReadFile(path))(t)
 		require.Equal(t, want, b)
 	}
 }
@@ -238,8 +228,7 @@ func BenchmarkCheck(b *testing.B) {
 	}
 	b.SetBytes(int64(size))
 	for b.Loop() {
-		found, err := salvage.Check(cfg)
-		require.NoError(b, err)
+		found := must.Value(salvage.Check(cfg))(b)
 		require.Empty(b, found)
 	}
 }

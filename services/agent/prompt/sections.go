@@ -314,7 +314,7 @@ func callsOf(rounds []*agentv1.Round) []string {
 		}
 		for _, l := range r.GetLocalToolResults() {
 			calls = append(calls, fmt.Sprintf("%s: %s", fold(l.GetToolName(), lostChars),
-					pbjson.EnumText(l.GetStatus())))
+				pbjson.EnumText(l.GetStatus())))
 		}
 		if len(calls) > 0 {
 			out = append(out, fmt.Sprintf("- %s/%d %s\n", r.GetTurnId(), r.GetIndex(), strings.Join(calls, "; ")))

@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/plane"
 	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/plane"
 )
 
 var _ journal.Erasable = (*State)(nil)

@@ -3,8 +3,8 @@ package state
 import (
 	"github.com/stretchr/testify/require"
 
-	"quartet/pkg/plane"
 	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/plane"
 )
 
 // requireSameLoad checks that the load of an agent, which may be evicted, is that of one that is in memory.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"pgregory.net/rapid"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -21,10 +22,8 @@ import (
 
 func prepared(t *testing.T, name string, args map[string]any) (proto.Message, error) {
 	t.Helper()
-	tl, err := everything.Find(name)
-	require.NoError(t, err)
-	s, err := structpb.NewStruct(args)
-	require.NoError(t, err)
+	tl := must.Value(everything.Find(name))(t)
+	s := must.Value(structpb.NewStruct(args))(t)
 	return tl.Request(Scope{Agent: plane.Key{Namespace: "acme", ID: "keeper"}, Remaining: 45 * time.Second}, s)
 }
 
@@ -83,8 +82,7 @@ func TestC4_DurationsWithUnits(t *testing.T) {
 func TestC4_DurationsAreExact(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := time.Duration(rapid.Int64().Draw(rt, "d"))
-		again, err := time.ParseDuration(asSeconds(d))
-		require.NoError(rt, err)
+		again := must.Value(time.ParseDuration(asSeconds(d)))(rt)
 		require.Equal(rt, d, again)
 		require.Regexp(rt, durationSyntax, asSeconds(d))
 	})
@@ -102,13 +100,11 @@ func TestC4_ATodoBeginsPending(t *testing.T) {
 		workv1.TodoState_TODO_STATE_PENDING, workv1.TodoState_TODO_STATE_COMPLETED,
 		workv1.TodoState_TODO_STATE_PENDING,
 	}
-	req, err := prepared(t, "CreateWorkItem", map[string]any{"objective": "x", "todo_list": todos})
-	require.NoError(t, err)
+	req := must.Value(prepared(t, "CreateWorkItem", map[string]any{"objective": "x", "todo_list": todos}))(t)
 	for i, todo := range req.(*workv1.CreateWorkItemRequest).GetTodoList() {
 		require.Equal(t, want[i], todo.GetState())
 	}
-	req, err = prepared(t, "UpdateWorkItem", map[string]any{"todo_list": todos})
-	require.NoError(t, err)
+	req = must.Value(prepared(t, "UpdateWorkItem", map[string]any{"todo_list": todos}))(t)
 	for i, todo := range req.(*workv1.UpdateWorkItemRequest).GetTodoList().GetItems() {
 		require.Equal(t, want[i], todo.GetState())
 	}
@@ -123,9 +119,8 @@ func TestC4_ATodoBeginsPending(t *testing.T) {
 	}
 	for _, spec := range Specs() {
 		if spec.GetName() == "CreateWorkItem" || spec.GetName() == "UpdateWorkItem" {
-			raw, err := json.Marshal(spec.GetInputSchema().GetFields()["properties"].GetStructValue().
-				GetFields()["todo_list"].GetStructValue().AsMap())
-			require.NoError(t, err)
+			raw := must.Value(json.Marshal(spec.GetInputSchema().GetFields()["properties"].GetStructValue().
+				GetFields()["todo_list"].GetStructValue().AsMap()))(t)
 			require.Contains(t, string(raw), `"required":["text"]`)
 			require.Contains(t, string(raw), `"default":"pending"`)
 		}
@@ -136,13 +131,11 @@ func TestC4_ATodoBeginsPending(t *testing.T) {
 func TestC4_AWriteSaysWhat(t *testing.T) {
 	_, err := prepared(t, "HomeWrite", map[string]any{"path": "notes.md"})
 	require.ErrorContains(t, err, "text and data")
-	req, err := prepared(t, "HomeWrite", map[string]any{"path": "notes.md", "text": ""})
-	require.NoError(t, err)
+	req := must.Value(prepared(t, "HomeWrite", map[string]any{"path": "notes.md", "text": ""}))(t)
 	require.Equal(t, "notes.md", req.(*workv1.WriteFileRequest).GetPath())
 	_, err = prepared(t, "HomeEdit", map[string]any{"path": "notes.md", "old_text": "a"})
 	require.ErrorContains(t, err, "new_text is required")
-	_, err = prepared(t, "HomeEdit", map[string]any{"path": "notes.md", "old_text": "a", "new_text": ""})
-	require.NoError(t, err)
+	must.Value(prepared(t, "HomeEdit", map[string]any{"path": "notes.md", "old_text": "a", "new_text": ""}))(t)
 }
 
 // What a plane refuses is said in the words of the tool that was called.
@@ -170,21 +163,18 @@ func TestX5_RefusalsSpeakOfTools(t *testing.T) {
 		{"ExecCommand", `command.timeout is 0s; it must be 1ms to 24h`, `timeout is 0s; it must be 1ms to 24h`},
 		{"HomeRead", `no file "GetTask TASK_STATE_QUEUED" here`, `no file "GetTask TASK_STATE_QUEUED" here`},
 	} {
-		tl, err := everything.Find(c.tool)
-		require.NoError(t, err)
+		tl := must.Value(everything.Find(c.tool))(t)
 		require.Equal(t, c.want, tl.Translate(c.said))
 	}
 	for _, spec := range Specs() {
-		raw, err := json.Marshal(spec.GetInputSchema().AsMap())
-		require.NoError(t, err)
+		raw := must.Value(json.Marshal(spec.GetInputSchema().AsMap()))(t)
 		require.NotRegexp(t, `SPEC|S2-|SendTaskInput|_UNSPECIFIED`, string(raw), spec.GetName())
 	}
 }
 
 // SPEC C5.3: the tool asks for no previews of plans, and says of no argument that would.
 func TestC5_ListsHaveNoPlanPreviews(t *testing.T) {
-	req, err := prepared(t, "ListWorkItems", map[string]any{"filter": "open", "limit": 31})
-	require.NoError(t, err)
+	req := must.Value(prepared(t, "ListWorkItems", map[string]any{"filter": "open", "limit": 31}))(t)
 	require.True(t, req.(*workv1.ListWorkItemsRequest).GetOmitPlanPreviews())
 	require.EqualValues(t, 31, req.(*workv1.ListWorkItemsRequest).GetPageSize())
 	for _, spec := range Specs() {

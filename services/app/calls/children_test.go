@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -146,12 +147,10 @@ func TestChildrenAreCalledAsTheSystem(t *testing.T) {
 			planes.enqueued.GetAgentId(), planes.enqueued.GetRequestId(), planes.enqueued.GetAnsweredWaitId(),
 			planes.enqueued.GetText(), planes.enqueued.GetKind().String(),
 		})
-	text, err := c.Progress(parent(t), "child")
-	require.NoError(t, err)
+	text := must.Value(c.Progress(parent(t), "child"))(t)
 	require.Equal(t, "running_turn: a turn\nworks in: /srv/wt (branch fix, worker w1)\nworks on: mend it (2 of 3 "+
 		"todos done)\n", text)
-	text, err = c.Result(parent(t), "boss", "del_1")
-	require.NoError(t, err)
+	text = must.Value(c.Result(parent(t), "boss", "del_1"))(t)
 	require.Equal(t, "of boss/del_1", text)
 	require.Len(t, planes.callers, 4)
 	for _, caller := range planes.callers {
@@ -163,11 +162,10 @@ func TestChildrenAreCalledAsTheSystem(t *testing.T) {
 		AgentId: "child", Posture: agentv1.Posture_POSTURE_IDLE,
 		PostureReason: "nothing to do",
 	}
-	text, err = c.Progress(parent(t), "child")
-	require.NoError(t, err)
+	text = must.Value(c.Progress(parent(t), "child"))(t)
 	require.Equal(t, "idle: nothing to do\n", text)
 	planes.agent, planes.item = &agentv1.Agent{CurrentWorkItemId: "wi_1"}, nil
-	_, err = c.Progress(parent(t), "child")
+	_, err := c.Progress(parent(t), "child")
 	require.ErrorIs(t, err, fault.NotFound)
 	planes.agent = nil
 	_, err = c.Progress(parent(t), "child")
@@ -181,17 +179,15 @@ func TestNothingIsMadeForADeletedAgent(t *testing.T) {
 	}}
 	c := callsTo(t, planes)
 	require.NoError(t, c.AgentExists(parent(t), "boss"))
-	orchestrates, err := c.Orchestrates(parent(t), "boss")
-	require.NoError(t, err)
+	orchestrates := must.Value(c.Orchestrates(parent(t), "boss"))(t)
 	require.True(t, orchestrates)
 	planes.agent.ToolFamilies = nil
-	orchestrates, err = c.Orchestrates(parent(t), "boss")
-	require.NoError(t, err)
+	orchestrates = must.Value(c.Orchestrates(parent(t), "boss"))(t)
 	require.False(t, orchestrates)
 
 	planes.agent.Lifecycle = agentv1.Lifecycle_LIFECYCLE_DELETED
 	require.ErrorIs(t, c.AgentExists(parent(t), "boss"), fault.AgentDeleted)
-	_, err = c.Orchestrates(parent(t), "boss")
+	_, err := c.Orchestrates(parent(t), "boss")
 	require.ErrorIs(t, err, fault.AgentDeleted)
 	_, err = c.Workspace(parent(t), "boss")
 	require.ErrorIs(t, err, fault.AgentDeleted)
@@ -254,8 +250,7 @@ func TestW4_AForeignItemIsNamedAsSuch(t *testing.T) {
 func TestTasksOfAnItem(t *testing.T) {
 	planes := &fakePlanes{item: &workv1.WorkItem{}}
 	c := callsTo(t, planes)
-	running, err := c.RunningTasks(parent(t), "boss", "wi_1")
-	require.NoError(t, err)
+	running := must.Value(c.RunningTasks(parent(t), "boss", "wi_1"))(t)
 	require.Equal(t, []work.RunningTask{{TaskID: "task_1", Blocking: true}, {TaskID: "task_2"}}, running)
 	require.Equal(t, []string{"boss", "wi_1"}, []string{planes.asked.GetAgentId(), planes.asked.GetWorkItemId()})
 	require.NoError(t, c.OwnsItem(parent(t), "boss", "wi_1"))

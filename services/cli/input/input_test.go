@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/pbjson"
 )
@@ -30,23 +31,19 @@ func TestDuration(t *testing.T) {
 		_, err := Duration("x", text)
 		require.ErrorContains(t, err, want, text)
 	}
-	d, err := Duration("x", "")
-	require.NoError(t, err)
+	d := must.Value(Duration("x", ""))(t)
 	require.Nil(t, d)
 }
 
 func TestTime(t *testing.T) {
-	at, err := Time("x", "2026-01-31T17:00:00Z", time.Local)
-	require.NoError(t, err)
+	at := must.Value(Time("x", "2026-01-31T17:00:00Z", time.Local))(t)
 	require.Equal(t, time.Date(2026, 1, 31, 17, 0, 0, 0, time.UTC), at.AsTime())
-	local, err := Time("x", "2026-01-31 17:00", time.Local)
-	require.NoError(t, err)
+	local := must.Value(Time("x", "2026-01-31 17:00", time.Local))(t)
 	require.True(t, time.Date(2026, 1, 31, 17, 0, 0, 0, time.Local).Equal(local.AsTime()))
 	before := time.Now()
-	later, err := Time("x", "5m", time.Local)
-	require.NoError(t, err)
+	later := must.Value(Time("x", "5m", time.Local))(t)
 	require.False(t, later.AsTime().Before(before.Add(5*time.Minute)))
-	_, err = Time("x", "tomorrow", time.Local)
+	_, err := Time("x", "tomorrow", time.Local)
 	require.ErrorContains(t, err, "RFC 3339")
 }
 
@@ -77,10 +74,9 @@ func TestEnum(t *testing.T) {
 		require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, kind)
 		require.Equal(t, "operator_prompt", pbjson.EnumText(kind))
 	}
-	unset, err := Enum[agentv1.MessageKind]("kind", "")
-	require.NoError(t, err)
+	unset := must.Value(Enum[agentv1.MessageKind]("kind", ""))(t)
 	require.Zero(t, unset)
-	_, err = Enum[agentv1.MessageKind]("kind", "unspecified")
+	_, err := Enum[agentv1.MessageKind]("kind", "unspecified")
 	require.ErrorContains(t, err, "--kind unspecified is unknown; use one of operator_prompt")
 }
 
@@ -93,8 +89,7 @@ func TestText(t *testing.T) {
 		"as typed": "as typed", "-": "from stdin", "@" + file: "from a file",
 		"": "",
 	} {
-		got, err := Text(cmd, text)
-		require.NoError(t, err)
+		got := must.Value(Text(cmd, text))(t)
 		require.Equal(t, want, got)
 	}
 	require.NoError(t, os.WriteFile(file, make([]byte, maxText+1), 0o600))

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 // home makes the test's directory that of the configuration and returns the path of the file.
@@ -19,8 +21,7 @@ func home(t *testing.T) string {
 
 func TestContextsAreKept(t *testing.T) {
 	path := home(t)
-	f, err := ReadContexts()
-	require.NoError(t, err)
+	f := must.Value(ReadContexts())(t)
 	require.Equal(t, []string{LocalContext}, f.Names())
 	prod := Context{Address: "host:7481", TokenFile: "/k", TLS: true, CAFile: "/ca"}
 	require.NoError(t, ChangeContexts(func(f *ContextFile) error {
@@ -28,27 +29,22 @@ func TestContextsAreKept(t *testing.T) {
 		f.Current = "prod"
 		return nil
 	}))
-	info, err := os.Stat(path)
-	require.NoError(t, err)
+	info := must.Value(os.Stat(path))(t)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	f, err = ReadContexts()
-	require.NoError(t, err)
+	f = must.Value(ReadContexts())(t)
 	require.Equal(t, ContextFile{Current: "prod", Contexts: map[string]Context{"prod": prod}}, f)
-	c, err := chosenContext("")
-	require.NoError(t, err)
+	c := must.Value(chosenContext(""))(t)
 	require.Equal(t, &prod, c)
-	c, err = chosenContext(LocalContext)
-	require.NoError(t, err)
+	c = must.Value(chosenContext(LocalContext))(t)
 	require.Nil(t, c)
-	_, err = chosenContext("prd")
+	_, err := chosenContext("prd")
 	require.ErrorContains(t, err, `there is no context "prd"; there are local, prod`)
 
 	require.ErrorIs(t, ChangeContexts(func(f *ContextFile) error {
 		f.Current = LocalContext
 		return os.ErrInvalid
 	}), os.ErrInvalid)
-	f, err = ReadContexts()
-	require.NoError(t, err)
+	f = must.Value(ReadContexts())(t)
 	require.Equal(t, "prod", f.Current, "a change that fails changes nothing")
 }
 
@@ -69,8 +65,7 @@ func TestChangesAtTheSameTime(t *testing.T) {
 	for _, err := range errs {
 		require.NoError(t, err)
 	}
-	f, err := ReadContexts()
-	require.NoError(t, err)
+	f := must.Value(ReadContexts())(t)
 	require.Len(t, f.Contexts, n)
 }
 
@@ -95,8 +90,7 @@ func TestWhatIsRefused(t *testing.T) {
 	_, err = c.Token()
 	require.ErrorContains(t, err, "no such file")
 	require.NoError(t, os.WriteFile(key, []byte("qk_1\n"), 0o600))
-	token, err := c.Token()
-	require.NoError(t, err)
+	token := must.Value(c.Token())(t)
 	require.Equal(t, "qk_1", token)
 	require.NoError(t, os.Chmod(key, 0o640))
 	_, err = c.Token()

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 func TestParse(t *testing.T) {
@@ -73,10 +75,8 @@ func TestCredentials(t *testing.T) {
 	}
 	const good = "access_key_id = k\nsecret_access_key = s=+/\n"
 	for _, mode := range []os.FileMode{0o400, 0o600, 0o440, 0o640} {
-		c, err := open(file(mode, good))
-		require.NoError(t, err)
-		v, err := c.GetWithContext(nil)
-		require.NoError(t, err)
+		c := must.Value(open(file(mode, good)))(t)
+		v := must.Value(c.GetWithContext(nil))(t)
 		require.Equal(t, "k", v.AccessKeyID)
 		require.Equal(t, "s=+/", v.SecretAccessKey)
 	}
@@ -99,14 +99,11 @@ func TestCredentials(t *testing.T) {
 
 	path := file(0o600, "# of the archive\n[default]\naws_access_key_id = k\n; here\naws_secret_access_key = "+
 		"s\naws_session_token = t\n")
-	c, err := open(path)
-	require.NoError(t, err)
-	v, err := c.GetWithContext(nil)
-	require.NoError(t, err)
+	c := must.Value(open(path))(t)
+	v := must.Value(c.GetWithContext(nil))(t)
 	require.Equal(t, "t", v.SessionToken)
 	require.NoError(t, os.WriteFile(path, []byte("access_key_id = other\nsecret_access_key = s\n"), 0o600))
-	v, err = c.GetWithContext(nil)
-	require.NoError(t, err)
+	v = must.Value(c.GetWithContext(nil))(t)
 	require.Equal(t, "other", v.AccessKeyID, "it is read again when it changes")
 }
 

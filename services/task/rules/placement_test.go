@@ -8,15 +8,14 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/task/model"
 )
 
 // queue asks for a command and gives its id.
 func (w *world) queue(t require.TestingT, spec *taskv1.CommandSpec) string {
-	got, err := w.exec(t, &taskv1.ExecCommandRequest{Command: spec})
-	require.NoError(t, err)
-	return got.GetTaskId()
+	return must.Value(w.exec(t, &taskv1.ExecCommandRequest{Command: spec}))(t).GetTaskId()
 }
 
 func (w *world) why(id string, slots ...model.WorkerSlot) (reason, message string) {
@@ -236,9 +235,8 @@ func TestT7_LimitsAtTheirBounds(t *testing.T) {
 		{Processes: 1},
 		{Processes: MaxProcesses},
 	} {
-		_, err := CheckExec(&taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{
+		must.Value(CheckExec(&taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{
 			Cmd: "x", Limits: l,
-		}})
-		require.NoError(t, err)
+		}}))(t)
 	}
 }

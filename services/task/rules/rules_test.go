@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/workerstream"
 	"quartet/services/task/model"
@@ -78,24 +79,20 @@ func (w *world) exec(t require.TestingT, req *taskv1.ExecCommandRequest) (*taskv
 	if len(d.Events) == 0 {
 		return d.Reply.GetTask(), nil
 	}
-	resp, err := AnswerExec(d.Events)
-	require.NoError(t, err)
+	resp := must.Value(AnswerExec(d.Events))(t)
 	return resp.GetTask(), nil
 }
 
 func (w *world) lease(t require.TestingT, slots ...model.WorkerSlot) int {
-	d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[int], error) {
+	return must.Value(run(t, w, func(s *model.State, env journal.Env) (journal.Decision[int], error) {
 		return DecideLease(s, env, slots)
-	})
-	require.NoError(t, err)
-	return d.Reply
+	}))(t).Reply
 }
 
 func (w *world) end(t require.TestingT, e End) bool {
-	d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[bool], error) {
+	d := must.Value(run(t, w, func(s *model.State, env journal.Env) (journal.Decision[bool], error) {
 		return DecideEnd(s, env, e)
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, d.Reply, len(d.Events) == 1)
 	return d.Reply
 }
@@ -118,9 +115,7 @@ func (w *world) input(t require.TestingT, taskID string, end bool, to Reach) *ta
 	if len(d.Events) == 0 {
 		return d.Reply
 	}
-	resp, err := AnswerInput(d.Events)
-	require.NoError(t, err)
-	return resp
+	return must.Value(AnswerInput(d.Events))(t)
 }
 
 func (w *world) task(id string) *taskv1.Task { return w.state.Task(id).Task }
@@ -166,8 +161,7 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 	good := func() *taskv1.ExecCommandRequest {
 		return &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"}}
 	}
-	_, err := CheckExec(good())
-	require.NoError(t, err)
+	must.Value(CheckExec(good()))(t)
 	long := strings.Repeat("x", maxCommandBytes+1)
 	many := map[string]string{}
 	for i := range maxEnvEntries + 1 {
@@ -343,13 +337,12 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 
 func TestT1_CommandAsStored(t *testing.T) {
 	w := newWorld()
-	got, err := w.exec(t, &taskv1.ExecCommandRequest{
+	got := must.Value(w.exec(t, &taskv1.ExecCommandRequest{
 		Command: &taskv1.CommandSpec{
 			Cmd:     "  go test ./...\n\t| tail " + strings.Repeat("y", 200),
 			Workdir: "/a/../b/./c/",
 		}, WorkItemId: "wi_1", Blocking: true,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, "/b/c", got.GetCommand().GetWorkdir())
 	require.Equal(t, time.Hour, got.GetCommand().GetTimeout().AsDuration())
 	require.True(t, strings.HasPrefix(got.GetLabel(), "go test ./... | tail yyy"), got.GetLabel())
@@ -379,21 +372,18 @@ func TestT1_DuplicateIdentity(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			first, err := w.exec(t, &taskv1.ExecCommandRequest{Command: base()})
-			require.NoError(t, err)
+			first := must.Value(w.exec(t, &taskv1.ExecCommandRequest{Command: base()}))(t)
 			spec := base()
 			c.change(spec)
 			reuse := &taskv1.ExecCommandRequest{
 				Command: spec, DuplicatePolicy: taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING,
 			}
-			second, err := w.exec(t, reuse)
-			require.NoError(t, err)
+			second := must.Value(w.exec(t, reuse))(t)
 			require.Equal(t, c.same, first.GetTaskId() == second.GetTaskId())
-			other, err := w.exec(t, &taskv1.ExecCommandRequest{
+			other := must.Value(w.exec(t, &taskv1.ExecCommandRequest{
 				AgentId: "other", Command: spec,
 				DuplicatePolicy: reuse.DuplicatePolicy,
-			})
-			require.NoError(t, err)
+			}))(t)
 			require.NotEqual(t, first.GetTaskId(), other.GetTaskId(), "another agent's command is another command")
 		})
 	}
@@ -471,8 +461,7 @@ func TestT4_LeasesGoToTheRightWorker(t *testing.T) {
 	var ids []string
 	for i := range 6 {
 		w.env.Actor.Namespace = []string{"acme", "beta"}[i%2]
-		got, err := w.exec(t, &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: fmt.Sprint(i)}})
-		require.NoError(t, err)
+		got := must.Value(w.exec(t, &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: fmt.Sprint(i)}}))(t)
 		ids = append(ids, got.GetTaskId())
 	}
 	require.Zero(t, w.lease(t))
@@ -531,11 +520,10 @@ func TestT3_InputRefusals(t *testing.T) {
 func TestX9_ListPages(t *testing.T) {
 	w := newWorld()
 	for i := range 7 {
-		_, err := w.exec(t, &taskv1.ExecCommandRequest{
+		must.Value(w.exec(t, &taskv1.ExecCommandRequest{
 			Command:    &taskv1.CommandSpec{Cmd: fmt.Sprint(i)},
 			WorkItemId: []string{"", "wi_1"}[i%2],
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	_, _ = w.exec(t, &taskv1.ExecCommandRequest{AgentId: "other", Command: &taskv1.CommandSpec{Cmd: "x"}})
 	for i := 1; i <= 3; i++ {
@@ -594,7 +582,7 @@ func TestT2_RandomHistories(t *testing.T) {
 			switch rapid.IntRange(0, 6).Draw(t, "op") {
 			case 0, 1:
 				w.env.Actor.Namespace = rapid.SampledFrom([]string{"acme", "beta"}).Draw(t, "ns")
-				got, err := w.exec(t, &taskv1.ExecCommandRequest{
+				got := must.Value(w.exec(t, &taskv1.ExecCommandRequest{
 					AgentId:    rapid.SampledFrom([]string{"a", "keeper"}).Draw(t, "agent"),
 					WorkItemId: rapid.SampledFrom([]string{"", "wi_1"}).Draw(t, "item"),
 					Command: &taskv1.CommandSpec{
@@ -603,8 +591,7 @@ func TestT2_RandomHistories(t *testing.T) {
 						RestartPolicy: taskv1.RestartPolicy(rapid.IntRange(0, 2).Draw(t, "restart")),
 					},
 					DuplicatePolicy: taskv1.DuplicatePolicy(rapid.IntRange(0, 2).Draw(t, "policy")),
-				})
-				require.NoError(t, err)
+				}))(t)
 				if !slices.Contains(ids, got.GetTaskId()) {
 					ids = append(ids, got.GetTaskId())
 				}
@@ -658,8 +645,7 @@ func TestT2_RandomHistories(t *testing.T) {
 
 // throughTheWire returns an event as a replay sees it.
 func throughTheWire(t require.TestingT, ev *journal.Event) *journal.Event {
-	raw, err := proto.Marshal(ev.Payload)
-	require.NoError(t, err)
+	raw := must.Value(proto.Marshal(ev.Payload))(t)
 	c := *ev
 	c.Payload = ev.Payload.ProtoReflect().New().Interface()
 	require.NoError(t, proto.Unmarshal(raw, c.Payload))

@@ -8,23 +8,20 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
 
 // A secret opens for its own trigger and under its own key only.
 func TestP3_SealedSecrets(t *testing.T) {
 	mine, theirs := Active(keyfile.Of([]byte("a"))), Active(keyfile.Of([]byte("b")))
-	sealed, err := mine.Seal("trg_1", "secret")
-	require.NoError(t, err)
-	again, err := mine.Seal("trg_1", "secret")
-	require.NoError(t, err)
+	sealed := must.Value(mine.Seal("trg_1", "secret"))(t)
+	again := must.Value(mine.Seal("trg_1", "secret"))(t)
 	require.Equal(t, sealed, again, "a rule gives the same answer twice")
 	require.NotContains(t, string(sealed), "secret")
-	other, err := mine.Seal("trg_2", "secret")
-	require.NoError(t, err)
+	other := must.Value(mine.Seal("trg_2", "secret"))(t)
 	require.NotEqual(t, sealed, other)
-	got, err := mine.open("trg_1", sealed)
-	require.NoError(t, err)
+	got := must.Value(mine.open("trg_1", sealed))(t)
 	require.Equal(t, "secret", got)
 	for _, try := range []struct {
 		by Secrets
@@ -49,19 +46,14 @@ func TestI20_TriggersWithoutAKeyID(t *testing.T) {
 		TriggerId:       "trg_1",
 		SignatureScheme: waitingv1.SignatureScheme_SIGNATURE_SCHEME_HUB_SHA256,
 	}
-	before, err := Of(ring, old)
-	require.NoError(t, err)
+	before := must.Value(Of(ring, old))(t)
 	token, signing := before.Token(old), before.Signing(old)
-	ring, err = ring.Add(time.Now())
-	require.NoError(t, err)
+	ring = must.Value(ring.Add(time.Now()))(t)
 	next, _ := ring.Pending()
-	ring, err = ring.Activate(next.ID)
-	require.NoError(t, err)
-	after, err := Of(ring, old)
-	require.NoError(t, err)
+	ring = must.Value(ring.Activate(next.ID))(t)
+	after := must.Value(Of(ring, old))(t)
 	require.Equal(t, []string{token, signing}, []string{after.Token(old), after.Signing(old)})
-	ring, err = ring.Retire(keyfile.Of([]byte("the older key")).Active().ID)
-	require.NoError(t, err)
-	_, err = Of(ring, old)
+	ring = must.Value(ring.Retire(keyfile.Of([]byte("the older key")).Active().ID))(t)
+	_, err := Of(ring, old)
 	require.ErrorIs(t, err, fault.InstallationKeyRetired)
 }
