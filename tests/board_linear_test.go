@@ -370,8 +370,7 @@ func (w *claimer) finish(ctx context.Context, s grpc.BidiStreamingClient[boardv1
 }
 
 func spawnNamed(ctx context.Context, c *client.Client, agentID string) error {
-	_, err := c.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	return must.Err(c.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	return err
+	}))
 }

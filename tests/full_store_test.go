@@ -38,10 +38,9 @@ func TestX16_AFullStore(t *testing.T) {
 		}))(t)
 	}
 	say := func(to string) error {
-		_, err := agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+		return must.Err(agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
 			AgentId: to, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Text: strings.Repeat("x", 200_000),
-		})
-		return err
+		}))
 	}
 	stored := 0
 	var full error

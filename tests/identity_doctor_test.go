@@ -104,6 +104,5 @@ func TestX15_TheDoctor(t *testing.T) {
 			require.NotContains(t, string(out), "secret@")
 		})
 	}
-	_, err := os.Stat(nowhere)
-	require.ErrorIs(t, err, os.ErrNotExist, "the doctor changes nothing")
+	must.Refuse(os.Stat(nowhere))(t, os.ErrNotExist, "the doctor changes nothing")
 }

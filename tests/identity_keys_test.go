@@ -74,22 +74,17 @@ func TestI15_AnAdminOfANamespace(t *testing.T) {
 		require.ErrorContains(t, err, "does not administer namespace default")
 	}
 	for _, namespace := range []string{"", "acme", "default"} {
-		_, err := own.CreateKey(soon(t), &identityv1.CreateKeyRequest{
+		must.Refuse(own.CreateKey(soon(t), &identityv1.CreateKeyRequest{
 			Name: "k", Role: installation,
 			Namespace: namespace,
-		})
-		require.ErrorIs(t, err, fault.PermissionDenied, "namespace %q", namespace)
+		}))(t, fault.PermissionDenied, "namespace %q", namespace)
 	}
 
 	// Keys of others are not there; one of the installation's admins is, and stays.
-	_, err := own.GetKey(soon(t), &identityv1.GetKeyRequest{KeyId: foreignID})
-	require.ErrorIs(t, err, fault.NotFound)
-	_, err = own.RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: foreignID})
-	require.ErrorIs(t, err, fault.NotFound)
-	_, err = own.RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: rootID})
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = own.ListKeys(soon(t), &identityv1.ListKeysRequest{Namespace: "default"})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	must.Refuse(own.GetKey(soon(t), &identityv1.GetKeyRequest{KeyId: foreignID}))(t, fault.NotFound)
+	must.Refuse(own.RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: foreignID}))(t, fault.NotFound)
+	must.Refuse(own.RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: rootID}))(t, fault.PermissionDenied)
+	must.Refuse(own.ListKeys(soon(t), &identityv1.ListKeysRequest{Namespace: "default"}))(t, fault.PermissionDenied)
 	listed := must.Value(own.ListKeys(soon(t), &identityv1.ListKeysRequest{IncludeEnded: true}))(t)
 	require.Len(t, listed.GetKeys(), 12)
 	for _, k := range listed.GetKeys() {
@@ -102,12 +97,10 @@ func TestI15_AnAdminOfANamespace(t *testing.T) {
 	// What has all namespaces is not an admin's either.
 	backup := must.Value(backupv1.NewBackupServiceClient(h.conn(t, secret)).
 		ExportBackup(soon(t), &backupv1.ExportBackupRequest{}))(t)
-	_, err = backup.Recv()
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = agentv1.NewAgentServiceClient(h.conn(t, secret)).AcquireTurn(soon(t), &agentv1.AcquireTurnRequest{
+	must.Refuse(backup.Recv())(t, fault.PermissionDenied)
+	must.Refuse(agentv1.NewAgentServiceClient(h.conn(t, secret)).AcquireTurn(soon(t), &agentv1.AcquireTurnRequest{
 		RunnerId: "r", AllNamespaces: true,
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	}))(t, fault.PermissionDenied)
 
 	all := must.Value(h.identity(t, root).ListKeys(soon(t), &identityv1.ListKeysRequest{}))(t)
 	require.Len(t, all.GetKeys(), 3)

@@ -251,8 +251,7 @@ func TestX15_ProviderSettingsAreChecked(t *testing.T) {
 		cfg.OIDC.Issuer, cfg.OIDC.Audience, cfg.OIDC.Namespace = "https://idp.example.com", "quartet", "acme"
 		cfg.OIDC.RoleClaim, cfg.OIDC.Roles = "roles", map[string]string{"devs": "operator"}
 		change(&cfg)
-		_, err := app.New(cfg, nil, "test")
-		require.ErrorContains(t, err, says)
+		must.Fail(app.New(cfg, nil, "test"))(t, says)
 	}
 }
 

@@ -266,8 +266,7 @@ func TestX15_NotOpenToOtherMachines(t *testing.T) {
 		})
 	}
 	cfg := app.Config{DataDir: t.TempDir(), GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", BootstrapToken: "short"}
-	_, err := app.New(cfg, nil, "test")
-	require.ErrorContains(t, err, "at least 32 characters")
+	must.Fail(app.New(cfg, nil, "test"))(t, "at least 32 characters")
 }
 
 // TestX15_TheFirstKey is made on the server's machine, with the real binary, by

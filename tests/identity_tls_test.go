@@ -116,9 +116,8 @@ func (h *house) https(t *testing.T, cfg *tls.Config, token string) (shaken, erro
 }
 
 func (h *house) who(t *testing.T, cfg *tls.Config, token string) error {
-	_, err := identityv1.NewIdentityServiceClient(h.conn(t, token, client.WithTLS(cfg))).
-		WhoAmI(soon(t), &identityv1.WhoAmIRequest{})
-	return err
+	return must.Err(identityv1.NewIdentityServiceClient(h.conn(t, token, client.WithTLS(cfg))).
+		WhoAmI(soon(t), &identityv1.WhoAmIRequest{}))
 }
 
 // TestX15_TLSAtTheEdges: both edges speak TLS with the configured certificate,
@@ -134,10 +133,9 @@ func TestX15_TLSAtTheEdges(t *testing.T) {
 	require.Equal(t, http.StatusOK, resp.status)
 	require.Equal(t, serial, resp.serial)
 	require.Equal(t, "HTTP/2.0", resp.proto)
-	_, err := h.https(t, stranger.trust(t), bootstrap)
-	require.ErrorContains(t, err, "unknown authority")
+	must.Fail(h.https(t, stranger.trust(t), bootstrap))(t, "unknown authority")
 	require.ErrorIs(t, h.who(t, stranger.trust(t), bootstrap), fault.NotReady)
-	_, err = h.identity(t, bootstrap).WhoAmI(soon(t), &identityv1.WhoAmIRequest{})
+	_, err := h.identity(t, bootstrap).WhoAmI(soon(t), &identityv1.WhoAmIRequest{})
 	require.Error(t, err, "plain text is not answered")
 
 	// Half of a renewal, and nonsense, change nothing.
@@ -241,7 +239,6 @@ func TestX15_TLSSettingsAreChecked(t *testing.T) {
 	} {
 		cfg := app.Config{DataDir: t.TempDir(), GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0"}
 		change(&cfg)
-		_, err := app.New(cfg, nil, "test")
-		require.ErrorContains(t, err, says)
+		must.Fail(app.New(cfg, nil, "test"))(t, says)
 	}
 }

@@ -78,10 +78,7 @@ func TestI20_RotationOverCopies(t *testing.T) {
 	ok(door.rest(t, operator, "POST", "/v1/agents/keeper/messages", `{"text":"hello"}`))
 	turn := ok(door.rest(t, runner, "POST", "/v1/turns:acquire", `{"agentIds":["keeper"],"wait":"20s"}`))
 	run := agentv1.NewAgentServiceClient(planes.conn(t, turn.field(t, "runToken")))
-	read := func() error {
-		_, err := run.GetAgent(soon(t), &agentv1.GetAgentRequest{AgentId: "keeper"})
-		return err
-	}
+	read := func() error { return must.Err(run.GetAgent(soon(t), &agentv1.GetAgentRequest{AgentId: "keeper"})) }
 	require.NoError(t, read())
 	const own, make1, make2 = "the-outside-systems-own-secret", `{"signatureScheme":"hub_sha256","requestId":"t-1"}`,
 		`{"signatureScheme":"hub_sha256","signingSecret":"the-outside-systems-own-secret","requestId":"t-2"}`
@@ -166,8 +163,7 @@ func TestI20_RotationOverCopies(t *testing.T) {
 	ok(signed(t, url(rotated), own, `{"n":3}`))
 	refused := signed(t, url(generated), generated.field(t, "signingSecret"), `{"n":3}`)
 	require.Contains(t, refused.body, "INSTALLATION_KEY_RETIRED")
-	_, err = planes.identity(t, bootstrap).CreateKey(soon(t), create)
-	require.ErrorIs(t, err, fault.InstallationKeyRetired)
+	must.Refuse(planes.identity(t, bootstrap).CreateKey(soon(t), create))(t, fault.InstallationKeyRetired)
 }
 
 // TestI20_RotateTheRealBinary: one command rotates where all processes have one file; it changes

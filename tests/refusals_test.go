@@ -86,21 +86,18 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 			call   func() error
 		}{
 			{"empty objective", fault.InvalidArgument, func() error {
-				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "a"})
-				return err
+				return must.Err(s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "a"}))
 			}},
 			{"objective over its limit", fault.LimitExceeded, func() error {
-				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+				return must.Err(s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 					AgentId: "a", Objective: strings.Repeat("x", 2001),
-				})
-				return err
+				}))
 			}},
 			{"wrong enum", fault.InvalidArgument, func() error {
-				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+				return must.Err(s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 					AgentId: "a", Objective: "x",
 					PlanStatus: 99,
-				})
-				return err
+				}))
 			}},
 			{"unknown agent", fault.NotFound, func() error {
 				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "nobody", Objective: "x"})
@@ -111,122 +108,104 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 				return err
 			}},
 			{"foreign agent", fault.PermissionDenied, func() error {
-				_, err := s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+				return must.Err(s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
 					AgentId: "b", WorkItemId: item,
 					Objective: &other,
-				})
-				return err
+				}))
 			}},
 			{"stale revision", fault.RevisionConflict, func() error {
-				_, err := s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+				return must.Err(s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
 					AgentId: "a", WorkItemId: item,
 					Objective: &other, ExpectedRevision: &stale,
-				})
-				return err
+				}))
 			}},
 			{"nothing to update", fault.InvalidArgument, func() error {
 				_, err := s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "a", WorkItemId: item})
 				return err
 			}},
 			{"reused request id", fault.RequestIDReused, func() error {
-				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+				return must.Err(s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 					AgentId: "a", RequestId: "one",
 					Objective: "something else",
-				})
-				return err
+				}))
 			}},
 			{"request over 4 MiB", fault.TooLarge, func() error {
-				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+				return must.Err(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
 					AgentId: "a", Data: bytes.Repeat([]byte{1}, 5<<20),
-				})
-				return err
+				}))
 			}},
 			{"message over 256 KiB", fault.LimitExceeded, func() error {
-				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+				return must.Err(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
 					AgentId: "a", Text: strings.Repeat("x", 256<<10+1),
-				})
-				return err
+				}))
 			}},
 			{"runtime kind", fault.PermissionDenied, func() error {
-				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+				return must.Err(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
 					AgentId: "a", Text: "x",
 					Kind: agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK,
-				})
-				return err
+				}))
 			}},
 			{"agent id taken", fault.AlreadyExists, func() error {
-				_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+				return must.Err(s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 					AgentId: "a", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-				})
-				return err
+				}))
 			}},
 			{"wrong token", fault.Unauthenticated, func() error {
-				_, err := s.work.GetWorkItem(wrong, &workv1.GetWorkItemRequest{AgentId: "a", WorkItemId: item})
-				return err
+				return must.Err(s.work.GetWorkItem(wrong, &workv1.GetWorkItemRequest{AgentId: "a", WorkItemId: item}))
 			}},
 			{"a verb between services", fault.PermissionDenied, func() error {
-				_, err := s.work.PromoteReport(ctx, &workv1.PromoteReportRequest{
+				return must.Err(s.work.PromoteReport(ctx, &workv1.PromoteReportRequest{
 					AgentId: "a", WorkItemId: item,
 					Text: "mine",
-				})
-				return err
+				}))
 			}},
 			{"unknown trigger", fault.NotFound, func() error {
-				_, err := s.waiting.DeliverTrigger(ctx, &waitingv1.DeliverTriggerRequest{Token: "qtr_guess"})
-				return err
+				return must.Err(s.waiting.DeliverTrigger(ctx, &waitingv1.DeliverTriggerRequest{Token: "qtr_guess"}))
 			}},
 			{"wait for a foreign task", fault.NotFound, func() error {
-				_, err := s.waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
+				return must.Err(s.waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
 					AgentId: "a", Reason: "x",
 					Wake: waitingv1.Wake_WAKE_TASK_RESULT, Resource: "tsk_00000000000000000000000000",
-				})
-				return err
+				}))
 			}},
 			{"command for nobody", fault.NotFound, func() error {
-				_, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
+				return must.Err(s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
 					AgentId: "nobody", Command: &taskv1.CommandSpec{Cmd: "true"},
-				})
-				return err
+				}))
 			}},
 			{"command for a foreign item", fault.PermissionDenied, func() error {
-				_, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
+				return must.Err(s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
 					AgentId: "b", Command: &taskv1.CommandSpec{Cmd: "true"}, WorkItemId: item,
-				})
-				return err
+				}))
 			}},
 			{"message about a foreign item", fault.PermissionDenied, func() error {
-				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+				return must.Err(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
 					AgentId: "b", Text: "x",
 					WorkItemId: item,
-				})
-				return err
+				}))
 			}},
 			{"message about no item", fault.NotFound, func() error {
-				_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+				return must.Err(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
 					AgentId: "a", Text: "x",
 					WorkItemId: "wi_00000000000000000000000000",
-				})
-				return err
+				}))
 			}},
 			{"neither cmd nor argv", fault.InvalidArgument, func() error {
-				_, err := s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
+				return must.Err(s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
 					AgentId: "a", Command: &taskv1.CommandSpec{},
-				})
-				return err
+				}))
 			}},
 			{"stale run", fault.NotFound, func() error {
-				_, err := s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
+				return must.Err(s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
 					AgentId: "a", TurnId: "trn_00000000000000000000000000", RunId: "run_00000000000000000000000000",
-				})
-				return err
+				}))
 			}},
 			{"junk cursor", fault.CursorInvalid, func() error {
 				stream, err := s.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{Cursor: "junk"})
 				if err != nil {
 					return err
 				}
-				_, err = stream.Recv()
-				return err
+				return must.Err(stream.Recv())
 			}},
 		} {
 			t.Run(c.name, func(t *testing.T) {
@@ -279,10 +258,9 @@ func TestX4_ARunsTokenActsForItsAgentOnly(t *testing.T) {
 			RunId: tn.got.GetTurn().GetRunId(),
 		})
 		require.NoError(t, err, "finishing again changes nothing")
-		_, err = s.agents.SpawnAgent(as, &agentv1.SpawnAgentRequest{
+		must.Refuse(s.agents.SpawnAgent(as, &agentv1.SpawnAgentRequest{
 			AgentId: "c", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-		})
-		require.ErrorIs(t, err, fault.RunStale)
+		}))(t, fault.RunStale)
 	})
 }
 

@@ -34,27 +34,20 @@ func TestX4_ARunsTokenEndsWithItsRun(t *testing.T) {
 	ctx := soon(t)
 
 	reads := map[string]func() error{
-		"GetAgent": func() error {
-			_, err := agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: "keeper"})
-			return err
-		},
+		"GetAgent": func() error { return must.Err(agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: "keeper"})) },
 		"GetContext": func() error {
-			_, err := agents.GetContext(ctx, &agentv1.GetContextRequest{AgentId: "keeper"})
-			return err
+			return must.Err(agents.GetContext(ctx, &agentv1.GetContextRequest{AgentId: "keeper"}))
 		},
 		"ListConversation": func() error {
-			_, err := agents.ListConversation(ctx, &agentv1.ListConversationRequest{AgentId: "keeper"})
-			return err
+			return must.Err(agents.ListConversation(ctx, &agentv1.ListConversationRequest{AgentId: "keeper"}))
 		},
 		"CallTool": func() error {
-			_, err := agents.CallTool(ctx, &agentv1.CallToolRequest{AgentId: "keeper", Name: "AgentGet"})
-			return err
+			return must.Err(agents.CallTool(ctx, &agentv1.CallToolRequest{AgentId: "keeper", Name: "AgentGet"}))
 		},
 		"GetTurn": func() error {
-			_, err := agents.GetTurn(ctx, &agentv1.GetTurnRequest{
+			return must.Err(agents.GetTurn(ctx, &agentv1.GetTurnRequest{
 				AgentId: "keeper", TurnId: turn.field(t, "turn", "turnId"),
-			})
-			return err
+			}))
 		},
 		"ListAgents": func() error { _, err := agents.ListAgents(ctx, &agentv1.ListAgentsRequest{}); return err },
 		"a stream": func() error {
@@ -73,8 +66,7 @@ func TestX4_ARunsTokenEndsWithItsRun(t *testing.T) {
 		}
 	}
 	acquire := func() error {
-		_, err := agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}})
-		return err
+		return must.Err(agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}}))
 	}
 	require.ErrorIs(t, acquire(), fault.PermissionDenied)
 
@@ -93,10 +85,9 @@ func TestX4_ARunsTokenEndsWithItsRun(t *testing.T) {
 	require.Equal(t, http.StatusOK, lines.StatusCode)
 
 	finish := func() error {
-		_, err := agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
+		return must.Err(agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
 			AgentId: "keeper", TurnId: turn.field(t, "turn", "turnId"), RunId: turn.field(t, "turn", "runId"),
-		})
-		return err
+		}))
 	}
 	require.NoError(t, finish())
 	for name, read := range reads {

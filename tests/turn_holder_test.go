@@ -53,19 +53,16 @@ func TestA6_ATurnIsItsRunners(t *testing.T) {
 	round := &agentv1.SubmitRoundRequest{AgentId: "keeper", TurnId: turn, RunId: run, Text: "a word"}
 	calls := map[string]func(ctx context.Context, c agentv1.AgentServiceClient) error{
 		"SubmitRound": func(ctx context.Context, c agentv1.AgentServiceClient) error {
-			_, err := c.SubmitRound(ctx, round)
-			return err
+			return must.Err(c.SubmitRound(ctx, round))
 		},
 		"RenewTurn": func(ctx context.Context, c agentv1.AgentServiceClient) error {
-			_, err := c.RenewTurn(ctx, &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: turn, RunId: run})
-			return err
+			return must.Err(c.RenewTurn(ctx, &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: turn, RunId: run}))
 		},
 		"StartLocalCalls": func(ctx context.Context, c agentv1.AgentServiceClient) error {
-			_, err := c.StartLocalCalls(ctx, &agentv1.StartLocalCallsRequest{
+			return must.Err(c.StartLocalCalls(ctx, &agentv1.StartLocalCallsRequest{
 				AgentId: "keeper", TurnId: turn,
 				RunId: run, RoundIndex: 1, Calls: []*agentv1.ToolCall{{CallId: "c", Name: "bash"}},
-			})
-			return err
+			}))
 		},
 		"WatchTurn": func(ctx context.Context, c agentv1.AgentServiceClient) error {
 			ctx, cancel := context.WithCancel(ctx)
@@ -77,8 +74,7 @@ func TestA6_ATurnIsItsRunners(t *testing.T) {
 			return err
 		},
 		"FinishTurn": func(ctx context.Context, c agentv1.AgentServiceClient) error {
-			_, err := c.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: "keeper", TurnId: turn, RunId: run})
-			return err
+			return must.Err(c.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: "keeper", TurnId: turn, RunId: run}))
 		},
 	}
 	refused := func(names ...string) {

@@ -155,8 +155,7 @@ func TestAForeignAuthority(t *testing.T) {
 	require.Equal(t, authority.Kept, a.Done)
 	done := must.Value(a.Issue("server", []string{"b"}))(t)
 	require.Equal(t, authority.Kept, done)
-	_, err := a.Issue("another", nil)
-	require.ErrorContains(t, err, "put tls.pem, tls.key and ca.pem there yourself")
+	must.Fail(a.Issue("another", nil))(t, "put tls.pem, tls.key and ca.pem there yourself")
 }
 
 func TestWhatIsNotMade(t *testing.T) {
@@ -186,14 +185,12 @@ func TestWhatIsNotMade(t *testing.T) {
 		_, err := a.Secret(path)
 		require.Error(t, err, path)
 	}
-	_, err := authority.Look(filepath.Join(dir, "authority", "ca.key"))
-	require.ErrorContains(t, err, "no certificate in PEM")
+	must.Fail(authority.Look(filepath.Join(dir, "authority", "ca.key")))(t, "no certificate in PEM")
 
 	// A key that is not the certificate's.
 	strange := t.TempDir()
 	open(t, strange, 0, time.Now())
 	raw := must.Value(os.ReadFile(filepath.Join(strange, "authority", "ca.key")))(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "authority", "ca.key"), raw, 0o600))
-	_, err = authority.Open(authority.Config{Dir: dir, Owner: -1})
-	require.ErrorContains(t, err, "is not the key of")
+	must.Fail(authority.Open(authority.Config{Dir: dir, Owner: -1}))(t, "is not the key of")
 }

@@ -182,7 +182,7 @@ func TestSourceReadsFrames(t *testing.T) {
 	r.put(t, "keeper", "v")
 	ctx, cancel := context.WithCancel(t.Context())
 	var types []string
-	err := src.Follow(ctx, framelog.End{}, func(_ framelog.End, lines []journal.Line) error {
+	require.ErrorIs(t, src.Follow(ctx, framelog.End{}, func(_ framelog.End, lines []journal.Line) error {
 		for _, line := range lines {
 			typ, _ := line.Type()
 			types = append(types, typ)
@@ -191,8 +191,7 @@ func TestSourceReadsFrames(t *testing.T) {
 			cancel()
 		}
 		return nil
-	})
-	require.ErrorIs(t, err, context.Canceled)
+	}), context.Canceled)
 	require.Equal(t, []string{"partition_opened", "error_info"}, types)
 }
 

@@ -91,8 +91,7 @@ func TestCheckFindsContradictions(t *testing.T) {
 		"needs tls-client-ca-file":                             {Cert: "c", Key: "k", RequireClient: true},
 	} {
 		require.ErrorContains(t, bad.Check(), want)
-		_, err := Open(bad, nil)
-		require.ErrorContains(t, err, want)
+		must.Fail(Open(bad, nil))(t, want)
 	}
 }
 
@@ -100,13 +99,11 @@ func TestOpenNamesTheFileThatCannotBeRead(t *testing.T) {
 	f := issued(t)
 	none := f
 	none.Cert = filepath.Join(t.TempDir(), "none.pem")
-	_, err := Open(none, nil)
-	require.ErrorContains(t, err, none.Cert)
+	must.Fail(Open(none, nil))(t, none.Cert)
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	require.NoError(t, os.WriteFile(empty, []byte("no PEM"), 0o600))
 	for _, bad := range []Files{{CA: empty}, {Cert: f.Cert, Key: f.Key, ClientCA: empty}} {
-		_, err := Open(bad, nil)
-		require.ErrorContains(t, err, empty+" holds no certificate")
+		must.Fail(Open(bad, nil))(t, empty+" holds no certificate")
 	}
 }
 

@@ -38,13 +38,11 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 		require.NoError(t, err, addr)
 		require.Equal(t, "local", principal, addr)
 	}
-	_, err = who(dial(s.Cfg.GRPCAddr, client.WithToken("qlt_wrong")))
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(who(dial(s.Cfg.GRPCAddr, client.WithToken("qlt_wrong"))))(t, fault.Unauthenticated)
 	_, err = who(s.Client, "authorization", "Bearer qlt_wrong")
 	require.ErrorIs(t, err, fault.Unauthenticated, "a call's own credential is the only one")
-	_, err = identityv1.NewIdentityServiceClient(s.Conn()).WhoAmI(client.As(dev.Within(t), "qlt_wrong"),
-		&identityv1.WhoAmIRequest{})
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(identityv1.NewIdentityServiceClient(s.Conn()).WhoAmI(client.As(dev.Within(t), "qlt_wrong"),
+		&identityv1.WhoAmIRequest{}))(t, fault.Unauthenticated)
 
 	s.Down()
 	older := dial(s.Cfg.GRPCAddr)
@@ -54,8 +52,7 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 		require.Equal(t, "local", principal)
 	}
 	t.Setenv("XDG_STATE_HOME", t.TempDir()) // another user's
-	_, err = who(dial(s.Cfg.GRPCAddr))
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(who(dial(s.Cfg.GRPCAddr)))(t, fault.Unauthenticated)
 }
 
 // The command that a message names starts a server where the client looks for one.

@@ -122,8 +122,7 @@ func TestA6_RoundsUntilTheTurnEnds(t *testing.T) {
 		require.True(t, turn.Ended())
 		require.Equal(t, item, got.GetPromotedWorkItemId())
 		require.Equal(t, 2, turn.Rounds())
-		_, err := turn.Round(ctx, client.Reply{Text: "and"})
-		require.ErrorIs(t, err, fault.TurnEnded)
+		must.Refuse(turn.Round(ctx, client.Reply{Text: "and"}))(t, fault.TurnEnded)
 		return nil
 	}))
 	require.Equal(t, []error{nil}, finished)
@@ -259,9 +258,8 @@ func TestA6_ConcurrencyAndGrace(t *testing.T) {
 // A request that will never be good is an error, not a loop.
 func TestX5_ARefusalEndsTheRunner(t *testing.T) {
 	r := newRig(t)
-	err := r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"Not A Name"}, Concurrency: 2},
-		func(context.Context, *client.Turn) error { return nil })
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	require.ErrorIs(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"Not A Name"}, Concurrency: 2},
+		func(context.Context, *client.Turn) error { return nil }), fault.InvalidArgument)
 }
 
 // SPEC X4: a turn's token acts as its agent, and for nobody else.
@@ -273,8 +271,7 @@ func TestX4_TheTurnsOwnToken(t *testing.T) {
 		func(ctx context.Context, turn *client.Turn) error {
 			own := client.As(ctx, turn.Token)
 			must.Value(r.Agents.ListTools(own, &agentv1.ListToolsRequest{AgentId: "keeper"}))(t)
-			_, err := r.Agents.ListTools(own, &agentv1.ListToolsRequest{AgentId: "other"})
-			require.ErrorIs(t, err, fault.PermissionDenied)
+			must.Refuse(r.Agents.ListTools(own, &agentv1.ListToolsRequest{AgentId: "other"}))(t, fault.PermissionDenied)
 			return nil
 		}))
 }
@@ -286,7 +283,6 @@ func TestD7_AllNamespaces(t *testing.T) {
 	require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AllNamespaces: true, MaxTurns: 1},
 		func(ctx context.Context, turn *client.Turn) error {
 			require.Equal(t, "default", turn.Namespace)
-			_, err := turn.Round(ctx, client.Reply{Text: "seen"})
-			return err
+			return must.Err(turn.Round(ctx, client.Reply{Text: "seen"}))
 		}))
 }

@@ -133,8 +133,7 @@ func TestT4_AWorkerIsAHandler(t *testing.T) {
 			return errors.New("no tool for that")
 		case "much":
 			// 1 MiB, twice the window
-			_, err := io.WriteString(c.Stdout(), strings.Repeat("0123456789abcde\n", 256<<10/4))
-			return err
+			return must.Err(io.WriteString(c.Stdout(), strings.Repeat("0123456789abcde\n", 256<<10/4)))
 		}
 		return nil
 	})

@@ -213,8 +213,7 @@ func TestG8_BytesBeforeACredential(t *testing.T) {
 	go func() { _, _ = client.Write(make([]byte, 64<<10)) }()
 	must.Value(io.ReadFull(server, make([]byte, 8<<10)))(t)
 	require.NoError(t, server.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-	_, err := server.Read(make([]byte, 1<<10))
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	must.Refuse(server.Read(make([]byte, 1<<10)))(t, os.ErrDeadlineExceeded)
 	require.NoError(t, server.SetDeadline(time.Time{}))
 
 	got := make(chan error, 1)
@@ -254,8 +253,7 @@ func TestG8_CallsBeforeACredential(t *testing.T) {
 	must.Value(io.ReadFull(server, make([]byte, 1)))(t)
 	server.Enter()
 	require.NoError(t, server.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-	_, err := server.Read(make([]byte, 1))
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	must.Refuse(server.Read(make([]byte, 1)))(t, os.ErrDeadlineExceeded)
 	require.NoError(t, server.SetReadDeadline(time.Time{}))
 	server.Leave()
 	must.Value(io.ReadFull(server, make([]byte, 1)))(t)
@@ -293,8 +291,7 @@ func TestG8_RefusalsEndReading(t *testing.T) {
 	}
 	server.Refuse()
 	require.NoError(t, server.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-	_, err = server.Read(one)
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "at the limit")
+	must.Refuse(server.Read(one))(t, os.ErrDeadlineExceeded, "at the limit")
 	require.NoError(t, server.SetReadDeadline(time.Time{}))
 	server.Prove()
 	server.Refuse() // above it

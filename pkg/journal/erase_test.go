@@ -379,8 +379,7 @@ func TestEraseNeedsAnArchive(t *testing.T) {
 		Snapshots: v.store, SegmentSize: 4000,
 	}))(t)
 	v.talk(t, p)
-	_, err := p.Erase(t.Context(), time.Now().Add(time.Hour), nil)
-	require.ErrorIs(t, err, journal.ErrNotErasable)
+	must.Refuse(p.Erase(t.Context(), time.Now().Add(time.Hour), nil))(t, journal.ErrNotErasable)
 	require.Len(t, saidOf(t, p, "ada"), 7)
 	require.NoError(t, p.Close(t.Context()))
 }

@@ -78,6 +78,5 @@ func TestX16_AFullServer(t *testing.T) {
 }
 
 func publish(t *testing.T, js jetstream.JetStream, size int) error {
-	_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "other", Data: make([]byte, size)})
-	return err
+	return must.Err(js.PublishMsg(t.Context(), &nats.Msg{Subject: "other", Data: make([]byte, size)}))
 }

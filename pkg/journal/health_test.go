@@ -71,8 +71,7 @@ func TestOpenRefusesWhatItCannotRead(t *testing.T) {
 	require.Error(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = journal.Open(ctx, journaltest.Config(journaltest.NewMemLog()))
-	require.ErrorIs(t, err, context.Canceled)
+	must.Refuse(journal.Open(ctx, journaltest.Config(journaltest.NewMemLog())))(t, context.Canceled)
 }
 
 func TestSetSpreadsOwners(t *testing.T) {
@@ -103,7 +102,7 @@ func TestSetSpreadsOwners(t *testing.T) {
 func TestSetThatCannotBeOpened(t *testing.T) {
 	over := &lease{}
 	over.over.Store(true)
-	_, err := journal.OpenShare(t.Context(), journal.WholeShare(6), func(partition int) (
+	must.Refuse(journal.OpenShare(t.Context(), journal.WholeShare(6), func(partition int) (
 		journal.Config[*journaltest.State], error,
 	) {
 		cfg := journaltest.Config(journaltest.NewMemLog())
@@ -111,9 +110,8 @@ func TestSetThatCannotBeOpened(t *testing.T) {
 			cfg.Lease = over
 		}
 		return cfg, nil
-	})
-	require.ErrorIs(t, err, journal.ErrNotHeld)
-	_, err = journal.OpenShare(t.Context(), journal.WholeShare(2), func(partition int) (
+	}))(t, journal.ErrNotHeld)
+	_, err := journal.OpenShare(t.Context(), journal.WholeShare(2), func(partition int) (
 		journal.Config[*journaltest.State], error,
 	) {
 		if partition == 1 {

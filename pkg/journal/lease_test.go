@@ -96,8 +96,7 @@ func TestR6_NotOpenedWithoutALease(t *testing.T) {
 	log := journaltest.NewMemLog()
 	cfg := journaltest.Config(log)
 	cfg.Lease = mine
-	_, err := journal.Open(t.Context(), cfg)
-	require.ErrorIs(t, err, journal.ErrNotHeld)
+	must.Refuse(journal.Open(t.Context(), cfg))(t, journal.ErrNotHeld)
 	_, seq, err := log.Tail(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, seq, "it did not fence whoever holds it")

@@ -58,8 +58,7 @@ func TestW11_ReadBack(t *testing.T) {
 		require.Empty(t, events)
 
 		require.NoError(t, p.Close(ctx))
-		_, err = journal.ReadBack(ctx, p, back)
-		require.ErrorIs(t, err, fault.Storage)
+		must.Refuse(journal.ReadBack(ctx, p, back))(t, fault.Storage)
 		p = must.Value(journal.Open(ctx, journaltest.Config(log)))(t)
 	}
 	require.NoError(t, p.Close(ctx))

@@ -15,10 +15,8 @@ func TestRestartAfterOneThatFailed(t *testing.T) {
 	pending := s.opts.MaxPending
 	s.opts.MaxPending = 1 // less than MaxPayload, which the server refuses
 	for range 2 {
-		err := s.Restart()
-		require.ErrorContains(t, err, "max_payload")
-		_, err = s.Connect("test")
-		require.ErrorIs(t, err, errStopped)
+		require.ErrorContains(t, s.Restart(), "max_payload")
+		must.Refuse(s.Connect("test"))(t, errStopped)
 	}
 	s.opts.MaxPending = pending
 	require.NoError(t, s.Restart())

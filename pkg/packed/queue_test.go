@@ -100,8 +100,7 @@ func TestQueue(t *testing.T) {
 	})
 	var q Queue[*string, texts]
 	require.Nil(t, q.Last())
-	_, err := Restored[*string, texts](-1, nil)
-	require.ErrorContains(t, err, "forgotten -1")
+	must.Fail(Restored[*string, texts](-1, nil))(t, "forgotten -1")
 }
 
 func values(all []*string) []string {

@@ -105,9 +105,8 @@ func TestARepeatedRequestIsExecutedOnce(t *testing.T) {
 	recalling := rpc.AskRecall(metadata.NewIncomingContext(as(rpc.RoleOperator), metadata.MD{}))
 	n := must.Value(put(recalling, e, "k", "r1"))(t)
 	require.Equal(t, 1, n)
-	_, err := put(recalling, e, "k", "r2")
-	require.ErrorIs(t, err, fault.NotFound, "a recalled request is not executed")
-	_, err = put(recalling, e, "k", "")
+	must.Refuse(put(recalling, e, "k", "r2"))(t, fault.NotFound, "a recalled request is not executed")
+	_, err := put(recalling, e, "k", "")
 	require.NoError(t, err, "without a request id there is nothing to recall")
 }
 
@@ -306,11 +305,10 @@ func TestErrorsOfTheProcess(t *testing.T) {
 	journals := planetest.NewJournals()
 	deps := over(journals)
 	deps.Log = func(string, int) (framelog.Log, error) { return nil, errors.New("no stream") }
-	_, err := plane.Open(t.Context(), plane.Config[*journaltest.State]{
+	must.Fail(plane.Open(t.Context(), plane.Config[*journaltest.State]{
 		Plane: "test", New: journaltest.New,
 		Events: errdetails.File_google_rpc_error_details_proto,
-	}, deps)
-	require.ErrorContains(t, err, "no stream")
+	}, deps))(t, "no stream")
 
 	deps = over(journals)
 	deps.Sources = func(string) ([]journal.Source, error) { return nil, errors.New("no journal") }

@@ -39,11 +39,9 @@ func TestFileHasNoName(t *testing.T) {
 	require.NoError(t, f.Close())
 	left := must.Value(os.ReadDir(dir))(t)
 	require.Empty(t, left)
-	_, err := f.get(p, nil)
-	require.ErrorIs(t, err, os.ErrClosed)
+	must.Refuse(f.get(p, nil))(t, os.ErrClosed)
 	require.NoError(t, os.WriteFile(dir+"/taken", nil, 0o600))
-	_, err = Create(dir + "/taken")
-	require.ErrorIs(t, err, syscall.ENOTDIR)
+	must.Refuse(Create(dir+"/taken"))(t, syscall.ENOTDIR)
 	f = must.Value(Create(dir + "/made"))(t)
 	require.NoError(t, f.Close())
 }
@@ -130,8 +128,7 @@ func TestFileIsFull(t *testing.T) {
 	f := newFile(t)
 	p := must.Value(f.put(noise(100)))(t)
 	f.end = math.MaxUint32
-	_, err := f.put(noise(100))
-	require.ErrorIs(t, err, ErrFull)
+	must.Refuse(f.put(noise(100)))(t, ErrFull)
 	must.Value(f.get(p, nil))(t)
 	f.remove(p)
 	again := must.Value(f.put(noise(100)))(t)
@@ -143,8 +140,7 @@ func TestFileWriteFails(t *testing.T) {
 	f := newFile(t)
 	whole := f.f
 	f.f = unwritable(t)
-	_, err := f.put(noise(100))
-	require.ErrorContains(t, err, "resident: write")
+	must.Fail(f.put(noise(100)))(t, "resident: write")
 	require.Zero(t, f.Bytes())
 	f.f = whole
 	p := must.Value(f.put(noise(100)))(t)

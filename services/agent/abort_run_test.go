@@ -88,9 +88,8 @@ func TestA7_AnAbortDuringACall(t *testing.T) {
 		_, err := r.abort(a.GetTurn().GetRunId(), "")
 		return &workv1.CreateWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}}, err
 	})
-	_, err := r.trySubmit(a, 0, "x", use("CreateWorkItem", "objective", "one"),
-		use("CreateWorkItem", "objective", "two"))
-	require.ErrorIs(t, err, fault.RunStale)
+	must.Refuse(r.trySubmit(a, 0, "x", use("CreateWorkItem", "objective", "one"),
+		use("CreateWorkItem", "objective", "two")))(t, fault.RunStale)
 	require.Equal(t, []string{"CreateWorkItem"}, r.others.methods())
 	require.NotContains(t, planetest.Types(r.events()), "tool_result_recorded")
 	require.NotContains(t, planetest.Types(r.events()), "round_settled")
@@ -108,14 +107,12 @@ func TestA7_AStaleGuard(t *testing.T) {
 		require.ErrorIs(t, err, fault.RunStale)
 		require.Equal(t, b.GetTurn().GetRunId(), fault.From(err).Metadata()["current_run_id"])
 	}
-	_, err := r.abort("nonsense", "")
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	must.Refuse(r.abort("nonsense", ""))(t, fault.InvalidArgument)
 	require.Len(t, r.events(), before)
 	require.Equal(t, running, r.facts("keeper").GetAgent().GetControl())
 	r.submit(b, 0, "unharmed")
 	r.finish(b, done)
-	_, err = r.abort(b.GetTurn().GetRunId(), "")
-	require.ErrorIs(t, err, fault.RunStale, "it ended by itself")
+	must.Refuse(r.abort(b.GetTurn().GetRunId(), ""))(t, fault.RunStale, "it ended by itself")
 }
 
 // A7: with no turn open the agent is paused all the same: the turn may have

@@ -73,8 +73,7 @@ func TestX13_NothingToDoIsPendingAtOnce(t *testing.T) {
 		durationpb.New(-1), durationpb.New(56 * time.Second),
 		{Seconds: 1, Nanos: -1},
 	} {
-		_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: wait})
-		require.ErrorIs(t, err, fault.LimitExceeded)
+		must.Refuse(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: wait}))(t, fault.LimitExceeded)
 	}
 }
 
@@ -90,9 +89,8 @@ func TestX15_WhoMayAcquire(t *testing.T) {
 	}
 	// An agent's credential is for its own turns.
 	own := planetest.AsAgent(t.Context(), "keeper")
-	_, err := r.service.AcquireTurn(own, &agentv1.AcquireTurnRequest{Wait: wait})
-	require.ErrorIs(t, err, fault.InvalidArgument)
-	_, err = r.service.AcquireTurn(own, &agentv1.AcquireTurnRequest{Wait: wait, AgentIds: []string{"other"}})
+	must.Refuse(r.service.AcquireTurn(own, &agentv1.AcquireTurnRequest{Wait: wait}))(t, fault.InvalidArgument)
+	_, err := r.service.AcquireTurn(own, &agentv1.AcquireTurnRequest{Wait: wait, AgentIds: []string{"other"}})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	resp, err := r.service.AcquireTurn(own, &agentv1.AcquireTurnRequest{Wait: wait, AgentIds: []string{"keeper"}})
 	require.NoError(t, err)
@@ -198,16 +196,14 @@ func TestX2_ARepeatedAcquireIsTheSameTurn(t *testing.T) {
 		require.Equal(t, first.GetMessage().GetMessageId(), again.GetMessage().GetMessageId())
 		r.restart()
 	}
-	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+	must.Refuse(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
 		RequestId: "r1", RunnerId: "somebody else",
 		Wait: durationpb.New(0),
-	})
-	require.ErrorIs(t, err, fault.RequestIDReused)
-	_, err = r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+	}))(t, fault.RequestIDReused)
+	must.Refuse(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
 		RequestId: "r1", RunnerId: "me",
 		AgentIds: []string{"other"}, Wait: durationpb.New(0),
-	})
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	}))(t, fault.RequestIDReused)
 
 	r.finish(first, done)
 	again := must.Value(r.service.AcquireTurn(r.runner(), req))(t)
@@ -313,11 +309,10 @@ func TestD5_AFailedLookReservesNothing(t *testing.T) {
 	r.others.set(func() {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) { return nil, fault.NotReady.New("starting") }
 	})
-	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+	must.Refuse(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
 		AgentIds: []string{"keeper"},
 		Wait:     durationpb.New(0),
-	})
-	require.ErrorIs(t, err, fault.NotReady, "who asks for one agent is told")
+	}))(t, fault.NotReady, "who asks for one agent is told")
 	got := must.Value(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)}))(t)
 	require.True(t, got.GetPending(), "who serves all waits for another")
 	ctx, cancel := context.WithCancel(r.runner())

@@ -150,10 +150,9 @@ func TestC4_CallToolOutsideATurn(t *testing.T) {
 		_, err := r.service.CallTool(r.operator(), bad)
 		require.Error(t, err)
 	}
-	_, err := r.service.CallTool(planetest.AsAgent(t.Context(), "other"), &agentv1.CallToolRequest{
+	must.Refuse(r.service.CallTool(planetest.AsAgent(t.Context(), "other"), &agentv1.CallToolRequest{
 		AgentId: "keeper", Name: "ListWorkItems",
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	}))(t, fault.PermissionDenied)
 }
 
 // inFocus makes the work plane say which item is in focus, "" for none.

@@ -131,8 +131,7 @@ func TestA8_OrdersAndWhereTheyLead(t *testing.T) {
 			again := must.Value(r.order(r.operator(), c.order, "keeper", "req", "because"))(t)
 			require.Equal(t, c.to, again.GetControl(), "the first answer")
 			require.NotEqual(t, c.to, r.facts("keeper").GetAgent().GetControl(), "nothing changed")
-			_, err = r.order(r.operator(), c.order, "keeper", "req", "another reason")
-			require.ErrorIs(t, err, fault.RequestIDReused)
+			must.Refuse(r.order(r.operator(), c.order, "keeper", "req", "another reason"))(t, fault.RequestIDReused)
 		})
 	}
 }
@@ -149,10 +148,8 @@ func TestX15_WhoGivesOrders(t *testing.T) {
 		}
 		_, err := r.order(planetest.AsAgent(t.Context(), "keeper"), verb, "keeper", "", "")
 		require.ErrorIs(t, err, fault.PermissionDenied)
-		_, err = r.order(r.operator(), verb, "nobody", "", "")
-		require.ErrorIs(t, err, fault.NotFound)
-		_, err = r.order(r.operator(), verb, "Bad Name", "", "")
-		require.ErrorIs(t, err, fault.InvalidArgument)
+		must.Refuse(r.order(r.operator(), verb, "nobody", "", ""))(t, fault.NotFound)
+		must.Refuse(r.order(r.operator(), verb, "Bad Name", "", ""))(t, fault.InvalidArgument)
 		_, err = r.order(r.operator(), verb, "keeper", "", strings.Repeat("ä", control.MaxReasonChars+1))
 		require.ErrorIs(t, err, fault.LimitExceeded)
 		require.Len(t, r.events(), before, "a refusal writes nothing")
@@ -265,11 +262,9 @@ func TestA8_AStopGivesTheMessageBack(t *testing.T) {
 		before := len(r.events())
 		_, err := r.trySubmit(a, 1, "late", use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "x"))
 		require.ErrorIs(t, err, fault.RunStale)
-		_, err = r.tryFinish(a, done)
-		require.ErrorIs(t, err, fault.RunStale)
-		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-			GetTurnId(), RunId: a.GetTurn().GetRunId()})
-		require.ErrorIs(t, err, fault.RunStale)
+		must.Refuse(r.tryFinish(a, done))(t, fault.RunStale)
+		must.Refuse(r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+			GetTurnId(), RunId: a.GetTurn().GetRunId()}))(t, fault.RunStale)
 		require.Len(t, r.events(), before)
 		require.NotContains(t, r.others.methods(), "UpdateWorkItem")
 
@@ -297,10 +292,9 @@ func TestA8_WhatAStoppedAgentTakes(t *testing.T) {
 	r.spawn("keeper")
 	r.must("stop", "keeper")
 	operatorID := r.send("keeper", "for later", normal)
-	_, err := r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleIntegration), &agentv1.EnqueueMessageRequest{
+	must.Refuse(r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleIntegration), &agentv1.EnqueueMessageRequest{
 		AgentId: "keeper", Text: "an event",
-	})
-	require.ErrorIs(t, err, fault.AgentStopped)
+	}))(t, fault.AgentStopped)
 	r.hear(said(&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_1"}}))
 	require.EqualValues(t, 2, r.facts("keeper").GetQueued())
 	require.True(t, r.poll("keeper").GetPending())

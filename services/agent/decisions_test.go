@@ -138,13 +138,11 @@ func TestX15_FactsAndOffersAreForServices(t *testing.T) {
 	r.spawn("keeper")
 	for _, role := range []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent} {
 		ctx := planetest.As(t.Context(), role)
-		_, err := r.service.GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: "keeper"})
-		require.ErrorIs(t, err, fault.PermissionDenied)
-		_, err = r.service.OfferDecision(ctx, &agentv1.OfferDecisionRequest{AgentId: "keeper"})
+		must.Refuse(r.service.GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: "keeper"}))(t, fault.PermissionDenied)
+		_, err := r.service.OfferDecision(ctx, &agentv1.OfferDecisionRequest{AgentId: "keeper"})
 		require.ErrorIs(t, err, fault.PermissionDenied)
 	}
-	_, err := r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{AgentId: "nobody"})
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{AgentId: "nobody"}))(t, fault.NotFound)
 }
 
 // A sweep sees every agent of every namespace once, page by page (SPEC X14).
@@ -284,10 +282,9 @@ func TestD6_DecisionsArePaged(t *testing.T) {
 	l := must.Value(r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper"}))(t)
 	require.Len(t, l.GetDecisions(), facts.DefaultDecisions)
 	for _, bad := range []string{"x", page.Token("facts", "1"), page.Token("decisions", "x")} {
-		_, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{
+		must.Refuse(r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{
 			AgentId: "keeper", PageToken: bad,
-		})
-		require.ErrorIs(t, err, fault.CursorInvalid, bad)
+		}))(t, fault.CursorInvalid, bad)
 	}
 }
 

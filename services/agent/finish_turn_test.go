@@ -75,13 +75,11 @@ func TestA6_Outcomes(t *testing.T) {
 			require.Equal(t, c.reason, pbjson.EnumText(r.finish(a, c.outcome).GetEndReason()))
 			require.Equal(t, c.reason, pbjson.EnumText(r.finish(a, fatal).GetEndReason()))
 			require.Len(t, r.events(), before)
-			_, err := r.trySubmit(a, 0, "late")
-			require.ErrorIs(t, err, fault.TurnEnded)
+			must.Refuse(r.trySubmit(a, 0, "late"))(t, fault.TurnEnded)
 		})
 	}
 	r, a := turn(t)
-	_, err := r.tryFinish(a, 99)
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	must.Refuse(r.tryFinish(a, 99))(t, fault.InvalidArgument)
 }
 
 // A runner that cannot go on gives its message back as often as it likes: the
@@ -187,10 +185,8 @@ func TestA6_RunsAreFenced(t *testing.T) {
 		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(),
 		RunId: "run_00000000000000000000000zzz",
 	}}
-	_, err := r.tryFinish(forged, done)
-	require.ErrorIs(t, err, fault.RunStale)
-	_, err = r.trySubmit(forged, 0, "x")
-	require.ErrorIs(t, err, fault.RunStale)
+	must.Refuse(r.tryFinish(forged, done))(t, fault.RunStale)
+	must.Refuse(r.trySubmit(forged, 0, "x"))(t, fault.RunStale)
 	renew := func(a *agentv1.AcquireTurnResponse) error {
 		_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
 			GetTurnId(), RunId: a.GetTurn().GetRunId()})
@@ -214,11 +210,10 @@ func TestA6_RunsAreFenced(t *testing.T) {
 		})
 		require.Error(t, err, "%+v", actor)
 	}
-	_, err = r.tryFinish(&agentv1.AcquireTurnResponse{
+	must.Refuse(r.tryFinish(&agentv1.AcquireTurnResponse{
 		Turn: &agentv1.Turn{AgentId: "keeper", TurnId: "trn_00000000000000000000000zzz", RunId: a.GetTurn().
 			GetRunId()},
-	}, done)
-	require.ErrorIs(t, err, fault.NotFound)
+	}, done))(t, fault.NotFound)
 	r.finish(a, done)
 }
 
@@ -264,13 +259,10 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 
 	// The late runner is told so, whatever it does, and leaves no trace (SPEC X7).
 	before = len(r.events())
-	_, err := r.trySubmit(a, 0, "late", use("CreateWorkItem", "objective", "late"))
-	require.ErrorIs(t, err, fault.RunStale)
-	_, err = r.tryFinish(a, done)
-	require.ErrorIs(t, err, fault.RunStale)
-	_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-		GetTurnId(), RunId: a.GetTurn().GetRunId()})
-	require.ErrorIs(t, err, fault.RunStale)
+	must.Refuse(r.trySubmit(a, 0, "late", use("CreateWorkItem", "objective", "late")))(t, fault.RunStale)
+	must.Refuse(r.tryFinish(a, done))(t, fault.RunStale)
+	must.Refuse(r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId(), RunId: a.GetTurn().GetRunId()}))(t, fault.RunStale)
 	require.Empty(t, r.others.seen())
 	require.Len(t, r.events(), before)
 
@@ -308,8 +300,7 @@ func TestD5_OneAgentsErrorsDelayNoOther(t *testing.T) {
 	r.take("beta")
 	hang, proceed := make(chan struct{}), make(chan struct{})
 	r.completeThenHang(hang, proceed)
-	_, err := r.trySubmit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1"))
-	require.ErrorIs(t, err, fault.NotReady)
+	must.Refuse(r.trySubmit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1")))(t, fault.NotReady)
 	r.clk.Advance(runners.Term)
 	<-hang // alpha's end waits for the work plane
 	r.eventually(func() bool { return r.facts("beta").GetAgent().GetCurrentRunId() == "" })

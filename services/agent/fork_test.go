@@ -69,10 +69,9 @@ func TestA10_AViewThatCannotBeRead(t *testing.T) {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) { return nil, fault.NotReady.New("starting") }
 	})
 	before := len(r.events())
-	_, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+	must.Refuse(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
 		ParentAgentId:  "keeper",
 		InitialMessage: strings.Repeat("x", 10), Context: agentv1.Context_CONTEXT_FORK,
-	})
-	require.ErrorIs(t, err, fault.NotReady)
+	}))(t, fault.NotReady)
 	require.Len(t, r.events(), before)
 }

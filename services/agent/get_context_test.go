@@ -69,8 +69,7 @@ func TestC1_GetContext(t *testing.T) {
 		-1: fault.LimitExceeded, 511: fault.LimitExceeded, 512: nil,
 		200_000: nil, 200_001: fault.LimitExceeded,
 	} {
-		_, err := get(budget)
-		require.ErrorIs(t, err, reason, "%d", budget)
+		must.Refuse(get(budget))(t, reason, "%d", budget)
 	}
 	r.others.set(func() {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
@@ -79,8 +78,7 @@ func TestC1_GetContext(t *testing.T) {
 			}, nil
 		}
 	})
-	_, err := get(512)
-	require.ErrorIs(t, err, fault.BaselineOverBudget)
+	must.Refuse(get(512))(t, fault.BaselineOverBudget)
 	r.others.set(func() {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
 			return &workv1.GetWorkQueueResponse{
@@ -88,9 +86,8 @@ func TestC1_GetContext(t *testing.T) {
 			}, nil
 		}
 	})
-	_, err = get(prompt.DefaultBudget)
-	require.ErrorIs(t, err, fault.BaselineOverBudget)
-	c, err = get(0)
+	must.Refuse(get(prompt.DefaultBudget))(t, fault.BaselineOverBudget)
+	c, err := get(0)
 	require.NoError(t, err, "who names no budget sees what a turn would be shown")
 	require.Greater(t, c.GetBudgetTokens(), int32(prompt.DefaultBudget))
 	_, err = get(512)
@@ -98,8 +95,7 @@ func TestC1_GetContext(t *testing.T) {
 	_, _ = fmt.Sscan(fault.From(err).Metadata()["needed"], &needed)
 	_, err = get(needed)
 	require.NoError(t, err, "what it says is needed is enough")
-	_, err = r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "nobody"})
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "nobody"}))(t, fault.NotFound)
 }
 
 // An orchestrator is shown how its boards stand, in its turns and by GetContext;

@@ -91,11 +91,10 @@ func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 	got, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: ids[turns-needed]})
 	require.NoError(t, err)
 	require.Equal(t, fmt.Sprint("answer ", turns-needed), got.GetRounds()[0].GetText())
-	_, err = r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
+	must.Refuse(r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
 		AgentId: "keeper", TurnId: ids[0],
 		RunId: "run_00000000000000000000000abc", RoundIndex: 0, Text: "again",
-	})
-	require.ErrorIs(t, err, fault.HistoryRemoved)
+	}))(t, fault.HistoryRemoved)
 
 	said := 0
 	var oldest *agentv1.Utterance

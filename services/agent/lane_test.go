@@ -36,10 +36,9 @@ func TestA1_SpawnPublicNamed(t *testing.T) {
 	require.Equal(t, []string{"agent_spawned", "message_queued"}, planetest.Types(r.events()))
 
 	// An id is never used again (SPEC A8).
-	_, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+	must.Refuse(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.ErrorIs(t, err, fault.AlreadyExists)
+	}))(t, fault.AlreadyExists)
 
 	// The same name in another namespace is another agent.
 	ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "umbrella", Principal: "op", Role: rpc.RoleOperator})
@@ -77,10 +76,9 @@ func TestA1_SpawnRefusals(t *testing.T) {
 		require.Error(t, err, name)
 	}
 	for _, role := range []string{rpc.RoleRunner, rpc.RoleIntegration, rpc.RoleWorker} {
-		_, err := r.service.SpawnAgent(planetest.As(t.Context(), role), &agentv1.SpawnAgentRequest{
+		must.Refuse(r.service.SpawnAgent(planetest.As(t.Context(), role), &agentv1.SpawnAgentRequest{
 			AgentId: "a", Preset: public,
-		})
-		require.ErrorIs(t, err, fault.PermissionDenied, role)
+		}))(t, fault.PermissionDenied, role)
 	}
 	require.Empty(t, r.events())
 }
@@ -186,11 +184,10 @@ func TestX2_ARepeatedMessageIsOneMessage(t *testing.T) {
 	r.restart()
 	again := must.Value(r.service.EnqueueMessage(r.operator(), req))(t)
 	require.Equal(t, first.GetMessageId(), again.GetMessageId())
-	_, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
+	must.Refuse(r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
 		AgentId: "keeper", Text: "y",
 		RequestId: "r1",
-	})
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	}))(t, fault.RequestIDReused)
 	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
 }
 

@@ -93,8 +93,7 @@ func TestC2_TheTranscriptIsReadBack(t *testing.T) {
 		was := must.Value(again("first of 2"))(t)
 		require.Equal(t, []string{"success", "error/tool_not_available"}, statuses(was))
 		require.False(t, was.GetTurnEnded(), "the turn went on after it")
-		_, err := again("something else")
-		require.ErrorIs(t, err, fault.RequestIDReused)
+		must.Refuse(again("something else"))(t, fault.RequestIDReused)
 		if first != nil {
 			require.Len(t, all, len(first))
 			for i := range all {

@@ -15,11 +15,10 @@ import (
 )
 
 func (r *rig) startCalls(a *agentv1.AcquireTurnResponse, index int32, calls ...*agentv1.ToolCall) error {
-	_, err := r.service.StartLocalCalls(r.runner(), &agentv1.StartLocalCallsRequest{
+	return must.Err(r.service.StartLocalCalls(r.runner(), &agentv1.StartLocalCallsRequest{
 		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
 		RoundIndex: index, Calls: calls,
-	})
-	return err
+	}))
 }
 
 func (r *rig) started() int {
@@ -118,10 +117,9 @@ func TestA6_LocalCallsAreChecked(t *testing.T) {
 	require.NoError(t, r.startCalls(a, 0, many(turns.MaxCalls-1)...))
 	require.NoError(t, r.startCalls(a, 0, call), "a repetition adds none")
 
-	_, err := r.service.StartLocalCalls(r.runner(), &agentv1.StartLocalCallsRequest{
+	must.Refuse(r.service.StartLocalCalls(r.runner(), &agentv1.StartLocalCallsRequest{
 		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: "run_" + strings.Repeat("0", 26), Calls: many(1),
-	})
-	require.ErrorIs(t, err, fault.RunStale)
+	}))(t, fault.RunStale)
 	r.finish(a, done)
 	require.ErrorIs(t, r.startCalls(a, 0, local("w9", "X")), fault.TurnEnded)
 }

@@ -220,8 +220,7 @@ func TestX2_ARoundUnderAUsedIndexIsCompared(t *testing.T) {
 		} {
 			q := round()
 			change(q)
-			_, err := r.service.SubmitRound(r.runner(), q)
-			require.ErrorIs(t, err, fault.RequestIDReused, name)
+			must.Refuse(r.service.SubmitRound(r.runner(), q))(t, fault.RequestIDReused, name)
 		}
 		r.restart()
 	}

@@ -57,8 +57,7 @@ func TestD7_ASharedRunnerServesAll(t *testing.T) {
 		require.Equal(t, resp.GetTurn().GetTurnId(), again.GetTurn().GetTurnId())
 		require.Equal(t, resp.GetNamespace(), again.GetNamespace())
 		req.AllNamespaces = false
-		_, err := r.service.AcquireTurn(shared, req)
-		require.ErrorIs(t, err, fault.RequestIDReused)
+		must.Refuse(r.service.AcquireTurn(shared, req))(t, fault.RequestIDReused)
 	}
 	require.Equal(t, []string{"acme/keeper", "umbrella/keeper", "acme/other", "umbrella/other"}, got)
 	resp := must.Value(r.service.AcquireTurn(shared, &agentv1.AcquireTurnRequest{
@@ -73,9 +72,8 @@ func TestD7_ASharedRunnerServesAll(t *testing.T) {
 		})
 		require.Error(t, err, role)
 	}
-	_, err := r.service.AcquireTurn(shared, &agentv1.AcquireTurnRequest{
+	must.Refuse(r.service.AcquireTurn(shared, &agentv1.AcquireTurnRequest{
 		AllNamespaces: true,
 		AgentIds:      []string{"keeper"},
-	})
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	}))(t, fault.InvalidArgument)
 }

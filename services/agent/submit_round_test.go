@@ -83,15 +83,12 @@ func TestX2_ARepeatedRoundRunsNothingTwice(t *testing.T) {
 	}
 	require.Equal(t, "c1", first.GetToolResults()[0].GetCallId())
 
-	_, err := r.trySubmit(a, 0, "another text", calls...)
-	require.ErrorIs(t, err, fault.RequestIDReused)
-	_, err = r.trySubmit(a, 0, "text", calls[0])
-	require.ErrorIs(t, err, fault.RequestIDReused)
-	_, err = r.trySubmit(a, 2, "text")
+	must.Refuse(r.trySubmit(a, 0, "another text", calls...))(t, fault.RequestIDReused)
+	must.Refuse(r.trySubmit(a, 0, "text", calls[0]))(t, fault.RequestIDReused)
+	_, err := r.trySubmit(a, 2, "text")
 	require.ErrorIs(t, err, fault.InvalidArgument)
 	require.Contains(t, err.Error(), "must be 1")
-	_, err = r.trySubmit(a, -1, "text")
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	must.Refuse(r.trySubmit(a, -1, "text"))(t, fault.InvalidArgument)
 	require.Len(t, r.others.seen(), 2)
 
 	// It is answered also after the turn has ended.
@@ -99,8 +96,7 @@ func TestX2_ARepeatedRoundRunsNothingTwice(t *testing.T) {
 	again := r.submit(a, 0, "text", calls...)
 	require.Equal(t, statuses(first), statuses(again))
 	require.True(t, again.GetTurnEnded())
-	_, err = r.trySubmit(a, 1, "more")
-	require.ErrorIs(t, err, fault.TurnEnded)
+	must.Refuse(r.trySubmit(a, 1, "more"))(t, fault.TurnEnded)
 }
 
 // A crash between two results: the repetition asks again, under the same
@@ -124,8 +120,7 @@ func TestA6_ACrashBetweenResultsResumes(t *testing.T) {
 	require.Error(t, err)
 	r.restart()
 
-	_, err = r.trySubmit(a, 1, "skip it")
-	require.ErrorIs(t, err, fault.InvalidArgument, "the round before has calls without a result")
+	must.Refuse(r.trySubmit(a, 1, "skip it"))(t, fault.InvalidArgument, "the round before has calls without a result")
 	resp := r.submit(a, 0, "", calls...)
 	require.Equal(t, []string{"success", "success", "success"}, statuses(resp))
 	require.Equal(t, []string{"CreateWorkItem", "PickWorkItem", "PickWorkItem", "ListWorkItems"}, r.others.methods())
@@ -451,8 +446,7 @@ func TestW7_APromotionIsNotLost(t *testing.T) {
 					return nil, fault.NotReady.New("starting")
 				}
 			})
-			_, err := r.trySubmit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1"))
-			require.ErrorIs(t, err, fault.NotReady)
+			must.Refuse(r.trySubmit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1")))(t, fault.NotReady)
 			r.restart()
 			r.others.set(func() { r.others.promote = nil })
 			resume(t, r, a)
@@ -589,15 +583,11 @@ func TestX8_RoundLimits(t *testing.T) {
 	for i := range many {
 		many[i] = use("ListWorkItems")
 	}
-	_, err := r.trySubmit(a, 0, strings.Repeat("x", limit+1))
-	require.ErrorIs(t, err, fault.LimitExceeded)
-	_, err = r.trySubmit(a, 0, "", many...)
-	require.ErrorIs(t, err, fault.LimitExceeded)
-	_, err = r.trySubmit(a, 0, "", &agentv1.ToolCall{})
-	require.ErrorIs(t, err, fault.InvalidArgument)
-	_, err = r.trySubmit(a, 0, "", &agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"},
-		&agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"})
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	must.Refuse(r.trySubmit(a, 0, strings.Repeat("x", limit+1)))(t, fault.LimitExceeded)
+	must.Refuse(r.trySubmit(a, 0, "", many...))(t, fault.LimitExceeded)
+	must.Refuse(r.trySubmit(a, 0, "", &agentv1.ToolCall{}))(t, fault.InvalidArgument)
+	must.Refuse(r.trySubmit(a, 0, "", &agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"},
+		&agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"}))(t, fault.InvalidArgument)
 	r.submit(a, 0, strings.Repeat("x", limit-1))
 	r.submit(a, 1, strings.Repeat("x", limit), many[:64]...)
 }

@@ -55,8 +55,7 @@ func TestC7_ASummaryStandsInPlaceOfTheWords(t *testing.T) {
 	again, err := r.sumUp(a, 0, "Six questions,\nsix answers.", "")
 	require.NoError(t, err, "a repetition gets the same response")
 	require.False(t, again.GetTurnEnded())
-	_, err = r.sumUp(a, 0, "Other words.", "")
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	must.Refuse(r.sumUp(a, 0, "Other words.", ""))(t, fault.RequestIDReused)
 	r.submit(a, 1, "answer to the seventh")
 	turn := r.finish(a, done)
 

@@ -115,16 +115,14 @@ func TestX2_RecallRunsNothing(t *testing.T) {
 	req := &agentv1.EnqueueMessageRequest{AgentId: "keeper", RequestId: "m1", Text: "hello"}
 	recall := metadata.NewIncomingContext(r.operator(), metadata.Pairs("quartet-recall", "true"))
 	before := len(r.events())
-	_, err := r.service.EnqueueMessage(recall, req)
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(r.service.EnqueueMessage(recall, req))(t, fault.NotFound)
 	require.Len(t, r.events(), before)
 	first := must.Value(r.service.EnqueueMessage(r.operator(), req))(t)
 	r.restart()
 	again := must.Value(r.service.EnqueueMessage(recall, req))(t)
 	require.Equal(t, first.GetMessageId(), again.GetMessageId())
-	_, err = r.service.EnqueueMessage(recall, &agentv1.EnqueueMessageRequest{
+	must.Refuse(r.service.EnqueueMessage(recall, &agentv1.EnqueueMessageRequest{
 		AgentId: "keeper", RequestId: "m1",
 		Text: "other",
-	})
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	}))(t, fault.RequestIDReused)
 }

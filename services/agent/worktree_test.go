@@ -128,8 +128,7 @@ func TestT9_SpawnRefused(t *testing.T) {
 	before := len(r.events())
 	for _, why := range []error{fault.NotAWorkTree.New("no"), fault.NotReady.New("no worker")} {
 		r.others.set(func() { f.plan = why })
-		_, err := r.trySpawnTree("tree")
-		require.ErrorIs(t, err, fault.From(why).Reason())
+		must.Refuse(r.trySpawnTree("tree"))(t, fault.From(why).Reason())
 	}
 	require.Len(t, r.events(), before)
 	r.others.set(func() { f.plan = nil })

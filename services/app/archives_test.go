@@ -83,10 +83,7 @@ type sent struct {
 
 func (s sent) Context() context.Context { return s.ctx }
 
-func (s sent) Send(r *backupv1.ExportBackupResponse) error {
-	_, err := s.f.Write(r.GetChunk())
-	return err
-}
+func (s sent) Send(r *backupv1.ExportBackupResponse) error { return must.Err(s.f.Write(r.GetChunk())) }
 
 func newArchivedDir(t *testing.T) *archivedDir {
 	t.Helper()

@@ -40,8 +40,7 @@ func TestT10_SecretsOfTheServerAreHidden(t *testing.T) {
 	} {
 		before := *path
 		*path = filepath.Join(root, "secret")
-		_, err := cfg.confinement()
-		require.ErrorContains(t, err, name+": "+*path)
+		must.Fail(cfg.confinement())(t, name+": "+*path)
 		*path = before
 	}
 }

@@ -148,8 +148,7 @@ func TestAllowedFollowsTheTableOfRoles(t *testing.T) {
 func TestDataDirectoryHasOneProcess(t *testing.T) {
 	dir := t.TempDir()
 	unlock := must.Value(datadir.Lock(dir))(t)
-	_, err := datadir.Lock(dir)
-	require.ErrorContains(t, err, "in use by another process")
+	must.Fail(datadir.Lock(dir))(t, "in use by another process")
 	require.NoError(t, unlock())
 	unlock = must.Value(datadir.Lock(dir))(t)
 	require.NoError(t, unlock())
@@ -177,8 +176,7 @@ func TestNewThatFailsLeavesNothing(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	cfg := defaults(t)
 	cfg.OTLPEndpoint, cfg.WorkerID, cfg.WorkerUnconfined = "http://127.0.0.1:1", "No Name", true
-	_, err := New(cfg, nil, "test")
-	require.ErrorContains(t, err, "worker id")
+	must.Fail(New(cfg, nil, "test"))(t, "worker id")
 	goleak.VerifyNone(t, before)
 }
 

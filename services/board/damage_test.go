@@ -149,11 +149,10 @@ func TestB2_AnyDamagedRecord(t *testing.T) {
 					require.ErrorIs(t, err, fault.Storage)
 					require.ErrorContains(t, err, fmt.Sprintf("wal_seq %d", first[line]),
 						"any line of the frame may have been changed")
-					_, err = s.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
+					must.Refuse(s.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
 						SessionId: owner, BoardId: name,
 						StepId: "c", Status: boardv1.StepStatus_STEP_STATUS_PENDING,
-					})
-					require.ErrorIs(t, err, fault.Storage)
+					}))(t, fault.Storage)
 				}
 			})
 		}

@@ -79,11 +79,10 @@ func TestB10_DispatchRunsOneStep(t *testing.T) {
 	}))(t)
 	require.True(t, resp.GetRun().GetNoStepClaimed())
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_FINISHED, resp.GetRun().GetStatus())
-	_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+	must.Refuse(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
 		SessionId: owner, BoardId: "one",
 		AllowedStepIds: &boardv1.StepList{},
-	})
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	}))(t, fault.InvalidArgument)
 }
 
 func TestB11_AWorkerThatChooses(t *testing.T) {
@@ -106,11 +105,10 @@ func TestB11_AWorkerThatChooses(t *testing.T) {
 		StepIds: []string{"a"},
 	}))(t) // c depends on it
 	require.Len(t, q.GetSteps(), 1)
-	_, err := r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{
+	must.Refuse(r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{
 		SessionId: owner, BoardId: "one",
 		StepIds: []string{"d"},
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	}))(t, fault.PermissionDenied)
 	require.ErrorIs(t, r.claim("one", "w1", runID, "a"), fault.PermissionDenied)
 	require.ErrorIs(t, r.claim("one", "w1", runID, "c"), fault.StepState)
 	require.ErrorIs(t, r.claim("one", "w1", runID, "d"), fault.PermissionDenied)
@@ -402,11 +400,10 @@ func TestS2_186_TheLastWordOfALateRun(t *testing.T) {
 	}))(t)
 	require.Equal(t, "too late", got.GetRun().GetWorkerResult())
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_CANCELLED, got.GetRun().GetStatus())
-	_, err := r.service.UpdateStep(r.as("w1", runID), &boardv1.UpdateStepRequest{
+	must.Refuse(r.service.UpdateStep(r.as("w1", runID), &boardv1.UpdateStepRequest{
 		SessionId: owner, BoardId: "one",
 		StepId: "a", Status: model.StepCompleted,
-	})
-	require.ErrorIs(t, err, fault.TaskTerminal)
+	}))(t, fault.TaskTerminal)
 	require.Equal(t, lines, string(r.wal("one-wal")))
 }
 

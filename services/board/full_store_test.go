@@ -35,17 +35,15 @@ func TestX16_BoardsEndInAFullStore(t *testing.T) {
 	require.NoError(t, r.room.Measure(func() (framelog.RoomState, error) {
 		return framelog.RoomState{Used: limit - framelog.RoomReserve(limit) + 1, Limit: limit}, nil
 	}))
-	_, err := r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+	must.Refuse(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
 		SessionId: owner, BoardId: "new", WalName: "new", Title: "New", Steps: []*boardv1.StepInput{in("a")},
-	})
-	require.ErrorIs(t, err, fault.StorageFull)
+	}))(t, fault.StorageFull)
 	require.ErrorIs(t, r.say("failed", "b", model.StepCompleted), fault.StorageFull)
-	_, err = r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
+	must.Refuse(r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
 		SessionId: owner, BoardId: "failed",
-	})
-	require.ErrorIs(t, err, fault.StorageFull)
+	}))(t, fault.StorageFull)
 
-	_, err = r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{SessionId: owner, BoardId: "completed"})
+	_, err := r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{SessionId: owner, BoardId: "completed"})
 	require.NoError(t, err)
 	must.Value(r.service.CloseStandingDispatch(r.owner(), &boardv1.CloseStandingDispatchRequest{
 		SessionId: owner, BoardId: "cancelled", DispatchId: dispatch,

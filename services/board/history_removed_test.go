@@ -54,11 +54,10 @@ func TestB16_LogsOfBoards(t *testing.T) {
 	require.Equal(t, map[string]string{"session_id": owner, "board_id": "old", "wal_name": "old-wal"}, fault.From(err).
 		Metadata())
 	require.ErrorContains(t, err, `board "old" ended before history is kept (history-days)`)
-	_, err = r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{
+	must.Refuse(r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{
 		SessionId: owner, WalName: "old-wal", AfterWalSeq: 1,
 		Limit: 1,
-	})
-	require.ErrorIs(t, err, fault.HistoryRemoved)
+	}))(t, fault.HistoryRemoved)
 	_, err = r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: "old"})
 	require.ErrorIs(t, err, fault.HistoryRemoved)
 	_, err = r.service.QuerySteps(r.owner(), &boardv1.QueryStepsRequest{SessionId: owner, BoardId: "old"})

@@ -63,10 +63,9 @@ func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
 		}
 	}
 	require.Equal(t, 3, ends, "each once")
-	_, err := r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+	must.Refuse(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
 		SessionId: owner, BoardId: "late", WalName: "late", Title: "Late", Steps: []*boardv1.StepInput{in("a")},
-	})
-	require.ErrorIs(t, err, fault.AgentDeleted)
+	}))(t, fault.AgentDeleted)
 	got := must.Value(r.service.GetBoard(planetest.AsAgent(within(t), "other"), &boardv1.GetBoardRequest{
 		SessionId: "other",
 		BoardId:   "free",

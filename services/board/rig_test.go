@@ -153,11 +153,10 @@ func (r *rig) runIn(board, worker, pool string, allowed ...string) string {
 type board_ = model.Board
 
 func (r *rig) claim(board, worker, runID, step string) error {
-	_, err := r.service.ClaimStep(r.as(worker, runID), &boardv1.ClaimStepRequest{
+	return must.Err(r.service.ClaimStep(r.as(worker, runID), &boardv1.ClaimStepRequest{
 		SessionId: owner, BoardId: board,
 		StepId: step,
-	})
-	return err
+	}))
 }
 
 // held claims a step with a new run of a worker of its own.
@@ -169,27 +168,24 @@ func (r *rig) held(board, step string) string {
 }
 
 func (r *rig) report(board, worker, runID, step string, to model.StepStatus) error {
-	_, err := r.service.UpdateStep(r.as(worker, runID), &boardv1.UpdateStepRequest{
+	return must.Err(r.service.UpdateStep(r.as(worker, runID), &boardv1.UpdateStepRequest{
 		SessionId: owner, BoardId: board,
 		StepId: step, Status: to,
-	})
-	return err
+	}))
 }
 
 func (r *rig) say(board, step string, to model.StepStatus) error {
-	_, err := r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
+	return must.Err(r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
 		SessionId: owner, BoardId: board, StepId: step,
 		Status: to,
-	})
-	return err
+	}))
 }
 
 func (r *rig) update(board string, ops ...*boardv1.Operation) error {
-	_, err := r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{
+	return must.Err(r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{
 		SessionId: owner, BoardId: board,
 		Operations: ops,
-	})
-	return err
+	}))
 }
 
 func (r *rig) events() []*journal.Event {

@@ -49,14 +49,12 @@ func TestB10_ARepeatedDispatchTakesNoRoom(t *testing.T) {
 func TestB15_TheEndOfABoardFreesItsWorkers(t *testing.T) {
 	for name, end := range map[string]func(r *rig) error{
 		"completed": func(r *rig) error {
-			_, err := r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{
+			return must.Err(r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{
 				SessionId: owner, BoardId: "one",
-			})
-			return err
+			}))
 		},
 		"failed": func(r *rig) error {
-			_, err := r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{SessionId: owner, BoardId: "one"})
-			return err
+			return must.Err(r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{SessionId: owner, BoardId: "one"}))
 		},
 		"cancelled": func(r *rig) error {
 			_, err := r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"})

@@ -128,8 +128,7 @@ func TestB9_ALeaseThatIsOver(t *testing.T) {
 			require.Equal(t, []string{"task_step_lease_expired", "task_step_ready", "worker_run_ended"},
 				planetest.Types(r.events()[n:]))
 			n = len(r.events())
-			err := r.report("one", "w-a", runID, "a", model.StepCompleted)
-			require.ErrorIs(t, err, fault.LeaseExpired)
+			require.ErrorIs(t, r.report("one", "w-a", runID, "a", model.StepCompleted), fault.LeaseExpired)
 			require.Len(t, r.events(), n)
 			require.NoError(t, r.claim("one", "w2", r.run("one", "w2"), "a"))
 		})
@@ -174,11 +173,10 @@ func TestS2_151_ABlockedBoard(t *testing.T) {
 	require.NoError(t, r.update("one", &boardv1.Operation{Op: model.OpBlockBoard, Reason: "wait for a decision"}))
 	require.Equal(t, model.BoardBlocked, r.get("one").GetStatus())
 	require.ErrorIs(t, r.claim("one", "w2", idle, "c"), fault.BoardNotDispatchable)
-	_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
+	must.Refuse(r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
 		SessionId: owner, BoardId: "one",
-	})
-	require.ErrorIs(t, err, fault.BoardNotDispatchable)
-	_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
+	}))(t, fault.BoardNotDispatchable)
+	_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
 	require.ErrorIs(t, err, fault.BoardNotDispatchable)
 	require.NoError(t, r.report("one", "w-a", runID, "a", model.StepCompleted)) // its worker goes on
 	require.Equal(t, model.BoardBlocked, r.get("one").GetStatus())
@@ -215,11 +213,10 @@ func TestS2_425_CompletingABoard(t *testing.T) {
 	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpReopenBoard}), fault.TaskTerminal)
 	require.Len(t, r.events(), n+3)
 	// The id may be used again, the WAL's name may not (S2-038).
-	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+	must.Refuse(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
 		SessionId: owner, BoardId: "one",
 		WalName: "one-wal", Title: "t", Steps: []*boardv1.StepInput{in("a")},
-	})
-	require.ErrorIs(t, err, fault.PathConflict)
+	}))(t, fault.PathConflict)
 	must.Value(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
 		SessionId: owner, BoardId: "one",
 		WalName: "one-again", Title: "t", Steps: []*boardv1.StepInput{in("a")},

@@ -58,15 +58,12 @@ func TestB3_WhatABoardMayNotBe(t *testing.T) {
 		"no board id":      {named("", "wal"), fault.InvalidArgument},
 		"long board id":    {named(strings.Repeat("a", 129), "wal"), fault.LimitExceeded},
 	} {
-		_, err := r.service.CreateBoard(r.owner(), c.req)
-		require.ErrorIs(t, err, c.reason, name)
+		must.Refuse(r.service.CreateBoard(r.owner(), c.req))(t, c.reason, name)
 	}
 	require.Empty(t, r.events())
 	must.Value(r.service.CreateBoard(r.owner(), named(strings.Repeat("a", 128), strings.Repeat("b", 128))))(t)
-	_, err := r.service.CreateBoard(r.owner(), named(strings.Repeat("a", 128), "other"))
-	require.ErrorIs(t, err, fault.AlreadyExists)
-	_, err = r.service.CreateBoard(r.owner(), named("other", strings.Repeat("b", 128)))
-	require.ErrorIs(t, err, fault.PathConflict)
+	must.Refuse(r.service.CreateBoard(r.owner(), named(strings.Repeat("a", 128), "other")))(t, fault.AlreadyExists)
+	must.Refuse(r.service.CreateBoard(r.owner(), named("other", strings.Repeat("b", 128))))(t, fault.PathConflict)
 }
 
 // TestX8_TenThousandSteps: at the limit a board can be made, finished and
@@ -80,8 +77,7 @@ func TestX8_TenThousandSteps(t *testing.T) {
 	for i := range patch.MaxSteps - 1 {
 		steps = append(steps, in(fmt.Sprintf("step-%05d", i), "root"))
 	}
-	_, err := r.service.CreateBoard(r.owner(), request(append(steps, in("more"))...))
-	require.ErrorIs(t, err, fault.LimitExceeded)
+	must.Refuse(r.service.CreateBoard(r.owner(), request(append(steps, in("more"))...)))(t, fault.LimitExceeded)
 	must.Value(r.service.CreateBoard(r.owner(), request(steps...)))(t)
 	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpAddStep, Step: in("more")}), fault.LimitExceeded)
 	runID := r.held("one", "root") // one that makes all others ready in one frame
@@ -99,8 +95,7 @@ func TestX8_TenThousandSteps(t *testing.T) {
 	}
 	req := request(wide...)
 	req.BoardId, req.WalName = strings.Repeat("b", 128), "wide"
-	_, err = r.service.CreateBoard(r.owner(), req)
-	require.ErrorIs(t, err, fault.LimitExceeded) // and says so before anything is written
+	must.Refuse(r.service.CreateBoard(r.owner(), req))(t, fault.LimitExceeded) // and says so before anything is written
 }
 
 func TestB4_APatchIsAllOrNothing(t *testing.T) {
@@ -173,12 +168,11 @@ func TestB4_APatchIsAllOrNothing(t *testing.T) {
 	require.Equal(t, model.StepCancelled, r.step("one", "a").GetStatus())
 	require.Equal(t, model.StepReady, r.step("one", "c").GetStatus())
 	wrong := int64(1)
-	_, err := r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{
+	must.Refuse(r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{
 		SessionId: owner, BoardId: "one", ExpectedRevision: &wrong, Operations: []*boardv1.Operation{
 			{Op: model.OpBlockBoard},
 		},
-	})
-	require.ErrorIs(t, err, fault.RevisionConflict)
+	}))(t, fault.RevisionConflict)
 }
 
 func TestB8_WhatIsDoneStays(t *testing.T) {
@@ -238,17 +232,12 @@ func TestX15_WhoMayDoWhat(t *testing.T) {
 	change := &boardv1.UpdateBoardRequest{SessionId: owner, BoardId: "one", Operations: []*boardv1.Operation{
 		{Op: model.OpCancelStep, StepId: "a"},
 	}}
-	_, err := r.service.CreateBoard(other, request(in("a")))
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = r.service.CreateBoard(worker, request(in("a")))
-	require.ErrorIs(t, err, fault.ToolNotAvailable)
-	_, err = r.service.CreateBoard(r.operator(), request(in("a")))
-	require.ErrorIs(t, err, fault.ToolNotAvailable)
-	_, err = r.service.UpdateBoard(worker, change)
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = r.service.UpdateBoard(r.operator(), change)
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = r.service.GetBoard(other, &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one"})
+	must.Refuse(r.service.CreateBoard(other, request(in("a"))))(t, fault.PermissionDenied)
+	must.Refuse(r.service.CreateBoard(worker, request(in("a"))))(t, fault.ToolNotAvailable)
+	must.Refuse(r.service.CreateBoard(r.operator(), request(in("a"))))(t, fault.ToolNotAvailable)
+	must.Refuse(r.service.UpdateBoard(worker, change))(t, fault.PermissionDenied)
+	must.Refuse(r.service.UpdateBoard(r.operator(), change))(t, fault.PermissionDenied)
+	_, err := r.service.GetBoard(other, &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one"})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	_, err = r.service.GetBoard(bare, &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one"})
 	require.ErrorIs(t, err, fault.ToolNotAvailable)
@@ -312,8 +301,7 @@ func TestB2_ADamagedLineTakesOneBoard(t *testing.T) {
 		r.restart()
 	}
 	require.NoError(t, r.say("good", "a", model.StepCompleted))
-	_, err = wal.Replay(strings.NewReader(string(r.wal("bad-wal"))))
-	require.ErrorIs(t, err, fault.Storage)
+	must.Refuse(wal.Replay(strings.NewReader(string(r.wal("bad-wal")))))(t, fault.Storage)
 }
 
 func TestB14_ASummaryWithinItsBudget(t *testing.T) {
@@ -371,8 +359,7 @@ func TestX2_ARepeatedRequest(t *testing.T) {
 	again := must.Value(r.service.CreateBoard(r.owner(), req))(t)
 	require.Equal(t, first.GetEventIds(), again.GetEventIds())
 	req.Title = "another"
-	_, err := r.service.CreateBoard(r.owner(), req)
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	must.Refuse(r.service.CreateBoard(r.owner(), req))(t, fault.RequestIDReused)
 }
 
 // TestX8_TheLargestBoardCanBeFinished: as many steps as are taken with the

@@ -62,8 +62,7 @@ func releaseTurn(ctx context.Context, turn *client.Turn) error {
 	if err != nil {
 		return err
 	}
-	_, err = turn.Round(ctx, client.Reply{Text: "Released: 1.4.", Calls: []*agentv1.ToolCall{complete}})
-	return err
+	return must.Err(turn.Round(ctx, client.Reply{Text: "Released: 1.4.", Calls: []*agentv1.ToolCall{complete}}))
 }
 
 // awaitResultBrief returns when the agent has a brief with a result. The agent plane

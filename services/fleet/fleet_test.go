@@ -283,9 +283,8 @@ func TestG16_BadFiltersAreRefused(t *testing.T) {
 		Contains: strings.Repeat("ä", maxContains),
 		PageSize: 500,
 	}))(t)
-	_, err := r.CountAgents(rpc.WithActor(t.Context(), rpc.Actor{Namespace: "a", Role: rpc.RoleWorker}),
-		&fleetv1.CountAgentsRequest{})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	must.Refuse(r.CountAgents(rpc.WithActor(t.Context(), rpc.Actor{Namespace: "a", Role: rpc.RoleWorker}),
+		&fleetv1.CountAgentsRequest{}))(t, fault.PermissionDenied)
 }
 
 // Pages have each agent once: below, at and above their size.
@@ -432,6 +431,5 @@ func TestStopEndsAnIndexThatReads(t *testing.T) {
 	must.Value(r.current(r.as("a")))(t)
 	r.Stop()
 	r.Stop()
-	_, err := r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{})
-	require.ErrorIs(t, err, fault.NotReady)
+	must.Refuse(r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{}))(t, fault.NotReady)
 }

@@ -119,8 +119,7 @@ func TestX15_ASecretIsAllOrNothing(t *testing.T) {
 		case 2:
 			b = append(b, rapid.Byte().Draw(rt, "more"))
 		}
-		_, err := r.enters(string(b))
-		require.ErrorIs(rt, err, fault.Unauthenticated)
+		must.Refuse(r.enters(string(b)))(rt, fault.Unauthenticated)
 	})
 }
 
@@ -153,8 +152,7 @@ func TestX9_KeysAreListedInPages(t *testing.T) {
 	require.Equal(t, []string{ids[0], ids[4], ids[6]}, list(&identityv1.ListKeysRequest{PageSize: 2, Namespace: "a"}))
 	_, err := r.service.ListKeys(r.admin(), &identityv1.ListKeysRequest{PageToken: "nonsense"})
 	require.ErrorIs(t, err, fault.CursorInvalid)
-	_, err = r.service.ListKeys(r.admin(), &identityv1.ListKeysRequest{PageSize: 501})
-	require.ErrorIs(t, err, fault.LimitExceeded)
+	must.Refuse(r.service.ListKeys(r.admin(), &identityv1.ListKeysRequest{PageSize: 501}))(t, fault.LimitExceeded)
 }
 
 // TestX15_ExpiryIsExact at, below and above the moment.
@@ -170,8 +168,7 @@ func TestX15_ExpiryIsExact(t *testing.T) {
 	must.Value(r.enters(secret))(t)
 	require.NoError(t, held.Err())
 	r.clk.Advance(time.Microsecond)
-	_, err := r.enters(secret)
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(r.enters(secret))(t, fault.Unauthenticated)
 	select {
 	case <-held.Done():
 		require.ErrorIs(t, context.Cause(held), fault.Unauthenticated)
@@ -198,8 +195,7 @@ func TestI3_ADamagedRevocationRevokes(t *testing.T) {
 	defer release()
 	r.keys.apply(journal.Line{Text: []byte(`{"wal_seq":9,"event_type":"key_revoked","payload":{"key":{"key_id":"` + id +
 		`","name":}}}`)})
-	_, err = r.enters(revoked.GetSecret())
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(r.enters(revoked.GetSecret()))(t, fault.Unauthenticated)
 	<-held.Done()
 	must.Value(r.enters(other.GetSecret()))(t)
 }
@@ -213,8 +209,7 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 		Role: rpc.RoleService,
 	})
 	r.keys.cfg.Report = func(_ context.Context, uses []*identityv1.KeyUse) error {
-		_, err := r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: uses})
-		return err
+		return must.Err(r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: uses}))
 	}
 	used := func() time.Time {
 		r.keys.reportUses(context.Background())
@@ -370,15 +365,13 @@ func TestI15_KeysOfANamespaceHaveALimit(t *testing.T) {
 func TestBootstrapTokens(t *testing.T) {
 	d := &Authenticator{Keyring: rpc.NewKeyring(nil, false)}
 	require.NoError(t, d.SetBootstrap(""))
-	_, err := d.Authenticate(t.Context(), "")
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(d.Authenticate(t.Context(), ""))(t, fault.Unauthenticated)
 	require.Error(t, d.SetBootstrap(strings.Repeat("x", MinBootstrap-1)))
 	require.Error(t, d.SetBootstrap(strings.Repeat("x", MinBootstrap)+" "))
 	require.NoError(t, d.SetBootstrap(strings.Repeat("x", MinBootstrap)))
 	a := must.Value(d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap)))(t)
 	require.Equal(t, rpc.RoleInstallationAdmin, a.Role)
-	_, err = d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap+1))
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap+1)))(t, fault.Unauthenticated)
 }
 
 func FuzzKeyOf(f *testing.F) {

@@ -397,8 +397,7 @@ func TestC5_ListChanged(t *testing.T) {
 // An agent is made on first use only if that is asked for, by many at once too.
 func TestC5_CreateOnFirstUse(t *testing.T) {
 	r := newRig(t)
-	_, err := r.overHTTP(dev.Within(t), "/mcp/nobody", &heard{})
-	require.ErrorContains(t, err, "Not Found")
+	must.Fail(r.overHTTP(dev.Within(t), "/mcp/nobody", &heard{}))(t, "Not Found")
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {

@@ -245,8 +245,7 @@ func TestC5_UnknownSetsOfTools(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, status, query)
 		require.Contains(t, body, says)
 	}
-	_, err := r.Agents.GetAgent(dev.Within(t), &agentv1.GetAgentRequest{AgentId: "keeper"})
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(r.Agents.GetAgent(dev.Within(t), &agentv1.GetAgentRequest{AgentId: "keeper"}))(t, fault.NotFound)
 }
 
 // SPEC C5.4: what a session returns is what the output schemas allow, refusals included.

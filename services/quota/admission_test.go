@@ -140,11 +140,10 @@ func TestJournalsAreCountedAtTheStart(t *testing.T) {
 func TestRefusedRequestsTakeNoRoom(t *testing.T) {
 	p := open(t, map[string]string{"acme.open-items": "2"})
 	for range 10 {
-		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
+		must.Refuse(p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
 			func(context.Context, any) (any, error) {
 				return nil, fault.InvalidArgument.New("no objective")
-			})
-		require.ErrorIs(t, err, fault.InvalidArgument)
+			}))(t, fault.InvalidArgument)
 	}
 	item := created()
 	for range 2 {
@@ -155,10 +154,9 @@ func TestRefusedRequestsTakeNoRoom(t *testing.T) {
 				return "created", nil
 			}))(t)
 	}
-	_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, nil)
-	require.ErrorIs(t, err, fault.QuotaExceeded)
+	must.Refuse(p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, nil))(t, fault.QuotaExceeded)
 	of(p.work, "acme", completed(item))
-	_, err = p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) {
+	_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) {
 		return "created", nil
 	})
 	require.NoError(t, err)
@@ -277,8 +275,7 @@ func TestAJournalThatCannotBeRead(t *testing.T) {
 	}})
 	require.ErrorContains(t, g.Start(t.Context()), "no broker")
 	require.Error(t, g.Ready())
-	_, err := g.Unary(as("acme"), spawn, &agentv1.SpawnAgentRequest{}, nil)
-	require.ErrorIs(t, err, fault.NotReady)
+	must.Refuse(g.Unary(as("acme"), spawn, &agentv1.SpawnAgentRequest{}, nil))(t, fault.NotReady)
 	must.Value(g.Unary(as("acme"), finish, nil, func(context.Context, any) (any, error) { return "ok", nil }))(t)
 }
 
@@ -302,9 +299,8 @@ func TestI13_ItemsOfDeletedAgentsDoNotCount(t *testing.T) {
 	p := open(t, map[string]string{"acme.open-items": "2"})
 	item := func(agent string, ev *journal.Event) *journal.Event { ev.AgentID = agent; return ev }
 	add := func() error {
-		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
-			func(context.Context, any) (any, error) { return "made", nil })
-		return err
+		return must.Err(p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
+			func(context.Context, any) (any, error) { return "made", nil }))
 	}
 	one, two := item("one", created()), item("two", created())
 	of(p.work, "acme", one, two)
@@ -342,9 +338,8 @@ func TestI14_LittleMemory(t *testing.T) {
 	of(p.work, "other", created())
 	require.NoError(t, p.gate.counts.catchUp(t.Context(), MiB))
 	call := func(namespace, method string) error {
-		_, err := p.gate.Unary(as(namespace), method, &workv1.CreateWorkItemRequest{},
-			func(context.Context, any) (any, error) { return "ok", nil })
-		return err
+		return must.Err(p.gate.Unary(as(namespace), method, &workv1.CreateWorkItemRequest{},
+			func(context.Context, any) (any, error) { return "ok", nil }))
 	}
 	for _, c := range []struct {
 		live        uint64

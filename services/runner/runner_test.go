@@ -475,8 +475,7 @@ func TestC6_Settings(t *testing.T) {
 	} {
 		cfg := good
 		change(&cfg)
-		_, err := runner.New(cfg, c)
-		require.ErrorContains(t, err, says)
+		must.Fail(runner.New(cfg, c))(t, says)
 	}
 	r := newRig(t)
 	p := newProvider(t, runner.OpenAI, nil)

@@ -207,26 +207,23 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 	const waitID = "wt_01h455vb4pex5vsknk084sn02q"
 	s.nursery.refuse = fault.Invalid("wait_id", waitID, "must be an open question of the child")
 	answer := func(waitID string) error {
-		_, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
+		return must.Err(s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
 			AgentId: "keeper", TaskId: "tsk_1",
 			Text: "red", WaitId: waitID,
-		})
-		return err
+		}))
 	}
 	require.ErrorContains(t, answer(waitID), "must be an open question of the child",
 		"that is no response either: another text would not help")
 	require.Equal(t, waitID, s.nursery.answered)
 	require.ErrorIs(t, answer("wi_01h455vb4pex5vsknk084sn02q"), fault.InvalidArgument)
 	s.nursery.refuse = fault.NotReady.New("x")
-	_, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
+	must.Refuse(s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
 		AgentId: "keeper", TaskId: "tsk_1",
 		Text: "x",
-	})
-	require.ErrorIs(t, err, fault.NotReady, "that is no refusal")
-	_, err = s.service.SendTaskInput(planetest.AsAgent(t.Context(), "other"), &taskv1.SendTaskInputRequest{
+	}))(t, fault.NotReady, "that is no refusal")
+	must.Refuse(s.service.SendTaskInput(planetest.AsAgent(t.Context(), "other"), &taskv1.SendTaskInputRequest{
 		AgentId: "keeper", TaskId: "tsk_1", Text: "x",
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	}))(t, fault.PermissionDenied)
 	// Stopping is asked for once; then it takes no more words.
 	for range 2 {
 		stop, err := s.service.StopTask(s.parent(), &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: "tsk_1"})

@@ -330,8 +330,7 @@ func TestT4_AnotherLifeInterruptsAtOnce(t *testing.T) {
 		_, err = h.stream.Recv()
 	}
 	require.NotErrorIs(t, err, io.EOF)
-	_, err = s.tryConnect(s.ctx, "w1", "b1", 1)
-	require.ErrorIs(t, err, fault.AlreadyExists)
+	must.Refuse(s.tryConnect(s.ctx, "w1", "b1", 1))(t, fault.AlreadyExists)
 	// The newer one is not disturbed by that.
 	c := s.queue("c").GetTaskId()
 	require.Equal(t, c, next.hear().GetLease().GetTask().GetTaskId())
@@ -480,14 +479,12 @@ func TestX15_WhoMay(t *testing.T) {
 		return rpc.WithActor(t.Context(), rpc.Actor{Namespace: "acme", Principal: "p", Role: role, AgentID: agent})
 	}
 	get := func(ctx context.Context) error {
-		_, err := s.client().GetTask(ctx, &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: id})
-		return err
+		return must.Err(s.client().GetTask(ctx, &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: id}))
 	}
 	exec := func(ctx context.Context) error {
-		_, err := s.client().ExecCommand(ctx, &taskv1.ExecCommandRequest{
+		return must.Err(s.client().ExecCommand(ctx, &taskv1.ExecCommandRequest{
 			AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "x"}, YieldTime: durationpb.New(0),
-		})
-		return err
+		}))
 	}
 	require.NoError(t, get(as(rpc.RoleAgent, "keeper")))
 	require.NoError(t, exec(as(rpc.RoleAgent, "keeper")))
@@ -505,8 +502,7 @@ func TestX15_WhoMay(t *testing.T) {
 
 	conn := must.Value(s.network.Dial("task"))(t)
 	stream := must.Value(taskv1.NewWorkerServiceClient(conn).Connect(as(rpc.RoleOperator, "")))(t)
-	_, err := stream.Recv()
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	must.Refuse(stream.Recv())(t, fault.PermissionDenied)
 	for _, h := range []*taskv1.WorkerHello{
 		nil,
 		{},
@@ -543,6 +539,5 @@ func TestX2_RequestIDReused(t *testing.T) {
 	second := must.Value(exec("a"))(t)
 	require.Equal(t, first.GetTask().GetTaskId(), second.GetTask().GetTaskId(), "also across a restart")
 	require.True(t, rpc.WasReplayed(header))
-	_, err := exec("b")
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	must.Refuse(exec("b"))(t, fault.RequestIDReused)
 }

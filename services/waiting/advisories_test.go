@@ -146,8 +146,7 @@ func TestP8_DefaultRecheck(t *testing.T) {
 		{DefaultRecheck: fault.Horizon + 1},
 		{NamespaceRechecks: map[string]time.Duration{"a": -1}},
 	} {
-		_, err := New(bad, r.service.deps)
-		require.ErrorContains(t, err, "default recheck")
+		must.Fail(New(bad, r.service.deps))(t, "default recheck")
 	}
 }
 

@@ -44,8 +44,7 @@ func TestG9_ADeliveryIsCheckedBeforeItsBody(t *testing.T) {
 	check := func(token string) (*waitingv1.CheckDeliveryResponse, error) {
 		return r.service.CheckDelivery(t.Context(), &waitingv1.CheckDeliveryRequest{Token: token, BodyBytes: 1 << 40})
 	}
-	_, err := check("guess")
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(check("guess"))(t, fault.NotFound)
 	live, revoked := r.trigger("", wakeHint), r.trigger("", wakeHint)
 	expiring := must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Minute)),
@@ -58,12 +57,10 @@ func TestG9_ADeliveryIsCheckedBeforeItsBody(t *testing.T) {
 		return slices.DeleteFunc(r.events(), func(ev *journal.Event) bool { return ev.Type == "trigger_expired" })
 	}
 	before := len(written())
-	_, err = check(revoked.GetToken())
-	require.ErrorIs(t, err, fault.TriggerRevoked)
+	must.Refuse(check(revoked.GetToken()))(t, fault.TriggerRevoked)
 	must.Value(check(expiring.GetToken()))(t)
 	r.clk.Set(epoch.Add(time.Minute))
-	_, err = check(expiring.GetToken())
-	require.ErrorIs(t, err, fault.TriggerExpired)
+	must.Refuse(check(expiring.GetToken()))(t, fault.TriggerExpired)
 	for range 5 {
 		resp := must.Value(check(live.GetToken()))(t)
 		require.Equal(t, live.GetTrigger().GetTriggerId(), resp.GetTriggerId())
@@ -80,7 +77,7 @@ func TestG9_ADeliveryIsCheckedBeforeItsBody(t *testing.T) {
 	first := must.Value(deliver("one"))(t)
 	must.Value(deliver(""))(t)
 	require.Equal(t, []int{4, 4}, quota.bytes)
-	_, err = check(live.GetToken())
+	_, err := check(live.GetToken())
 	require.ErrorIs(t, err, fault.RateLimited)
 	before = len(written())
 	for _, requestID := range []string{"", "two"} {
@@ -100,10 +97,9 @@ func TestG9_AFullLaneTakesNoContent(t *testing.T) {
 	r := newRig(t)
 	hint, content := r.trigger("", wakeHint).GetToken(), r.trigger("", contentful).GetToken()
 	deliver := func(token, body string) error {
-		_, err := r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{
+		return must.Err(r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{
 			Token: token, Body: []byte(body),
-		})
-		return err
+		}))
 	}
 	r.others.lane = fault.Overloaded.New("full").WithRetryAfter(time.Second)
 	before := len(r.events())

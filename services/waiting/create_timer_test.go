@@ -284,16 +284,14 @@ func TestA8_ADeletedAgent(t *testing.T) {
 		require.ErrorIs(t, err, fault.AgentDeleted)
 		_, err = r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper"})
 		require.ErrorIs(t, err, fault.AgentDeleted)
-		_, err = r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+		must.Refuse(r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
 			AgentId: "keeper", Source: "github",
 			Condition: "merged",
-		})
-		require.ErrorIs(t, err, fault.AgentDeleted)
-		_, err = r.service.WaitFor(r.agent(), &waitingv1.WaitForRequest{
+		}))(t, fault.AgentDeleted)
+		must.Refuse(r.service.WaitFor(r.agent(), &waitingv1.WaitForRequest{
 			AgentId: "keeper", Wake: operatorInput,
 			Reason: "x",
-		})
-		require.ErrorIs(t, err, fault.AgentDeleted)
+		}))(t, fault.AgentDeleted)
 		r.restart()
 	}
 	require.Len(t, r.events(), before+5)

@@ -121,8 +121,7 @@ func TestP3_SignedDeliveries(t *testing.T) {
 		})
 	}
 	before := len(r.events())
-	_, err := send(r.clk.Now(), []byte("guess"))
-	require.ErrorIs(t, err, fault.SignatureInvalid)
+	must.Refuse(send(r.clk.Now(), []byte("guess")))(t, fault.SignatureInvalid)
 	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: made.GetToken(), Body: []byte("x")}),
 		fault.SignatureInvalid)
 	require.Len(t, r.events(), before)
@@ -135,8 +134,7 @@ func TestP3_SignedDeliveries(t *testing.T) {
 	require.Equal(t, first.GetDeliveryId(), again.GetDeliveryId())
 	require.EqualValues(t, 1, r.listTriggers()[0].GetDeliveryCount())
 	r.clk.Advance(time.Hour)
-	_, err = send(epoch, key)
-	require.ErrorIs(t, err, fault.SignatureInvalid, "a replay is refused, repeated or not")
+	must.Refuse(send(epoch, key))(t, fault.SignatureInvalid, "a replay is refused, repeated or not")
 }
 
 // FuzzSignature: no header lets a delivery in whose sender does not have the

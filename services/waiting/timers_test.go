@@ -105,15 +105,14 @@ func TestP4_Cancelling(t *testing.T) {
 	r.clk.Advance(time.Hour)
 	r.service.fire([]string{dueKey("timer", "acme", "keeper", tm.GetTimerId())})
 	require.Empty(t, r.fired(tm.GetTimerId()))
-	_, err := r.service.CancelTimer(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelTimerRequest{
+	must.Refuse(r.service.CancelTimer(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelTimerRequest{
 		AgentId: "other", TimerId: tm.GetTimerId(),
-	})
-	require.ErrorIs(t, err, fault.NotFound, "another agent's timer looks like none")
+	}))(t, fault.NotFound, "another agent's timer looks like none")
 
 	r.setTimer(time.Hour)
 	l := must.Value(r.service.ListTimers(r.agent(), &waitingv1.ListTimersRequest{AgentId: "keeper"}))(t)
 	require.Len(t, l.GetTimers(), 1)
-	l, err = r.service.ListTimers(r.agent(), &waitingv1.ListTimersRequest{AgentId: "keeper", IncludeEnded: true})
+	l, err := r.service.ListTimers(r.agent(), &waitingv1.ListTimersRequest{AgentId: "keeper", IncludeEnded: true})
 	require.NoError(t, err)
 	require.Len(t, l.GetTimers(), 2)
 }

@@ -56,8 +56,7 @@ func TestP3_ATriggersSecretIsSaidOnceAndKeptNowhere(t *testing.T) {
 func TestP3_DeadAddresses(t *testing.T) {
 	r := newRig(t)
 	deliver := func(token string) error {
-		_, err := r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{Token: token})
-		return err
+		return must.Err(r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{Token: token}))
 	}
 	require.ErrorIs(t, deliver("unknown"), fault.NotFound)
 	require.ErrorIs(t, deliver(""), fault.NotFound)
@@ -87,10 +86,9 @@ func TestP3_DeadAddresses(t *testing.T) {
 	r.clk.Set(epoch.Add(time.Minute))
 	require.ErrorIs(t, deliver(expiring.GetToken()), fault.TriggerExpired)
 	for _, at := range []*timestamppb.Timestamp{timestamppb.New(epoch), {Seconds: 1 << 40}} {
-		_, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		must.Refuse(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 			AgentId: "keeper", ExpiresAt: at,
-		})
-		require.ErrorIs(t, err, fault.InvalidArgument)
+		}))(t, fault.InvalidArgument)
 	}
 }
 
@@ -128,8 +126,7 @@ func TestP3_AnIdempotencyKeyCountsOnce(t *testing.T) {
 	again := must.Value(send(token, "x"))(t)
 	require.Equal(t, first.GetDeliveryId(), again.GetDeliveryId())
 	require.Len(t, r.events(), before)
-	_, err := send(token, "y")
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	must.Refuse(send(token, "y"))(t, fault.RequestIDReused)
 	third := must.Value(send(other, "x"))(t)
 	require.NotEqual(t, first.GetDeliveryId(), third.GetDeliveryId(), "another trigger's keys are its own")
 }

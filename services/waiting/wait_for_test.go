@@ -99,15 +99,13 @@ func TestP1_WaitForRefusals(t *testing.T) {
 	_, err := r.service.WaitFor(r.agent(), &waitingv1.WaitForRequest{AgentId: "keeper", Wake: operatorInput})
 	require.ErrorIs(t, err, fault.InvalidArgument, "a wait says why")
 	for _, role := range []string{rpc.RoleRunner, rpc.RoleWorker, rpc.RoleIntegration} {
-		_, err := r.service.WaitFor(planetest.As(t.Context(), role), &waitingv1.WaitForRequest{
+		must.Refuse(r.service.WaitFor(planetest.As(t.Context(), role), &waitingv1.WaitForRequest{
 			AgentId: "keeper", Reason: "x", Wake: operatorInput,
-		})
-		require.ErrorIs(t, err, fault.PermissionDenied, role)
+		}))(t, fault.PermissionDenied, role)
 	}
-	_, err = r.service.WaitFor(planetest.AsAgent(t.Context(), "other"), &waitingv1.WaitForRequest{
+	must.Refuse(r.service.WaitFor(planetest.AsAgent(t.Context(), "other"), &waitingv1.WaitForRequest{
 		AgentId: "keeper", Reason: "x", Wake: operatorInput,
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	}))(t, fault.PermissionDenied)
 	require.Len(t, r.events(), before)
 }
 
@@ -311,8 +309,7 @@ func TestP9_ACompletedItemHasNoTimers(t *testing.T) {
 	r.hear(itemA, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}})
 	r.hear(itemA, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}})
 	require.Equal(t, []string{"work_item_noted", "timer_cancelled", "timer_cancelled"}, r.since(before))
-	_, err := create(itemA, false)
-	require.ErrorIs(t, err, fault.WorkItemCompleted,
+	must.Refuse(create(itemA, false))(t, fault.WorkItemCompleted,
 		"what was heard is remembered: the work plane's answer may be older")
 
 	r.restart()
@@ -496,13 +493,11 @@ func TestP1_IntentsAndCancelling(t *testing.T) {
 		require.EqualValues(t, 2, resp.GetWait().GetRevision())
 	}
 	require.Equal(t, []string{"wait_cancelled"}, r.since(before))
-	_, err = cancel("wt_00000000000000000000000zzz")
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(cancel("wt_00000000000000000000000zzz"))(t, fault.NotFound)
 	// Another agent's wait looks like none.
-	_, err = r.service.CancelWait(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelWaitRequest{
+	must.Refuse(r.service.CancelWait(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelWaitRequest{
 		AgentId: "other", WaitId: first.GetWait().GetWaitId(),
-	})
-	require.ErrorIs(t, err, fault.NotFound)
+	}))(t, fault.NotFound)
 
 	l := must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{
 		AgentId: "keeper", WorkItemId: itemA,

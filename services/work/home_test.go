@@ -186,8 +186,7 @@ func TestA11_NoPathLeavesTheHome(t *testing.T) {
 		agent  string
 		reason error
 	}{{"other", fault.PermissionDenied}, {"nobody", fault.PermissionDenied}} {
-		_, err := r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{AgentId: who.agent, Path: "file"})
-		require.ErrorIs(t, err, who.reason)
+		must.Refuse(r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{AgentId: who.agent, Path: "file"}))(t, who.reason)
 	}
 }
 
@@ -197,28 +196,23 @@ func TestA11_PreconditionsAndLimits(t *testing.T) {
 	_, err := r.write("f", "two", homes.Absent)
 	require.ErrorIs(t, err, fault.HashMismatch)
 	require.Equal(t, w.GetFile().GetSha256(), fault.From(err).Metadata()["sha256"])
-	_, err = r.write("f", "two", strings.Repeat("0", 64))
-	require.ErrorIs(t, err, fault.HashMismatch)
-	_, err = r.write("g", "two", strings.Repeat("0", 64))
-	require.ErrorIs(t, err, fault.HashMismatch)
-	_, err = r.write("f", "two", "ABC")
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	must.Refuse(r.write("f", "two", strings.Repeat("0", 64)))(t, fault.HashMismatch)
+	must.Refuse(r.write("g", "two", strings.Repeat("0", 64)))(t, fault.HashMismatch)
+	must.Refuse(r.write("f", "two", "ABC"))(t, fault.InvalidArgument)
 	must.Value(r.write("f", "two", w.GetFile().GetSha256()))(t)
 
 	for n, want := range map[int]error{homes.MaxFileBytes - 1: nil, homes.MaxFileBytes: nil, homes.MaxFileBytes +
 		1: fault.TooLarge} {
-		_, err := r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{
+		must.Refuse(r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{
 			AgentId: "keeper", Path: "big",
 			Data: make([]byte, n),
-		})
-		require.ErrorIs(t, err, want, "%d bytes", n)
+		}))(t, want, "%d bytes", n)
 	}
 	edit := func(old, next string, all bool) error {
-		_, err := r.files().EditFile(r.ctx, &workv1.EditFileRequest{
+		return must.Err(r.files().EditFile(r.ctx, &workv1.EditFileRequest{
 			AgentId: "keeper", Path: "f", OldText: old,
 			NewText: next, ReplaceAll: all,
-		})
-		return err
+		}))
 	}
 	must.Value(r.write("f", "aXbXc", ""))(t)
 	require.ErrorIs(t, edit("Y", "Z", false), fault.TextNotFound)
@@ -277,11 +271,10 @@ func TestX2_A11_RepeatedWrites(t *testing.T) {
 	require.EqualValues(t, 1, first.GetReplaced())
 	on = must.Value(os.ReadFile(filepath.Join(r.dir(), "f")))(t)
 	require.Equal(t, "somebody else's", string(on))
-	_, err = r.files().EditFile(r.ctx, &workv1.EditFileRequest{
+	must.Refuse(r.files().EditFile(r.ctx, &workv1.EditFileRequest{
 		AgentId: "keeper", RequestId: "once", Path: "f",
 		OldText: "x", NewText: "y",
-	})
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	}))(t, fault.RequestIDReused)
 }
 
 // TestA11_ASearchHasABudget: a search that has read, visited or taken as much as it may stops, and says after

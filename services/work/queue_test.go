@@ -191,10 +191,9 @@ func TestX9_ListRefusals(t *testing.T) {
 		require.Error(t, err, "%v", req)
 	}
 	resp := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 1}))(t)
-	_, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
+	must.Refuse(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
 		AgentId: "keeper", Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageToken: resp.GetNextPageToken(),
-	})
-	require.ErrorIs(t, err, fault.CursorInvalid, "a token of another filter is another list's")
+	}))(t, fault.CursorInvalid, "a token of another filter is another list's")
 }
 
 // A page is bounded in bytes as well as in number.
@@ -241,63 +240,54 @@ func TestX8_LimitsAtBelowAndAbove(t *testing.T) {
 		call  func(n int) error
 	}{
 		"objective": {2000, func(n int) error {
-			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+			return must.Err(r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
 				AgentId: "keeper", Objective: strings.Repeat("世", n),
-			})
-			return err
+			}))
 		}},
 		"objective update": {2000, func(n int) error {
 			o := strings.Repeat("世", n)
-			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			return must.Err(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 				AgentId: "keeper", WorkItemId: itemID, Objective: &o,
-			})
-			return err
+			}))
 		}},
 		"todo text": {1000, func(n int) error {
-			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+			return must.Err(r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
 				AgentId: "keeper", Objective: "o",
 				TodoList: []*workv1.TodoItem{{Text: strings.Repeat("é", n), State: pending}},
-			})
-			return err
+			}))
 		}},
 		"todo entries": {200, func(n int) error {
-			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			return must.Err(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 				AgentId: "keeper", WorkItemId: itemID, TodoList: &workv1.TodoList{Items: many(n)},
-			})
-			return err
+			}))
 		}},
 		"plan": {16 << 10, func(n int) error {
-			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+			return must.Err(r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
 				AgentId: "keeper", Objective: "o",
 				Plan: strings.Repeat("p", n),
-			})
-			return err
+			}))
 		}},
 		"blocked_by": {16 << 10, func(n int) error {
 			why := strings.Repeat("w", n)
-			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			return must.Err(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 				AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why,
-			})
-			return err
+			}))
 		}},
 		"reason": {16 << 10, func(n int) error {
-			_, err := r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{
+			return must.Err(r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{
 				AgentId: "keeper", WorkItemId: itemID,
 				Reason: strings.Repeat("r", n),
-			})
-			return err
+			}))
 		}},
 		"request_id": {128, func(n int) error {
-			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+			return must.Err(r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
 				AgentId: "keeper", Objective: "o",
 				RequestId: strings.Repeat("r", n),
-			})
-			return err
+			}))
 		}},
 		"agent_id": {128, func(n int) error {
-			_, err := r.client.ListWorkItems(planetest.As(r.t.Context(), rpc.RoleOperator),
-				&workv1.ListWorkItemsRequest{AgentId: strings.Repeat("a", n)})
-			return err
+			return must.Err(r.client.ListWorkItems(planetest.As(r.t.Context(), rpc.RoleOperator),
+				&workv1.ListWorkItemsRequest{AgentId: strings.Repeat("a", n)}))
 		}},
 	}
 	for name, c := range calls {
@@ -324,23 +314,20 @@ func TestX4_OnlyServicesAttachPromoteAndConsume(t *testing.T) {
 			Namespace: "acme", Principal: role, Role: role,
 			AgentID: "keeper",
 		})
-		_, err := r.service.AttachWait(ctx, &workv1.AttachWaitRequest{
+		must.Refuse(r.service.AttachWait(ctx, &workv1.AttachWaitRequest{
 			AgentId: "keeper", WorkItemId: itemID,
 			Wait: &workv1.AttachedWait{WaitId: fmt.Sprintf("wt_%026d", 1)},
-		})
-		require.ErrorIs(t, err, fault.PermissionDenied, role)
-		_, err = r.service.PromoteReport(ctx, &workv1.PromoteReportRequest{
+		}))(t, fault.PermissionDenied, role)
+		must.Refuse(r.service.PromoteReport(ctx, &workv1.PromoteReportRequest{
 			AgentId: "keeper", WorkItemId: itemID,
 			Text: "x",
-		})
-		require.ErrorIs(t, err, fault.PermissionDenied, role)
-		_, err = r.service.ConsumeRecheck(ctx, &workv1.ConsumeRecheckRequest{AgentId: "keeper", WorkItemId: itemID})
+		}))(t, fault.PermissionDenied, role)
+		_, err := r.service.ConsumeRecheck(ctx, &workv1.ConsumeRecheckRequest{AgentId: "keeper", WorkItemId: itemID})
 		require.ErrorIs(t, err, fault.PermissionDenied, role)
 	}
-	_, err := r.service.CreateWorkItem(context.Background(), &workv1.CreateWorkItemRequest{
+	must.Refuse(r.service.CreateWorkItem(context.Background(), &workv1.CreateWorkItemRequest{
 		AgentId: "keeper", Objective: "x",
-	})
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	}))(t, fault.Unauthenticated)
 	require.Len(t, r.events(), before)
 }
 
@@ -402,8 +389,7 @@ func TestX5_ListsOfUnknownAgents(t *testing.T) {
 	_, err := r.client.ListWorkItems(operator, &workv1.ListWorkItemsRequest{AgentId: "nobody"})
 	require.ErrorIs(t, err, fault.NotFound)
 	require.ErrorContains(t, err, `"nobody"`)
-	_, err = r.client.GetWorkQueue(operator, &workv1.GetWorkQueueRequest{AgentId: "nobody"})
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(r.client.GetWorkQueue(operator, &workv1.GetWorkQueueRequest{AgentId: "nobody"}))(t, fault.NotFound)
 	got, err := r.client.ListWorkItems(operator, &workv1.ListWorkItemsRequest{AgentId: "other"})
 	require.NoError(t, err, "one that has nothing yet")
 	require.Empty(t, got.GetWorkItems())

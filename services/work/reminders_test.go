@@ -219,19 +219,17 @@ func TestP5_AReminderHasAHorizon(t *testing.T) {
 	r := newRig(t)
 	itemID := r.create("watch it").GetWorkItemId()
 	update := func(at time.Time) error {
-		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+		return must.Err(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 			AgentId: "keeper", WorkItemId: itemID,
 			RecheckAt: timestamppb.New(at),
-		})
-		return err
+		}))
 	}
 	for _, within := range []time.Duration{-time.Hour, fault.Horizon - time.Second, fault.Horizon} {
 		require.NoError(t, update(epoch.Add(within)))
 	}
 	before := len(r.events())
-	err := update(epoch.Add(fault.Horizon + time.Microsecond))
-	require.ErrorIs(t, err, fault.LimitExceeded)
-	err = update(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))
+	require.ErrorIs(t, update(epoch.Add(fault.Horizon+time.Microsecond)), fault.LimitExceeded)
+	err := update(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))
 	require.ErrorIs(t, err, fault.LimitExceeded)
 	require.ErrorContains(t, err, "recheck_at is 9999-12-31T00:00:00Z; it must be at most 100 years ahead")
 	require.Len(t, r.events(), before)

@@ -23,8 +23,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"Roots":     {ID: "w", Dial: dial},
 		"Dial":      {ID: "w", Roots: []string{"/"}},
 	} {
-		_, err := New(cfg)
-		require.ErrorContains(t, err, says)
+		must.Fail(New(cfg))(t, says)
 	}
 	w := must.Value(New(Config{ID: "w", Roots: []string{"/no/such/root"}, Dial: dial}))(t)
 	require.NoError(t, w.Stop(t.Context()), "stopping what never started")

@@ -189,8 +189,7 @@ func TestT3_SecondStopKills(t *testing.T) {
 	end := r.await(id)
 	require.Equal(t, cancelled, end.GetState())
 	require.Nil(t, end.ExitCode)
-	_, err := r.client().StopTask(r.ctx, stop)
-	require.ErrorContains(t, err, "TASK_NOT_RUNNING")
+	must.Fail(r.client().StopTask(r.ctx, stop))(t, "TASK_NOT_RUNNING")
 }
 
 func TestT1_TimeLimit(t *testing.T) {

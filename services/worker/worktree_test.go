@@ -367,8 +367,7 @@ func TestT9_WithoutGitNothingIsTouched(t *testing.T) {
 func TestT9_NoWorkTree(t *testing.T) {
 	r := newRig(t)
 	plan := func(root string) error {
-		_, err := r.worktrees().PlanWorktree(r.asService(), &taskv1.PlanWorktreeRequest{WorkspaceRoot: root})
-		return err
+		return must.Err(r.worktrees().PlanWorktree(r.asService(), &taskv1.PlanWorktreeRequest{WorkspaceRoot: root}))
 	}
 	require.ErrorIs(t, plan(""), fault.NotReady)
 	require.ErrorContains(t, plan(""), "no worker is connected")
@@ -426,8 +425,7 @@ func TestT9_OnlyInItsPlace(t *testing.T) {
 	}
 	require.Equal(t, "main", branches(t, repo))
 	require.NoError(t, os.Symlink(elsewhere, filepath.Join(r.root, ".quartet-worktrees")))
-	_, err := r.worktrees().MakeWorktree(r.asService(), &taskv1.MakeWorktreeRequest{Worktree: good})
-	require.ErrorContains(t, err, "not a link")
+	must.Fail(r.worktrees().MakeWorktree(r.asService(), &taskv1.MakeWorktreeRequest{Worktree: good}))(t, "not a link")
 	entries := must.Value(os.ReadDir(elsewhere))(t)
 	require.Empty(t, entries)
 }
@@ -444,8 +442,7 @@ func TestT9_OverRestarts(t *testing.T) {
 	defer cancel()
 	require.NoError(t, w.Stop(ctx))
 	gone := func() error {
-		_, err := r.worktrees().RemoveWorktree(r.asService(), &taskv1.RemoveWorktreeRequest{Worktree: wt})
-		return err
+		return must.Err(r.worktrees().RemoveWorktree(r.asService(), &taskv1.RemoveWorktreeRequest{Worktree: wt}))
 	}
 	r.eventually(func() bool { return gone() != nil })
 	require.ErrorIs(t, gone(), fault.NotReady)

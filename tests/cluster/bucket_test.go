@@ -133,13 +133,12 @@ func bulk(t *testing.T, ctx context.Context, conn grpc.ClientConnInterface) func
 			g.Go(func() error {
 				request := fmt.Sprint("bulk-", i, "-", round)
 				text := request + strings.Repeat(".", 1900)
-				_, err := load.Again(ctx, func(ctx context.Context) (*workv1.UpdateWorkItemResponse, error) {
+				return must.Err(load.Again(ctx, func(ctx context.Context) (*workv1.UpdateWorkItemResponse, error) {
 					return work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
 						AgentId:    it.GetAgentId(),
 						WorkItemId: it.GetWorkItemId(), RequestId: request, Objective: &text,
 					})
-				})
-				return err
+				}))
 			})
 		}
 		require.NoError(t, g.Wait())

@@ -130,8 +130,7 @@ func TestParseRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "page.md")
 			require.NoError(t, os.WriteFile(path, []byte(c.page), 0o600))
-			_, err := parse(path)
-			require.ErrorContains(t, err, c.says)
+			must.Fail(parse(path))(t, c.says)
 		})
 	}
 }
@@ -147,8 +146,7 @@ func TestAFailingBlockFails(t *testing.T) {
 	out, err := s.run(block{text: "echo $WORD; false || true\n(exit 3)\n", exit: "3"})
 	require.NoError(t, err, "a block sees what an earlier one has exported")
 	require.Equal(t, "kept\n", out)
-	_, err = s.run(block{text: "quartet agent get nobody; echo after\n"})
-	require.ErrorContains(t, err, "failed 5: quartet agent get nobody")
+	must.Fail(s.run(block{text: "quartet agent get nobody; echo after\n"}))(t, "failed 5: quartet agent get nobody")
 	require.NotRegexp(t, loosely("one … three"), "one\nthree")
 	require.Regexp(t, loosely("one … three"), "x one   two three")
 

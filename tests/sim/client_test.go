@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -248,11 +249,10 @@ func (c *client) one() {
 	case k < 48:
 		id := c.request()
 		_ = c.until(ctx, "CompleteWorkItem", func(ctx context.Context) error {
-			_, err := c.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
+			return must.Err(c.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
 				AgentId: a, RequestId: id,
 				WorkItemId: item,
-			})
-			return err
+			}))
 		})
 	case k < 60:
 		c.waitFor(ctx, a, item)
@@ -267,11 +267,10 @@ func (c *client) one() {
 	case k < 70 && timer != "":
 		id := c.request()
 		_ = c.until(ctx, "CancelTimer", func(ctx context.Context) error {
-			_, err := c.waiting.CancelTimer(ctx, &waitingv1.CancelTimerRequest{
+			return must.Err(c.waiting.CancelTimer(ctx, &waitingv1.CancelTimerRequest{
 				AgentId: a, RequestId: id,
 				TimerId: timer,
-			})
-			return err
+			}))
 		})
 	case k < 75:
 		c.trigger(ctx, a, item)
@@ -489,11 +488,10 @@ func (c *client) deliver() {
 	c.k.mu.Unlock()
 	request := c.request()
 	err := c.until(planetest.As(c.w.ctx, rpc.RoleService), "DeliverTrigger", func(ctx context.Context) error {
-		_, err := c.waiting.DeliverTrigger(ctx, &waitingv1.DeliverTriggerRequest{
+		return must.Err(c.waiting.DeliverTrigger(ctx, &waitingv1.DeliverTriggerRequest{
 			Token: token, RequestId: request,
 			Body: []byte("news " + request), ContentType: "text/plain",
-		})
-		return err
+		}))
 	})
 	c.k.mu.Lock()
 	defer c.k.mu.Unlock()
@@ -520,12 +518,10 @@ func (c *client) say(a, item string) {
 func (c *client) halt(a string) {
 	ctx, pause, resume := planetest.As(c.w.ctx, rpc.RoleOperator), c.request(), c.request()
 	_ = c.until(ctx, "PauseAgent", func(ctx context.Context) error {
-		_, err := c.agents.PauseAgent(ctx, &agentv1.PauseAgentRequest{AgentId: a, RequestId: pause})
-		return err
+		return must.Err(c.agents.PauseAgent(ctx, &agentv1.PauseAgentRequest{AgentId: a, RequestId: pause}))
 	})
 	<-time.After(time.Duration(c.rnd.IntN(3000)) * time.Millisecond)
 	_ = c.until(ctx, "ResumeAgent", func(ctx context.Context) error {
-		_, err := c.agents.ResumeAgent(ctx, &agentv1.ResumeAgentRequest{AgentId: a, RequestId: resume})
-		return err
+		return must.Err(c.agents.ResumeAgent(ctx, &agentv1.ResumeAgentRequest{AgentId: a, RequestId: resume}))
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -43,11 +44,10 @@ func (c *client) liveAndGo() {
 		_ = c.until(ctx, what, func(ctx context.Context) error { return call(ctx, id) })
 	}
 	call("SpawnAgent", func(ctx context.Context, id string) error {
-		_, err := c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		return must.Err(c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 			AgentId: goneAgent, RequestId: id,
 			Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-		})
-		return err
+		}))
 	})
 	for range callsOfClient {
 		if c.w.ctx.Err() != nil || c.k.check() != nil {
@@ -66,27 +66,24 @@ func (c *client) liveAndGo() {
 			})
 		case k < 3:
 			call("WaitFor", func(ctx context.Context, id string) error {
-				_, err := c.waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
+				return must.Err(c.waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
 					AgentId: goneAgent, RequestId: id,
 					WorkItemId: item, Reason: text, Wake: waitingv1.Wake_WAKE_EXTERNAL,
-				})
-				return err
+				}))
 			})
 		case k < 4:
 			call("CreateTimer", func(ctx context.Context, id string) error {
-				_, err := c.waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
+				return must.Err(c.waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
 					AgentId: goneAgent, RequestId: id,
 					Description: text, After: durationpb.New(20 * time.Second),
-				})
-				return err
+				}))
 			})
 		default:
 			call("EnqueueMessage", func(ctx context.Context, id string) error {
-				_, err := c.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+				return must.Err(c.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
 					AgentId: goneAgent, RequestId: id,
 					Text: text, Priority: agentv1.Priority_PRIORITY_NORMAL,
-				})
-				return err
+				}))
 			})
 		}
 	}

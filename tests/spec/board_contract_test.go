@@ -125,8 +125,7 @@ func TestBoardContract_AWorkersCandidates(t *testing.T) {
 	// queries again and claims another one.
 	must.Value(scoped.claim("s2"))(t)
 	before := b.wal("one", 0)
-	_, err := run.claim("s2")
-	require.ErrorIs(t, err, fault.StepAlreadyClaimed)
+	must.Refuse(run.claim("s2"))(t, fault.StepAlreadyClaimed)
 	require.Equal(t, before, b.wal("one", 0), "a lost claim writes no line")
 	left := stepIDs(run.query(&boardv1.QueryStepsRequest{Limit: 50}))
 	require.NotContains(t, left, "s2")
@@ -339,11 +338,10 @@ func TestBoardContract_DiagnosticsAreDerived(t *testing.T) {
 func TestBoardContract_OptionalSteps(t *testing.T) {
 	b := newBoards(t)
 	complete := func(board string) error {
-		_, err := b.Boards.CompleteBoard(dev.Within(t), &boardv1.CompleteBoardRequest{
+		return must.Err(b.Boards.CompleteBoard(dev.Within(t), &boardv1.CompleteBoardRequest{
 			SessionId: session,
 			BoardId:   board,
-		})
-		return err
+		}))
 	}
 	// A required step behind an optional one waits for it all the same.
 	b.create("one", optional(step("extra")), step("needed", "extra"))

@@ -72,19 +72,17 @@ func (b *boards) step(board, id string) *boardv1.Step {
 
 // set changes a step's status as the orchestrator.
 func (b *boards) set(board, id string, to boardv1.StepStatus) error {
-	_, err := b.Boards.UpdateStep(dev.Within(b.t), &boardv1.UpdateStepRequest{
+	return must.Err(b.Boards.UpdateStep(dev.Within(b.t), &boardv1.UpdateStepRequest{
 		SessionId: session, BoardId: board,
 		StepId: id, Status: to,
-	})
-	return err
+	}))
 }
 
 func (b *boards) patch(board string, ops ...*boardv1.Operation) error {
-	_, err := b.Boards.UpdateBoard(dev.Within(b.t), &boardv1.UpdateBoardRequest{
+	return must.Err(b.Boards.UpdateBoard(dev.Within(b.t), &boardv1.UpdateBoardRequest{
 		SessionId: session, BoardId: board,
 		Operations: ops,
-	})
-	return err
+	}))
 }
 
 // query reads the ids of steps as the orchestrator.
@@ -197,8 +195,7 @@ func (w *workerRun) query(req *boardv1.QueryStepsRequest) *boardv1.QueryStepsRes
 
 func (w *workerRun) report(req *boardv1.UpdateStepRequest) error {
 	req.SessionId, req.BoardId = session, w.board
-	_, err := w.b.Boards.UpdateStep(w.ctx(), req)
-	return err
+	return must.Err(w.b.Boards.UpdateStep(w.ctx(), req))
 }
 
 // tool calls a tool as the orchestrator's agent, outside of a turn.

@@ -79,8 +79,7 @@ func TestT3_BoundsOfOutputReads(t *testing.T) {
 	}))(t)
 	read := func(req *taskv1.GetTaskOutputRequest) error {
 		req.AgentId, req.TaskId = session, run.GetTask().GetTaskId()
-		_, err := b.Tasks.GetTaskOutput(dev.Within(t), req)
-		return err
+		return must.Err(b.Tasks.GetTaskOutput(dev.Within(t), req))
 	}
 	require.NoError(t,
 		read(&taskv1.GetTaskOutputRequest{Block: true, MaxBytes: 1_000_000, Timeout: durationpb.New(55 * time.Second)}))

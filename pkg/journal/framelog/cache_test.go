@@ -62,8 +62,7 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := c.Lines(ended, maxReads+1, read)
-	require.ErrorIs(t, err, context.Canceled, "one more has to wait")
+	must.Refuse(c.Lines(ended, maxReads+1, read))(t, context.Canceled, "one more has to wait")
 	require.Empty(t, started)
 	close(release)
 	wg.Wait()

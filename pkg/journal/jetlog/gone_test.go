@@ -78,14 +78,13 @@ func TestLog_DroppedWhileRead(t *testing.T) {
 			}}))(t)
 			reader := must.Value(jetlog.New(nc, "test", 0))(t)
 			last := uint64(0)
-			err := read(reader, func(seq uint64, _ framelog.Frame) error {
+			require.ErrorIs(t, read(reader, func(seq uint64, _ framelog.Frame) error {
 				require.Equal(t, last+1, seq)
 				if last = seq; seq == 1 {
 					require.NoError(t, log.Drop(t.Context(), 0))
 				}
 				return nil
-			})
-			require.ErrorIs(t, err, framelog.ErrTrimmed)
+			}), framelog.ErrTrimmed)
 			require.Less(t, last, uint64(frames))
 			require.ErrorIs(t, read(reader, func(uint64, framelog.Frame) error { return nil }), framelog.ErrTrimmed)
 		})

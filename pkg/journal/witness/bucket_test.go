@@ -89,11 +89,10 @@ func TestR10_ASuccessorOnAnotherMachine(t *testing.T) {
 	js := must.Value(jetstream.New(nc))(t)
 	require.NoError(t, js.DeleteStream(t.Context(), jetlog.Place{Plane: plane}.Stream()))
 	third := machine(t, nc)
-	_, err := open(t, nc, of(t, third))
-	require.ErrorContains(t, err, "the journal of test/0 is damaged: wal_seq 1 to ")
+	must.Fail(open(t, nc, of(t, third)))(t, "the journal of test/0 is damaged: wal_seq 1 to ")
 	require.NoError(t, witness.RemoveBucket(t.Context(), nc))
 	require.NoError(t, witness.RemoveBucket(t.Context(), nc))
-	p, err = open(t, nc, of(t, machine(t, nc)))
+	p, err := open(t, nc, of(t, machine(t, nc)))
 	require.NoError(t, err, "its operator has begun anew")
 	require.NoError(t, p.Close(t.Context()))
 }
@@ -139,8 +138,7 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 	nc := natsdtest.Connect(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := witness.OpenBucket(ctx, nc, 1, zap.NewNop())
-	require.ErrorContains(t, err, "bucket quartet-witness")
+	must.Fail(witness.OpenBucket(ctx, nc, 1, zap.NewNop()))(t, "bucket quartet-witness")
 }
 
 // nothing is a witness that remembers nothing.

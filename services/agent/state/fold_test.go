@@ -43,9 +43,8 @@ func TestAnUnknownEventIsAnError(t *testing.T) {
 		s.Apply(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentSpawned{
 			Agent: &agentv1.Agent{AgentId: "keeper"},
 		}}))
-	err := s.Apply(&journal.Event{
+	require.ErrorContains(t, s.Apply(&journal.Event{
 		Namespace: "acme", AgentID: "keeper", Type: "task_completed",
 		Payload: &taskv1.TaskCompleted{},
-	})
-	require.ErrorContains(t, err, "unknown event task_completed")
+	}), "unknown event task_completed")
 }

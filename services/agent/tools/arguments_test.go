@@ -63,9 +63,8 @@ func TestC4_DurationsWithUnits(t *testing.T) {
 		require.Equal(t, want, req.(*boardv1.DispatchWorkerRequest).GetTimeout().AsDuration(), text)
 	}
 	for _, bad := range []any{"banana", "", "1", "1d", 5, "1 h", "h", true, "9999999999h"} {
-		_, err := prepared(t, "CreateTimer", map[string]any{"after": bad})
-		require.ErrorContains(t, err, "1h30m", "%v", bad)
-		_, err = prepared(t, "ExecCommand", map[string]any{"cmd": "true", "yield_time": bad})
+		must.Fail(prepared(t, "CreateTimer", map[string]any{"after": bad}))(t, "1h30m", "%v", bad)
+		_, err := prepared(t, "ExecCommand", map[string]any{"cmd": "true", "yield_time": bad})
 		require.ErrorContains(t, err, "yield_time", "%v", bad)
 	}
 	// The schema says the same.
@@ -129,12 +128,10 @@ func TestC4_ATodoBeginsPending(t *testing.T) {
 
 // A slip does not empty a file, and an explicit wish does.
 func TestC4_AWriteSaysWhat(t *testing.T) {
-	_, err := prepared(t, "HomeWrite", map[string]any{"path": "notes.md"})
-	require.ErrorContains(t, err, "text and data")
+	must.Fail(prepared(t, "HomeWrite", map[string]any{"path": "notes.md"}))(t, "text and data")
 	req := must.Value(prepared(t, "HomeWrite", map[string]any{"path": "notes.md", "text": ""}))(t)
 	require.Equal(t, "notes.md", req.(*workv1.WriteFileRequest).GetPath())
-	_, err = prepared(t, "HomeEdit", map[string]any{"path": "notes.md", "old_text": "a"})
-	require.ErrorContains(t, err, "new_text is required")
+	must.Fail(prepared(t, "HomeEdit", map[string]any{"path": "notes.md", "old_text": "a"}))(t, "new_text is required")
 	must.Value(prepared(t, "HomeEdit", map[string]any{"path": "notes.md", "old_text": "a", "new_text": ""}))(t)
 }
 

@@ -165,11 +165,9 @@ func TestChildrenAreCalledAsTheSystem(t *testing.T) {
 	text = must.Value(c.Progress(parent(t), "child"))(t)
 	require.Equal(t, "idle: nothing to do\n", text)
 	planes.agent, planes.item = &agentv1.Agent{CurrentWorkItemId: "wi_1"}, nil
-	_, err := c.Progress(parent(t), "child")
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(c.Progress(parent(t), "child"))(t, fault.NotFound)
 	planes.agent = nil
-	_, err = c.Progress(parent(t), "child")
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(c.Progress(parent(t), "child"))(t, fault.NotFound)
 }
 
 func TestNothingIsMadeForADeletedAgent(t *testing.T) {
@@ -187,10 +185,8 @@ func TestNothingIsMadeForADeletedAgent(t *testing.T) {
 
 	planes.agent.Lifecycle = agentv1.Lifecycle_LIFECYCLE_DELETED
 	require.ErrorIs(t, c.AgentExists(parent(t), "boss"), fault.AgentDeleted)
-	_, err := c.Orchestrates(parent(t), "boss")
-	require.ErrorIs(t, err, fault.AgentDeleted)
-	_, err = c.Workspace(parent(t), "boss")
-	require.ErrorIs(t, err, fault.AgentDeleted)
+	must.Refuse(c.Orchestrates(parent(t), "boss"))(t, fault.AgentDeleted)
+	must.Refuse(c.Workspace(parent(t), "boss"))(t, fault.AgentDeleted)
 }
 
 // The credential of a run that has ended is refused, and those that other services check are

@@ -42,8 +42,7 @@ func TestBoardFile(t *testing.T) {
 		"board: a\n---\nboard: b\n": "more than one document",
 		"{":                         "cannot be read",
 	} {
-		_, err := readBoardFile(text)
-		require.ErrorContains(t, err, want, text)
+		must.Fail(readBoardFile(text))(t, want, text)
 	}
 }
 

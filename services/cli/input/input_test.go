@@ -28,8 +28,7 @@ func TestDuration(t *testing.T) {
 		"soon": "is not a duration", "-5m": "is not a duration",
 		"999999999999999s": "too long", "999999d": "too long",
 	} {
-		_, err := Duration("x", text)
-		require.ErrorContains(t, err, want, text)
+		must.Fail(Duration("x", text))(t, want, text)
 	}
 	d := must.Value(Duration("x", ""))(t)
 	require.Nil(t, d)
@@ -43,8 +42,7 @@ func TestTime(t *testing.T) {
 	before := time.Now()
 	later := must.Value(Time("x", "5m", time.Local))(t)
 	require.False(t, later.AsTime().Before(before.Add(5*time.Minute)))
-	_, err := Time("x", "tomorrow", time.Local)
-	require.ErrorContains(t, err, "RFC 3339")
+	must.Fail(Time("x", "tomorrow", time.Local))(t, "RFC 3339")
 }
 
 func TestBytes(t *testing.T) {
@@ -57,8 +55,7 @@ func TestBytes(t *testing.T) {
 		require.Equal(t, want, n, text)
 	}
 	for _, text := range []string{"0", "-1", "12XB", "MiB", "9999999999GiB"} {
-		_, err := Bytes("x", text)
-		require.ErrorContains(t, err, "give bytes as", text)
+		must.Fail(Bytes("x", text))(t, "give bytes as", text)
 	}
 }
 
@@ -93,6 +90,5 @@ func TestText(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	require.NoError(t, os.WriteFile(file, make([]byte, maxText+1), 0o600))
-	_, err := Text(cmd, "@"+file)
-	require.ErrorContains(t, err, "larger than 4 MiB")
+	must.Fail(Text(cmd, "@"+file))(t, "larger than 4 MiB")
 }

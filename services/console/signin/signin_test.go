@@ -391,8 +391,7 @@ func TestG17_AClientWithASecret(t *testing.T) {
 		require.Equal(t, ok, err == nil, "%v", err)
 	}
 	require.NoError(t, os.Remove(file))
-	_, err := New(Config{ClientID: "x", SecretFile: file}, r.flow.deps)
-	require.ErrorContains(t, err, "oidc-client-secret-file")
+	must.Fail(New(Config{ClientID: "x", SecretFile: file}, r.flow.deps))(t, "oidc-client-secret-file")
 }
 
 // TestG17_RequestsOfAnAddress are limited, and so are those that wait for the issuer.
@@ -501,7 +500,6 @@ func TestG17_SettingsOfTheClient(t *testing.T) {
 	}
 	r := newRig(t, Config{})
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://evil.example/ui/oidc/start", http.NoBody)
-	_, err := r.flow.redirect(req)
-	require.ErrorContains(t, err, "oidc-redirect-url", "the host of the request counts on loopback only")
+	must.Fail(r.flow.redirect(req))(t, "oidc-redirect-url", "the host of the request counts on loopback only")
 	require.Len(t, oauth2.GenerateVerifier(), 43)
 }

@@ -81,8 +81,7 @@ func TestCredentials(t *testing.T) {
 		require.Equal(t, "s=+/", v.SecretAccessKey)
 	}
 	for _, mode := range []os.FileMode{0o604, 0o644, 0o602, 0o660} {
-		_, err := open(file(mode, good))
-		require.ErrorContains(t, err, "chmod 600")
+		must.Fail(open(file(mode, good)))(t, "chmod 600")
 	}
 	for text, want := range map[string]string{
 		"":                                     "must have the lines",
@@ -94,8 +93,7 @@ func TestCredentials(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.NotContains(t, err.Error(), "s=+/")
 	}
-	_, err := open(filepath.Join(t.TempDir(), "none"))
-	require.ErrorContains(t, err, "name a file that this user can read")
+	must.Fail(open(filepath.Join(t.TempDir(), "none")))(t, "name a file that this user can read")
 
 	path := file(0o600, "# of the archive\n[default]\naws_access_key_id = k\n; here\naws_secret_access_key = "+
 		"s\naws_session_token = t\n")

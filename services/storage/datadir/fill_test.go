@@ -97,8 +97,6 @@ func TestX16_WhatIsMeasured(t *testing.T) {
 			require.Zero(t, s.Limit, "the account has no limit")
 		}
 	}
-	_, err := EmbeddedFill(func() *natsd.Server { return nil }, "")(t.Context())
-	require.ErrorIs(t, err, errNoUsage)
-	_, err = AccountFill(func() *nats.Conn { return nil }, 1)(t.Context())
-	require.ErrorIs(t, err, errNoUsage)
+	must.Refuse(EmbeddedFill(func() *natsd.Server { return nil }, "")(t.Context()))(t, errNoUsage)
+	must.Refuse(AccountFill(func() *nats.Conn { return nil }, 1)(t.Context()))(t, errNoUsage)
 }

@@ -54,6 +54,5 @@ func TestI20_TriggersWithoutAKeyID(t *testing.T) {
 	after := must.Value(Of(ring, old))(t)
 	require.Equal(t, []string{token, signing}, []string{after.Token(old), after.Signing(old)})
 	ring = must.Value(ring.Retire(keyfile.Of([]byte("the older key")).Active().ID))(t)
-	_, err := Of(ring, old)
-	require.ErrorIs(t, err, fault.InstallationKeyRetired)
+	must.Refuse(Of(ring, old))(t, fault.InstallationKeyRetired)
 }

@@ -43,8 +43,7 @@ func sha(text string) string {
 func TestA11_AHomeIsMadeOnTheFirstWriteOnly(t *testing.T) {
 	d := must.Value(OpenDir(filepath.Join(t.TempDir(), "new", "homes")))(t)
 	defer d.Close()
-	_, err := d.Open("acme", "keeper", false)
-	require.ErrorIs(t, err, fs.ErrNotExist)
+	must.Refuse(d.Open("acme", "keeper", false))(t, fs.ErrNotExist)
 	h := must.Value(d.Open("acme", "keeper", true))(t)
 	defer h.Close()
 	again := must.Value(d.Open("acme", "keeper", false))(t)
@@ -107,8 +106,7 @@ func TestW2_APlanThatIsKeptAsideIsSeen(t *testing.T) {
 	p.Discard("acme", "keeper", "wi_3")
 	p.Close()
 	require.FileExists(t, filepath.Join(h.path, planName("wi_2")))
-	_, err := h.root.Lstat(asideName("wi_3"))
-	require.ErrorIs(t, err, fs.ErrNotExist)
+	must.Refuse(h.root.Lstat(asideName("wi_3")))(t, fs.ErrNotExist)
 }
 
 // Somebody who opened the empty plan before it was removed may write to it afterwards: it comes back, unless there is
@@ -219,8 +217,7 @@ func TestA11_PathsAreValidated(t *testing.T) {
 		"a/.quartet-x/b":                fault.InvalidArgument,
 		strings.Repeat("a/", 512) + "b": fault.LimitExceeded, "a\x00b": fault.InvalidArgument,
 	} {
-		_, err := Path("path", p)
-		require.ErrorIs(t, err, want, "%q", p)
+		must.Refuse(Path("path", p))(t, want, "%q", p)
 	}
 }
 
@@ -258,8 +255,7 @@ func TestA11_WalkVisitsInOrderAndContinues(t *testing.T) {
 		}
 		require.Equal(t, all, got, "pages of %d", size)
 	}
-	err := h.Walk(t.Context(), "none", 1, "", nil)
-	require.ErrorIs(t, err, fault.NotFound)
+	require.ErrorIs(t, h.Walk(t.Context(), "none", 1, "", nil), fault.NotFound)
 	mine := errors.New("mine")
 	require.ErrorIs(t, h.Walk(t.Context(), ".", 1, "", func(Entry) error { return mine }), mine)
 	var none *Home
