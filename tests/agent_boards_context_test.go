@@ -28,8 +28,7 @@ func TestC1_BoardsInAContext(t *testing.T) {
 	}
 	boards := boardv1.NewBoardServiceClient(r.Conn())
 	must.Value(boards.CreateBoard(dev.Within(t), &boardv1.CreateBoardRequest{
-		SessionId: "keeper", BoardId: "build",
-		WalName: "build", Title: "Build it all", Steps: steps,
+		SessionId: "keeper", BoardId: "build", WalName: "build", Title: "Build it all", Steps: steps,
 	}))(t)
 	must.Value(boards.UpdateStep(dev.Within(t), &boardv1.UpdateStepRequest{
 		SessionId: "keeper", BoardId: "build", StepId: "s007", Status: boardv1.StepStatus_STEP_STATUS_BLOCKED,

@@ -36,8 +36,7 @@ func TestP2_ASupervisorAnswersItsChild(t *testing.T) {
 		_, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: childID, Text: "green"})
 		require.Error(t, err, "no operator reaches a private child")
 		told, err := s.agents.CallTool(ctx, &agentv1.CallToolRequest{
-			AgentId: "lead", Name: "TaskInput",
-			Arguments: args(t, map[string]any{"task_id": taskID, "text": "red"}),
+			AgentId: "lead", Name: "TaskInput", Arguments: args(t, map[string]any{"task_id": taskID, "text": "red"}),
 		})
 		require.NoError(t, err)
 		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, told.GetResult().GetStatus())

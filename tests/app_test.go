@@ -105,8 +105,7 @@ func oneProcessWith(t *testing.T, startApp func(*testing.T, app.Config) *app.App
 	dir := t.TempDir()
 	grpcAddr, httpAddr := freeAddr(t), freeAddr(t)
 	a := startApp(t, app.Config{
-		WorkerUnconfined: true,
-		DataDir:          dir, GRPCAddr: grpcAddr, HTTPAddr: httpAddr, Publish: true, Replicas: 1,
+		WorkerUnconfined: true, DataDir: dir, GRPCAddr: grpcAddr, HTTPAddr: httpAddr, Publish: true, Replicas: 1,
 		WorkerID: "w1", WorkerRoots: []string{dir}, WorkerCapacity: 4,
 	})
 	addr := map[string]string{}

@@ -24,8 +24,7 @@ import (
 func TestI16_TheAuditLog(t *testing.T) {
 	planes, door := twoDoors(t)
 	keyID, secret := planes.key(t, &identityv1.CreateKeyRequest{
-		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR,
-		Namespace: "acme",
+		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR, Namespace: "acme",
 	})
 	_, err := agentv1.NewAgentServiceClient(planes.conn(t, secret)).SpawnAgent(soon(t), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,

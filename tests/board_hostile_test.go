@@ -288,16 +288,14 @@ func TestB15_AHandlerWhoseStepIsTakenIsStopped(t *testing.T) {
 	t.Cleanup(func() { _ = p.Kill() })
 	step := func(id string) *boardv1.Step {
 		return must.Value(c.Boards.QuerySteps(ctx, &boardv1.QueryStepsRequest{
-			SessionId: "keeper", BoardId: "taken",
-			StepIds: []string{id}, IncludeTerminalSteps: true,
+			SessionId: "keeper", BoardId: "taken", StepIds: []string{id}, IncludeTerminalSteps: true,
 		}))(t).GetSteps()[0]
 	}
 	require.Eventually(t, func() bool { return step("one").GetStatus() == boardv1.StepStatus_STEP_STATUS_RUNNING },
 		time.Minute, 10*time.Millisecond)
 	mine := "I did it"
 	must.Value(c.Boards.UpdateStep(ctx, &boardv1.UpdateStepRequest{
-		SessionId: "keeper", BoardId: "taken", StepId: "one",
-		Status: completed, ResultSummary: &mine,
+		SessionId: "keeper", BoardId: "taken", StepId: "one", Status: completed, ResultSummary: &mine,
 	}))(t)
 	require.Eventually(t, func() bool { return step("two").GetStatus() == completed }, time.Minute, 10*time.Millisecond)
 	require.Equal(t, mine, step("one").GetResultSummary())

@@ -43,8 +43,7 @@ func TestB6_ClaimsAreLinearizable(t *testing.T) {
 	c := must.Value(client.Dial(srv.GRPC))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	req := &boardv1.CreateBoardRequest{
-		SessionId: "keeper", BoardId: "b", WalName: "b", Title: "b",
-		DefaultWorkerPoolId: "go",
+		SessionId: "keeper", BoardId: "b", WalName: "b", Title: "b", DefaultWorkerPoolId: "go",
 	}
 	for i := range linearSteps {
 		req.Steps = append(req.Steps, &boardv1.StepInput{StepId: fmt.Sprint("s-", i), Title: "s"})
@@ -221,8 +220,7 @@ func (h *history) read(ctx context.Context, c *client.Client, id int, rng *rand.
 		stepID := fmt.Sprint("s-", rng.IntN(linearSteps))
 		call := h.now()
 		got, err := c.Boards.QuerySteps(ctx, &boardv1.QueryStepsRequest{
-			SessionId: "keeper", BoardId: "b",
-			StepIds: []string{stepID}, IncludeTerminalSteps: true,
+			SessionId: "keeper", BoardId: "b", StepIds: []string{stepID}, IncludeTerminalSteps: true,
 		})
 		if err != nil || len(got.GetSteps()) != 1 {
 			continue
@@ -341,8 +339,7 @@ func (w *claimer) finish(ctx context.Context, s grpc.BidiStreamingClient[boardv1
 	step, run := w.has[0].GetStep().GetStepId(), w.has[0].GetRun().GetRunId()
 	call := w.now()
 	report := &boardv1.StepReport{
-		RunId: run, Status: boardv1.StepStatus_STEP_STATUS_COMPLETED, ResultSummary: &run,
-		Finished: true,
+		RunId: run, Status: boardv1.StepStatus_STEP_STATUS_COMPLETED, ResultSummary: &run, Finished: true,
 	}
 	if s.Send(&boardv1.ConnectRequest{Reports: []*boardv1.StepReport{report}}) != nil {
 		w.add(w.id, op{step, "complete", run}, call, outcome{word: "unknown"}, math.MaxInt64, "unknown")

@@ -24,8 +24,7 @@ func TestC4_BoardTools(t *testing.T) {
 	call := func(name string, args map[string]any) *agentv1.ToolResult {
 		in := must.Value(structpb.NewStruct(args))(t)
 		return must.Value(r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
-			AgentId: "keeper", Name: name,
-			Arguments: in,
+			AgentId: "keeper", Name: name, Arguments: in,
 		}))(t).GetResult()
 	}
 	done := func(name string, args map[string]any) map[string]any {
@@ -103,8 +102,7 @@ func TestB10_ToolsForRunsAndDispatches(t *testing.T) {
 	call := func(name string, args map[string]any) map[string]any {
 		in := must.Value(structpb.NewStruct(args))(t)
 		got := must.Value(r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
-			AgentId: "keeper", Name: name,
-			Arguments: in,
+			AgentId: "keeper", Name: name, Arguments: in,
 		}))(t)
 		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetResult().GetStatus(), "%s: %v", name,
 			got.GetResult().GetError())
@@ -179,8 +177,7 @@ func TestC5_FormerNamesOfBoardTools(t *testing.T) {
 		} {
 			in := must.Value(structpb.NewStruct(c.args))(t)
 			got := must.Value(r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
-				AgentId: "keeper", Name: c.name,
-				Arguments: in,
+				AgentId: "keeper", Name: c.name, Arguments: in,
 			}))(t)
 			require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetResult().GetStatus(), "%s: %v", c.name,
 				got.GetResult().GetError())

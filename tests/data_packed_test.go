@@ -40,14 +40,12 @@ func TestR11_SnapshotsOfFormat2(t *testing.T) {
 			agentv1.NewAgentServiceClient(conn), taskv1.NewTaskServiceClient(conn)
 
 		items := must.Value(work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
-			AgentId: "keeper", PageSize: 500,
-			Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED,
+			AgentId: "keeper", PageSize: 500, Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED,
 		}))(t)
 		require.Len(t, items.GetWorkItems(), 90)
 
 		waits := must.Value(waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{
-			AgentId: "keeper", PageSize: 500,
-			IncludeEnded: true,
+			AgentId: "keeper", PageSize: 500, IncludeEnded: true,
 		}))(t)
 		require.Len(t, waits.GetWaits(), 41+round)
 		for i, w := range waits.GetWaits()[:40] {
@@ -63,8 +61,7 @@ func TestR11_SnapshotsOfFormat2(t *testing.T) {
 			GetWaitId()}))(t)
 
 		list := must.Value(tasks.ListTasks(ctx, &taskv1.ListTasksRequest{
-			AgentId: "keeper", PageSize: 100,
-			IncludeTerminal: true,
+			AgentId: "keeper", PageSize: 100, IncludeTerminal: true,
 		}))(t)
 		require.Len(t, list.GetTasks(), 41+round)
 		for i, task := range list.GetTasks()[1+round:] {
@@ -73,8 +70,7 @@ func TestR11_SnapshotsOfFormat2(t *testing.T) {
 			require.Contains(t, got.GetTask().GetCommand().GetCmd(), fmt.Sprintf("task %d, this is said often", 39-i))
 			require.Equal(t, taskv1.TaskState_TASK_STATE_CANCELLED, got.GetTask().GetState())
 			of := must.Value(tasks.ListTasks(ctx, &taskv1.ListTasksRequest{
-				AgentId: "keeper", IncludeTerminal: true,
-				WorkItemId: task.GetWorkItemId(),
+				AgentId: "keeper", IncludeTerminal: true, WorkItemId: task.GetWorkItemId(),
 			}))(t)
 			require.Len(t, of.GetTasks(), 1)
 		}
@@ -86,8 +82,7 @@ func TestR11_SnapshotsOfFormat2(t *testing.T) {
 		require.NoError(t, err)
 
 		messages := must.Value(agents.ListMessages(ctx, &agentv1.ListMessagesRequest{
-			AgentId: "keeper", PageSize: 500,
-			State: agentv1.MessageState_MESSAGE_STATE_PROCESSED,
+			AgentId: "keeper", PageSize: 500, State: agentv1.MessageState_MESSAGE_STATE_PROCESSED,
 		}))(t)
 		require.Len(t, messages.GetMessages(), 38)
 		for _, m := range messages.GetMessages() {

@@ -38,8 +38,7 @@ func TestR11_DataWithSnapshots(t *testing.T) {
 			require.Equal(t, 141+round, d.revisions(id))
 			require.EqualValues(t, 141+round, item.GetRevision())
 			must.Value(work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
-				AgentId: "keeper", WorkItemId: id,
-				Objective: new("another"),
+				AgentId: "keeper", WorkItemId: id, Objective: new("another"),
 			}))(t)
 		}
 		require.NoError(t, conn.Close())

@@ -278,8 +278,7 @@ func (j *chores) loop(ctx context.Context, i int) error {
 	agent := fmt.Sprintf("jobs-%d", i)
 	if _, err := load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
 		return j.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-			AgentId: agent, RequestId: "spawn-" + agent,
-			Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+			AgentId: agent, RequestId: "spawn-" + agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 		})
 	}); err != nil {
 		return err
@@ -364,8 +363,7 @@ func (j *chores) audit(ctx context.Context) {
 		for token := ""; ; {
 			page := must.Value(load.Again(ctx, func(ctx context.Context) (*taskv1.ListTasksResponse, error) {
 				return j.tasks.ListTasks(ctx, &taskv1.ListTasksRequest{
-					AgentId: agent, IncludeTerminal: true,
-					PageSize: 500, PageToken: token,
+					AgentId: agent, IncludeTerminal: true, PageSize: 500, PageToken: token,
 				})
 			}))(j.t)
 			for _, task := range page.GetTasks() {

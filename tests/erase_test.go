@@ -60,8 +60,7 @@ func live(t *testing.T, ctx context.Context, conn *grpc.ClientConn, id, text str
 		Resource: trigger.GetTrigger().GetTriggerId(),
 	}))(t)
 	must.Value(waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
-		AgentId: id, WorkItemId: l.item,
-		After: durationpb.New(24 * time.Hour),
+		AgentId: id, WorkItemId: l.item, After: durationpb.New(24 * time.Hour),
 	}))(t)
 	l.task = must.Value(taskv1.NewTaskServiceClient(conn).ExecCommand(ctx, &taskv1.ExecCommandRequest{
 		AgentId: id, Command: &taskv1.CommandSpec{Cmd: "echo output with " + text},
@@ -73,8 +72,7 @@ func live(t *testing.T, ctx context.Context, conn *grpc.ClientConn, id, text str
 		},
 	}))(t)
 	must.Value(workv1.NewHomeServiceClient(conn).WriteFile(ctx, &workv1.WriteFileRequest{
-		AgentId: id, Path: "notes.md",
-		Text: "a file with " + text,
+		AgentId: id, Path: "notes.md", Text: "a file with " + text,
 	}))(t)
 	return l
 }
@@ -193,8 +191,7 @@ func TestA8_ErasedAgent(t *testing.T) {
 	// A child that was erased is not made again by a late repetition of the call that spawned it.
 	spawn := func() string {
 		return must.Value(agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-			ParentAgentId: bob.id, RequestId: "once",
-			InitialMessage: "look",
+			ParentAgentId: bob.id, RequestId: "once", InitialMessage: "look",
 		}))(t).GetAgentId()
 	}
 	gone := func(id string) bool {

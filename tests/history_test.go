@@ -91,8 +91,7 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 		updates++
 		objective := fmt.Sprintf("an open item, %d %s", updates, strings.Repeat("x", 1800))
 		must.Value(work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: open,
-			Objective: &objective,
+			AgentId: "keeper", WorkItemId: open, Objective: &objective,
 		}))(t)
 	}
 	for removed := int64(0); removed < 2000; removed = removedOfWork(t, data) {

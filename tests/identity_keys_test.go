@@ -63,8 +63,7 @@ func TestI15_AnAdminOfANamespace(t *testing.T) {
 	} {
 		for _, namespace := range []string{"", "acme"} {
 			made := must.Value(own.CreateKey(soon(t), &identityv1.CreateKeyRequest{
-				Name: "k", Role: role,
-				Namespace: namespace,
+				Name: "k", Role: role, Namespace: namespace,
 			}))(t)
 			require.Equal(t, "acme", made.GetKey().GetNamespace())
 			must.Value(own.RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: made.GetKey().GetKeyId()}))(t)
@@ -75,8 +74,7 @@ func TestI15_AnAdminOfANamespace(t *testing.T) {
 	}
 	for _, namespace := range []string{"", "acme", "default"} {
 		must.Refuse(own.CreateKey(soon(t), &identityv1.CreateKeyRequest{
-			Name: "k", Role: installation,
-			Namespace: namespace,
+			Name: "k", Role: installation, Namespace: namespace,
 		}))(t, fault.PermissionDenied, "namespace %q", namespace)
 	}
 

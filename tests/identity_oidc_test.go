@@ -74,8 +74,7 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		set := jose.JSONWebKeySet{}
 		for kid, key := range p.keys {
 			set.Keys = append(set.Keys, jose.JSONWebKey{
-				Key: &key.PublicKey, KeyID: kid, Algorithm: "ES256",
-				Use: "sig",
+				Key: &key.PublicKey, KeyID: kid, Algorithm: "ES256", Use: "sig",
 			})
 		}
 		v = set

@@ -137,8 +137,7 @@ func TestX15_RevocationEndsStreams(t *testing.T) {
 	planes, door := twoDoors(t)
 	id, secret := planes.key(t, &identityv1.CreateKeyRequest{Name: "ci", Role: operator, Namespace: "acme"})
 	runnerID, runner := planes.key(t, &identityv1.CreateKeyRequest{
-		Name: "r", Role: identityv1.Role_ROLE_RUNNER,
-		Namespace: "acme",
+		Name: "r", Role: identityv1.Role_ROLE_RUNNER, Namespace: "acme",
 	})
 	ctx := soon(t)
 
@@ -194,8 +193,7 @@ func TestX15_AKeyIsKnownEverywhereAtOnce(t *testing.T) {
 	planes, door := twoDoors(t)
 	for i := range 20 {
 		_, secret := planes.key(t, &identityv1.CreateKeyRequest{
-			Name: fmt.Sprintf("k%d", i), Role: operator,
-			Namespace: "acme",
+			Name: fmt.Sprintf("k%d", i), Role: operator, Namespace: "acme",
 		})
 		a := door.rest(t, secret, "GET", "/v1/whoami", "")
 		require.Equal(t, http.StatusOK, a.status, a.body)
@@ -207,8 +205,7 @@ func TestX15_AKeyEndsByItself(t *testing.T) {
 	proc.Long(t)
 	h := newHouse(t, nil)
 	id, secret := h.key(t, &identityv1.CreateKeyRequest{
-		Name: "ci", Role: operator,
-		ExpiresAfter: durationpb.New(2 * time.Second),
+		Name: "ci", Role: operator, ExpiresAfter: durationpb.New(2 * time.Second),
 	})
 	ctx := soon(t)
 	watch, err := eventv1.NewEventServiceClient(h.conn(t, secret)).WatchEvents(ctx, &eventv1.WatchEventsRequest{})

@@ -43,8 +43,7 @@ func newAuthority(t *testing.T, name string) *authority {
 	a.key = must.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour),
-		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der := must.Value(x509.CreateCertificate(rand.Reader, template, template, &a.key.PublicKey, a.key))(t)
 	a.cert = must.Value(x509.ParseCertificate(der))(t)

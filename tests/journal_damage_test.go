@@ -61,8 +61,7 @@ func newDamageable(t *testing.T, args ...string) *damageable {
 	for i := range 20 {
 		item := d.item(fmt.Sprintf("first %d", i))
 		must.Value(d.waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
-			AgentId: "keeper", WorkItemId: item,
-			After: durationpb.New(24 * time.Hour),
+			AgentId: "keeper", WorkItemId: item, After: durationpb.New(24 * time.Hour),
 		}))(t)
 		d.key = must.Value(identityv1.NewIdentityServiceClient(conn).CreateKey(ctx, &identityv1.CreateKeyRequest{
 			Name: "viewer", Role: identityv1.Role_ROLE_OPERATOR,

@@ -271,8 +271,7 @@ func (d *damageable) completed(title string) string {
 	d.t.Helper()
 	item := d.item(title)
 	timer := must.Value(d.waiting.CreateTimer(d.ctx, &waitingv1.CreateTimerRequest{
-		AgentId: "keeper", WorkItemId: item,
-		After: durationpb.New(24 * time.Hour),
+		AgentId: "keeper", WorkItemId: item, After: durationpb.New(24 * time.Hour),
 	}))(d.t)
 	_, err := d.work.CompleteWorkItem(d.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: item})
 	require.NoError(d.t, err)

@@ -29,8 +29,7 @@ func limited(t *testing.T, h *house, namespace string) *tenant {
 		rpc.RoleIntegration: identityv1.Role_ROLE_INTEGRATION,
 	} {
 		_, te.tokens[role] = h.key(t, &identityv1.CreateKeyRequest{
-			Name:      "k-" + te.mark + "-" + role,
-			Namespace: namespace, Role: number, AgentIds: []string{te.own()},
+			Name: "k-" + te.mark + "-" + role, Namespace: namespace, Role: number, AgentIds: []string{te.own()},
 		})
 		te.conns[role] = h.conn(t, te.tokens[role])
 	}
@@ -69,8 +68,7 @@ func TestI17_AKeyForSomeAgents(t *testing.T) {
 			`","preset":"public_named"}`).status)
 	}
 	_, operator := h.key(t, &identityv1.CreateKeyRequest{
-		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR,
-		AgentIds: []string{"two", "one"},
+		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR, AgentIds: []string{"two", "one"},
 	})
 	conn := h.conn(t, operator)
 	agents := agentv1.NewAgentServiceClient(conn)
@@ -104,8 +102,7 @@ func TestI17_AKeyForSomeAgents(t *testing.T) {
 	require.ErrorIs(t, err, fault.PermissionDenied)
 
 	_, runner := h.key(t, &identityv1.CreateKeyRequest{
-		Name: "r", Role: identityv1.Role_ROLE_RUNNER,
-		AgentIds: []string{"one"},
+		Name: "r", Role: identityv1.Role_ROLE_RUNNER, AgentIds: []string{"one"},
 	})
 	runners := agentv1.NewAgentServiceClient(h.conn(t, runner))
 	for _, ids := range [][]string{nil, {"two"}, {"one", "two"}} {

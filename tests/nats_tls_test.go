@@ -44,8 +44,7 @@ type natsCluster struct {
 func (c *natsCluster) files(name string) certs.Files {
 	at := filepath.Join(c.dir, name)
 	return certs.Files{
-		CA: filepath.Join(c.dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"),
-		Key: filepath.Join(at, "tls.key"),
+		CA: filepath.Join(c.dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"), Key: filepath.Join(at, "tls.key"),
 	}
 }
 

@@ -102,8 +102,7 @@ type pair struct {
 func newPair(t *testing.T) *pair {
 	p := &pair{
 		t: t, clk: clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)), disk: &disk{left: -1},
-		home: t.TempDir(),
-		ids:  map[string]*id.Sequence{"agent": {}, "work": {}}, journals: planetest.NewJournals(),
+		home: t.TempDir(), ids: map[string]*id.Sequence{"agent": {}, "work": {}}, journals: planetest.NewJournals(),
 	}
 	p.journals.Wrap = func(_ string, log framelog.Log) framelog.Log { return dying{log, p.disk} }
 	p.up()
@@ -117,8 +116,7 @@ func (p *pair) up() {
 		return plane.Deps{Log: p.journals.Log, Sources: p.journals.Sources, Clock: p.clk, IDs: p.ids[name]}
 	}
 	p.work = must.Value(workplane.New(workplane.Config{Home: p.home}, workplane.Deps{
-		Deps: deps("work"), Tasks: alone{},
-		Agents: alone{},
+		Deps: deps("work"), Tasks: alone{}, Agents: alone{},
 	}))(p.t)
 	require.NoError(p.t, p.work.Start(context.Background()))
 	p.stops = append(p.stops, net.Serve("work", p.work.Register))

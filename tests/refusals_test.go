@@ -71,8 +71,7 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 		s.spawn(t, ctx, "a")
 		s.spawn(t, ctx, "b")
 		item := must.Value(s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
-			AgentId: "a", RequestId: "one",
-			Objective: "stand",
+			AgentId: "a", RequestId: "one", Objective: "stand",
 		}))(t).GetWorkItem().GetWorkItemId()
 		other := "other"
 		stale := int64(7)
@@ -95,8 +94,7 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 			}},
 			{"wrong enum", fault.InvalidArgument, func() error {
 				return must.Err(s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
-					AgentId: "a", Objective: "x",
-					PlanStatus: 99,
+					AgentId: "a", Objective: "x", PlanStatus: 99,
 				}))
 			}},
 			{"unknown agent", fault.NotFound, func() error {
@@ -109,14 +107,12 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 			}},
 			{"foreign agent", fault.PermissionDenied, func() error {
 				return must.Err(s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
-					AgentId: "b", WorkItemId: item,
-					Objective: &other,
+					AgentId: "b", WorkItemId: item, Objective: &other,
 				}))
 			}},
 			{"stale revision", fault.RevisionConflict, func() error {
 				return must.Err(s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
-					AgentId: "a", WorkItemId: item,
-					Objective: &other, ExpectedRevision: &stale,
+					AgentId: "a", WorkItemId: item, Objective: &other, ExpectedRevision: &stale,
 				}))
 			}},
 			{"nothing to update", fault.InvalidArgument, func() error {
@@ -125,8 +121,7 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 			}},
 			{"reused request id", fault.RequestIDReused, func() error {
 				return must.Err(s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
-					AgentId: "a", RequestId: "one",
-					Objective: "something else",
+					AgentId: "a", RequestId: "one", Objective: "something else",
 				}))
 			}},
 			{"request over 4 MiB", fault.TooLarge, func() error {
@@ -141,8 +136,7 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 			}},
 			{"runtime kind", fault.PermissionDenied, func() error {
 				return must.Err(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
-					AgentId: "a", Text: "x",
-					Kind: agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK,
+					AgentId: "a", Text: "x", Kind: agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK,
 				}))
 			}},
 			{"agent id taken", fault.AlreadyExists, func() error {
@@ -155,8 +149,7 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 			}},
 			{"a verb between services", fault.PermissionDenied, func() error {
 				return must.Err(s.work.PromoteReport(ctx, &workv1.PromoteReportRequest{
-					AgentId: "a", WorkItemId: item,
-					Text: "mine",
+					AgentId: "a", WorkItemId: item, Text: "mine",
 				}))
 			}},
 			{"unknown trigger", fault.NotFound, func() error {
@@ -180,14 +173,12 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 			}},
 			{"message about a foreign item", fault.PermissionDenied, func() error {
 				return must.Err(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
-					AgentId: "b", Text: "x",
-					WorkItemId: item,
+					AgentId: "b", Text: "x", WorkItemId: item,
 				}))
 			}},
 			{"message about no item", fault.NotFound, func() error {
 				return must.Err(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
-					AgentId: "a", Text: "x",
-					WorkItemId: "wi_00000000000000000000000000",
+					AgentId: "a", Text: "x", WorkItemId: "wi_00000000000000000000000000",
 				}))
 			}},
 			{"neither cmd nor argv", fault.InvalidArgument, func() error {
@@ -248,14 +239,12 @@ func TestX4_ARunsTokenActsForItsAgentOnly(t *testing.T) {
 		_, err := s.work.CreateWorkItem(as, &workv1.CreateWorkItemRequest{AgentId: "b", Objective: "another's"})
 		require.ErrorIs(t, err, fault.PermissionDenied)
 		must.Value(s.agents.FinishTurn(as, &agentv1.FinishTurnRequest{
-			AgentId: "a", TurnId: tn.got.GetTurn().GetTurnId(),
-			RunId: tn.got.GetTurn().GetRunId(),
+			AgentId: "a", TurnId: tn.got.GetTurn().GetTurnId(), RunId: tn.got.GetTurn().GetRunId(),
 		}))(t)
 		_, err = s.work.CreateWorkItem(as, &workv1.CreateWorkItemRequest{AgentId: "a", Objective: "too late"})
 		require.ErrorIs(t, err, fault.RunStale, "the credential ends with its run (X12)")
 		_, err = s.agents.FinishTurn(as, &agentv1.FinishTurnRequest{
-			AgentId: "a", TurnId: tn.got.GetTurn().GetTurnId(),
-			RunId: tn.got.GetTurn().GetRunId(),
+			AgentId: "a", TurnId: tn.got.GetTurn().GetTurnId(), RunId: tn.got.GetTurn().GetRunId(),
 		})
 		require.NoError(t, err, "finishing again changes nothing")
 		must.Refuse(s.agents.SpawnAgent(as, &agentv1.SpawnAgentRequest{

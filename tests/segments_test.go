@@ -142,8 +142,7 @@ func TestR10_ALostSegment(t *testing.T) {
 		require.Contains(t, named[0], "the journal of work/0 is damaged", name)
 		t.Log(name, named)
 		_, err := d.work.UpdateWorkItem(d.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: item,
-			Objective: new("of a journal with a hole"),
+			AgentId: "keeper", WorkItemId: item, Objective: new("of a journal with a hole"),
 		})
 		refused(t, true, err)
 		_, err = d.agents.EnqueueMessage(d.ctx, &agentv1.EnqueueMessageRequest{

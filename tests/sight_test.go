@@ -121,8 +121,7 @@ func TestSight_OneTraceFromTriggerToCommand(t *testing.T) {
 		require.Contains(t, at(r.GetToolResults()[0], "output"), "it is 00-"+knownTrace+"-", "commands can take part")
 		tr := tn.got.GetTurn()
 		must.Value(s.agents.FinishTurn(traced, &agentv1.FinishTurnRequest{
-			AgentId: "keeper", TurnId: tr.GetTurnId(),
-			RunId: tr.GetRunId(),
+			AgentId: "keeper", TurnId: tr.GetTurnId(), RunId: tr.GetRunId(),
 		}))(t)
 
 		chain := [][2]string{ // a span, and one that is above it

@@ -49,9 +49,8 @@ func newWorkshop(t *testing.T, settings ...string) *workshop {
 		append([]string{"--worker-pools", "nobody"}, settings...)...)
 	conn := dial(t, srv.GRPC)
 	s := &workshop{
-		t: t, ctx: ctx, bin: bin, srv: srv, root: t.TempDir(),
-		tasks: taskv1.NewTaskServiceClient(conn), agents: agentv1.NewAgentServiceClient(conn),
-		events: eventv1.NewEventServiceClient(conn),
+		t: t, ctx: ctx, bin: bin, srv: srv, root: t.TempDir(), tasks: taskv1.NewTaskServiceClient(conn),
+		agents: agentv1.NewAgentServiceClient(conn), events: eventv1.NewEventServiceClient(conn),
 	}
 	must.Value(s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
@@ -85,8 +84,7 @@ func (s *workshop) ran(ctx context.Context, id string) bool {
 func (s *workshop) exec(yield time.Duration, spec *taskv1.CommandSpec) *taskv1.Task {
 	s.t.Helper()
 	return must.Value(s.tasks.ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
-		AgentId: "keeper", Command: spec,
-		YieldTime: durationpb.New(yield),
+		AgentId: "keeper", Command: spec, YieldTime: durationpb.New(yield),
 	}))(s.t).GetTask()
 }
 

@@ -24,8 +24,7 @@ func TestX2_ARepeatedToolCallSaysSo(t *testing.T) {
 		require.NoError(t, err)
 		var header metadata.MD
 		resp, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
-			AgentId: "keeper", RequestId: requestID,
-			RoundText: text, Name: name, Arguments: in,
+			AgentId: "keeper", RequestId: requestID, RoundText: text, Name: name, Arguments: in,
 		}, grpc.Header(&header))
 		return resp, rpc.WasReplayed(header), err
 	}

@@ -29,8 +29,7 @@ func TestC4_ToolsGoByRole(t *testing.T) {
 	}
 	all := listed(admin)
 	_, secret := h.key(t, &identityv1.CreateKeyRequest{
-		Name: "person", Role: identityv1.Role_ROLE_OPERATOR,
-		Namespace: rpc.DefaultNamespace,
+		Name: "person", Role: identityv1.Role_ROLE_OPERATOR, Namespace: rpc.DefaultNamespace,
 	})
 	operator := agentv1.NewAgentServiceClient(h.conn(t, secret))
 	few := listed(operator)
@@ -50,13 +49,11 @@ func TestC4_ToolsGoByRole(t *testing.T) {
 	}
 	agent := agentv1.NewAgentServiceClient(
 		h.conn(t, h.minted(t, rpc.Actor{
-			Namespace: rpc.DefaultNamespace, Principal: "agent/keeper", Role: rpc.RoleAgent,
-			AgentID: "keeper",
+			Namespace: rpc.DefaultNamespace, Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper",
 		})))
 	require.Equal(t, all, listed(agent))
 	_, secret = h.key(t, &identityv1.CreateKeyRequest{
-		Name: "thinker", Role: identityv1.Role_ROLE_RUNNER,
-		Namespace: rpc.DefaultNamespace,
+		Name: "thinker", Role: identityv1.Role_ROLE_RUNNER, Namespace: rpc.DefaultNamespace,
 	})
 	require.Equal(t, all, listed(agentv1.NewAgentServiceClient(h.conn(t, secret))),
 		"a runner acts as the agent in its turns")

@@ -32,8 +32,7 @@ func TestA6_ATurnIsItsRunners(t *testing.T) {
 		"an admin of the installation": client(bootstrap),
 		"the agent's own key": func() agentv1.AgentServiceClient {
 			_, s := h.key(t, &identityv1.CreateKeyRequest{
-				Name: "keeper", Role: identityv1.Role_ROLE_AGENT,
-				AgentId: "keeper",
+				Name: "keeper", Role: identityv1.Role_ROLE_AGENT, AgentId: "keeper",
 			})
 			return client(s)
 		}(),
@@ -44,8 +43,7 @@ func TestA6_ATurnIsItsRunners(t *testing.T) {
 	}))(t)
 	must.Value(op.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "go"}))(t)
 	acquire := &agentv1.AcquireTurnRequest{
-		AgentIds: []string{"keeper"}, Wait: durationpb.New(20 * time.Second),
-		RequestId: "a1",
+		AgentIds: []string{"keeper"}, Wait: durationpb.New(20 * time.Second), RequestId: "a1",
 	}
 	got := must.Value(own.AcquireTurn(ctx, acquire))(t)
 	turn, run := got.GetTurn().GetTurnId(), got.GetTurn().GetRunId()
@@ -101,8 +99,7 @@ func TestA6_ATurnIsItsRunners(t *testing.T) {
 			continue // it would take a turn itself
 		}
 		other, err := c.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{
-			AgentIds: []string{"keeper"},
-			Wait:     durationpb.New(0), RequestId: "a1",
+			AgentIds: []string{"keeper"}, Wait: durationpb.New(0), RequestId: "a1",
 		})
 		require.NoError(t, err, who)
 		require.True(t, other.GetPending(), "%s got the turn by its request id", who)

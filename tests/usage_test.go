@@ -27,12 +27,10 @@ func TestI18_UsageOfANamespace(t *testing.T) {
 		}
 	})
 	_, admin := planes.key(t, &identityv1.CreateKeyRequest{
-		Name: "a", Namespace: "acme",
-		Role: identityv1.Role_ROLE_ADMIN,
+		Name: "a", Namespace: "acme", Role: identityv1.Role_ROLE_ADMIN,
 	})
 	_, operator := planes.key(t, &identityv1.CreateKeyRequest{
-		Name: "o", Namespace: "acme",
-		Role: identityv1.Role_ROLE_OPERATOR,
+		Name: "o", Namespace: "acme", Role: identityv1.Role_ROLE_OPERATOR,
 	})
 	for _, agent := range []string{"one", "two"} {
 		require.Equal(t, http.StatusOK, door.rest(t, admin, http.MethodPost, "/v1/agents", `{"agentId":"`+agent+

@@ -82,8 +82,7 @@ func TestT9_ChildrenInWorktrees(t *testing.T) {
 		require.Equal(t, child.GetAgent().GetWorkspaceRoot()+"\n", result["output"].GetStringValue())
 		require.Equal(t, "local", result["task"].GetStructValue().GetFields()["pinned_worker_id"].GetStringValue())
 		must.Value(agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
-			AgentId: id, TurnId: got.GetTurn().GetTurnId(),
-			RunId: got.GetTurn().GetRunId(),
+			AgentId: id, TurnId: got.GetTurn().GetTurnId(), RunId: got.GetTurn().GetRunId(),
 		}))(t)
 	}
 	why := map[string]string{"true": "", "echo x > left": "1 uncommitted change(s)"}

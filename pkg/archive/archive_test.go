@@ -25,8 +25,7 @@ type content struct {
 
 func manifest(streams ...string) archive.Manifest {
 	return archive.Manifest{
-		Version: "1.2.3", CutAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Key: "abc",
-		Streams: streams,
+		Version: "1.2.3", CutAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Key: "abc", Streams: streams,
 	}
 }
 

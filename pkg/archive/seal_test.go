@@ -131,8 +131,7 @@ func TestI21_WhatIsRefused(t *testing.T) {
 			"nothing in it can be trusted",
 		},
 		"forged, and that accepted": {forge(mine.Recipient()), archive.Keys{
-			Ring: r, Identities: []age.Identity{mine},
-			Unauthenticated: true,
+			Ring: r, Identities: []age.Identity{mine}, Unauthenticated: true,
 		}, archive.ErrUnauthenticated, "nothing in it can be trusted"},
 		"our tag, another content": {
 			slicesConcat(forge(mine.Recipient()), theirs), ours, archive.ErrUnauthenticated,

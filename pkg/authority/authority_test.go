@@ -53,8 +53,7 @@ func shake(t *testing.T, dir, server, client, name string) error {
 		done <- err
 	}()
 	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		RootCAs:    pool, ServerName: name, Certificates: pair(client),
+		MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: name, Certificates: pair(client),
 	}}
 	conn, err := d.DialContext(t.Context(), "tcp", lis.Addr().String())
 	if err == nil {

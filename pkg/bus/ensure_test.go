@@ -20,8 +20,7 @@ import (
 // A cluster that chooses a leader drops requests. Each is asked for again.
 func TestAStreamThatIsNotAnsweredFor(t *testing.T) {
 	srv := must.Value(server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true,
-		NoSigs: true,
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
 	}))(t)
 	srv.Start()
 	t.Cleanup(func() {

@@ -23,8 +23,7 @@ func (r *rig) lay(boardID string, steps ...*boardv1.StepInput) {
 		Steps: steps,
 	}))(r.t)
 	must.Value(r.Boards.OpenStandingDispatch(dev.Within(r.t), &boardv1.OpenStandingDispatchRequest{
-		SessionId: "keeper",
-		BoardId:   boardID, WorkerPoolId: "go",
+		SessionId: "keeper", BoardId: boardID, WorkerPoolId: "go",
 	}))(r.t)
 }
 
@@ -54,8 +53,7 @@ func (r *rig) workSteps(capacity int, handle client.StepHandler) (stop func()) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- r.RunSteps(ctx, client.StepOptions{
-			ID: "w-1", Pools: []string{"go"}, Capacity: capacity,
-			Heartbeat: 50 * time.Millisecond,
+			ID: "w-1", Pools: []string{"go"}, Capacity: capacity, Heartbeat: 50 * time.Millisecond,
 		}, handle)
 	}()
 	stop = sync.OnceFunc(func() {
@@ -168,8 +166,7 @@ func TestB10_StepsThatAreGivenUp(t *testing.T) {
 	}
 	r.eventually(func() bool { return r.step("build", "one").GetStatus() == boardv1.StepStatus_STEP_STATUS_RUNNING })
 	must.Value(r.Boards.CancelWorkerRun(dev.Within(t), &boardv1.CancelWorkerRunRequest{
-		SessionId: "keeper",
-		BoardId:   "build", RunId: r.step("build", "one").GetClaimedByRunId(),
+		SessionId: "keeper", BoardId: "build", RunId: r.step("build", "one").GetClaimedByRunId(),
 	}))(t)
 	require.ErrorIs(t, <-why, client.ErrStopped)
 }

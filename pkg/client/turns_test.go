@@ -57,8 +57,7 @@ func TestA6_TheErrorIsTheOutcome(t *testing.T) {
 			messageID := r.say(name, "work", agentv1.Priority_PRIORITY_NORMAL)
 			var got *client.Turn
 			require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{
-				Name: "test", AgentIDs: []string{name},
-				MaxTurns: 1,
+				Name: "test", AgentIDs: []string{name}, MaxTurns: 1,
 			}, func(_ context.Context, turn *client.Turn) error {
 				got = turn
 				require.Equal(t, "work", turn.Message.GetText())

@@ -58,8 +58,7 @@ func (f *floor) up() {
 	}))(f.t)
 	require.NoError(f.t, f.service.Start(context.Background()))
 	f.server = rpc.NewServer(rpc.Config{
-		Auth: rpc.NewKeyring(nil, true), Deadlines: task.Deadlines(),
-		Ready: f.service.Ready,
+		Auth: rpc.NewKeyring(nil, true), Deadlines: task.Deadlines(), Ready: f.service.Ready,
 	})
 	f.service.Register(f.server)
 	lis := listen(f.t, f.addr)
@@ -100,8 +99,7 @@ func (f *floor) work(handle client.CommandHandler) (stop func() error) {
 func (f *floor) exec(ctx context.Context, spec *taskv1.CommandSpec, yield time.Duration) *taskv1.ExecCommandResponse {
 	return must.Value(client.Again(ctx, func(ctx context.Context) (*taskv1.ExecCommandResponse, error) {
 		return f.Tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
-			AgentId: "a", RequestId: spec.GetCmd(),
-			Command: spec, YieldTime: durationpb.New(yield),
+			AgentId: "a", RequestId: spec.GetCmd(), Command: spec, YieldTime: durationpb.New(yield),
 		})
 	}))(f.t)
 }
@@ -110,8 +108,7 @@ func (f *floor) ended(ctx context.Context, taskID string) *taskv1.Task {
 	for offset := int64(0); ; {
 		r := must.Value(client.Again(ctx, func(ctx context.Context) (*taskv1.GetTaskOutputResponse, error) {
 			return f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{
-				AgentId: "a", TaskId: taskID, Offset: offset,
-				Block: true,
+				AgentId: "a", TaskId: taskID, Offset: offset, Block: true,
 			})
 		}))(f.t)
 		if r.GetTask().GetTerminal() {
@@ -171,8 +168,7 @@ func TestT3_InputAndStop(t *testing.T) {
 	taskID := f.exec(ctx, &taskv1.CommandSpec{Cmd: "listen", AcceptsInput: true}, 0).GetHandle().GetTaskId()
 	require.Eventually(t, func() bool {
 		r, err := f.Tasks.SendTaskInput(ctx, &taskv1.SendTaskInputRequest{
-			AgentId: "a", TaskId: taskID, RequestId: "in",
-			Text: "hello\n", EndOfInput: true,
+			AgentId: "a", TaskId: taskID, RequestId: "in", Text: "hello\n", EndOfInput: true,
 		})
 		return err == nil && r.GetAcceptedInput()
 	}, time.Minute, 5*time.Millisecond)

@@ -303,8 +303,7 @@ func TestG8_RefusalsEndReading(t *testing.T) {
 func TestG8_ADebtIsPaid(t *testing.T) {
 	start := time.Now()
 	c := &Conn{
-		listener: &Listener{limits: Limits{Free: 8 << 10, Rate: 1 << 10}.complete()}, budget: 8 << 10,
-		filled: start,
+		listener: &Listener{limits: Limits{Free: 8 << 10, Rate: 1 << 10}.complete()}, budget: 8 << 10, filled: start,
 	}
 	allowed := func(after time.Duration) int {
 		n, pause := c.allowed(16<<10, start.Add(after))

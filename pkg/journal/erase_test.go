@@ -188,8 +188,7 @@ func (v *village) tryOpen(t *testing.T) (*journal.Partition[*people], error) {
 	v.store.Fail = func(string) error { return v.call(func() error { return nil }) }
 	return journal.Open(t.Context(), journal.Config[*people]{
 		Log: v.log(), Plane: "test", New: newPeople, Registry: journaltest.Registry(), NewID: id.New().New,
-		Logger:    zap.NewNop(),
-		Snapshots: v.store, SnapshotBytes: 1500, SegmentSize: 4000,
+		Logger: zap.NewNop(), Snapshots: v.store, SnapshotBytes: 1500, SegmentSize: 4000,
 	})
 }
 

@@ -60,8 +60,7 @@ func serveNATSAt(t *testing.T, addr, conf string) (stop func()) {
 func pair(dir, name string) certs.Files {
 	at := filepath.Join(dir, name)
 	return certs.Files{
-		CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"),
-		Key: filepath.Join(at, "tls.key"),
+		CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"), Key: filepath.Join(at, "tls.key"),
 	}
 }
 
@@ -154,8 +153,7 @@ func TestX15_WhoIsLetInToNATS(t *testing.T) {
 		},
 		"mutual": {natsd.Remote{URL: mutual, TLS: good}, nil},
 		"a password": {natsd.Remote{
-			URL: passwords, TLS: onlyCA, User: "quartet",
-			PasswordFile: secret(t, "hush-hush\n"),
+			URL: passwords, TLS: onlyCA, User: "quartet", PasswordFile: secret(t, "hush-hush\n"),
 		}, nil},
 		"a password in the address": {natsd.Remote{URL: in, TLS: onlyCA}, nil},
 		"an nkey":                   {natsd.Remote{URL: nkey, NKeyFile: "testdata/user.nk"}, nil},
@@ -192,8 +190,7 @@ func TestX15_WhoIsLetInToNATS(t *testing.T) {
 		},
 		"a stranger's certificate": {
 			natsd.Remote{URL: mutual, TLS: certs.Files{
-				CA: good.CA, Cert: pair(others, "client").Cert,
-				Key: pair(others, "client").Key,
+				CA: good.CA, Cert: pair(others, "client").Cert, Key: pair(others, "client").Key,
 			}}, []string{"signed by the authority that the servers trust"},
 		},
 		"a certificate of somebody else": {
@@ -209,16 +206,14 @@ func TestX15_WhoIsLetInToNATS(t *testing.T) {
 			[]string{"the servers do not know this user"},
 		},
 		"a wrong password": {natsd.Remote{
-			URL: passwords, TLS: onlyCA, User: "quartet",
-			PasswordFile: secret(t, "tush"),
+			URL: passwords, TLS: onlyCA, User: "quartet", PasswordFile: secret(t, "tush"),
 		}, []string{"the servers do not know this user"}},
 		"a wrong password in the address": {natsd.Remote{
 			URL: strings.Replace(in, "hush-hush", "tush-tush", 1),
 			TLS: onlyCA,
 		}, []string{"the servers do not know this user"}},
 		"no such password file": {natsd.Remote{
-			URL: passwords, TLS: onlyCA, User: "quartet",
-			PasswordFile: "testdata/nothing",
+			URL: passwords, TLS: onlyCA, User: "quartet", PasswordFile: "testdata/nothing",
 		}, []string{"nats-password-file", "let this user read the file"}},
 		"no such nkey": {
 			natsd.Remote{URL: nkey, NKeyFile: "testdata/nothing"},
@@ -351,9 +346,8 @@ func TestI10_NATSServersHaveStrongKeys(t *testing.T) {
 		dir := t.TempDir()
 		key := must.Value(rsa.GenerateKey(rand.Reader, 1024))(t)
 		template := &x509.Certificate{
-			SerialNumber: big.NewInt(7), NotBefore: time.Now().Add(-time.Hour),
-			NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true,
-			BasicConstraintsValid: true,
+			SerialNumber: big.NewInt(7), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+			IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 		}
 		der := must.Value(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
 		raw := must.Value(x509.MarshalPKCS8PrivateKey(key))(t)

@@ -173,8 +173,7 @@ func TestGeneratedTypes(t *testing.T) {
 	typ := &typepb.Type{
 		Name: "t", Syntax: typepb.Syntax_SYNTAX_EDITIONS, Edition: "2026",
 		Fields: []*typepb.Field{{
-			Kind: typepb.Field_TYPE_BOOL, Cardinality: typepb.Field_CARDINALITY_REPEATED,
-			Number: 3, Packed: true,
+			Kind: typepb.Field_TYPE_BOOL, Cardinality: typepb.Field_CARDINALITY_REPEATED, Number: 3, Packed: true,
 		}},
 	}
 	require.Equal(t,

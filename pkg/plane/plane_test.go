@@ -306,8 +306,7 @@ func TestErrorsOfTheProcess(t *testing.T) {
 	deps := over(journals)
 	deps.Log = func(string, int) (framelog.Log, error) { return nil, errors.New("no stream") }
 	must.Fail(plane.Open(t.Context(), plane.Config[*journaltest.State]{
-		Plane: "test", New: journaltest.New,
-		Events: errdetails.File_google_rpc_error_details_proto,
+		Plane: "test", New: journaltest.New, Events: errdetails.File_google_rpc_error_details_proto,
 	}, deps))(t, "no stream")
 
 	deps = over(journals)

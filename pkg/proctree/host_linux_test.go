@@ -210,8 +210,7 @@ func TestT6_TheGuardEndsWhatAKilledHostLeft(t *testing.T) {
 // A guard that is killed is replaced; it ends when its host is closed.
 func TestT6_TheGuardIsReplaced(t *testing.T) {
 	h := must.Value(Open(t.Context(), Config{
-		Owner: "o@" + t.TempDir(), Boot: "1",
-		Guard: []string{"/proc/self/exe", "guard"},
+		Owner: "o@" + t.TempDir(), Boot: "1", Guard: []string{"/proc/self/exe", "guard"},
 	}))(t)
 	guards := func() (out []int) {
 		entries := must.Value(os.ReadDir("/proc"))(t)

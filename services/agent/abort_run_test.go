@@ -16,8 +16,7 @@ import (
 
 func (r *rig) abort(runID, requestID string) (*agentv1.AbortRunResponse, error) {
 	return r.service.AbortRun(r.operator(), &agentv1.AbortRunRequest{
-		AgentId: "keeper", RunId: runID,
-		RequestId: requestID, Reason: "wrong branch",
+		AgentId: "keeper", RunId: runID, RequestId: requestID, Reason: "wrong branch",
 	})
 }
 

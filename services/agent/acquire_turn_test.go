@@ -197,12 +197,10 @@ func TestX2_ARepeatedAcquireIsTheSameTurn(t *testing.T) {
 		r.restart()
 	}
 	must.Refuse(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
-		RequestId: "r1", RunnerId: "somebody else",
-		Wait: durationpb.New(0),
+		RequestId: "r1", RunnerId: "somebody else", Wait: durationpb.New(0),
 	}))(t, fault.RequestIDReused)
 	must.Refuse(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
-		RequestId: "r1", RunnerId: "me",
-		AgentIds: []string{"other"}, Wait: durationpb.New(0),
+		RequestId: "r1", RunnerId: "me", AgentIds: []string{"other"}, Wait: durationpb.New(0),
 	}))(t, fault.RequestIDReused)
 
 	r.finish(first, done)
@@ -335,9 +333,8 @@ func TestD4_AStaleTickIsDropped(t *testing.T) {
 	r.spawn("keeper")
 	f := r.facts("keeper")
 	dec := &agentv1.Decision{
-		Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
-		TickReason: agentv1.TickReason_TICK_REASON_PICK_QUEUED, Reason: "queued_runnable", WorkItemId: "wi_1",
-		WorkItemRevision: 1,
+		Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_PICK_QUEUED,
+		Reason: "queued_runnable", WorkItemId: "wi_1", WorkItemRevision: 1,
 	}
 	offer := func() agentv1.OfferResult {
 		return must.Value(r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
@@ -366,8 +363,7 @@ func TestX12_TheTurnIsLeasedHoweverItsAnswerWasLost(t *testing.T) {
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
 			head := st.Lookup(plane.Key{Namespace: "acme", ID: "keeper"}).Lane.Head()
 			d, err := turns.DecideAcquire(st, env, &agentv1.Turn{
-				TurnId: "trn_1", RunId: "run_1", AgentId: "keeper",
-				MessageId: head.GetMessageId(),
+				TurnId: "trn_1", RunId: "run_1", AgentId: "keeper", MessageId: head.GetMessageId(),
 			})
 			return journal.Decision[struct{}]{Events: d.Events}, err
 		},

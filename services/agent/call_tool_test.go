@@ -110,8 +110,7 @@ func TestC4_ToolsGoByProfile(t *testing.T) {
 	}
 	require.Less(t, len(few.GetTools()), len(tools.Table))
 	resp := must.Value(r.service.CallTool(r.operator(), &agentv1.CallToolRequest{
-		AgentId: child, Name: "SpawnAgent",
-		Arguments: use("", "initial_message", "go").GetArguments(),
+		AgentId: child, Name: "SpawnAgent", Arguments: use("", "initial_message", "go").GetArguments(),
 	}))(t)
 	require.Equal(t, "tool_not_available", resp.GetResult().GetError().GetKind())
 	require.NotContains(t, r.others.methods(), "SpawnAgent")
@@ -304,9 +303,7 @@ func TestW7_RoundTextOfAnItemOutOfFocus(t *testing.T) {
 func TestT1_AnAnsweredCommandBringsNoMessage(t *testing.T) {
 	ended := func(id string) *journal.Event {
 		return &journal.Event{Namespace: "acme", AgentID: "keeper", TaskID: id, Payload: &taskv1.TaskCompleted{
-			Task: &taskv1.Task{
-				TaskId: id, AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_COMPLETED,
-			},
+			Task: &taskv1.Task{TaskId: id, AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_COMPLETED},
 		}}
 	}
 	for name, inTurn := range map[string]bool{"in a turn": true, "outside": false} {

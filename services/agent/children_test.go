@@ -56,8 +56,7 @@ func (r *rig) endsHandles() {
 func (r *rig) delegate(ctx context.Context, requestID, text string) *agentv1.SpawnAgentResponse {
 	r.t.Helper()
 	return must.Value(r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-		ParentAgentId: "keeper", InitialMessage: text,
-		RequestId: requestID,
+		ParentAgentId: "keeper", InitialMessage: text, RequestId: requestID,
 	}))(r.t)
 }
 
@@ -131,8 +130,7 @@ func TestA1_SpawnPrivateChild(t *testing.T) {
 	l := must.Value(r.service.ListDelegations(r.operator(), &agentv1.ListDelegationsRequest{AgentId: "keeper"}))(t)
 	require.Len(t, l.GetDelegations(), 1)
 	must.Refuse(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
-		ParentAgentId:  "keeper",
-		InitialMessage: "other", RequestId: "req",
+		ParentAgentId: "keeper", InitialMessage: "other", RequestId: "req",
 	}))(t, fault.RequestIDReused)
 }
 
@@ -222,8 +220,7 @@ func TestA2_WhoReachesAPrivateChild(t *testing.T) {
 		}))(t, fault.PermissionDenied, "nobody claims to be the supervisor")
 	}
 	must.Refuse(r.service.EnqueueMessage(r.scheduler(), &agentv1.EnqueueMessageRequest{
-		AgentId: "keeper", Text: "x",
-		Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
+		AgentId: "keeper", Text: "x", Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
 	}))(t, fault.PermissionDenied, "a public agent has no supervisor")
 	for _, verb := range []string{"pause", "resume", "stop", "start", "abort"} {
 		must.Refuse(r.order(r.operator(), verb, c, "", ""))(t, fault.PermissionDenied, verb)

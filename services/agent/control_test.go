@@ -35,32 +35,27 @@ func (r *rig) order(ctx context.Context, verb, agentID, requestID, reason string
 	switch verb {
 	case "pause":
 		resp, err := r.service.PauseAgent(ctx, &agentv1.PauseAgentRequest{
-			AgentId: agentID, RequestId: requestID,
-			Reason: reason,
+			AgentId: agentID, RequestId: requestID, Reason: reason,
 		})
 		return resp.GetAgent(), err
 	case "resume":
 		resp, err := r.service.ResumeAgent(ctx, &agentv1.ResumeAgentRequest{
-			AgentId: agentID, RequestId: requestID,
-			Reason: reason,
+			AgentId: agentID, RequestId: requestID, Reason: reason,
 		})
 		return resp.GetAgent(), err
 	case "stop":
 		resp, err := r.service.StopAgent(ctx, &agentv1.StopAgentRequest{
-			AgentId: agentID, RequestId: requestID,
-			Reason: reason,
+			AgentId: agentID, RequestId: requestID, Reason: reason,
 		})
 		return resp.GetAgent(), err
 	case "start":
 		resp, err := r.service.StartAgent(ctx, &agentv1.StartAgentRequest{
-			AgentId: agentID, RequestId: requestID,
-			Reason: reason,
+			AgentId: agentID, RequestId: requestID, Reason: reason,
 		})
 		return resp.GetAgent(), err
 	case "abort":
 		resp, err := r.service.AbortRun(ctx, &agentv1.AbortRunRequest{
-			AgentId: agentID, RequestId: requestID,
-			Reason: reason,
+			AgentId: agentID, RequestId: requestID, Reason: reason,
 		})
 		return resp.GetAgent(), err
 	}

@@ -103,8 +103,7 @@ func TestD6_AnUnchangedDecisionIsNotWrittenAgain(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	idle := &agentv1.Decision{
-		Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "no_work_items",
-		Explanation: "idle: nothing",
+		Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "no_work_items", Explanation: "idle: nothing",
 	}
 	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(1, idle).GetResult())
 	before := len(r.events())

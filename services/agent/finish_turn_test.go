@@ -182,8 +182,7 @@ func TestA5_ProgressIsBounded(t *testing.T) {
 func TestA6_RunsAreFenced(t *testing.T) {
 	r, a := turn(t)
 	forged := &agentv1.AcquireTurnResponse{Turn: &agentv1.Turn{
-		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(),
-		RunId: "run_00000000000000000000000zzz",
+		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: "run_00000000000000000000000zzz",
 	}}
 	must.Refuse(r.tryFinish(forged, done))(t, fault.RunStale)
 	must.Refuse(r.trySubmit(forged, 0, "x"))(t, fault.RunStale)

@@ -33,8 +33,7 @@ func TestA10_ForkAndFresh(t *testing.T) {
 	})
 	spawn := func(requestID string, c agentv1.Context) *agentv1.SpawnAgentResponse {
 		return must.Value(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
-			ParentAgentId:  "keeper",
-			InitialMessage: "look at the lexer", RequestId: requestID, Context: c,
+			ParentAgentId: "keeper", InitialMessage: "look at the lexer", RequestId: requestID, Context: c,
 		}))(t)
 	}
 	forked, fresh := spawn("1", agentv1.Context_CONTEXT_FORK), spawn("2", agentv1.Context_CONTEXT_FRESH)
@@ -70,8 +69,7 @@ func TestA10_AViewThatCannotBeRead(t *testing.T) {
 	})
 	before := len(r.events())
 	must.Refuse(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
-		ParentAgentId:  "keeper",
-		InitialMessage: strings.Repeat("x", 10), Context: agentv1.Context_CONTEXT_FORK,
+		ParentAgentId: "keeper", InitialMessage: strings.Repeat("x", 10), Context: agentv1.Context_CONTEXT_FORK,
 	}))(t, fault.NotReady)
 	require.Len(t, r.events(), before)
 }

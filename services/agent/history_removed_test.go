@@ -92,8 +92,7 @@ func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, fmt.Sprint("answer ", turns-needed), got.GetRounds()[0].GetText())
 	must.Refuse(r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
-		AgentId: "keeper", TurnId: ids[0],
-		RunId: "run_00000000000000000000000abc", RoundIndex: 0, Text: "again",
+		AgentId: "keeper", TurnId: ids[0], RunId: "run_00000000000000000000000abc", RoundIndex: 0, Text: "again",
 	}))(t, fault.HistoryRemoved)
 
 	said := 0

@@ -56,12 +56,10 @@ func TestA1_SpawnRefusals(t *testing.T) {
 		"no id":           {Preset: public},
 		"a bad id":        {AgentId: "A b", Preset: public},
 		"explicit_root": {
-			AgentId: "a", Preset: public,
-			WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_EXPLICIT_ROOT,
+			AgentId: "a", Preset: public, WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_EXPLICIT_ROOT,
 		},
 		"a worktree": {
-			AgentId: "a", Preset: public,
-			WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE,
+			AgentId: "a", Preset: public, WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE,
 		},
 		"an unknown mode":  {AgentId: "a", Preset: public, WorkspaceMode: 99},
 		"a template":       {AgentId: "a", Preset: public, Template: "x"},
@@ -185,8 +183,7 @@ func TestX2_ARepeatedMessageIsOneMessage(t *testing.T) {
 	again := must.Value(r.service.EnqueueMessage(r.operator(), req))(t)
 	require.Equal(t, first.GetMessageId(), again.GetMessageId())
 	must.Refuse(r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
-		AgentId: "keeper", Text: "y",
-		RequestId: "r1",
+		AgentId: "keeper", Text: "y", RequestId: "r1",
 	}))(t, fault.RequestIDReused)
 	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
 }

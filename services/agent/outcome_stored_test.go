@@ -23,8 +23,7 @@ func TestX1_AnErrorAfterAnEffectIsNotNone(t *testing.T) {
 		},
 		"a command": func(r *rig, _ *agentv1.AcquireTurnResponse) error {
 			_, err := r.service.CallTool(r.operator(), &agentv1.CallToolRequest{
-				AgentId: "keeper", Name: "ExecCommand",
-				Arguments: use("ExecCommand", "cmd", "true").GetArguments(),
+				AgentId: "keeper", Name: "ExecCommand", Arguments: use("ExecCommand", "cmd", "true").GetArguments(),
 			})
 			return err
 		},

@@ -93,8 +93,7 @@ func (h *history) step() {
 	switch rapid.IntRange(0, 8).Draw(rt, "what") {
 	case 0, 1:
 		_, _ = h.service.EnqueueMessage(operator, &agentv1.EnqueueMessageRequest{
-			AgentId: agentID, Text: "x",
-			Priority: agentv1.Priority(rapid.Int32Range(0, 4).Draw(rt, "priority")),
+			AgentId: agentID, Text: "x", Priority: agentv1.Priority(rapid.Int32Range(0, 4).Draw(rt, "priority")),
 		})
 	case 2, 3:
 		resp, err := h.service.AcquireTurn(runner, &agentv1.AcquireTurnRequest{

@@ -350,8 +350,7 @@ func TestA14_AFollowUpHasNoMoreAuthorityThanItsTurn(t *testing.T) {
 	run = byCallback.GetTurn().GetRunId()
 	require.Equal(t, evidence, follow(run, 0), "what came from outside does not become an instruction")
 	must.Value(r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
-		AgentId: "keeper", Text: "go on",
-		Priority: interject,
+		AgentId: "keeper", Text: "go on", Priority: interject,
 	}))(t)
 	r.submit(byCallback, 0, "reading")
 	require.Equal(t, evidence, follow(run, 0), "the least of both")
@@ -386,8 +385,7 @@ func TestA14_WhoSendsAFollowUp(t *testing.T) {
 	}
 	followUp := func(change func(*agentv1.EnqueueMessageRequest)) (*agentv1.EnqueueMessageResponse, error) {
 		req := &agentv1.EnqueueMessageRequest{
-			AgentId: child, RequestId: "req",
-			Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: "x",
+			AgentId: child, RequestId: "req", Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: "x",
 		}
 		change(req)
 		return r.service.EnqueueMessage(r.scheduler(), req)

@@ -277,8 +277,7 @@ func (conn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOpt
 
 func newRig(t *testing.T) *rig {
 	r := &rig{
-		t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(),
-		others: &others{},
+		t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), others: &others{},
 	}
 	r.others.answer = map[string]func(context.Context, proto.Message) (proto.Message, error){}
 	r.up()
@@ -293,8 +292,7 @@ func (r *rig) up() {
 	r.t.Helper()
 	r.service = must.Value(New(Config{}, Deps{
 		Deps: plane.Deps{
-			Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, WaitClock: clock.System(),
-			IDs: r.ids,
+			Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, WaitClock: clock.System(), IDs: r.ids,
 		},
 		Work:    r.others,
 		Waiting: r.others,
@@ -342,8 +340,7 @@ func (r *rig) spawn(agentID string) {
 func (r *rig) send(agentID, text string, p agentv1.Priority) string {
 	r.t.Helper()
 	return must.Value(r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
-		AgentId: agentID, Text: text,
-		Priority: p,
+		AgentId: agentID, Text: text, Priority: p,
 	}))(r.t).GetMessageId()
 }
 

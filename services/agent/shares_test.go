@@ -41,8 +41,7 @@ func TestD7_ASharedRunnerServesAll(t *testing.T) {
 		}
 	}
 	shared := rpc.WithActor(t.Context(), rpc.Actor{
-		Namespace: "default", Principal: "pool",
-		Role: rpc.RoleInstallationAdmin,
+		Namespace: "default", Principal: "pool", Role: rpc.RoleInstallationAdmin,
 	})
 	var got []string
 	for i := range 4 {

@@ -56,8 +56,7 @@ func TestA6_CallsRunInOrderAsTheRun(t *testing.T) {
 	require.Equal(t, []string{"CreateWorkItem", "ListWorkItems", "ExecCommand"}, r.others.methods())
 	for i, c := range calls {
 		require.Equal(t, rpc.Actor{
-			Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper",
-			RunID: run,
+			Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: run,
 		}, c.actor)
 		if c.method != "ListWorkItems" {
 			require.Equal(t, fmt.Sprintf("%s/0/%d", run, i), c.requestID)
@@ -114,8 +113,7 @@ func TestA6_ACrashBetweenResultsResumes(t *testing.T) {
 		use("PickWorkItem", "work_item_id", "wi_1"), use("ListWorkItems"),
 	}
 	_, err := r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
-		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(),
-		RunId: run, ToolCalls: calls,
+		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: run, ToolCalls: calls,
 	})
 	require.Error(t, err)
 	r.restart()

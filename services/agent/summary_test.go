@@ -20,8 +20,7 @@ func (r *rig) sumUp(a *agentv1.AcquireTurnResponse, index int32, text, through s
 ) {
 	return r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
 		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
-		RoundIndex:          index,
-		ConversationSummary: &agentv1.ConversationSummary{Text: text, ThroughTurnId: through},
+		RoundIndex: index, ConversationSummary: &agentv1.ConversationSummary{Text: text, ThroughTurnId: through},
 	})
 }
 

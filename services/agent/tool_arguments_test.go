@@ -47,8 +47,7 @@ func TestC4_ASummaryTellsHowACommandEnded(t *testing.T) {
 		}))
 	r.on("GetTask", func(context.Context, proto.Message) (proto.Message, error) {
 		return &taskv1.GetTaskResponse{Task: &taskv1.Task{
-			TaskId: "tsk_1", State: taskv1.TaskState_TASK_STATE_FAILED,
-			ExitCode: new(int32(3)), EndedAt: ended,
+			TaskId: "tsk_1", State: taskv1.TaskState_TASK_STATE_FAILED, ExitCode: new(int32(3)), EndedAt: ended,
 		}}, nil
 	})
 	require.Equal(t, "TaskStatus succeeded: tsk_1 failed, exit code 3", r.submit(a, r.turn(a).GetRounds(), "",
@@ -63,8 +62,7 @@ func TestC4_ACommandThatWasCutShortIsAnError(t *testing.T) {
 	var task *taskv1.Task
 	r.on("ExecCommand", func(context.Context, proto.Message) (proto.Message, error) {
 		return &taskv1.ExecCommandResponse{
-			Outcome: taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED, Task: task,
-			Output: "half",
+			Outcome: taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED, Task: task, Output: "half",
 		}, nil
 	})
 	r.on("GetTask", func(context.Context, proto.Message) (proto.Message, error) {

@@ -122,7 +122,6 @@ func TestX2_RecallRunsNothing(t *testing.T) {
 	again := must.Value(r.service.EnqueueMessage(recall, req))(t)
 	require.Equal(t, first.GetMessageId(), again.GetMessageId())
 	must.Refuse(r.service.EnqueueMessage(recall, &agentv1.EnqueueMessageRequest{
-		AgentId: "keeper", RequestId: "m1",
-		Text: "other",
+		AgentId: "keeper", RequestId: "m1", Text: "other",
 	}))(t, fault.RequestIDReused)
 }

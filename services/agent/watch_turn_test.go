@@ -66,8 +66,7 @@ func (r *rig) watch(ctx context.Context, a *agentv1.AcquireTurnResponse, runID s
 	w := &watching{t: r.t, ctx: ctx, got: make(chan *agentv1.WatchTurnResponse), over: make(chan error, 1)}
 	go func() {
 		w.over <- r.service.WatchTurn(&agentv1.WatchTurnRequest{
-			AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(),
-			RunId: runID,
+			AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: runID,
 		}, w)
 	}()
 	return w

@@ -234,8 +234,7 @@ func TestT9_StoppedBeforeItWasMade(t *testing.T) {
 	cancel()
 	require.Equal(t, wtPreparing, d.GetWorktree().GetState())
 	child := &agentv1.SpawnAgentResponse{
-		DelegationId: d.GetDelegationId(), TaskId: d.GetTaskId(),
-		AgentId: d.GetChildAgentId(),
+		DelegationId: d.GetDelegationId(), TaskId: d.GetTaskId(), AgentId: d.GetChildAgentId(),
 	}
 	r.stopTask(child)
 	d = r.over(child)

@@ -222,8 +222,7 @@ func TestR10_ArchivesAreRepaired(t *testing.T) {
 		"the catalogs are gone":      {damage: remove("catalog-*")},
 		"the newest catalog is gone": {damage: remove("catalog-3")},
 		"an object": {flip("segment-1-*", 100), &repair.Range{
-			First: frames[12].Seq + 1,
-			Last:  frames[16].Seq, FirstWalSeq: 13, LastWalSeq: 16,
+			First: frames[12].Seq + 1, Last: frames[16].Seq, FirstWalSeq: 13, LastWalSeq: 16,
 		}, 4},
 		"an index":                   {flip("segment-1-*", -20), &whole, 13},
 		"a segment is gone":          {remove("segment-1-*"), &whole, 13},

@@ -47,8 +47,7 @@ func (r *rig) RecordAudit(ctx context.Context, req *auditv1.RecordAuditRequest, 
 		return nil, errors.New("away")
 	}
 	resp, err := r.service.RecordAudit(rpc.WithActor(ctx, rpc.Actor{
-		Namespace: "default", Principal: "quartet",
-		Role: rpc.RoleService,
+		Namespace: "default", Principal: "quartet", Role: rpc.RoleService,
 	}), req)
 	if r.loses {
 		return nil, errors.New("lost")
@@ -149,9 +148,8 @@ func TestI16_WhoDidWhat(t *testing.T) {
 	first.Hash = ""
 	require.True(t, proto.Equal(&auditv1.AuditEntry{
 		Number: 1, At: timestamppb.New(epoch), Kind: auditv1.AuditKind_AUDIT_KIND_ATTEMPT,
-		Method:    "quartet.agent.v1.AgentService/PauseAgent",
-		Namespace: "acme", Principal: "ci", Role: "operator", KeyId: "key_ci", TargetNamespace: "acme",
-		Target: map[string]string{"agent_id": "keeper"}, RequestId: "p1",
+		Method: "quartet.agent.v1.AgentService/PauseAgent", Namespace: "acme", Principal: "ci", Role: "operator",
+		KeyId: "key_ci", TargetNamespace: "acme", Target: map[string]string{"agent_id": "keeper"}, RequestId: "p1",
 	}, first), "%v", first)
 	require.Equal(t, []any{int64(1), "OK"}, []any{all[1].GetAttempt(), all[1].GetCode()})
 	require.Equal(t, []any{int64(3), "NotFound", "NOT_FOUND"}, []any{

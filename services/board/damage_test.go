@@ -150,8 +150,7 @@ func TestB2_AnyDamagedRecord(t *testing.T) {
 					require.ErrorContains(t, err, fmt.Sprintf("wal_seq %d", first[line]),
 						"any line of the frame may have been changed")
 					must.Refuse(s.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
-						SessionId: owner, BoardId: name,
-						StepId: "c", Status: boardv1.StepStatus_STEP_STATUS_PENDING,
+						SessionId: owner, BoardId: name, StepId: "c", Status: boardv1.StepStatus_STEP_STATUS_PENDING,
 					}))(t, fault.Storage)
 				}
 			})

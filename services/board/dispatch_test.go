@@ -50,8 +50,7 @@ func TestB10_DispatchRunsOneStep(t *testing.T) {
 		"w9": fault.NotFound,
 	} {
 		_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
-			SessionId: owner, BoardId: "one",
-			WorkerId: id,
+			SessionId: owner, BoardId: "one", WorkerId: id,
 		})
 		require.ErrorIs(t, err, reason)
 	}
@@ -62,8 +61,7 @@ func TestB10_DispatchRunsOneStep(t *testing.T) {
 	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{rep}}
 	require.Empty(t, w.next(t).GetAcks()[0].GetError())
 	got := must.Value(r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
-		SessionId: owner, BoardId: "one",
-		RunId: a.GetRun().GetRunId(), Wait: durationpb.New(time.Second),
+		SessionId: owner, BoardId: "one", RunId: a.GetRun().GetRunId(), Wait: durationpb.New(time.Second),
 	}))(t)
 	require.False(t, got.GetPending())
 	run := got.GetRun()
@@ -80,8 +78,7 @@ func TestB10_DispatchRunsOneStep(t *testing.T) {
 	require.True(t, resp.GetRun().GetNoStepClaimed())
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_FINISHED, resp.GetRun().GetStatus())
 	must.Refuse(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
-		SessionId: owner, BoardId: "one",
-		AllowedStepIds: &boardv1.StepList{},
+		SessionId: owner, BoardId: "one", AllowedStepIds: &boardv1.StepList{},
 	}))(t, fault.InvalidArgument)
 }
 
@@ -101,13 +98,11 @@ func TestB11_AWorkerThatChooses(t *testing.T) {
 	require.Len(t, q.GetSteps(), 1)
 	require.Equal(t, "b", q.GetSteps()[0].GetStepId())
 	q = must.Value(r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{
-		SessionId: owner, BoardId: "one",
-		StepIds: []string{"a"},
+		SessionId: owner, BoardId: "one", StepIds: []string{"a"},
 	}))(t) // c depends on it
 	require.Len(t, q.GetSteps(), 1)
 	must.Refuse(r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{
-		SessionId: owner, BoardId: "one",
-		StepIds: []string{"d"},
+		SessionId: owner, BoardId: "one", StepIds: []string{"d"},
 	}))(t, fault.PermissionDenied)
 	require.ErrorIs(t, r.claim("one", "w1", runID, "a"), fault.PermissionDenied)
 	require.ErrorIs(t, r.claim("one", "w1", runID, "c"), fault.StepState)
@@ -119,8 +114,7 @@ func TestB11_AWorkerThatChooses(t *testing.T) {
 	require.ErrorIs(t, r.claim("one", "w1", runID, "b"), fault.StepAlreadyClaimedByRun)
 	require.ErrorIs(t, r.claim("one", "w2", r.run("one", "w2"), "b"), fault.StepAlreadyClaimed)
 	fin := must.Value(r.service.FinishWorkerRun(ctx, &boardv1.FinishWorkerRunRequest{
-		SessionId: owner, BoardId: "one",
-		WorkerResult: "gave up",
+		SessionId: owner, BoardId: "one", WorkerResult: "gave up",
 	}))(t)
 	require.Equal(t, model.StepFailed, fin.GetRun().GetStepStatus())
 	require.Equal(t, rules.WhyFinished, r.step("one", "b").GetReason())
@@ -134,8 +128,7 @@ func TestS2_418_ACancelledRunAndOneThatTookTooLong(t *testing.T) {
 	must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"}))(t)
 	a := w.next(t).GetAssigned()[0].GetRun().GetRunId()
 	must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
-		SessionId: owner, BoardId: "one",
-		Timeout: durationpb.New(time.Minute),
+		SessionId: owner, BoardId: "one", Timeout: durationpb.New(time.Minute),
 	}))(t)
 	b := w.next(t).GetAssigned()[0].GetRun().GetRunId()
 	got := must.Value(r.service.CancelWorkerRun(r.operator(), &boardv1.CancelWorkerRunRequest{
@@ -144,8 +137,7 @@ func TestS2_418_ACancelledRunAndOneThatTookTooLong(t *testing.T) {
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_CANCELLED, got.GetRun().GetStatus())
 	require.Equal(t, "worker_cancelled", r.step("one", "a").GetReason())
 	must.Value(r.service.CancelWorkerRun(r.operator(), &boardv1.CancelWorkerRunRequest{
-		SessionId: owner, BoardId: "one",
-		RunId: a,
+		SessionId: owner, BoardId: "one", RunId: a,
 	}))(t)
 	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{stepDone(a, "late")}}
 	for ack := (*boardv1.ReportAck)(nil); ack == nil; {
@@ -157,8 +149,7 @@ func TestS2_418_ACancelledRunAndOneThatTookTooLong(t *testing.T) {
 	r.clk.Advance(time.Minute)
 	require.Equal(t, "worker_timeout", r.step("one", "b").GetReason())
 	run := must.Value(r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
-		SessionId: owner, BoardId: "one",
-		RunId: b,
+		SessionId: owner, BoardId: "one", RunId: b,
 	}))(t)
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_TIMED_OUT, run.GetRun().GetStatus())
 }
@@ -401,8 +392,7 @@ func TestS2_186_TheLastWordOfALateRun(t *testing.T) {
 	require.Equal(t, "too late", got.GetRun().GetWorkerResult())
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_CANCELLED, got.GetRun().GetStatus())
 	must.Refuse(r.service.UpdateStep(r.as("w1", runID), &boardv1.UpdateStepRequest{
-		SessionId: owner, BoardId: "one",
-		StepId: "a", Status: model.StepCompleted,
+		SessionId: owner, BoardId: "one", StepId: "a", Status: model.StepCompleted,
 	}))(t, fault.TaskTerminal)
 	require.Equal(t, lines, string(r.wal("one-wal")))
 }
@@ -437,8 +427,7 @@ func TestB10_ARunBeginsOnce(t *testing.T) {
 				run := &boardv1.WorkerRun{RunId: runID}
 				batch := rules.Batch{
 					Namespace: "acme", WorkerID: "w1", ChoosesSteps: c.chooses, Begin: []*boardv1.WorkerRun{run, run},
-					Room:      5,
-					MintToken: func(string) string { return "token" },
+					Room: 5, MintToken: func(string) string { return "token" },
 				}
 				if c.finished {
 					batch.Reports = []*boardv1.StepReport{{RunId: runID, Finished: true}}

@@ -55,16 +55,14 @@ func TestB16_LogsOfBoards(t *testing.T) {
 		Metadata())
 	require.ErrorContains(t, err, `board "old" ended before history is kept (history-days)`)
 	must.Refuse(r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{
-		SessionId: owner, WalName: "old-wal", AfterWalSeq: 1,
-		Limit: 1,
+		SessionId: owner, WalName: "old-wal", AfterWalSeq: 1, Limit: 1,
 	}))(t, fault.HistoryRemoved)
 	_, err = r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: "old"})
 	require.ErrorIs(t, err, fault.HistoryRemoved)
 	_, err = r.service.QuerySteps(r.owner(), &boardv1.QueryStepsRequest{SessionId: owner, BoardId: "old"})
 	require.ErrorIs(t, err, fault.HistoryRemoved)
 	got := must.Value(r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{
-		SessionId: owner, BoardId: "old",
-		OmitSteps: true,
+		SessionId: owner, BoardId: "old", OmitSteps: true,
 	}))(t)
 	require.Equal(t, model.BoardCancelled, got.GetBoard().GetStatus())
 	inspected, err := r.service.InspectBoard(r.owner(), &boardv1.InspectBoardRequest{SessionId: owner, BoardId: "old"})
@@ -82,8 +80,7 @@ func TestB16_ABoardIDThatIsUsedAgain(t *testing.T) {
 	must.Value(r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"}))(t)
 	r.clk.Advance(time.Hour)
 	must.Value(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
-		SessionId: owner, BoardId: "one",
-		WalName: "next-wal", Title: "Again", Steps: []*boardv1.StepInput{in("b")},
+		SessionId: owner, BoardId: "one", WalName: "next-wal", Title: "Again", Steps: []*boardv1.StepInput{in("b")},
 	}))(t)
 	first := slices.IndexFunc(r.events(), func(e *journal.Event) bool { return e.CreatedAt.After(epoch) })
 	removed := planetest.Forget(t, r.journals, Plane, wal.Registry, model.NewState(time.Minute),

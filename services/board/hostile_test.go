@@ -121,9 +121,8 @@ func TestB15_ARefusedReportFailsItsStep(t *testing.T) {
 				runID := w.assigned(t).GetRun().GetRunId()
 				rep := &boardv1.StepReport{
 					RunId: runID, Status: c.report.GetStatus(), ResultSummary: c.report.ResultSummary,
-					Reason:      c.report.GetReason(),
-					ArtifactIds: c.report.GetArtifactIds(), WorkerResult: c.report.GetWorkerResult(),
-					Finished: kind == "finished",
+					Reason: c.report.GetReason(), ArtifactIds: c.report.GetArtifactIds(),
+					WorkerResult: c.report.GetWorkerResult(), Finished: kind == "finished",
 				}
 				w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{rep}}
 				acks, _ := w.acks(t)
@@ -214,8 +213,7 @@ func TestB15_AStandingDispatchHasADeadlineForEachStep(t *testing.T) {
 					w.cancel()
 					r.restart()
 					w = r.connect(&boardv1.BoardWorkerHello{
-						WorkerId: "w1", Capacity: 1,
-						RunIds: []string{a.GetRun().GetRunId()},
+						WorkerId: "w1", Capacity: 1, RunIds: []string{a.GetRun().GetRunId()},
 					})
 				}
 				for r.clk.Now().Add(time.Minute).Before(end) {

@@ -131,8 +131,7 @@ func TestS2_458_WhoHasNoBoards(t *testing.T) {
 	journals := planetest.NewJournals()
 	s := must.Value(New(Config{}, Deps{
 		Deps: plane.Deps{
-			Log: journals.Log, Sources: journals.Sources, Clock: clock.NewFake(epoch),
-			IDs: &id.Sequence{},
+			Log: journals.Log, Sources: journals.Sources, Clock: clock.NewFake(epoch), IDs: &id.Sequence{},
 		},
 		MintRun:      func(_, _, runID string) string { return runID },
 		Orchestrates: func(_ context.Context, agentID string) (bool, error) { return agentID != "child", nil },

@@ -29,8 +29,7 @@ func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
 	r.create("held", in("a"), in("b"))
 	r.create("done", in("a"))
 	must.Value(r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{
-		SessionId: owner, BoardId: "done",
-		Reason: "before",
+		SessionId: owner, BoardId: "done", Reason: "before",
 	}))(t)
 	r.held("held", "a")
 	must.Value(r.service.CreateBoard(planetest.AsAgent(within(t), "other"), &boardv1.CreateBoardRequest{

@@ -38,8 +38,7 @@ func TestB11_OneStreamOverPartitions(t *testing.T) {
 		}
 		must.Value(r.service.CreateBoard(as, req))(t)
 		must.Value(r.service.OpenStandingDispatch(as, &boardv1.OpenStandingDispatchRequest{
-			SessionId: session,
-			BoardId:   "b", MaxParallel: 2,
+			SessionId: session, BoardId: "b", MaxParallel: 2,
 		}))(t)
 	}
 	require.Greater(t, len(parts), 2, "the sessions lie apart")

@@ -96,8 +96,7 @@ func TestB1_ALineThatCannotFollowIsFound(t *testing.T) {
 		},
 		"a new step in a cycle": {[]*journal.Event{updated(
 			&boardv1.Operation{Op: model.OpAddStep, Step: in("x", "e")}, &boardv1.Operation{
-				Op:     model.OpAddDependency,
-				StepId: "b", DependsOnStepId: "x",
+				Op: model.OpAddDependency, StepId: "b", DependsOnStepId: "x",
 			},
 		)}, "the dependencies run in a circle: "},
 		"a cycle of old steps": {
@@ -224,8 +223,7 @@ func TestB1_LinesNamePrincipalAndRole(t *testing.T) {
 			Title: proto.String("T"),
 		}}))
 	must.Value(r.service.UpdateBoard(r.operator(), &boardv1.UpdateBoardRequest{
-		SessionId: owner, BoardId: "one",
-		Operations: []*boardv1.Operation{{Op: model.OpBlockBoard}},
+		SessionId: owner, BoardId: "one", Operations: []*boardv1.Operation{{Op: model.OpBlockBoard}},
 	}))(t)
 	r.clk.Advance(DefaultLeaseTerm)
 	r.service.leases.Settle()

@@ -82,8 +82,7 @@ func (r *rig) operator() context.Context { return planetest.As(within(r.t), rpc.
 
 func (r *rig) as(worker, runID string) context.Context {
 	return rpc.WithActor(within(r.t), rpc.Actor{
-		Namespace: "acme", Principal: "worker/" + worker, Role: rpc.RoleWorker,
-		AgentID: worker, RunID: runID,
+		Namespace: "acme", Principal: "worker/" + worker, Role: rpc.RoleWorker, AgentID: worker, RunID: runID,
 	})
 }
 
@@ -142,8 +141,7 @@ func (r *rig) runIn(board, worker, pool string, allowed ...string) string {
 		decide: func(_ *model.State, b *board_, _ journal.Env) ([]*journal.Event, error) {
 			return []*journal.Event{b.NewEvent("", &boardv1.WorkerDispatched{Run: &boardv1.WorkerRun{
 				RunId: runID, SessionId: owner, BoardId: board, WorkerPoolId: pool, WorkerId: worker,
-				AllowedStepIds: allowed,
-				Status:         boardv1.RunStatus_RUN_STATUS_RUNNING,
+				AllowedStepIds: allowed, Status: boardv1.RunStatus_RUN_STATUS_RUNNING,
 			}})}, nil
 		},
 	}))(r.t)
@@ -154,8 +152,7 @@ type board_ = model.Board
 
 func (r *rig) claim(board, worker, runID, step string) error {
 	return must.Err(r.service.ClaimStep(r.as(worker, runID), &boardv1.ClaimStepRequest{
-		SessionId: owner, BoardId: board,
-		StepId: step,
+		SessionId: owner, BoardId: board, StepId: step,
 	}))
 }
 
@@ -169,22 +166,19 @@ func (r *rig) held(board, step string) string {
 
 func (r *rig) report(board, worker, runID, step string, to model.StepStatus) error {
 	return must.Err(r.service.UpdateStep(r.as(worker, runID), &boardv1.UpdateStepRequest{
-		SessionId: owner, BoardId: board,
-		StepId: step, Status: to,
+		SessionId: owner, BoardId: board, StepId: step, Status: to,
 	}))
 }
 
 func (r *rig) say(board, step string, to model.StepStatus) error {
 	return must.Err(r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
-		SessionId: owner, BoardId: board, StepId: step,
-		Status: to,
+		SessionId: owner, BoardId: board, StepId: step, Status: to,
 	}))
 }
 
 func (r *rig) update(board string, ops ...*boardv1.Operation) error {
 	return must.Err(r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{
-		SessionId: owner, BoardId: board,
-		Operations: ops,
+		SessionId: owner, BoardId: board, Operations: ops,
 	}))
 }
 
@@ -219,8 +213,7 @@ func (r *rig) wal(name string) []byte {
 	var out []byte
 	for {
 		resp := must.Value(r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{
-			SessionId: owner, WalName: name,
-			AfterWalSeq: int64(countLines(out)),
+			SessionId: owner, WalName: name, AfterWalSeq: int64(countLines(out)),
 		}))(r.t)
 		out = append(out, resp.GetLines()...)
 		if !resp.GetTruncated() {

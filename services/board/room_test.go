@@ -111,8 +111,7 @@ func TestB15_ARunThatEndsBeforeItBegins(t *testing.T) {
 		as := planetest.AsAgent(within(t), session)
 		create := func(board string) {
 			must.Value(r.service.CreateBoard(as, &boardv1.CreateBoardRequest{
-				SessionId: session, BoardId: board,
-				WalName: board, Title: "B", Steps: []*boardv1.StepInput{in("a")},
+				SessionId: session, BoardId: board, WalName: board, Title: "B", Steps: []*boardv1.StepInput{in("a")},
 			}))(t)
 		}
 		create("ended")

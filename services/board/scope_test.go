@@ -134,30 +134,24 @@ func TestS2_365_ARunAndNothingElse(t *testing.T) {
 	}
 	actors := map[string]rpc.Actor{
 		"the run": {
-			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker,
-			AgentID: "w1", RunID: mine,
+			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker, AgentID: "w1", RunID: mine,
 		},
 		"the run in another namespace": {
-			Namespace: "beta", Principal: "worker/w1", Role: rpc.RoleWorker,
-			AgentID: "w1", RunID: mine,
+			Namespace: "beta", Principal: "worker/w1", Role: rpc.RoleWorker, AgentID: "w1", RunID: mine,
 		},
 		"a run that never was": {
-			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker,
-			AgentID: "w1", RunID: "run_none",
+			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker, AgentID: "w1", RunID: "run_none",
 		},
 		"a worker without a run": {
-			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker,
-			AgentID: "w1",
+			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker, AgentID: "w1",
 		},
 		"an integration": {Namespace: "acme", Principal: "hook", Role: rpc.RoleIntegration},
 		"a runner":       {Namespace: "acme", Principal: "runner", Role: rpc.RoleRunner},
 		"another agent": {
-			Namespace: "acme", Principal: "agent/third", Role: rpc.RoleAgent,
-			AgentID: "third",
+			Namespace: "acme", Principal: "agent/third", Role: rpc.RoleAgent, AgentID: "third",
 		},
 		"the owner, in another namespace": {
-			Namespace: "beta", Principal: "agent/keeper", Role: rpc.RoleAgent,
-			AgentID: owner,
+			Namespace: "beta", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: owner,
 		},
 		"nobody": {},
 	}

@@ -214,17 +214,14 @@ func TestS2_425_CompletingABoard(t *testing.T) {
 	require.Len(t, r.events(), n+3)
 	// The id may be used again, the WAL's name may not (S2-038).
 	must.Refuse(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
-		SessionId: owner, BoardId: "one",
-		WalName: "one-wal", Title: "t", Steps: []*boardv1.StepInput{in("a")},
+		SessionId: owner, BoardId: "one", WalName: "one-wal", Title: "t", Steps: []*boardv1.StepInput{in("a")},
 	}))(t, fault.PathConflict)
 	must.Value(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
-		SessionId: owner, BoardId: "one",
-		WalName: "one-again", Title: "t", Steps: []*boardv1.StepInput{in("a")},
+		SessionId: owner, BoardId: "one", WalName: "one-again", Title: "t", Steps: []*boardv1.StepInput{in("a")},
 	}))(t)
 	require.Equal(t, model.BoardRunning, r.get("one").GetStatus())
 	old := must.Value(r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{
-		SessionId: owner, BoardId: "one",
-		WalName: "one-wal",
+		SessionId: owner, BoardId: "one", WalName: "one-wal",
 	}))(t)
 	require.Len(t, old.GetBoard().GetSteps(), 4)
 	require.ErrorIs(t, r.report("one", "w-d", runID, "d", model.StepCompleted), fault.TaskTerminal)
@@ -245,8 +242,7 @@ func TestB12_FailingABoardStopsItsWorkersFirst(t *testing.T) {
 		ctx := r.owner()
 		go func() {
 			resp, err := r.service.FailBoard(ctx, &boardv1.FailBoardRequest{
-				SessionId: owner, BoardId: "one",
-				Reason: "no use", RequestId: "f1",
+				SessionId: owner, BoardId: "one", Reason: "no use", RequestId: "f1",
 			})
 			done <- resp
 			failed <- err
@@ -291,8 +287,7 @@ func TestB12_FailingABoardStopsItsWorkersFirst(t *testing.T) {
 		}
 		require.Equal(t, "task_failed", types[len(types)-1])
 		again := must.Value(r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{
-			SessionId: owner, BoardId: "one",
-			Reason: "no use", RequestId: "f1",
+			SessionId: owner, BoardId: "one", Reason: "no use", RequestId: "f1",
 		}))(t)
 		require.Equal(t, resp.GetEventIds(), again.GetEventIds())
 	}

@@ -84,8 +84,7 @@ func TestX8_TenThousandSteps(t *testing.T) {
 	require.NoError(t, r.report("one", "w-root", runID, "root", model.StepCompleted))
 	require.EqualValues(t, patch.MaxSteps-1, r.get("one").GetCounts().GetReady())
 	must.Value(r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{
-		SessionId: owner, BoardId: "one",
-		RequestId: strings.Repeat("r", 128),
+		SessionId: owner, BoardId: "one", RequestId: strings.Repeat("r", 128),
 	}))(t)
 	require.EqualValues(t, patch.MaxSteps-1, r.get("one").GetCounts().GetCancelled())
 	longest := func(i int) string { return fmt.Sprintf("%0128d", i) }
@@ -207,8 +206,7 @@ func TestB8_WhatIsDoneStays(t *testing.T) {
 	require.Equal(t, []string{"c"}, updated.GetUpdatedAfterDispatchStepIds())
 	require.Equal(t, model.StepClaimed, r.step("one", "c").GetStatus())
 	got := must.Value(r.service.InspectBoard(r.owner(), &boardv1.InspectBoardRequest{
-		SessionId: owner, BoardId: "one",
-		Timeline: 3,
+		SessionId: owner, BoardId: "one", Timeline: 3,
 	}))(t)
 	require.Len(t, got.GetTimeline(), 3)
 	require.Empty(t, got.GetDispatched()[0].GetAtDispatch().GetDependsOnStepIds())
@@ -319,8 +317,7 @@ func TestB14_ASummaryWithinItsBudget(t *testing.T) {
 	r.held("one", "s398")
 	for _, budget := range []int32{0, 100, 200, 100_000} {
 		got := must.Value(r.service.GetSummary(r.owner(), &boardv1.GetSummaryRequest{
-			SessionId: owner, TokenBudget: budget,
-			WorkerId: "me",
+			SessionId: owner, TokenBudget: budget, WorkerId: "me",
 		}))(t)
 		most := budget
 		if budget == 0 {
@@ -390,7 +387,6 @@ func TestX8_TheLargestBoardCanBeFinished(t *testing.T) {
 		RequestId: strings.Repeat("q", 128),
 	}))(t)
 	must.Value(r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{
-		SessionId: owner, BoardId: board,
-		RequestId: strings.Repeat("q", 128),
+		SessionId: owner, BoardId: board, RequestId: strings.Repeat("q", 128),
 	}))(t)
 }

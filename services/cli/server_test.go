@@ -89,8 +89,7 @@ func TestC3_TheTranscriptOfARealAgent(t *testing.T) {
 	require.Zero(t, code, errs)
 	finished := errors.New("no turn was finished")
 	require.NoError(t, s.RunTurns(dev.Within(t), client.RunnerOptions{
-		AgentIDs: []string{"keeper"}, MaxTurns: 1,
-		Finished: func(_ *client.Turn, err error) { finished = err },
+		AgentIDs: []string{"keeper"}, MaxTurns: 1, Finished: func(_ *client.Turn, err error) { finished = err },
 	}, releaseTurn))
 	require.NoError(t, finished)
 	awaitResultBrief(t, s, "keeper")

@@ -92,8 +92,7 @@ func TestWhatAServerSaysOfItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := &report{}
 			require.True(t, r.client(t.Context(), Client{
-				Address: "x", Conn: c.server.serve(t, c.status),
-				Token: c.token, Version: c.version, Now: time.Now,
+				Address: "x", Conn: c.server.serve(t, c.status), Token: c.token, Version: c.version, Now: time.Now,
 			}))
 			require.Equal(t, c.want, statuses(r.found)[c.check], r.found)
 			for _, f := range r.found {

@@ -89,8 +89,7 @@ func TestG16_WaitsOfAPage(t *testing.T) {
 	r := newRig(t)
 	question := func(reason string) *waitingv1.Wait {
 		return &waitingv1.Wait{
-			Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR,
-			Reason: reason,
+			Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR, Reason: reason,
 		}
 	}
 	timer := &waitingv1.Wait{Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_TIMER}

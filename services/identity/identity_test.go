@@ -58,8 +58,7 @@ func newRig(t testing.TB) *rig {
 
 func (r *rig) admin() context.Context {
 	return rpc.WithActor(context.Background(), rpc.Actor{
-		Namespace: "default", Principal: "root",
-		Role: rpc.RoleInstallationAdmin,
+		Namespace: "default", Principal: "root", Role: rpc.RoleInstallationAdmin,
 	})
 }
 
@@ -89,12 +88,8 @@ func TestX4_TheActorOfAKey(t *testing.T) {
 			rpc.Actor{Namespace: "acme", Principal: "ci", Role: rpc.RoleWorker},
 		},
 		{&identityv1.CreateKeyRequest{
-			Name: "k", Role: identityv1.Role_ROLE_AGENT, Namespace: "acme",
-			AgentId: "keeper",
-		}, rpc.Actor{
-			Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent,
-			AgentID: "keeper",
-		}},
+			Name: "k", Role: identityv1.Role_ROLE_AGENT, Namespace: "acme", AgentId: "keeper",
+		}, rpc.Actor{Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper"}},
 	} {
 		created := r.create(c.req)
 		c.want.KeyID = created.GetKey().GetKeyId()
@@ -130,8 +125,7 @@ func TestX9_KeysAreListedInPages(t *testing.T) {
 	for i := range 7 {
 		ids = append(ids,
 			r.create(&identityv1.CreateKeyRequest{
-				Name: fmt.Sprintf("k%d", i), Role: identityv1.Role_ROLE_RUNNER,
-				Namespace: []string{"a", "b"}[i%2],
+				Name: fmt.Sprintf("k%d", i), Role: identityv1.Role_ROLE_RUNNER, Namespace: []string{"a", "b"}[i%2],
 			}).GetKey().GetKeyId())
 	}
 	must.Value(r.service.RevokeKey(r.admin(), &identityv1.RevokeKeyRequest{KeyId: ids[2]}))(t)
@@ -159,8 +153,7 @@ func TestX9_KeysAreListedInPages(t *testing.T) {
 func TestX15_ExpiryIsExact(t *testing.T) {
 	r := newRig(t)
 	secret := r.create(&identityv1.CreateKeyRequest{
-		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR,
-		ExpiresAfter: durationpb.New(time.Hour),
+		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR, ExpiresAfter: durationpb.New(time.Hour),
 	}).GetSecret()
 	held, release := r.keys.Hold(context.Background(), secret)
 	defer release()
@@ -205,8 +198,7 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 	r := newRig(t)
 	made := r.create(&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR})
 	service := rpc.WithActor(context.Background(), rpc.Actor{
-		Namespace: "default", Principal: "s",
-		Role: rpc.RoleService,
+		Namespace: "default", Principal: "s", Role: rpc.RoleService,
 	})
 	r.keys.cfg.Report = func(_ context.Context, uses []*identityv1.KeyUse) error {
 		return must.Err(r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: uses}))
@@ -249,8 +241,7 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 func TestX14_ReplayIsTheLiveState(t *testing.T) {
 	var seen journaltest.Seen
 	service := rpc.WithActor(context.Background(), rpc.Actor{
-		Namespace: "default", Principal: "s",
-		Role: rpc.RoleService,
+		Namespace: "default", Principal: "s", Role: rpc.RoleService,
 	})
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newRig(t)
@@ -260,8 +251,7 @@ func TestX14_ReplayIsTheLiveState(t *testing.T) {
 			if len(ids) == 0 || rapid.Bool().Draw(rt, "create") {
 				namespace := rapid.SampledFrom([]string{"", "acme", "zeta"}).Draw(rt, "namespace")
 				resp := r.create(&identityv1.CreateKeyRequest{
-					Name: "n", Role: identityv1.Role_ROLE_RUNNER,
-					Namespace: namespace,
+					Name: "n", Role: identityv1.Role_ROLE_RUNNER, Namespace: namespace,
 				})
 				ids, secrets = append(ids, resp.GetKey().GetKeyId()), append(secrets, resp.GetSecret())
 				continue
@@ -322,8 +312,7 @@ func TestApplyRefusesWhatDoesNotFit(t *testing.T) {
 func TestX15_KeysHaveALimit(t *testing.T) {
 	st := NewState()
 	env := journal.Env{Now: epoch, Actor: journal.Actor{
-		Namespace: "default", Principal: "root",
-		Role: rpc.RoleInstallationAdmin,
+		Namespace: "default", Principal: "root", Role: rpc.RoleInstallationAdmin,
 	}, NewID: func(p string) string { return p + "x" }}
 	req := &identityv1.CreateKeyRequest{Name: "n", Role: identityv1.Role_ROLE_RUNNER}
 	for i := range MaxKeys - 1 {

@@ -157,8 +157,7 @@ func TestC5_BadInputs(t *testing.T) {
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 	}))(t)
 	child := must.Value(r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
-		ParentAgentId: "keeper",
-		Preset:        agentv1.Preset_PRESET_PRIVATE_CHILD, InitialMessage: "Count.",
+		ParentAgentId: "keeper", Preset: agentv1.Preset_PRESET_PRIVATE_CHILD, InitialMessage: "Count.",
 	}))(t)
 
 	long := strings.Repeat("x", fault.MaxRoundTextBytes+1)
@@ -176,8 +175,7 @@ func TestC5_BadInputs(t *testing.T) {
 			agent string
 		}{
 			"no JSON": {
-				text: `{"jsonrpc":"2.0","id":7,"method":`, stdio: `-32700`,
-				http: "malformed payload",
+				text: `{"jsonrpc":"2.0","id":7,"method":`, stdio: `-32700`, http: "malformed payload",
 			},
 			"no JSON at all":       {text: `tools/list`, stdio: `-32700`, http: "malformed payload"},
 			"JSON, but no message": {text: `{"tool":"ListWorkItems"}`, stdio: `-32600`, http: "version tag"},
@@ -187,12 +185,10 @@ func TestC5_BadInputs(t *testing.T) {
 			},
 			"a string": {text: `"tools/list"`, stdio: `-32600`, http: "malformed payload"},
 			"another version": {
-				text: `{"jsonrpc":"1.0","id":7,"method":"tools/list"}`, stdio: `"id":7`,
-				http: "version tag",
+				text: `{"jsonrpc":"1.0","id":7,"method":"tools/list"}`, stdio: `"id":7`, http: "version tag",
 			},
 			"an id that is none": {
-				text: `{"jsonrpc":"2.0","id":{"a":1},"method":"tools/list"}`, stdio: `-32600`,
-				http: "ID",
+				text: `{"jsonrpc":"2.0","id":{"a":1},"method":"tools/list"}`, stdio: `-32600`, http: "ID",
 			},
 			"unknown method": {text: `{"jsonrpc":"2.0","id":7,"method":"tools/fly"}`, says: `tools/fly`},
 			"no tool named": {
@@ -200,8 +196,7 @@ func TestC5_BadInputs(t *testing.T) {
 				says: `name is required`,
 			},
 			"no params": {
-				text: `{"jsonrpc":"2.0","id":7,"method":"tools/call"}`, stdio: `"id":7`,
-				http: `missing required`,
+				text: `{"jsonrpc":"2.0","id":7,"method":"tools/call"}`, stdio: `"id":7`, http: `missing required`,
 			},
 			"params are a list": {
 				text: `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":[1]}`,
@@ -222,8 +217,7 @@ func TestC5_BadInputs(t *testing.T) {
 					`"}`), says: `262144`,
 			},
 			"a message over all": {
-				text: callOf("CreateWorkItem", `{"objective":"`+huge+`"}`), stdio: `"id":7`,
-				http: "TOO_LARGE",
+				text: callOf("CreateWorkItem", `{"objective":"`+huge+`"}`), stdio: `"id":7`, http: "TOO_LARGE",
 			},
 			"its id at the end": {
 				text: `{"method":"tools/call","params":{"name":"CreateWorkItem","arguments":{"objective":"` + huge +
@@ -238,8 +232,7 @@ func TestC5_BadInputs(t *testing.T) {
 				says: `tool_not_available`,
 			},
 			"outside, dotted": {
-				agent: child.GetAgentId(), text: callOf("agent.task_create", `{}`),
-				says: `tool_not_available`,
+				agent: child.GetAgentId(), text: callOf("agent.task_create", `{}`), says: `tool_not_available`,
 			},
 		} {
 			t.Run(transport+"/"+name, func(t *testing.T) {

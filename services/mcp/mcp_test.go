@@ -119,8 +119,7 @@ func (r *rig) overHTTP(ctx context.Context, path string, h *heard) (*sdk.ClientS
 	hc := &http.Client{Transport: proc.WithToken{RoundTripper: &http.Transport{}}}
 	r.t.Cleanup(hc.CloseIdleConnections)
 	return c.Connect(ctx, &sdk.StreamableClientTransport{
-		Endpoint: r.URL() + path, HTTPClient: hc,
-		DisableStandaloneSSE: true, MaxRetries: -1,
+		Endpoint: r.URL() + path, HTTPClient: hc, DisableStandaloneSSE: true, MaxRetries: -1,
 	}, nil)
 }
 

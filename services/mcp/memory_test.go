@@ -48,8 +48,7 @@ func TestC5_MemoryTools(t *testing.T) {
 		"stdio": func(t *testing.T) *sdk.ClientSession {
 			r.t = t
 			return r.serve(dev.Within(t), mcp.Config{}, mcp.Options{
-				AgentID: "over-stdio", Create: true,
-				Tools: mcp.MemoryTools,
+				AgentID: "over-stdio", Create: true, Tools: mcp.MemoryTools,
 			}, r.conn, &heard{})
 		},
 	} {

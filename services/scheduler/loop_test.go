@@ -119,8 +119,7 @@ func newSite(t *testing.T) *site {
 	wk, err := work.New(work.Config{Home: t.TempDir()}, work.Deps{Deps: deps, Tasks: quiet{}, Agents: quiet{}})
 	require.NoError(t, err)
 	wt := must.Value(waiting.New(waiting.Config{}, waiting.Deps{
-		Deps: deps, Work: s.works, Tasks: quiet{}, Agents: quiet{},
-		Keys: keyfile.Fixed(keyfile.Of([]byte("key"))),
+		Deps: deps, Work: s.works, Tasks: quiet{}, Agents: quiet{}, Keys: keyfile.Fixed(keyfile.Of([]byte("key"))),
 	}))(t)
 	for _, p := range []interface {
 		Name() string
@@ -197,8 +196,7 @@ func (c counted) GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts
 func (s *site) schedule() *scheduler.Service {
 	s.t.Helper()
 	sc := must.Value(scheduler.New(scheduler.Config{}, scheduler.Deps{
-		Sources: s.sources, Agents: counted{s.agents, s},
-		Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk,
+		Sources: s.sources, Agents: counted{s.agents, s}, Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk,
 	}))(s.t)
 	require.NoError(s.t, sc.Start(context.Background()))
 	s.t.Cleanup(func() {
@@ -243,8 +241,7 @@ func (s *site) take(agentID string) *agentv1.AcquireTurnResponse {
 func (s *site) finish(a *agentv1.AcquireTurnResponse) {
 	s.t.Helper()
 	must.Value(s.agents.FinishTurn(s.as(rpc.RoleRunner), &agentv1.FinishTurnRequest{
-		AgentId: a.GetTurn().GetAgentId(),
-		TurnId:  a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
+		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
 	}))(s.t)
 }
 
@@ -454,8 +451,7 @@ func TestP5_AReminderIsGivenOnce(t *testing.T) {
 	own := planetest.AsAgent(t.Context(), "keeper")
 	itemID, why := s.create("keeper", "ship"), "no key"
 	must.Value(s.works.UpdateWorkItem(own, &workv1.UpdateWorkItemRequest{
-		AgentId: "keeper", WorkItemId: itemID,
-		BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(time.Hour)),
+		AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(time.Hour)),
 	}))(t)
 	s.schedule()
 	s.eventually(func() bool {
@@ -484,13 +480,11 @@ func TestD5_ABlockedItemStarvesNoOther(t *testing.T) {
 	itemID, why := s.create("keeper", "stuck"), "no key"
 	pick := func(id string) {
 		must.Value(s.works.PickWorkItem(own, &workv1.PickWorkItemRequest{
-			AgentId: "keeper", WorkItemId: id,
-			Reason: "look",
+			AgentId: "keeper", WorkItemId: id, Reason: "look",
 		}))(t)
 	}
 	must.Value(s.works.UpdateWorkItem(own, &workv1.UpdateWorkItemRequest{
-		AgentId: "keeper", WorkItemId: itemID,
-		BlockedBy: &why,
+		AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why,
 	}))(t)
 	pick(itemID)
 	s.schedule()

@@ -43,8 +43,7 @@ func TestD5_HungAgentsDelayNoOther(t *testing.T) {
 		s.spawn(fmt.Sprint("hung-", i))
 	}
 	sc := must.Value(scheduler.New(scheduler.Config{Lookers: 2}, scheduler.Deps{
-		Sources: s.sources, Agents: s.agents,
-		Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk,
+		Sources: s.sources, Agents: s.agents, Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk,
 	}))(t)
 	require.NoError(t, sc.Start(context.Background()))
 	t.Cleanup(func() { require.NoError(t, sc.Stop(context.Background())) })
@@ -128,8 +127,7 @@ func TestD4_AQuietSystemIsSilent(t *testing.T) {
 	}))(t)
 	why, asks := "no key", workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT
 	must.Value(s.works.UpdateWorkItem(own("blocked"), &workv1.UpdateWorkItemRequest{
-		AgentId:    "blocked",
-		WorkItemId: s.create("blocked", "x"), BlockedBy: &why,
+		AgentId: "blocked", WorkItemId: s.create("blocked", "x"), BlockedBy: &why,
 	}))(t)
 	must.Value(s.works.UpdateWorkItem(own("reminded"), &workv1.UpdateWorkItemRequest{
 		AgentId:    "reminded",

@@ -59,8 +59,7 @@ func (s *stage) Do(t *testing.T, l planetest.Line, _ *planetest.Names) string {
 		if o.text("turn") != "" {
 			s.f.Agent.OpenTurn = &agentv1.Turn{
 				TurnId: o.text("turn"), RunId: "run_1", StartedAt: o.ago("since"), Rounds: o.number("round"),
-				RunnerId:   o.text("runner"),
-				AcquiredBy: o.text("by"), LeaseExpiresAt: o.ahead("lease"),
+				RunnerId: o.text("runner"), AcquiredBy: o.text("by"), LeaseExpiresAt: o.ahead("lease"),
 			}
 		}
 	case "lane":
@@ -84,8 +83,7 @@ func (s *stage) Do(t *testing.T, l planetest.Line, _ *planetest.Names) string {
 		})
 	case "stalled":
 		s.f.Agent.StalledItems = append(s.f.Agent.StalledItems, &agentv1.StalledItem{
-			WorkItemId: o.text("id"),
-			Turns:      o.number("turns"), Since: o.ago("since"),
+			WorkItemId: o.text("id"), Turns: o.number("turns"), Since: o.ago("since"),
 		})
 	case "changed":
 		s.f.Queue.ChangedAt = o.ago("since")

@@ -185,8 +185,7 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 	s.await(taskv1.TaskState_TASK_STATE_RUNNING)
 	input := func(requestID, text string) *taskv1.SendTaskInputResponse {
 		return must.Value(s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
-			AgentId: "keeper", TaskId: "tsk_1",
-			RequestId: requestID, Text: text, EndOfInput: text == "",
+			AgentId: "keeper", TaskId: "tsk_1", RequestId: requestID, Text: text, EndOfInput: text == "",
 		}))(t)
 	}
 	r := input("r1", "also the readme")
@@ -208,8 +207,7 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 	s.nursery.refuse = fault.Invalid("wait_id", waitID, "must be an open question of the child")
 	answer := func(waitID string) error {
 		return must.Err(s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
-			AgentId: "keeper", TaskId: "tsk_1",
-			Text: "red", WaitId: waitID,
+			AgentId: "keeper", TaskId: "tsk_1", Text: "red", WaitId: waitID,
 		}))
 	}
 	require.ErrorContains(t, answer(waitID), "must be an open question of the child",
@@ -218,8 +216,7 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 	require.ErrorIs(t, answer("wi_01h455vb4pex5vsknk084sn02q"), fault.InvalidArgument)
 	s.nursery.refuse = fault.NotReady.New("x")
 	must.Refuse(s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
-		AgentId: "keeper", TaskId: "tsk_1",
-		Text: "x",
+		AgentId: "keeper", TaskId: "tsk_1", Text: "x",
 	}))(t, fault.NotReady, "that is no refusal")
 	must.Refuse(s.service.SendTaskInput(planetest.AsAgent(t.Context(), "other"), &taskv1.SendTaskInputRequest{
 		AgentId: "keeper", TaskId: "tsk_1", Text: "x",
@@ -239,8 +236,7 @@ func TestT3_OnlyAChildAsks(t *testing.T) {
 	s := newSite(t)
 	id := s.queue("cat").GetTaskId()
 	_, err := s.client().SendTaskInput(s.ctx, &taskv1.SendTaskInputRequest{
-		AgentId: "keeper", TaskId: id, Text: "red",
-		WaitId: "wt_01h455vb4pex5vsknk084sn02q",
+		AgentId: "keeper", TaskId: id, Text: "red", WaitId: "wt_01h455vb4pex5vsknk084sn02q",
 	})
 	require.ErrorIs(t, err, fault.InvalidArgument)
 	require.ErrorContains(t, err, "only a child asks questions")
@@ -300,12 +296,10 @@ func TestA8_CommandsOfADeletedAgent(t *testing.T) {
 	}
 	require.Equal(t, []string{"task_queued", "owner_deleted", "task_cancelled"}, s.types())
 	_, err = s.service.ExecCommand(rpc.WithActor(t.Context(), rpc.Actor{
-		Namespace: "other", Principal: "op",
-		Role: rpc.RoleOperator,
+		Namespace: "other", Principal: "op", Role: rpc.RoleOperator,
 	}),
 		&taskv1.ExecCommandRequest{
-			AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"},
-			YieldTime: durationpb.New(0),
+			AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"}, YieldTime: durationpb.New(0),
 		})
 	require.NoError(t, err, "another namespace's agent of that name lives")
 }

@@ -404,8 +404,7 @@ func TestT3_InputReachesItsWorkerOnce(t *testing.T) {
 	require.NotNil(t, h.hear().GetLease())
 	send := func(text string) *taskv1.SendTaskInputResponse {
 		return must.Value(s.client().SendTaskInput(s.ctx, &taskv1.SendTaskInputRequest{
-			AgentId: "keeper", TaskId: id,
-			Text: text, RequestId: "in-" + text,
+			AgentId: "keeper", TaskId: id, Text: text, RequestId: "in-" + text,
 		}))(t)
 	}
 	require.True(t, send("a").GetAcceptedInput())
@@ -459,8 +458,7 @@ func TestT3_BlockedReadTimesOut(t *testing.T) {
 	done := make(chan *taskv1.GetTaskOutputResponse, 1)
 	go func() {
 		got, err := s.client().GetTaskOutput(s.ctx, &taskv1.GetTaskOutputRequest{
-			AgentId: "keeper", TaskId: id,
-			Block: true,
+			AgentId: "keeper", TaskId: id, Block: true,
 		})
 		if err == nil {
 			done <- got
@@ -528,8 +526,7 @@ func TestX2_RequestIDReused(t *testing.T) {
 	var header metadata.MD
 	exec := func(line string) (*taskv1.ExecCommandResponse, error) {
 		return s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
-			AgentId: "keeper", RequestId: "r",
-			Command: &taskv1.CommandSpec{Cmd: line}, YieldTime: durationpb.New(0),
+			AgentId: "keeper", RequestId: "r", Command: &taskv1.CommandSpec{Cmd: line}, YieldTime: durationpb.New(0),
 		}, grpc.Header(&header))
 	}
 	first := must.Value(exec("a"))(t)

@@ -22,8 +22,7 @@ func TestT9_TheHandleShowsItsWorktree(t *testing.T) {
 	d := func(state taskv1.WorktreeState, outcome string) *agentv1.Delegation {
 		d := delegated(outcome, "done")
 		d.Worktree = &taskv1.Worktree{
-			State: state, WorkerId: "w1", Path: "/srv/.quartet-worktrees/tsk_1",
-			Branch: "quartet/tsk_1",
+			State: state, WorkerId: "w1", Path: "/srv/.quartet-worktrees/tsk_1", Branch: "quartet/tsk_1",
 		}
 		return d
 	}

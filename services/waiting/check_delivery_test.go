@@ -70,8 +70,7 @@ func TestG9_ADeliveryIsCheckedBeforeItsBody(t *testing.T) {
 
 	deliver := func(requestID string) (*waitingv1.DeliverTriggerResponse, error) {
 		return r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{
-			Token:     live.GetToken(),
-			RequestId: requestID, Body: []byte("four"),
+			Token: live.GetToken(), RequestId: requestID, Body: []byte("four"),
 		})
 	}
 	first := must.Value(deliver("one"))(t)

@@ -285,12 +285,10 @@ func TestA8_ADeletedAgent(t *testing.T) {
 		_, err = r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper"})
 		require.ErrorIs(t, err, fault.AgentDeleted)
 		must.Refuse(r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
-			AgentId: "keeper", Source: "github",
-			Condition: "merged",
+			AgentId: "keeper", Source: "github", Condition: "merged",
 		}))(t, fault.AgentDeleted)
 		must.Refuse(r.service.WaitFor(r.agent(), &waitingv1.WaitForRequest{
-			AgentId: "keeper", Wake: operatorInput,
-			Reason: "x",
+			AgentId: "keeper", Wake: operatorInput, Reason: "x",
 		}))(t, fault.AgentDeleted)
 		r.restart()
 	}

@@ -25,12 +25,10 @@ func (r *rig) much(item string, n int) (token string) {
 	long := strings.Repeat("x", 16<<10)
 	for range n {
 		must.Value(r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
-			AgentId: "keeper", WorkItemId: item,
-			Condition: long,
+			AgentId: "keeper", WorkItemId: item, Condition: long,
 		}))(r.t)
 		must.Value(r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
-			AgentId: "keeper", WorkItemId: item,
-			Every: seconds(60), Description: long,
+			AgentId: "keeper", WorkItemId: item, Every: seconds(60), Description: long,
 		}))(r.t)
 	}
 	for range n / 5 {

@@ -37,9 +37,8 @@ func TestX14_AMonthOfTenThousandAgents(t *testing.T) {
 	}
 	const agents, days = 10_000, 30
 	m := &month{
-		r: newRig(t), rand: rand.New(rand.NewPCG(7, 11)),
-		timers: map[string]*waitingv1.Timer{}, waits: map[string]time.Time{}, remind: map[string]time.Time{},
-		expire: map[string]time.Time{},
+		r: newRig(t), rand: rand.New(rand.NewPCG(7, 11)), timers: map[string]*waitingv1.Timer{},
+		waits: map[string]time.Time{}, remind: map[string]time.Time{}, expire: map[string]time.Time{},
 	}
 	m.ask(agents, days*24*time.Hour)
 	// What falls due in a step fires in that step, unless the process was down.
@@ -101,8 +100,7 @@ func (m *month) ask(agents int, within time.Duration) {
 					switch i % 4 {
 					case 0:
 						x.wait = must.Value(m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{
-							AgentId: agent, Reason: "later",
-							Wake: timer, After: durationpb.New(some(i, 3)),
+							AgentId: agent, Reason: "later", Wake: timer, After: durationpb.New(some(i, 3)),
 						}))(m.r.t).GetWait()
 					case 1:
 						x.remind = must.Value(m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{

@@ -170,9 +170,8 @@ func newRig(t *testing.T) *rig {
 func (r *rig) up() {
 	r.t.Helper()
 	r.service = must.Value(New(r.cfg, Deps{
-		Deps: plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids},
-		Work: r.others, Tasks: r.others, Agents: r.others,
-		Keys: r.keys,
+		Deps: plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids}, Work: r.others,
+		Tasks: r.others, Agents: r.others, Keys: r.keys,
 	}))(r.t)
 	planetest.Start(r.t, r.service)
 }

@@ -167,8 +167,7 @@ func TestP3_SigningSecretsAreInNoEvent(t *testing.T) {
 	id := made.GetTrigger().GetTriggerId()
 	body := []byte("x")
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: made.GetToken(), Body: body,
-		HubSignature_256: signHub(own, body),
+		Token: made.GetToken(), Body: body, HubSignature_256: signHub(own, body),
 	}))
 	const newer = "another-secret-of-the-same"
 	rotated := must.Value(r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{
@@ -176,17 +175,14 @@ func TestP3_SigningSecretsAreInNoEvent(t *testing.T) {
 	}))(t)
 	r.restart()
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: rotated.GetToken(), Body: body,
-		HubSignature_256: signHub(newer, body),
+		Token: rotated.GetToken(), Body: body, HubSignature_256: signHub(newer, body),
 	}))
 	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: rotated.GetToken(), Body: body,
-		HubSignature_256: signHub(own, body),
+		Token: rotated.GetToken(), Body: body, HubSignature_256: signHub(own, body),
 	}), fault.SignatureInvalid)
 	kept := r.rotate(id, "")
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: kept.GetToken(), Body: body,
-		HubSignature_256: signHub(newer, body),
+		Token: kept.GetToken(), Body: body, HubSignature_256: signHub(newer, body),
 	}), "a secret of the caller's stays")
 	fresh := r.rotate(minted.GetTrigger().GetTriggerId(), "")
 	require.NotEqual(t, minted.GetSigningSecret(), fresh.GetSigningSecret(), "one that was made here is replaced")

@@ -36,8 +36,7 @@ func TestI20_TriggersSurviveARotation(t *testing.T) {
 	r := newRig(t)
 	generated := &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, RequestId: "r1"}
 	given := &waitingv1.CreateExternalTriggerRequest{
-		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own,
-		RequestId: "r2",
+		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own, RequestId: "r2",
 	}
 	create := func(req *waitingv1.CreateExternalTriggerRequest) *waitingv1.CreateExternalTriggerResponse {
 		t.Helper()
@@ -48,8 +47,7 @@ func TestI20_TriggersSurviveARotation(t *testing.T) {
 	first, second := create(generated), create(given)
 	deliver := func(made *waitingv1.CreateExternalTriggerResponse, secret, body string) error {
 		return r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-			Token: made.GetToken(), Body: []byte(body),
-			HubSignature_256: signHub(secret, []byte(body)),
+			Token: made.GetToken(), Body: []byte(body), HubSignature_256: signHub(secret, []byte(body)),
 		})
 	}
 	var old string
@@ -77,8 +75,7 @@ func TestI20_TriggersSurviveARotation(t *testing.T) {
 	r.retireKey(old)
 	body := []byte("two")
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: rotated.GetToken(), Body: body,
-		HubSignature_256: signHub(own, body),
+		Token: rotated.GetToken(), Body: body, HubSignature_256: signHub(own, body),
 	}))
 	require.ErrorIs(t, deliver(first, first.GetSigningSecret(), "two"), fault.InstallationKeyRetired)
 	must.Refuse(r.service.CreateExternalTrigger(r.operator(), generated))(t, fault.InstallationKeyRetired)
@@ -86,8 +83,7 @@ func TestI20_TriggersSurviveARotation(t *testing.T) {
 		AgentId: "keeper", TriggerId: first.GetTrigger().GetTriggerId(),
 	}))(t)
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: renewed.GetToken(), Body: body,
-		HubSignature_256: signHub(renewed.GetSigningSecret(), body),
+		Token: renewed.GetToken(), Body: body, HubSignature_256: signHub(renewed.GetSigningSecret(), body),
 	}))
 }
 
@@ -107,7 +103,6 @@ func TestI20_ASealedSecretOfARetiredKey(t *testing.T) {
 	again := must.Value(r.service.RotateExternalTrigger(r.operator(), rotate))(t)
 	body := []byte("one")
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: again.GetToken(), Body: body,
-		HubSignature_256: signHub(own, body),
+		Token: again.GetToken(), Body: body, HubSignature_256: signHub(own, body),
 	}))
 }

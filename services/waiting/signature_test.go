@@ -69,8 +69,7 @@ func TestP3_StandardWebhooksSignature(t *testing.T) {
 	at := time.Unix(1614265330, 0)
 	req := func() *waitingv1.DeliverTriggerRequest {
 		return &waitingv1.DeliverTriggerRequest{
-			WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: right,
-			Body: []byte(body),
+			WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: right, Body: []byte(body),
 		}
 	}
 	require.NoError(t, secrets.VerifySignature(standard, secret, at, req()))
@@ -148,8 +147,7 @@ func FuzzSignature(f *testing.F) {
 	f.Add("sha256=", "", "-1", " , v1, ,", []byte(nil))
 	f.Fuzz(func(t *testing.T, hubHeader, id, stamp, header string, body []byte) {
 		req := &waitingv1.DeliverTriggerRequest{
-			HubSignature_256: hubHeader, WebhookId: id, WebhookTimestamp: stamp,
-			WebhookSignature: header, Body: body,
+			HubSignature_256: hubHeader, WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: header, Body: body,
 		}
 		if secrets.VerifySignature(hub, secret, epoch, req) == nil {
 			given := must.Value(hex.DecodeString(hubHeader[len("sha256="):]))(t)
@@ -178,8 +176,7 @@ func TestP3_AReplayIsNoNewDelivery(t *testing.T) {
 			require.NoError(t, err)
 			sign := func(id, body string) *waitingv1.DeliverTriggerRequest {
 				req := &waitingv1.DeliverTriggerRequest{
-					Token: made.GetToken(), Body: []byte(body),
-					ContentType: "application/json",
+					Token: made.GetToken(), Body: []byte(body), ContentType: "application/json",
 				}
 				if scheme == hub {
 					req.HubSignature_256 = signHub(made.GetSigningSecret(), req.GetBody())

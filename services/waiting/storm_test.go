@@ -33,8 +33,7 @@ func TestP7_AStorm(t *testing.T) {
 	made := r.trigger(itemA, wakeHint)
 	token := made.GetToken()
 	w := r.waitFor(&waitingv1.WaitForRequest{
-		Wake: external, Resource: made.GetTrigger().GetTriggerId(),
-		WorkItemId: itemA,
+		Wake: external, Resource: made.GetTrigger().GetTriggerId(), WorkItemId: itemA,
 	}).GetWait().GetWaitId()
 	before := len(r.events())
 	var storm sync.WaitGroup

@@ -25,8 +25,7 @@ import (
 func (r *rig) setTimer(after time.Duration) *waitingv1.Timer {
 	r.t.Helper()
 	return must.Value(r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
-		AgentId: "keeper", Description: "look",
-		After: durationpb.New(after),
+		AgentId: "keeper", Description: "look", After: durationpb.New(after),
 	}))(r.t).GetTimer()
 }
 
@@ -196,8 +195,7 @@ func TestX7_ReplayIsLive(t *testing.T) {
 		AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Hour + 999)),
 	}))(t)
 	op := r.waitFor(&waitingv1.WaitForRequest{
-		Wake: operatorInput, WorkItemId: itemB,
-		RecheckAfter: durationpb.New(time.Second + 1),
+		Wake: operatorInput, WorkItemId: itemB, RecheckAfter: durationpb.New(time.Second + 1),
 	}).GetWait().GetWaitId()
 	tw := r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemA}).GetWait().
 		GetWaitId()
@@ -211,8 +209,7 @@ func TestX7_ReplayIsLive(t *testing.T) {
 	r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA})
 	r.deliver(token.GetToken(), "x")
 	r.waitFor(&waitingv1.WaitForRequest{
-		Wake: timer, At: timestamppb.New(epoch.Add(time.Hour + 999)),
-		WorkItemId: itemA,
+		Wake: timer, At: timestamppb.New(epoch.Add(time.Hour + 999)), WorkItemId: itemA,
 	})
 	r.clk.Advance(time.Second)
 	r.eventually(func() bool { return len(r.fired(soon)) == 1 })

@@ -26,8 +26,7 @@ const (
 func TestP3_ATriggersSecretIsSaidOnceAndKeptNowhere(t *testing.T) {
 	r := newRig(t)
 	req := &waitingv1.CreateExternalTriggerRequest{
-		AgentId: "keeper", WorkItemId: itemA, Description: "CI",
-		RequestId: "r1",
+		AgentId: "keeper", WorkItemId: itemA, Description: "CI", RequestId: "r1",
 	}
 	made := must.Value(r.service.CreateExternalTrigger(r.agent(), req))(t)
 	require.Regexp(t, `^qtr_[A-Za-z0-9_-]{43}$`, made.GetToken())
@@ -198,8 +197,7 @@ func TestP2_Deliveries(t *testing.T) {
 		"a wait and an interest": {itemA, wakeHint, func(r *rig, _ *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA})
 			must.Value(r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
-				AgentId: "keeper", WorkItemId: itemA,
-				DeliveryMode: contentful,
+				AgentId: "keeper", WorkItemId: itemA, DeliveryMode: contentful,
 			}))(r.t)
 		}, []want{{triggered, true, false, 2}}},
 	} {

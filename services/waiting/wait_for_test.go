@@ -282,8 +282,7 @@ func TestR8_AWaitOutlivesItsMessenger(t *testing.T) {
 	_, err := r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB})
 	require.ErrorIs(t, err, fault.WorkItemCompleted, "the caller learns that the item cannot wait")
 	r.hear(itemA, &workv1.WaitAttachRefused{
-		WaitId: w.GetWaitId(), WorkItemId: itemA,
-		Reason: workv1.AttachRefusal_ATTACH_REFUSAL_WORK_ITEM_COMPLETED,
+		WaitId: w.GetWaitId(), WorkItemId: itemA, Reason: workv1.AttachRefusal_ATTACH_REFUSAL_WORK_ITEM_COMPLETED,
 	})
 	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_ATTACH_REFUSED, r.wait(w.GetWaitId()).GetEndReason())
 }
@@ -338,8 +337,7 @@ func TestP9_ACompletedItemWaitsForNothing(t *testing.T) {
 	trigger := r.trigger(itemA, wakeHint)
 	w := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA}).GetWait()
 	i := must.Value(r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
-		AgentId: "keeper", WorkItemId: itemA,
-		Source: "github",
+		AgentId: "keeper", WorkItemId: itemA, Source: "github",
 	}))(t)
 	other := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB}).GetWait()
 	done := &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}}
@@ -411,8 +409,7 @@ func TestP2_OperatorMessages(t *testing.T) {
 				r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemB})
 			}
 			r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{
-				MessageId: "msg_1", Kind: c.kind,
-				WorkItemId: c.names, Origin: c.origin,
+				MessageId: "msg_1", Kind: c.kind, WorkItemId: c.names, Origin: c.origin,
 			}})
 			for i, waitID := range waits {
 				w := r.wait(waitID)
@@ -500,13 +497,11 @@ func TestP1_IntentsAndCancelling(t *testing.T) {
 	}))(t, fault.NotFound)
 
 	l := must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{
-		AgentId: "keeper", WorkItemId: itemA,
-		PageSize: 2,
+		AgentId: "keeper", WorkItemId: itemA, PageSize: 2,
 	}))(t)
 	require.Len(t, l.GetWaits(), 2)
 	l = must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{
-		AgentId: "keeper", WorkItemId: itemA,
-		PageSize: 2, PageToken: l.GetNextPageToken(),
+		AgentId: "keeper", WorkItemId: itemA, PageSize: 2, PageToken: l.GetNextPageToken(),
 	}))(t)
 	require.Len(t, l.GetWaits(), 1)
 	l, err = r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper", IncludeEnded: true})
@@ -555,8 +550,7 @@ func TestP1_TheSameWaitAgain(t *testing.T) {
 	}
 	for range 2 {
 		require.False(t, r.waitFor(&waitingv1.WaitForRequest{
-			Wake: operatorInput, Reason: "of an item",
-			WorkItemId: itemA,
+			Wake: operatorInput, Reason: "of an item", WorkItemId: itemA,
 		}).GetUnchanged())
 	}
 }

@@ -18,8 +18,7 @@ func TestW18_HistoriesOfItems(t *testing.T) {
 	update := func(itemID, objective string) {
 		r.clk.Advance(time.Second)
 		must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			Objective: &objective,
+			AgentId: "keeper", WorkItemId: itemID, Objective: &objective,
 		}))(t)
 	}
 	open, done := r.create("open").GetWorkItemId(), r.create("done").GetWorkItemId()

@@ -31,8 +31,7 @@ func (r *rig) dir() string { return filepath.Join(r.home, "acme", "keeper") }
 
 func (r *rig) write(p, text, expected string) (*workv1.WriteFileResponse, error) {
 	return r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{
-		AgentId: "keeper", Path: p, Text: text,
-		ExpectedSha256: expected,
+		AgentId: "keeper", Path: p, Text: text, ExpectedSha256: expected,
 	})
 }
 
@@ -59,16 +58,14 @@ func TestA11_WriteReadEditListGrep(t *testing.T) {
 	require.EqualValues(t, 2, e.GetReplaced())
 	must.Value(r.write("b.txt", "a row", ""))(t)
 	must.Value(r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{
-		AgentId: "keeper", Path: "binary",
-		Data: []byte{0, 1, 2},
+		AgentId: "keeper", Path: "binary", Data: []byte{0, 1, 2},
 	}))(t)
 
 	var all []string
 	token := ""
 	for {
 		page := must.Value(r.files().ListFiles(r.ctx, &workv1.ListFilesRequest{
-			AgentId: "keeper", Recursive: true,
-			PageSize: 2, PageToken: token,
+			AgentId: "keeper", Recursive: true, PageSize: 2, PageToken: token,
 		}))(t)
 		for _, f := range page.GetFiles() {
 			all = append(all, f.GetPath())
@@ -80,8 +77,7 @@ func TestA11_WriteReadEditListGrep(t *testing.T) {
 	require.Equal(t, []string{"b.txt", "binary", "notes", "notes/a", "notes/a/one.md"}, all)
 
 	found := must.Value(r.files().GrepFiles(r.ctx, &workv1.GrepFilesRequest{
-		AgentId: "keeper", Pattern: `\brow\b`,
-		Glob: "*.md",
+		AgentId: "keeper", Pattern: `\brow\b`, Glob: "*.md",
 	}))(t)
 	require.Len(t, found.GetMatches(), 2)
 	require.Equal(t, "second row", found.GetMatches()[1].GetText())
@@ -113,8 +109,7 @@ func TestA11_ReadInPieces(t *testing.T) {
 		var at int64
 		for {
 			got := must.Value(r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{
-				AgentId: "keeper", Path: "t", Offset: at,
-				Limit: limit,
+				AgentId: "keeper", Path: "t", Offset: at, Limit: limit,
 			}))(t)
 			require.Empty(t, got.GetData(), "limit %d, offset %d", limit, at)
 			b.WriteString(got.GetText())
@@ -204,14 +199,12 @@ func TestA11_PreconditionsAndLimits(t *testing.T) {
 	for n, want := range map[int]error{homes.MaxFileBytes - 1: nil, homes.MaxFileBytes: nil, homes.MaxFileBytes +
 		1: fault.TooLarge} {
 		must.Refuse(r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{
-			AgentId: "keeper", Path: "big",
-			Data: make([]byte, n),
+			AgentId: "keeper", Path: "big", Data: make([]byte, n),
 		}))(t, want, "%d bytes", n)
 	}
 	edit := func(old, next string, all bool) error {
 		return must.Err(r.files().EditFile(r.ctx, &workv1.EditFileRequest{
-			AgentId: "keeper", Path: "f", OldText: old,
-			NewText: next, ReplaceAll: all,
+			AgentId: "keeper", Path: "f", OldText: old, NewText: next, ReplaceAll: all,
 		}))
 	}
 	must.Value(r.write("f", "aXbXc", ""))(t)
@@ -245,8 +238,7 @@ func TestX2_A11_RepeatedWrites(t *testing.T) {
 		again, err := replayed(func(opts ...grpc.CallOption) error {
 			var err error
 			resp, err = r.files().EditFile(r.ctx, &workv1.EditFileRequest{
-				AgentId: "keeper", RequestId: "once",
-				Path: "f", OldText: "x", NewText: "xx",
+				AgentId: "keeper", RequestId: "once", Path: "f", OldText: "x", NewText: "xx",
 			}, opts...)
 			return err
 		})
@@ -272,8 +264,7 @@ func TestX2_A11_RepeatedWrites(t *testing.T) {
 	on = must.Value(os.ReadFile(filepath.Join(r.dir(), "f")))(t)
 	require.Equal(t, "somebody else's", string(on))
 	must.Refuse(r.files().EditFile(r.ctx, &workv1.EditFileRequest{
-		AgentId: "keeper", RequestId: "once", Path: "f",
-		OldText: "x", NewText: "y",
+		AgentId: "keeper", RequestId: "once", Path: "f", OldText: "x", NewText: "y",
 	}))(t, fault.RequestIDReused)
 }
 

@@ -67,8 +67,7 @@ func TestD1_AgentsWithPendingWork(t *testing.T) {
 	reason, late, soon := "no key", epoch.Add(2*time.Hour), epoch.Add(time.Hour)
 	block := func(id string, at time.Time) {
 		must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: id,
-			BlockedBy: &reason, RecheckAt: timestamppb.New(at),
+			AgentId: "keeper", WorkItemId: id, BlockedBy: &reason, RecheckAt: timestamppb.New(at),
 		}))(t)
 	}
 	block(it, late)
@@ -110,9 +109,8 @@ func TestPagesOfPendingAgents(t *testing.T) {
 	const each = page.MaxSize + 5
 	open := func(ns, agentID string, seq int) {
 		rec := &workv1.WorkItemRecord{
-			WorkItemId: "wi_" + ns + agentID, AgentId: agentID,
-			State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, CreatedAt: timestamppb.New(epoch),
-			UpdatedAt: timestamppb.New(epoch),
+			WorkItemId: "wi_" + ns + agentID, AgentId: agentID, State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN,
+			CreatedAt: timestamppb.New(epoch), UpdatedAt: timestamppb.New(epoch),
 		}
 		require.NoError(t, s.Apply(&journal.Event{
 			Namespace: ns, AgentID: agentID, WorkItemID: rec.GetWorkItemId(),

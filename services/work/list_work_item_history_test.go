@@ -55,23 +55,19 @@ func TestW11_HistorySaysWhoWhenWhatAndInWhichTurn(t *testing.T) {
 	first, second := r.create("ship").GetWorkItemId(), r.create("test").GetWorkItemId()
 	run := "run_00000000000000000000000abc"
 	inRun := rpc.WithActor(t.Context(), rpc.Actor{
-		Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent,
-		AgentID: "keeper", RunID: run,
+		Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: run,
 	})
 	must.Value(r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{
-		AgentId: "keeper", WorkItemId: first,
-		RequestId: "q1",
+		AgentId: "keeper", WorkItemId: first, RequestId: "q1",
 	}))(t)
 	must.Value(r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{
-		AgentId: "keeper", WorkItemId: second,
-		Reason: "sooner",
+		AgentId: "keeper", WorkItemId: second, Reason: "sooner",
 	}))(t)
 	r.pick(first)
 	r.clk.Advance(1e9)
 	operator := planetest.As(t.Context(), rpc.RoleOperator)
 	must.Value(r.client.UpdateWorkItem(operator, &workv1.UpdateWorkItemRequest{
-		AgentId: "keeper", WorkItemId: first,
-		BlockedBy: new("the licence"),
+		AgentId: "keeper", WorkItemId: first, BlockedBy: new("the licence"),
 	}))(t)
 	_, err := r.client.CompleteWorkItem(operator, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: first})
 	require.NoError(t, err)
@@ -107,8 +103,7 @@ func TestW11_HistoryPagesAreStableUnderWrites(t *testing.T) {
 	itemID := r.create("v0").GetWorkItemId()
 	write := func(n int) {
 		must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			Objective: new(fmt.Sprint("v", n)),
+			AgentId: "keeper", WorkItemId: itemID, Objective: new(fmt.Sprint("v", n)),
 		}))(t)
 	}
 	for n := 1; n < 60; n++ {
@@ -163,8 +158,7 @@ func TestX9_HistoryIsBoundedByBytes(t *testing.T) {
 			}
 		}
 		must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			TodoList: &workv1.TodoList{Items: todos},
+			AgentId: "keeper", WorkItemId: itemID, TodoList: &workv1.TodoList{Items: todos},
 		}))(t)
 	}
 	resp := must.Value(r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
@@ -201,20 +195,16 @@ func TestW11_HistoryIsReadByWhoMayReadTheItem(t *testing.T) {
 			AgentId: "keeper", WorkItemId: itemID,
 		}, fault.PermissionDenied},
 		"a page too large": {r.ctx, &workv1.ListWorkItemHistoryRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			PageSize: 501,
+			AgentId: "keeper", WorkItemId: itemID, PageSize: 501,
 		}, fault.LimitExceeded},
 		"another list's": {r.ctx, &workv1.ListWorkItemHistoryRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			PageToken: "eHg",
+			AgentId: "keeper", WorkItemId: itemID, PageToken: "eHg",
 		}, fault.CursorInvalid},
 		"an invented number": {r.ctx, &workv1.ListWorkItemHistoryRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			PageToken: token(itemID, "99"),
+			AgentId: "keeper", WorkItemId: itemID, PageToken: token(itemID, "99"),
 		}, fault.CursorInvalid},
 		"a negative number": {r.ctx, &workv1.ListWorkItemHistoryRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			PageToken: token(itemID, "-1"),
+			AgentId: "keeper", WorkItemId: itemID, PageToken: token(itemID, "-1"),
 		}, fault.CursorInvalid},
 	} {
 		must.Refuse(r.client.ListWorkItemHistory(c.ctx, c.req))(t, c.want, name)

@@ -85,8 +85,7 @@ func TestA8_ItemsOfADeletedAgentAreReadOnly(t *testing.T) {
 				require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
 				require.ErrorContains(t, err, item)
 				_, err = r.client.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
-					AgentId: "keeper", WorkItemId: item,
-					ClearBlockedBy: true,
+					AgentId: "keeper", WorkItemId: item, ClearBlockedBy: true,
 				})
 				require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
 				_, err = r.client.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
@@ -103,8 +102,7 @@ func TestA8_ItemsOfADeletedAgentAreReadOnly(t *testing.T) {
 		}
 		r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitRegistered{Wait: wait}})
 		_, err = r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: open,
-			BlockedBy: proto.String(blockerOwnerDeleted),
+			AgentId: "keeper", WorkItemId: open, BlockedBy: proto.String(blockerOwnerDeleted),
 		})
 		require.ErrorIs(t, fault.From(err), fault.AgentDeleted, "an agent does not delete")
 		require.Equal(t, blockerOwnerDeleted, r.get(open).GetBlockedBy())

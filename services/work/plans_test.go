@@ -55,8 +55,7 @@ func TestW2_CreationMakesThePlanFile(t *testing.T) {
 func TestW2_SeedIsWrittenOnceAndNeverOverAnEdit(t *testing.T) {
 	r := newRig(t)
 	req := &workv1.CreateWorkItemRequest{
-		AgentId: "keeper", Objective: "ship", Plan: "# Plan\n1. build\n",
-		RequestId: "r1",
+		AgentId: "keeper", Objective: "ship", Plan: "# Plan\n1. build\n", RequestId: "r1",
 	}
 	resp := must.Value(r.client.CreateWorkItem(r.ctx, req))(t)
 	it := resp.GetWorkItem()
@@ -260,8 +259,7 @@ func TestX1_AnUnwritablePlanCreatesNothing(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(r.home, "acme"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(r.home, "acme", "keeper"), nil, 0o600))
 	_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
-		AgentId: "keeper", Objective: "ship",
-		Plan: "seed",
+		AgentId: "keeper", Objective: "ship", Plan: "seed",
 	})
 	require.ErrorIs(t, err, fault.Storage)
 	require.NotContains(t, err.Error(), r.home, "internal text does not cross")
@@ -290,8 +288,7 @@ func TestX5_ARefusedCreationLeavesNoPlan(t *testing.T) {
 	r := newRig(t)
 	req := func(requestID string) *workv1.CreateWorkItemRequest {
 		return &workv1.CreateWorkItemRequest{
-			AgentId: "keeper", Objective: "ship", Plan: "seed " + requestID,
-			RequestId: requestID,
+			AgentId: "keeper", Objective: "ship", Plan: "seed " + requestID, RequestId: requestID,
 		}
 	}
 	full := func(used int64) {
@@ -366,8 +363,7 @@ func TestX1_ACreationCutShortKeepsItsPlan(t *testing.T) {
 		cancel()
 	}()
 	_, err := r.service.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
-		AgentId: "keeper", Objective: "ship",
-		Plan: "seed",
+		AgentId: "keeper", Objective: "ship", Plan: "seed",
 	})
 	require.Equal(t, "unknown", fault.From(err).Metadata()["outcome"])
 	close(held.goes)

@@ -33,9 +33,8 @@ func (r *rig) trigger(itemID string, n int) {
 	must.Value(r.client.AttachWait(planetest.As(r.t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
 		AgentId: "keeper", WorkItemId: itemID, Wait: &workv1.AttachedWait{
 			WaitId: fmt.Sprintf("wt_%026d", n), Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
-			Kind:     waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-			Revision: 2, Reason: "reply", TriggerCount: 1, LastTriggeredAt: timestamppb.New(r.clk.Now()),
-			CreatedAt: timestamppb.New(r.clk.Now()),
+			Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Revision: 2, Reason: "reply", TriggerCount: 1,
+			LastTriggeredAt: timestamppb.New(r.clk.Now()), CreatedAt: timestamppb.New(r.clk.Now()),
 		},
 	}))(r.t)
 }
@@ -205,8 +204,7 @@ func TestX9_PagesAreBoundedByBytes(t *testing.T) {
 	}
 	for range 12 {
 		must.Value(r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
-			AgentId: "keeper", Objective: "big",
-			TodoList: todos,
+			AgentId: "keeper", Objective: "big", TodoList: todos,
 		}))(t)
 	}
 	resp, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", IncludeTodoList: true})
@@ -214,8 +212,7 @@ func TestX9_PagesAreBoundedByBytes(t *testing.T) {
 	require.NotEmpty(t, resp.GetNextPageToken())
 	require.Less(t, len(resp.GetWorkItems()), 12)
 	rest := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
-		AgentId: "keeper", IncludeTodoList: true,
-		PageToken: resp.GetNextPageToken(),
+		AgentId: "keeper", IncludeTodoList: true, PageToken: resp.GetNextPageToken(),
 	}))(t)
 	require.Len(t, append(resp.GetWorkItems(), rest.GetWorkItems()...), 12)
 	short := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
@@ -263,8 +260,7 @@ func TestX8_LimitsAtBelowAndAbove(t *testing.T) {
 		}},
 		"plan": {16 << 10, func(n int) error {
 			return must.Err(r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
-				AgentId: "keeper", Objective: "o",
-				Plan: strings.Repeat("p", n),
+				AgentId: "keeper", Objective: "o", Plan: strings.Repeat("p", n),
 			}))
 		}},
 		"blocked_by": {16 << 10, func(n int) error {
@@ -275,14 +271,12 @@ func TestX8_LimitsAtBelowAndAbove(t *testing.T) {
 		}},
 		"reason": {16 << 10, func(n int) error {
 			return must.Err(r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{
-				AgentId: "keeper", WorkItemId: itemID,
-				Reason: strings.Repeat("r", n),
+				AgentId: "keeper", WorkItemId: itemID, Reason: strings.Repeat("r", n),
 			}))
 		}},
 		"request_id": {128, func(n int) error {
 			return must.Err(r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
-				AgentId: "keeper", Objective: "o",
-				RequestId: strings.Repeat("r", n),
+				AgentId: "keeper", Objective: "o", RequestId: strings.Repeat("r", n),
 			}))
 		}},
 		"agent_id": {128, func(n int) error {
@@ -311,16 +305,13 @@ func TestX4_OnlyServicesAttachPromoteAndConsume(t *testing.T) {
 	for _, role := range []string{rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleAdmin} {
 		// A direct caller, no service between.
 		ctx := rpc.WithActor(context.Background(), rpc.Actor{
-			Namespace: "acme", Principal: role, Role: role,
-			AgentID: "keeper",
+			Namespace: "acme", Principal: role, Role: role, AgentID: "keeper",
 		})
 		must.Refuse(r.service.AttachWait(ctx, &workv1.AttachWaitRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			Wait: &workv1.AttachedWait{WaitId: fmt.Sprintf("wt_%026d", 1)},
+			AgentId: "keeper", WorkItemId: itemID, Wait: &workv1.AttachedWait{WaitId: fmt.Sprintf("wt_%026d", 1)},
 		}))(t, fault.PermissionDenied, role)
 		must.Refuse(r.service.PromoteReport(ctx, &workv1.PromoteReportRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			Text: "x",
+			AgentId: "keeper", WorkItemId: itemID, Text: "x",
 		}))(t, fault.PermissionDenied, role)
 		_, err := r.service.ConsumeRecheck(ctx, &workv1.ConsumeRecheckRequest{AgentId: "keeper", WorkItemId: itemID})
 		require.ErrorIs(t, err, fault.PermissionDenied, role)

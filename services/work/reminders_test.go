@@ -39,8 +39,7 @@ func (r *reminded) wait(id string, at int) {
 	r.waits++
 	w := &workv1.AttachedWait{
 		WaitId: id, Revision: 1, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-		Reason:    "a reply",
-		CreatedAt: timestamppb.New(epoch.Add(time.Duration(r.waits) * time.Millisecond)),
+		Reason: "a reply", CreatedAt: timestamppb.New(epoch.Add(time.Duration(r.waits) * time.Millisecond)),
 	}
 	if at > 0 {
 		w.RecheckAt = timestamppb.New(epoch.Add(time.Duration(at) * time.Second))
@@ -53,8 +52,7 @@ func (r *reminded) wait(id string, at int) {
 func (r *reminded) triggered(id string, at int) {
 	r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitTriggered{Wait: &waitingv1.Wait{
 		WaitId: id, AgentId: "keeper", WorkItemId: r.itemID, Revision: 2, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
-		Kind:   waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-		Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, TriggerCount: 1,
+		Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, TriggerCount: 1,
 		RecheckAt: timestamppb.New(epoch.Add(time.Duration(at) * time.Second)),
 	}}})
 }
@@ -204,8 +202,7 @@ func TestP5_RemindersOfOldRecords(t *testing.T) {
 			nil,
 		},
 		"the wait's, given": {&workv1.WorkItemRecord{
-			State: open, RecheckAt: at(5), RecheckConsumedAt: at(6),
-			Waits: waits(5),
+			State: open, RecheckAt: at(5), RecheckConsumedAt: at(6), Waits: waits(5),
 		}, nil, nil},
 	} {
 		it := next(c.old, journal.Env{Now: epoch})
@@ -220,8 +217,7 @@ func TestP5_AReminderHasAHorizon(t *testing.T) {
 	itemID := r.create("watch it").GetWorkItemId()
 	update := func(at time.Time) error {
 		return must.Err(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			RecheckAt: timestamppb.New(at),
+			AgentId: "keeper", WorkItemId: itemID, RecheckAt: timestamppb.New(at),
 		}))
 	}
 	for _, within := range []time.Duration{-time.Hour, fault.Horizon - time.Second, fault.Horizon} {

@@ -17,8 +17,7 @@ func TestW9_AResumedItemIsFirstUntilItIsTurnedTo(t *testing.T) {
 		"picked": func(r *rig, itemID string) { r.pick(itemID) },
 		"written": func(r *rig, itemID string) {
 			r.update(&workv1.UpdateWorkItemRequest{
-				AgentId: "keeper", WorkItemId: itemID,
-				PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY,
+				AgentId: "keeper", WorkItemId: itemID, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY,
 			})
 		},
 		"completed": func(r *rig, itemID string) { r.complete(itemID) },
@@ -101,8 +100,7 @@ func TestW9_NamedAndPassedOver(t *testing.T) {
 	require.EqualValues(t, 1, q.GetCounts().GetQueuedRunnable())
 	r.clk.Advance(1e9)
 	r.update(&workv1.UpdateWorkItemRequest{
-		AgentId: "keeper", WorkItemId: open,
-		PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY,
+		AgentId: "keeper", WorkItemId: open, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY,
 	})
 	q = ask(&workv1.GetWorkQueueRequest{
 		PassedOver: []*workv1.PassedOver{{WorkItemId: open, UnlessWrittenAfter: written}},

@@ -137,8 +137,7 @@ func (r *rig) get(itemID string) *workv1.WorkItem {
 func (r *rig) pick(itemID string) {
 	r.t.Helper()
 	must.Value(r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{
-		AgentId: "keeper", WorkItemId: itemID,
-		Reason: "test",
+		AgentId: "keeper", WorkItemId: itemID, Reason: "test",
 	}))(r.t)
 }
 

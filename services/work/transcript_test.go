@@ -52,8 +52,7 @@ func (r *rig) Do(t *testing.T, l planetest.Line, names *planetest.Names) string 
 	case "hear":
 		payload := must.Value(waitingEvents.New(l.Options["type"]))(t)
 		r.hear(&journal.Event{
-			Type: l.Options["type"], Namespace: "acme", AgentID: "keeper",
-			Payload: l.Request(t, payload, nil),
+			Type: l.Options["type"], Namespace: "acme", AgentID: "keeper", Payload: l.Request(t, payload, nil),
 		})
 	default:
 		out = r.call(t, l, names)

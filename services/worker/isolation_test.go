@@ -135,13 +135,11 @@ func TestT10_WhatIsolationIsRefused(t *testing.T) {
 	require.EqualError(t, err, `worker: isolation "agents": must be none, namespace or agent`)
 	for _, isolate := range []worker.Isolation{worker.IsolateNamespaces, worker.IsolateAgents} {
 		_, err = worker.New(worker.Config{
-			ID: "local", Roots: []string{r.root, t.TempDir()}, Dial: r.dial,
-			Isolate: isolate,
+			ID: "local", Roots: []string{r.root, t.TempDir()}, Dial: r.dial, Isolate: isolate,
 		})
 		require.ErrorContains(t, err, "divides one root, and there are 2")
 	}
 	must.Value(worker.New(worker.Config{
-		ID: "local", Roots: []string{r.root, t.TempDir()}, Dial: r.dial,
-		Isolate: worker.IsolateNone,
+		ID: "local", Roots: []string{r.root, t.TempDir()}, Dial: r.dial, Isolate: worker.IsolateNone,
 	}))(t)
 }

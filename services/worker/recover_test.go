@@ -137,8 +137,7 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 
 	// keyless callers act in the namespace default
 	r.ctx = rpc.WithActor(context.Background(), rpc.Actor{
-		Namespace: rpc.DefaultNamespace, Principal: "op",
-		Role: rpc.RoleOperator,
+		Namespace: rpc.DefaultNamespace, Principal: "op", Role: rpc.RoleOperator,
 	})
 	task := r.background(&taskv1.CommandSpec{Cmd: "sleep 300 & setsid sleep 300 & echo up; wait"})
 	r.awaitOutput(task, "up")
@@ -282,8 +281,7 @@ func TestOverNATS(t *testing.T) {
 	r.up()
 	r.eventually(func() bool {
 		return must.Value(r.client().SendTaskInput(r.ctx, &taskv1.SendTaskInputRequest{
-			AgentId: "keeper", TaskId: id,
-			Text: "hi\n", RequestId: "i",
+			AgentId: "keeper", TaskId: id, Text: "hi\n", RequestId: "i",
 		}))(t).GetAcceptedInput()
 	})
 	require.Equal(t, completed, r.await(id).GetState())

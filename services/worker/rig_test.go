@@ -161,8 +161,7 @@ func (r *rig) awaitOutput(id, text string) string {
 	all, offset := "", int64(0)
 	for !strings.Contains(all, text) {
 		resp := must.Value(r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{
-			AgentId: "keeper", TaskId: id,
-			Offset: offset, Block: true,
+			AgentId: "keeper", TaskId: id, Offset: offset, Block: true,
 		}))(r.t)
 		require.Equal(r.t, "success", resp.GetRetrievalStatus())
 		all, offset = all+resp.GetText(), resp.GetNextOffset()

@@ -213,8 +213,7 @@ func TestT3_Input(t *testing.T) {
 	r.worker(nil)
 	send := func(id, text string, end bool) *taskv1.SendTaskInputResponse {
 		return must.Value(r.client().SendTaskInput(r.ctx, &taskv1.SendTaskInputRequest{
-			AgentId: "keeper", TaskId: id,
-			Text: text, EndOfInput: end,
+			AgentId: "keeper", TaskId: id, Text: text, EndOfInput: end,
 		}))(t)
 	}
 	t.Run("stdin", func(t *testing.T) {
@@ -270,8 +269,7 @@ func TestT6_EndlessOutputIsBounded(t *testing.T) {
 	require.Equal(t, cancelled, end.GetState())
 	require.True(t, end.GetOutputTruncated())
 	tail := must.Value(r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{
-		AgentId: "keeper", TaskId: id,
-		Offset: -100,
+		AgentId: "keeper", TaskId: id, Offset: -100,
 	}))(t)
 	require.Contains(t, tail.GetText(), "0123456789\n0123456789\n")
 	require.Equal(t, end.GetOutputBytes(), tail.GetTotalBytes())

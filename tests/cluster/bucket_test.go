@@ -114,8 +114,7 @@ func bulk(t *testing.T, ctx context.Context, conn grpc.ClientConnInterface) func
 		agent := fmt.Sprint("bulk-", i)
 		must.Value(load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
 			return agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-				AgentId: agent, RequestId: agent,
-				Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+				AgentId: agent, RequestId: agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 			})
 		}))(t)
 		items[i] = must.Value(load.Again(ctx, func(ctx context.Context) (*workv1.CreateWorkItemResponse, error) {

@@ -86,8 +86,7 @@ func TestR10_WitnessesOfALostMachine(t *testing.T) {
 	defer func() { _ = other.Close() }()
 	must.Value(load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
 		return agentv1.NewAgentServiceClient(other).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-			AgentId:   "another",
-			RequestId: "another", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+			AgentId: "another", RequestId: "another", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 		})
 	}))(t)
 }

@@ -182,8 +182,7 @@ func (c *population) update(n int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		objective := fmt.Sprintf("Keep the register of this quarter, as of change %d", n)
 		return must.Err(c.api.Work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: agent, WorkItemId: item,
-			Objective: &objective,
+			AgentId: agent, WorkItemId: item, Objective: &objective,
 		}))
 	}
 }

@@ -64,8 +64,7 @@ const plan = `# How
 func (w *world) create(objective string) string {
 	w.t.Helper()
 	return must.Value(w.work().CreateWorkItem(w.ctx(), &workv1.CreateWorkItemRequest{
-		AgentId: w.agent, Objective: objective,
-		PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY, Plan: plan,
+		AgentId: w.agent, Objective: objective, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY, Plan: plan,
 	}))(w.t).GetWorkItem().GetWorkItemId()
 }
 
@@ -173,8 +172,7 @@ func (t *turn) finish() { t.end(agentv1.TurnOutcome_TURN_OUTCOME_COMPLETED) }
 func (t *turn) end(how agentv1.TurnOutcome) {
 	t.t.Helper()
 	must.Value(t.Agents.FinishTurn(t.ctx(), &agentv1.FinishTurnRequest{
-		AgentId: t.agent, TurnId: t.record.GetTurnId(),
-		RunId: t.record.GetRunId(), Outcome: how,
+		AgentId: t.agent, TurnId: t.record.GetTurnId(), RunId: t.record.GetRunId(), Outcome: how,
 	}))(t.t)
 }
 

@@ -140,8 +140,7 @@ func (l *life) items() (all []*workv1.WorkItem) {
 	for _, agent := range l.agents() {
 		l.operator(func(ctx context.Context) error {
 			r, err := l.w.Items().ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
-				AgentId: agent, PageSize: 500,
-				IncludeTodoList: true,
+				AgentId: agent, PageSize: 500, IncludeTodoList: true,
 			})
 			all = append(all, r.GetWorkItems()...)
 			return err
@@ -196,8 +195,7 @@ func (l *life) tasks() (all []*taskv1.Task) {
 	for _, agent := range l.agents() {
 		l.operator(func(ctx context.Context) error {
 			r, err := l.w.Tasks().ListTasks(ctx, &taskv1.ListTasksRequest{
-				AgentId: agent, PageSize: 500,
-				IncludeTerminal: true,
+				AgentId: agent, PageSize: 500, IncludeTerminal: true,
 			})
 			all = append(all, r.GetTasks()...)
 			return err
@@ -257,8 +255,7 @@ func (l *life) nothingTwice() {
 		var triggers *waitingv1.ListExternalTriggersResponse
 		l.operator(func(ctx context.Context) (err error) {
 			timers, err = l.w.Waits().ListTimers(ctx, &waitingv1.ListTimersRequest{
-				AgentId: agent, PageSize: 500,
-				IncludeEnded: true,
+				AgentId: agent, PageSize: 500, IncludeEnded: true,
 			})
 			if err == nil {
 				triggers, err = l.w.Waits().ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{

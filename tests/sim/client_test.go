@@ -203,8 +203,7 @@ func (c *client) spawn() {
 			func(r *agentv1.SpawnAgentResponse) string { return r.GetAgent().GetAgentId() },
 			func(ctx context.Context, id string) (*agentv1.SpawnAgentResponse, error) {
 				return c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-					AgentId: a, RequestId: id,
-					Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+					AgentId: a, RequestId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 				})
 			})
 	}
@@ -242,16 +241,14 @@ func (c *client) one() {
 			return r.GetWorkItem().GetWorkItemId()
 		}, func(ctx context.Context, id string) (*workv1.PickWorkItemResponse, error) {
 			return c.work.PickWorkItem(ctx, &workv1.PickWorkItemRequest{
-				AgentId: a, RequestId: id, WorkItemId: item,
-				Reason: "because",
+				AgentId: a, RequestId: id, WorkItemId: item, Reason: "because",
 			})
 		})
 	case k < 48:
 		id := c.request()
 		_ = c.until(ctx, "CompleteWorkItem", func(ctx context.Context) error {
 			return must.Err(c.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
-				AgentId: a, RequestId: id,
-				WorkItemId: item,
+				AgentId: a, RequestId: id, WorkItemId: item,
 			}))
 		})
 	case k < 60:
@@ -268,8 +265,7 @@ func (c *client) one() {
 		id := c.request()
 		_ = c.until(ctx, "CancelTimer", func(ctx context.Context) error {
 			return must.Err(c.waiting.CancelTimer(ctx, &waitingv1.CancelTimerRequest{
-				AgentId: a, RequestId: id,
-				TimerId: timer,
+				AgentId: a, RequestId: id, TimerId: timer,
 			}))
 		})
 	case k < 75:
@@ -318,8 +314,7 @@ func (c *client) create(ctx context.Context, a string) {
 		return r.GetWorkItem().GetWorkItemId()
 	}, func(ctx context.Context, id string) (*workv1.CreateWorkItemResponse, error) {
 		return c.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
-			AgentId: a, RequestId: id, Objective: value,
-			PlanStatus: status,
+			AgentId: a, RequestId: id, Objective: value, PlanStatus: status,
 		})
 	})
 	if err != nil {
@@ -426,8 +421,7 @@ func (c *client) waitFor(ctx context.Context, a, item string) {
 
 func (c *client) timer(ctx context.Context, a, item string) {
 	req := &waitingv1.CreateTimerRequest{
-		AgentId: a, Description: "tick",
-		After: durationpb.New(time.Duration(1+c.rnd.IntN(30)) * time.Second),
+		AgentId: a, Description: "tick", After: durationpb.New(time.Duration(1+c.rnd.IntN(30)) * time.Second),
 	}
 	if c.rnd.IntN(2) == 0 {
 		req.WorkItemId = item
@@ -489,8 +483,7 @@ func (c *client) deliver() {
 	request := c.request()
 	err := c.until(planetest.As(c.w.ctx, rpc.RoleService), "DeliverTrigger", func(ctx context.Context) error {
 		return must.Err(c.waiting.DeliverTrigger(ctx, &waitingv1.DeliverTriggerRequest{
-			Token: token, RequestId: request,
-			Body: []byte("news " + request), ContentType: "text/plain",
+			Token: token, RequestId: request, Body: []byte("news " + request), ContentType: "text/plain",
 		}))
 	})
 	c.k.mu.Lock()

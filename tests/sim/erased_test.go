@@ -45,8 +45,7 @@ func (c *client) liveAndGo() {
 	}
 	call("SpawnAgent", func(ctx context.Context, id string) error {
 		return must.Err(c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-			AgentId: goneAgent, RequestId: id,
-			Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+			AgentId: goneAgent, RequestId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 		}))
 	})
 	for range callsOfClient {
@@ -74,23 +73,20 @@ func (c *client) liveAndGo() {
 		case k < 4:
 			call("CreateTimer", func(ctx context.Context, id string) error {
 				return must.Err(c.waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
-					AgentId: goneAgent, RequestId: id,
-					Description: text, After: durationpb.New(20 * time.Second),
+					AgentId: goneAgent, RequestId: id, Description: text, After: durationpb.New(20 * time.Second),
 				}))
 			})
 		default:
 			call("EnqueueMessage", func(ctx context.Context, id string) error {
 				return must.Err(c.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
-					AgentId: goneAgent, RequestId: id,
-					Text: text, Priority: agentv1.Priority_PRIORITY_NORMAL,
+					AgentId: goneAgent, RequestId: id, Text: text, Priority: agentv1.Priority_PRIORITY_NORMAL,
 				}))
 			})
 		}
 	}
 	call("DeleteAgent", func(ctx context.Context, id string) error {
 		_, err := c.agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{
-			AgentId: goneAgent, RequestId: id,
-			Reason: goneWord,
+			AgentId: goneAgent, RequestId: id, Reason: goneWord,
 		})
 		c.k.mu.Lock()
 		defer c.k.mu.Unlock()
@@ -119,8 +115,7 @@ func (r *run) erased() error {
 			return fmt.Errorf("%s was erased, and reading it is answered with: %w", goneAgent, err)
 		}
 		_, err = c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-			AgentId: goneAgent, RequestId: "again",
-			Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+			AgentId: goneAgent, RequestId: "again", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 		})
 		if fault.From(err).Code() != codes.AlreadyExists {
 			return fmt.Errorf("%s was erased, and creating it again is answered with: %w", goneAgent, err)

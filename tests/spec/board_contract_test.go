@@ -167,8 +167,7 @@ func TestBoardContract_EachReportHasItsEvent(t *testing.T) {
 			}
 			at, what := b.get(board).GetRevision(), "what came of it"
 			require.NoError(t, run.report(&boardv1.UpdateStepRequest{
-				StepId: "a", Status: to, ResultSummary: &what,
-				ArtifactIds: []string{"file-1"},
+				StepId: "a", Status: to, ResultSummary: &what, ArtifactIds: []string{"file-1"},
 			}))
 			lines := b.wal(board, at)
 			require.Equal(t, []string{want}, types(lines))
@@ -212,8 +211,7 @@ func TestBoardContract_ContentGoesThroughUpdateBoard(t *testing.T) {
 	} {
 		at := b.get("one").GetRevision()
 		require.NoError(t, b.patch("one", &boardv1.Operation{
-			Op:     boardv1.OperationKind_OPERATION_KIND_UPDATE_STEP,
-			StepId: id, Fields: all,
+			Op: boardv1.OperationKind_OPERATION_KIND_UPDATE_STEP, StepId: id, Fields: all,
 		}), id)
 		s := b.step("one", id)
 		require.Equal(t, []string{title, summary, pool}, []string{s.GetTitle(), s.GetSummary(), s.GetWorkerPoolId()},
@@ -227,8 +225,7 @@ func TestBoardContract_ContentGoesThroughUpdateBoard(t *testing.T) {
 	text := &boardv1.StepFields{Title: &title, Summary: &summary}
 	for id, stays := range map[string]boardv1.StepStatus{"completed": completed, "cancelled": cancelled} {
 		require.NoError(t, b.patch("one", &boardv1.Operation{
-			Op:     boardv1.OperationKind_OPERATION_KIND_UPDATE_STEP,
-			StepId: id, Fields: text,
+			Op: boardv1.OperationKind_OPERATION_KIND_UPDATE_STEP, StepId: id, Fields: text,
 		}))
 		require.Equal(t, stays, b.step("one", id).GetStatus())
 		require.Equal(t, title, b.step("one", id).GetTitle())

@@ -73,15 +73,13 @@ func (b *boards) step(board, id string) *boardv1.Step {
 // set changes a step's status as the orchestrator.
 func (b *boards) set(board, id string, to boardv1.StepStatus) error {
 	return must.Err(b.Boards.UpdateStep(dev.Within(b.t), &boardv1.UpdateStepRequest{
-		SessionId: session, BoardId: board,
-		StepId: id, Status: to,
+		SessionId: session, BoardId: board, StepId: id, Status: to,
 	}))
 }
 
 func (b *boards) patch(board string, ops ...*boardv1.Operation) error {
 	return must.Err(b.Boards.UpdateBoard(dev.Within(b.t), &boardv1.UpdateBoardRequest{
-		SessionId: session, BoardId: board,
-		Operations: ops,
+		SessionId: session, BoardId: board, Operations: ops,
 	}))
 }
 
@@ -113,8 +111,7 @@ type walLine struct {
 func (b *boards) wal(board string, after int64) []walLine {
 	b.t.Helper()
 	got := must.Value(b.Boards.ReadWal(dev.Within(b.t), &boardv1.ReadWalRequest{
-		SessionId: session, WalName: board,
-		AfterWalSeq: after,
+		SessionId: session, WalName: board, AfterWalSeq: after,
 	}))(b.t)
 	require.False(b.t, got.GetTruncated())
 	var lines []walLine
@@ -203,7 +200,6 @@ func (b *boards) tool(name string, args map[string]any) *agentv1.ToolResult {
 	b.t.Helper()
 	in := must.Value(structpb.NewStruct(args))(b.t)
 	return must.Value(b.Agents.CallTool(dev.Within(b.t), &agentv1.CallToolRequest{
-		AgentId: session, Name: name,
-		Arguments: in,
+		AgentId: session, Name: name, Arguments: in,
 	}))(b.t).GetResult()
 }

@@ -31,8 +31,7 @@ func TestBoardContract_Records(t *testing.T) {
 	held := b.step("one", "a")
 	what := "half of it"
 	require.NoError(t, run.report(&boardv1.UpdateStepRequest{
-		StepId: "a", Status: running, ResultSummary: &what,
-		ArtifactIds: []string{"log-1"},
+		StepId: "a", Status: running, ResultSummary: &what, ArtifactIds: []string{"log-1"},
 	}))
 	require.True(t, b.step("one", "a").GetLeaseExpiresAt().AsTime().After(held.GetLeaseExpiresAt().AsTime()),
 		"a report that ends nothing renews the lease")
@@ -168,8 +167,7 @@ func TestBoardContract_SummaryContents(t *testing.T) {
 		must.Value(run.claim(name))(t)
 	}
 	got := must.Value(b.Boards.GetSummary(dev.Within(t), &boardv1.GetSummaryRequest{
-		SessionId: session, WorkerId: "worker-1",
-		WorkerPoolId: "other",
+		SessionId: session, WorkerId: "worker-1", WorkerPoolId: "other",
 	}))(t)
 	require.Contains(t, got.GetText(), "- one [running] Board one: 2 ready, 2 held, 1 blocked")
 	require.NotContains(t, got.GetText(), "- two", "a board that has ended is not shown")

@@ -22,8 +22,7 @@ func TestBoardContract_ARunThatEnds(t *testing.T) {
 	must.Value(second.claim("b"))(t)
 	at := b.get("one").GetRevision()
 	end := must.Value(b.Boards.FinishWorkerRun(first.ctx(), &boardv1.FinishWorkerRunRequest{
-		SessionId: session,
-		BoardId:   "one", WorkerResult: "gave up",
+		SessionId: session, BoardId: "one", WorkerResult: "gave up",
 	}))(t)
 	require.Equal(t, failed, end.GetRun().GetStepStatus())
 	lines := b.wal("one", at)

@@ -51,8 +51,7 @@ func TestA3_AParentsItemMayBeCompleted(t *testing.T) {
 	for _, name := range []string{"SpawnAgent", "board_create", "board_dispatch_worker"} {
 		require.False(t, names[name], name)
 		got := must.Value(b.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{
-			AgentId: child.GetAgentId(), Name: name,
-			Arguments: &structpb.Struct{},
+			AgentId: child.GetAgentId(), Name: name, Arguments: &structpb.Struct{},
 		}))(t)
 		require.Equal(t, "tool_not_available", got.GetResult().GetError().GetKind(), name)
 	}

@@ -81,8 +81,7 @@ func TestFollowersGoOnBehindALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ends, frames := writtenFrames(t, 10)
 		log := again(t, ends, frames, 6, 2000, framelog.Beginning{
-			Behind: ends[5], Number: 2, First: 1011,
-			Generation: 7,
+			Behind: ends[5], Number: 2, First: 1011, Generation: 7,
 		})
 		for _, read := range []int{0, 3, 6, 7, 10} {
 			after, want := framelog.End{}, []uint64(nil)
@@ -107,25 +106,20 @@ func TestWhatWasNotGivenUpIsDamage(t *testing.T) {
 		var broken *framelog.Broken
 		// The kept frames 4 to 6 are gone as well.
 		log := again(t, ends, frames, 3, 2000, framelog.Beginning{
-			Behind: ends[5], Number: 2, First: 1011,
-			Generation: 7,
+			Behind: ends[5], Number: 2, First: 1011, Generation: 7,
 		})
 		_, err := follow(t, log, ends[4])
 		require.ErrorAs(t, err, &broken)
 		// The incarnation is not a newer one for this reader.
 		log = again(t, ends, frames, 6, 2000, framelog.Beginning{
-			Behind: ends[5], Number: 2, First: 1011,
-			Generation: 7,
+			Behind: ends[5], Number: 2, First: 1011, Generation: 7,
 		})
 		newer := ends[8]
 		newer.Incarnation = 2
 		_, err = follow(t, log, newer)
 		require.ErrorAs(t, err, &broken)
 		// It uses wal_seqs that this reader has read.
-		log = again(t, ends, frames, 6, 2000, framelog.Beginning{
-			Behind: ends[5], Number: 2, First: 8,
-			Generation: 7,
-		})
+		log = again(t, ends, frames, 6, 2000, framelog.Beginning{Behind: ends[5], Number: 2, First: 8, Generation: 7})
 		_, err = follow(t, log, ends[8])
 		require.ErrorAs(t, err, &broken)
 	})
@@ -153,8 +147,7 @@ func TestAPartitionLoadsItsIncarnations(t *testing.T) {
 			return nil
 		}))
 	f := must.Value(framelog.Beginning{
-		Plane: "from", Behind: end, Number: 2, First: 5000, Generation: 40,
-		At: time.UnixMilli(1e12),
+		Plane: "from", Behind: end, Number: 2, First: 5000, Generation: 40, At: time.UnixMilli(1e12),
 	}.Frame(cfg.NewID, framelog.Salt{1}))(t)
 	log.Put(900, f)
 

@@ -67,8 +67,7 @@ func TestLog_DropBehindASharedSegment(t *testing.T) {
 	last := uint64(0)
 	add := func(segment uint64) {
 		last = must.Value(log.Append(t.Context(), last, framelog.Frame{
-			ID: "f", Generation: 1, Body: []byte("{}\n"),
-			Link: framelog.Link{Segment: segment},
+			ID: "f", Generation: 1, Body: []byte("{}\n"), Link: framelog.Link{Segment: segment},
 		}))(t)
 	}
 	add(0)

@@ -68,8 +68,7 @@ func TestLog_DroppedWhileRead(t *testing.T) {
 			const frames = 48 // more than a reader has ahead
 			for seq := range uint64(frames) {
 				must.Value(log.Append(t.Context(), seq, framelog.Frame{
-					ID: "f", Generation: 1,
-					Body: make([]byte, 1<<20),
+					ID: "f", Generation: 1, Body: make([]byte, 1<<20),
 				}))(t)
 			}
 			must.Value(log.Prepare(t.Context(), 0))(t)

@@ -28,8 +28,7 @@ func stored(t *testing.T, n int) (dir string, block []byte) {
 	defer nc.Close()
 	js := must.Value(jetstream.New(nc))(t)
 	must.Value(js.CreateStream(t.Context(), jetstream.StreamConfig{
-		Name: stream, Subjects: []string{"a.>"},
-		Storage: jetstream.FileStorage,
+		Name: stream, Subjects: []string{"a.>"}, Storage: jetstream.FileStorage,
 	}))(t)
 	for i := range n {
 		m := &nats.Msg{Subject: fmt.Sprintf("a.%d", i%3), Data: bytes.Repeat([]byte{byte('a' + i%26)}, 10*i)}
@@ -117,8 +116,7 @@ func TestAServerTakesWhatWasWritten(t *testing.T) {
 	}
 	sum = blockfile.NewSum(stream, 2)
 	second := sum.Append(nil, blockfile.Record{
-		Seq: 2000, At: all[9].At, Subject: "a.b", Header: all[0].Header,
-		Body: []byte("far"),
+		Seq: 2000, At: all[9].At, Subject: "a.b", Header: all[0].Header, Body: []byte("far"),
 	})
 	second = sum.Append(second, blockfile.Record{Seq: 3000, At: all[9].At, Erased: true})
 	require.NoError(t, os.WriteFile(filepath.Join(msgs, blockfile.Name(1)), first, 0o600))

@@ -159,8 +159,7 @@ func TestCheckOfManyStreams(t *testing.T) {
 			sum, b := blockfile.NewSum(s.Name, k+1), []byte(nil)
 			for m := range records {
 				b = sum.Append(b, blockfile.Record{
-					Seq: uint64(k*records + m + 1), Subject: "a.0",
-					Body: make([]byte, 10*i+k),
+					Seq: uint64(k*records + m + 1), Subject: "a.0", Body: make([]byte, 10*i+k),
 				})
 			}
 			path := filepath.Join(msgs, blockfile.Name(k+1))
@@ -218,8 +217,7 @@ func BenchmarkCheck(b *testing.B) {
 			sum, block := blockfile.NewSum(name, i+1), []byte(nil)
 			for k := range records {
 				block = sum.Append(block, blockfile.Record{
-					Seq: uint64(i*records + k + 1), Subject: "a.0",
-					Header: []byte("NATS/1.0\r\n\r\n"), Body: body,
+					Seq: uint64(i*records + k + 1), Subject: "a.0", Header: []byte("NATS/1.0\r\n\r\n"), Body: body,
 				})
 			}
 			size += len(block)

@@ -47,8 +47,7 @@ func TestFinishAStreamThatWasBeingCreated(t *testing.T) {
 			}
 			create := func(js jetstream.JetStream) {
 				must.Value(js.CreateStream(t.Context(), jetstream.StreamConfig{
-					Name: "S", Subjects: []string{"a"},
-					FirstSeq: 1000,
+					Name: "S", Subjects: []string{"a"}, FirstSeq: 1000,
 				}))(t)
 			}
 			serve(create)

@@ -75,8 +75,7 @@ func TestA10_TheInheritedViewIsBoundedAndLeaksNothing(t *testing.T) {
 		}
 		for i := range rapid.IntRange(0, 6).Draw(t, "reports") {
 			d := &agentv1.Delegation{
-				Label:         fmt.Sprint("job ", i),
-				Outcome:       agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED,
+				Label: fmt.Sprint("job ", i), Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED,
 				ResultSummary: "report of the current item", ParentWorkItemId: in.Current.GetWorkItemId(),
 			}
 			if rapid.Bool().Draw(t, "elsewhere") {
@@ -122,8 +121,7 @@ func TestA10_TheInheritedView(t *testing.T) {
 				{Text: "go on", State: workv1.TodoState_TODO_STATE_IN_PROGRESS},
 			},
 			Waits: []*workv1.AttachedWait{{
-				Kind: waitingv1.WaitKind_WAIT_KIND_TASK, Reason: "the build",
-				Resource: "tsk_1",
+				Kind: waitingv1.WaitKind_WAIT_KIND_TASK, Reason: "the build", Resource: "tsk_1",
 			}},
 		},
 		Reports: []*agentv1.Delegation{{

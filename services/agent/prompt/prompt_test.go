@@ -211,8 +211,7 @@ func TestC1_WithinTheBudgetAndNeverWithoutTheObjective(t *testing.T) {
 // it is told.
 func TestC1_DoneTodos(t *testing.T) {
 	in := Input{AgentID: "keeper", Queue: &workv1.GetWorkQueueResponse{}, Item: &workv1.WorkItem{
-		WorkItemId: "wi_1",
-		Objective:  "ship", PlanArtifact: &workv1.PlanArtifact{Path: "/p"},
+		WorkItemId: "wi_1", Objective: "ship", PlanArtifact: &workv1.PlanArtifact{Path: "/p"},
 	}}
 	todo := func(text string, state workv1.TodoState) {
 		in.Item.TodoList = append(in.Item.TodoList, &workv1.TodoItem{Text: text, State: state})
@@ -281,8 +280,7 @@ func TestC1_Boards(t *testing.T) {
 // With enough room every section is full; with less, sections are shortened by priority.
 func TestC1_PriorityOfSections(t *testing.T) {
 	q := &workv1.GetWorkQueueResponse{Counts: &workv1.WorkQueueCounts{
-		TriggeredBlocked: 1, QueuedRunnable: 1,
-		WaitingForOperator: 1, Blocked: 1, Completed: 1,
+		TriggeredBlocked: 1, QueuedRunnable: 1, WaitingForOperator: 1, Blocked: 1, Completed: 1,
 	}}
 	it := func(name string) *workv1.WorkItem {
 		return &workv1.WorkItem{

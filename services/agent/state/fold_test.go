@@ -27,8 +27,7 @@ func TestEveryEventIsFolded(t *testing.T) {
 			require.NoError(t, s.Apply(spawned))
 		}
 		err = s.Apply(&journal.Event{
-			Namespace: "acme", AgentID: "keeper", Type: eventType, Payload: payload,
-			CreatedAt: time.Unix(1, 0),
+			Namespace: "acme", AgentID: "keeper", Type: eventType, Payload: payload, CreatedAt: time.Unix(1, 0),
 		})
 		if err != nil { // an empty round belongs to no open turn, and an empty delegation is not open
 			require.NotContains(t, err.Error(), "unknown event", eventType)
@@ -44,7 +43,6 @@ func TestAnUnknownEventIsAnError(t *testing.T) {
 			Agent: &agentv1.Agent{AgentId: "keeper"},
 		}}))
 	require.ErrorContains(t, s.Apply(&journal.Event{
-		Namespace: "acme", AgentID: "keeper", Type: "task_completed",
-		Payload: &taskv1.TaskCompleted{},
+		Namespace: "acme", AgentID: "keeper", Type: "task_completed", Payload: &taskv1.TaskCompleted{},
 	}), "unknown event task_completed")
 }

@@ -34,8 +34,7 @@ func TestA13_MessagesNameWhatTheyAreAbout(t *testing.T) {
 			&waitingv1.TriggerDelivered{
 				Contentful: true, DeliveryId: "dlv_1", Body: []byte("green"),
 				WaitIds: []string{"wt_1", "wt_2"}, Trigger: &waitingv1.Trigger{
-					TriggerId: "trg_1", WorkItemId: "wi_1",
-					Description: "CI reports",
+					TriggerId: "trg_1", WorkItemId: "wi_1", Description: "CI reports",
 				},
 			},
 			&agentv1.Message{
@@ -45,8 +44,7 @@ func TestA13_MessagesNameWhatTheyAreAbout(t *testing.T) {
 		},
 		"a timer": {
 			&waitingv1.TimerFired{Timer: &waitingv1.Timer{
-				TimerId: "tmr_1", WorkItemId: "wi_1",
-				Description: "look at the disk", FireCount: 1,
+				TimerId: "tmr_1", WorkItemId: "wi_1", Description: "look at the disk", FireCount: 1,
 			}},
 			&agentv1.Message{WorkItemId: "wi_1", TimerId: "tmr_1", SourceDescription: "look at the disk"},
 		},

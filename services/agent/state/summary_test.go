@@ -34,8 +34,7 @@ func (p *speaker) apply(payload proto.Message) {
 	p.seq++
 	require.NoError(p.t,
 		p.s.Apply(&journal.Event{
-			Namespace: "n", AgentID: "keeper", WalSeq: p.seq,
-			CreatedAt: time.Unix(int64(p.seq), 0), Payload: payload,
+			Namespace: "n", AgentID: "keeper", WalSeq: p.seq, CreatedAt: time.Unix(int64(p.seq), 0), Payload: payload,
 		}))
 }
 

@@ -58,8 +58,7 @@ func TestT3_ARefusedInputSaysSo(t *testing.T) {
 		resultOf(t, "TaskInput", &taskv1.SendTaskInputResponse{InputTarget: "stdin", Reason: "input_not_accepted"}))
 	require.Equal(t, map[string]any{"accepted_input": true, "input_target": "stdin", "bytes_written": 3.0},
 		resultOf(t, "TaskInput", &taskv1.SendTaskInputResponse{
-			AcceptedInput: true, InputTarget: "stdin",
-			BytesWritten: 3,
+			AcceptedInput: true, InputTarget: "stdin", BytesWritten: 3,
 		}))
 }
 
@@ -85,8 +84,7 @@ func TestA1_TheHandleOfASpawn(t *testing.T) {
 	}
 	require.Equal(t, map[string]any{"task_id": "tsk_1", "task_kind": "child_agent_task", "status": "running"},
 		resultOf(t, "SpawnAgent", &agentv1.SpawnAgentResponse{
-			AgentId: "a", TaskId: "tsk_1",
-			TaskHandle: handle,
+			AgentId: "a", TaskId: "tsk_1", TaskHandle: handle,
 		})["task_handle"])
 	require.NotContains(t, resultOf(t, "SpawnAgent", &agentv1.SpawnAgentResponse{AgentId: "a"}), "task_handle")
 }

@@ -124,8 +124,7 @@ func TestC5_OutputSchemasAllowEveryResult(t *testing.T) {
 		}
 		require.NotEmpty(t, wrong.GetFields(), tool.Name)
 		require.Error(t, allows(&agentv1.ToolResult{
-			ToolName: tool.Name, Status: StatusSuccess, SummaryText: "x",
-			Result: wrong,
+			ToolName: tool.Name, Status: StatusSuccess, SummaryText: "x", Result: wrong,
 		}), tool.Name)
 	}
 }

@@ -41,8 +41,7 @@ func TestExecCommandReadsFactsOnce(t *testing.T) {
 	c := Planes{Network: network}
 	exec := func(runID string) (string, error) {
 		actor := rpc.Actor{
-			Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper",
-			RunID: runID,
+			Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: runID,
 		}
 		ctx := rpc.WithActor(t.Context(), actor)
 		if err := c.Fence(ctx, taskv1.TaskService_ExecCommand_FullMethodName, actor); err != nil {

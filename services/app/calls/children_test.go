@@ -122,8 +122,7 @@ func callsTo(t *testing.T, planes *fakePlanes) Planes {
 // parent returns the context of a call that a run of the agent boss makes.
 func parent(t *testing.T) context.Context {
 	return rpc.WithActor(t.Context(), rpc.Actor{
-		Namespace: "acme", Principal: "agent/boss", Role: rpc.RoleAgent,
-		AgentID: "boss", RunID: "run_1",
+		Namespace: "acme", Principal: "agent/boss", Role: rpc.RoleAgent, AgentID: "boss", RunID: "run_1",
 	})
 }
 
@@ -131,8 +130,7 @@ func TestChildrenAreCalledAsTheSystem(t *testing.T) {
 	planes := &fakePlanes{
 		agent: &agentv1.Agent{
 			AgentId: "child", Posture: agentv1.Posture_POSTURE_RUNNING_TURN, PostureReason: "a turn",
-			CurrentWorkItemId: "wi_1",
-			Worktree:          &taskv1.Worktree{Path: "/srv/wt", Branch: "fix", WorkerId: "w1"},
+			CurrentWorkItemId: "wi_1", Worktree: &taskv1.Worktree{Path: "/srv/wt", Branch: "fix", WorkerId: "w1"},
 		},
 		item: &workv1.WorkItem{Objective: "mend it", TodoList: []*workv1.TodoItem{
 			{State: workv1.TodoState_TODO_STATE_COMPLETED},
@@ -159,8 +157,7 @@ func TestChildrenAreCalledAsTheSystem(t *testing.T) {
 	}
 
 	planes.agent = &agentv1.Agent{
-		AgentId: "child", Posture: agentv1.Posture_POSTURE_IDLE,
-		PostureReason: "nothing to do",
+		AgentId: "child", Posture: agentv1.Posture_POSTURE_IDLE, PostureReason: "nothing to do",
 	}
 	text = must.Value(c.Progress(parent(t), "child"))(t)
 	require.Equal(t, "idle: nothing to do\n", text)

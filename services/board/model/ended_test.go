@@ -162,8 +162,7 @@ func TestUnreadableEndedBoard(t *testing.T) {
 	require.NoError(t, f.Close())
 	b := must.Value(s.FindWAL(want.Key))(t)
 	line := &journal.Event{
-		Namespace: "acme", SessionID: "keeper", TaskID: "one", WalSeq: want.first,
-		Payload: &boardv1.TaskRunning{},
+		Namespace: "acme", SessionID: "keeper", TaskID: "one", WalSeq: want.first, Payload: &boardv1.TaskRunning{},
 	}
 	require.True(t, s.Needs(line, want.UpdatedAt))
 	require.False(t, s.Needs(line, want.UpdatedAt.Add(time.Second)))

@@ -31,8 +31,7 @@ func TestConfirm(t *testing.T) {
 		"its short form": {stdin: file, args: []string{"keeper", "-y"}},
 		"the name":       {stdin: tty, typed: "keeper\n", args: []string{"keeper"}},
 		"another name": {
-			stdin: tty, typed: "y\n", args: []string{"keeper"},
-			want: "nothing was changed: that was not keeper",
+			stdin: tty, typed: "y\n", args: []string{"keeper"}, want: "nothing was changed: that was not keeper",
 		},
 		"nothing": {stdin: tty, typed: "\x04", args: []string{"keeper"}, want: "nothing was changed"},
 		"no terminal": {

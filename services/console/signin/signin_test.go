@@ -46,8 +46,7 @@ func newRig(t *testing.T, cfg Config) *rig {
 	t.Cleanup(p.Close)
 	core, logs := observer.New(zap.DebugLevel)
 	r := &rig{
-		T: t, issuer: p, clock: clock.NewFake(time.Now()), keys: keyfile.Fixed(keyfile.New(time.Now())),
-		logs: logs,
+		T: t, issuer: p, clock: clock.NewFake(time.Now()), keys: keyfile.Fixed(keyfile.New(time.Now())), logs: logs,
 	}
 	tokens := must.Value(identity.NewTokens(identity.TokensConfig{
 		Issuer: p.URL, Audience: "quartet", Namespace: "acme", RoleClaim: "role", Roles: map[string]string{

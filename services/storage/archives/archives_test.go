@@ -193,8 +193,7 @@ func TestVerify_Bucket(t *testing.T) {
 	run := func() (verify.Journal, error) {
 		all, err := verify.Run(ctx, verify.Config{
 			DataDir: t.TempDir(), WitnessDir: datadir.Witness(j.DataDir), Planes: []string{storagetest.Plane},
-			Remote:   &natsd.Remote{URL: j.URL},
-			Archives: archives.Places{Remote: true, Bucket: b}.Archived(),
+			Remote: &natsd.Remote{URL: j.URL}, Archives: archives.Places{Remote: true, Bucket: b}.Archived(),
 		})
 		if err != nil {
 			return verify.Journal{}, err

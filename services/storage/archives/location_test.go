@@ -15,20 +15,16 @@ func TestParse(t *testing.T) {
 		"s3://b-1?region=eu-central-1":  {Bucket: "b-1", Region: "eu-central-1"},
 		"s3://b-1/?region=eu-central-1": {Bucket: "b-1", Region: "eu-central-1"},
 		"s3://b-1/a/b/?endpoint=https://s3.example.com": {
-			Bucket: "b-1", Prefix: "a/b",
-			Endpoint: "s3.example.com", Region: "us-east-1",
+			Bucket: "b-1", Prefix: "a/b", Endpoint: "s3.example.com", Region: "us-east-1",
 		},
 		"s3://b-1/a?endpoint=s3.example.com:9000&region=x": {
-			Bucket: "b-1", Prefix: "a",
-			Endpoint: "s3.example.com:9000", Region: "x",
+			Bucket: "b-1", Prefix: "a", Endpoint: "s3.example.com:9000", Region: "x",
 		},
 		"s3://b-1/a?endpoint=http%3A%2F%2F127.0.0.1%3A9000%2F": {
-			Bucket: "b-1", Prefix: "a",
-			Endpoint: "127.0.0.1:9000", Plain: true, Region: "us-east-1",
+			Bucket: "b-1", Prefix: "a", Endpoint: "127.0.0.1:9000", Plain: true, Region: "us-east-1",
 		},
 		"s3://b-1/a?endpoint=http://[::1]:9000&region=us-east-1": {
-			Bucket: "b-1", Prefix: "a", Endpoint: "[::1]:9000",
-			Plain: true, Region: "us-east-1",
+			Bucket: "b-1", Prefix: "a", Endpoint: "[::1]:9000", Plain: true, Region: "us-east-1",
 		},
 	} {
 		got, err := ParseLocation(text)

@@ -33,8 +33,7 @@ func events(t *testing.T, dir string, blocks ...[]uint64) (files []blockfile.Fil
 		var b []byte
 		for _, seq := range seqs {
 			b = sum.Append(b, blockfile.Record{
-				Seq: seq, At: 1, Subject: "quartet.events.a.b.c.d",
-				Body: fmt.Appendf(nil, `{"n":%d}`, seq),
+				Seq: seq, At: 1, Subject: "quartet.events.a.b.c.d", Body: fmt.Appendf(nil, `{"n":%d}`, seq),
 			})
 		}
 		file := blockfile.File{Index: i + 1, Path: filepath.Join(msgs, blockfile.Name(i+1))}
@@ -123,8 +122,7 @@ func TestR10_WhatIsMissingFromOutput(t *testing.T) {
 			header = "NATS/1.0\r\nQuartet-Stream: 1\r\n\r\n"
 		}
 		b = sum.Append(b, blockfile.Record{
-			Seq: seq, At: 1, Subject: "quartet.output.default.tsk_1",
-			Header: []byte(header), Body: []byte("text"),
+			Seq: seq, At: 1, Subject: "quartet.output.default.tsk_1", Header: []byte(header), Body: []byte("text"),
 		})
 		ends = append(ends, len(b))
 	}

@@ -28,8 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func run(t *testing.T, dir string) verify.Journal {
 	t.Helper()
 	all := must.Value(verify.Run(t.Context(), verify.Config{
-		DataDir: dir, WitnessDir: datadir.Witness(dir),
-		Planes: []string{storagetest.Plane}, Lock: datadir.Lock,
+		DataDir: dir, WitnessDir: datadir.Witness(dir), Planes: []string{storagetest.Plane}, Lock: datadir.Lock,
 	}))(t)
 	require.Len(t, all.Journals, 1)
 	return all.Journals[0]

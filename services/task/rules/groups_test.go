@@ -173,8 +173,7 @@ func TestT3_APackedTaskStays(t *testing.T) {
 	before := dump(w.state)
 	for _, payload := range []proto.Message{
 		&taskv1.TaskQueued{Task: &taskv1.Task{
-			TaskId: first.GetTaskId(), AgentId: "keeper",
-			State: taskv1.TaskState_TASK_STATE_QUEUED,
+			TaskId: first.GetTaskId(), AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_QUEUED,
 		}}, &taskv1.TaskCancelled{Task: model.NextRevision(first)},
 	} {
 		ev := model.NewEvent("acme", first, payload)

@@ -101,8 +101,7 @@ func TestT4_PlacementsAreKept(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 20).Draw(t, "commands") {
 			w.queue(t, &taskv1.CommandSpec{
-				Cmd: "x", Pool: rapid.SampledFrom(pools).Draw(t, "pool"),
-				WorkerLabels: label("asked"),
+				Cmd: "x", Pool: rapid.SampledFrom(pools).Draw(t, "pool"), WorkerLabels: label("asked"),
 			})
 		}
 		var slots []model.WorkerSlot
@@ -147,8 +146,7 @@ func TestT4_PlacementsAreKept(t *testing.T) {
 func TestT4_OnWorkerLoss(t *testing.T) {
 	w := newWorld()
 	again := &taskv1.CommandSpec{
-		Cmd: "index", RestartPolicy: taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS,
-		AcceptsInput: true,
+		Cmd: "index", RestartPolicy: taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS, AcceptsInput: true,
 	}
 	id := w.queue(t, again)
 	lost := func(reason taskv1.TaskEndReason) End {

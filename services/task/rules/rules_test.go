@@ -107,8 +107,7 @@ func (w *world) stop(t require.TestingT, agent, taskID string) error {
 func (w *world) input(t require.TestingT, taskID string, end bool, to Reach) *taskv1.SendTaskInputResponse {
 	d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[*taskv1.SendTaskInputResponse], error) {
 		return DecideInput(s, env, &taskv1.SendTaskInputRequest{
-			AgentId: "keeper", TaskId: taskID, Text: "hi",
-			EndOfInput: end,
+			AgentId: "keeper", TaskId: taskID, Text: "hi", EndOfInput: end,
 		}, to)
 	})
 	require.NoError(t, err)
@@ -304,17 +303,13 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 			r.Command.Limits = &taskv1.CommandLimits{MemoryBytes: MaxMemory + 1}
 		}, fault.LimitExceeded, "memory_bytes"},
 		"negative output limit": {func(r *taskv1.ExecCommandRequest) {
-			r.Command.Limits = &taskv1.CommandLimits{
-				OutputBytes: -1,
-			}
+			r.Command.Limits = &taskv1.CommandLimits{OutputBytes: -1}
 		}, fault.LimitExceeded, "output_bytes"},
 		"large output limit": {func(r *taskv1.ExecCommandRequest) {
 			r.Command.Limits = &taskv1.CommandLimits{OutputBytes: MaxOutput + 1}
 		}, fault.LimitExceeded, "output_bytes"},
 		"negative processes": {func(r *taskv1.ExecCommandRequest) {
-			r.Command.Limits = &taskv1.CommandLimits{
-				Processes: -1,
-			}
+			r.Command.Limits = &taskv1.CommandLimits{Processes: -1}
 		}, fault.LimitExceeded, "processes is -1"},
 		"many processes": {func(r *taskv1.ExecCommandRequest) {
 			r.Command.Limits = &taskv1.CommandLimits{Processes: MaxProcesses + 1}
@@ -381,8 +376,7 @@ func TestT1_DuplicateIdentity(t *testing.T) {
 			second := must.Value(w.exec(t, reuse))(t)
 			require.Equal(t, c.same, first.GetTaskId() == second.GetTaskId())
 			other := must.Value(w.exec(t, &taskv1.ExecCommandRequest{
-				AgentId: "other", Command: spec,
-				DuplicatePolicy: reuse.DuplicatePolicy,
+				AgentId: "other", Command: spec, DuplicatePolicy: reuse.DuplicatePolicy,
 			}))(t)
 			require.NotEqual(t, first.GetTaskId(), other.GetTaskId(), "another agent's command is another command")
 		})
@@ -429,8 +423,7 @@ func TestT2_EndStates(t *testing.T) {
 				want = c.cancelling
 			}
 			require.True(t, w.end(t, End{
-				TaskID: task.GetTaskId(), Generation: 1, Reason: c.reason, ExitCode: c.exit,
-				Tail: "tail",
+				TaskID: task.GetTaskId(), Generation: 1, Reason: c.reason, ExitCode: c.exit, Tail: "tail",
 			}))
 			got := w.task(task.GetTaskId())
 			require.Equal(t, want, got.GetState(), "%s %t", c.reason, stopped)
@@ -468,18 +461,15 @@ func TestT4_LeasesGoToTheRightWorker(t *testing.T) {
 	require.Zero(t, w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "gamma", ID: "w"}, Capacity: 9}))
 	// acme's worker takes acme's oldest only.
 	require.Equal(t, 1, w.lease(t, model.WorkerSlot{
-		Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b",
-		Capacity: 1,
+		Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b", Capacity: 1,
 	}))
 	require.Equal(t, "w", w.task(ids[0]).GetWorkerId())
 	require.Zero(t, w.lease(t, model.WorkerSlot{
-		Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b",
-		Capacity: 1,
+		Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b", Capacity: 1,
 	}), "it is full")
 	// A shared one of the same name is another worker, and takes the oldest of all.
 	require.Equal(t, 2, w.lease(t, model.WorkerSlot{
-		Worker: model.WorkerKey{Namespace: "", ID: "w"}, BootID: "c",
-		Capacity: 3, HeldElsewhere: 1,
+		Worker: model.WorkerKey{Namespace: "", ID: "w"}, BootID: "c", Capacity: 3, HeldElsewhere: 1,
 	}))
 	require.Equal(t, "c", w.task(ids[1]).GetWorkerBootId())
 	require.Equal(t, "c", w.task(ids[2]).GetWorkerBootId())
