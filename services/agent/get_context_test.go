@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/agent/prompt"
 )
@@ -149,4 +150,93 @@ func TestC1_NoMessageIsNotAnOmission(t *testing.T) {
 	for _, s := range resp.GetContext().GetSections() {
 		require.NotEqual(t, "message", s.GetName())
 	}
+}
+
+// Triggers of the agent itself are shown in the turn that they caused, and count as
+// consumed when that turn completes (SPEC P2).
+func TestP2_TheAgentsOwnTriggersAreShown(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.others.set(func() {
+		r.others.waits = []*waitingv1.Wait{
+			{WaitId: "wt_own", Reason: "the build", TriggerCount: 3, ConsumedCount: 1, Triggered: true},
+			{WaitId: "wt_item", WorkItemId: "wi_1", TriggerCount: 1, Triggered: true},
+			{WaitId: "wt_quiet", TriggerCount: 1, ConsumedCount: 1},
+		}
+	})
+	_, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
+		AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(),
+		Decision: &agentv1.Decision{
+			Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
+			TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered",
+		},
+	})
+	require.NoError(t, err)
+	got := r.take("keeper")
+	require.Contains(t, got.GetContext().GetText(), "Triggered 2 time(s): the build")
+	require.Len(t, got.GetTurn().GetShownWaits(), 1)
+	require.Equal(t, "wt_own", got.GetTurn().GetShownWaits()[0].GetWaitId())
+	require.EqualValues(t, 3, got.GetTurn().GetShownWaits()[0].GetTriggerCount())
+}
+
+// A10: a forked child sees the view of its parent's current item as it was when
+// it was spawned, in every turn and after a restart; a fresh one its message and
+// nothing else.
+func TestA10_ForkAndFresh(t *testing.T) {
+	r := family(t)
+	objective := "ship the parser"
+	r.others.set(func() {
+		r.others.item = func() *workv1.WorkItem {
+			return &workv1.WorkItem{
+				WorkItemId: "wi_focus", Objective: objective,
+				State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, TodoList: []*workv1.TodoItem{
+					{Text: "write the tests"},
+				},
+			}
+		}
+		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+			return &workv1.GetWorkQueueResponse{Current: r.others.item()}, nil
+		}
+	})
+	spawn := func(requestID string, c agentv1.Context) *agentv1.SpawnAgentResponse {
+		return must.Value(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+			ParentAgentId: "keeper", InitialMessage: "look at the lexer", RequestId: requestID, Context: c,
+		}))(t)
+	}
+	forked, fresh := spawn("1", agentv1.Context_CONTEXT_FORK), spawn("2", agentv1.Context_CONTEXT_FRESH)
+	require.Equal(t, agentv1.Context_CONTEXT_FORK, forked.GetAgent().GetContext())
+	r.others.set(func() {
+		objective = "something else by now"
+		r.others.queue = nil
+	})
+	require.Equal(t, forked.GetAgentId(), spawn("1", agentv1.Context_CONTEXT_FORK).GetAgentId())
+	for range 2 {
+		a := r.take(forked.GetAgentId())
+		require.Contains(t, a.GetContext().GetText(), "ship the parser")
+		require.Contains(t, a.GetContext().GetText(), "write the tests")
+		require.Contains(t, a.GetContext().GetText(), "> look at the lexer")
+		require.NotContains(t, a.GetContext().GetText(), "something else")
+		require.Equal(t, "look at the lexer", a.GetMessage().GetText(), "the message is the caller's alone")
+		r.finish(a, retryable)
+		r.restart()
+	}
+	b := r.take(fresh.GetAgentId())
+	require.Contains(t, b.GetContext().GetText(), "> look at the lexer")
+	require.NotContains(t, b.GetContext().GetText(), "Inherited")
+	require.NotContains(t, b.GetContext().GetText(), "parser")
+	c := must.Value(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: forked.GetAgentId()}))(t)
+	require.Contains(t, c.GetContext().GetText(), "ship the parser")
+}
+
+// A10: a view that cannot be read is said before anything is written.
+func TestA10_AViewThatCannotBeRead(t *testing.T) {
+	r := family(t)
+	r.others.set(func() {
+		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) { return nil, fault.NotReady.New("starting") }
+	})
+	before := len(r.events())
+	must.Refuse(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+		ParentAgentId: "keeper", InitialMessage: strings.Repeat("x", 10), Context: agentv1.Context_CONTEXT_FORK,
+	}))(t, fault.NotReady)
+	require.Len(t, r.events(), before)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
@@ -324,3 +325,5 @@ func changeOf(board string, events ...*journal.Event) change {
 		decide: func(*model.State, *board_, journal.Env) ([]*journal.Event, error) { return events, nil },
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -13,6 +14,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/plane/planetest"
 )
 
 // tooMuch is how many intents and timers with long texts are more than the events of one command may hold.
@@ -144,4 +146,20 @@ func TestP9_ACompletedItemHadMuch(t *testing.T) {
 	for _, ev := range r.events()[before:] {
 		require.Equal(t, itemA, ev.WorkItemID)
 	}
+}
+
+// No event of this plane is needed once it is old: its records have all that it reads (SPEC P10).
+func TestP10_NoOldEventIsNeeded(t *testing.T) {
+	r := newRig(t)
+	trigger := r.trigger("", waitingv1.DeliveryMode_DELIVERY_MODE_UNSPECIFIED)
+	wait := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput}).GetWait()
+	events := r.events()
+	require.NotEmpty(t, events)
+	require.Len(t, planetest.Forget(t, r.journals, Plane, registry, NewState(), r.clk.Now().Add(time.Hour)),
+		len(events))
+	require.Equal(t, wait.GetRevision(), r.wait(wait.GetWaitId()).GetRevision())
+	r.deliver(trigger.GetToken(), "hello")
+	list, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Len(t, list.GetWaits(), 2, "with that of the trigger")
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -297,3 +298,5 @@ func envAt(now time.Time) journal.Env {
 	ids := &id.Sequence{}
 	return journal.Env{Now: now, Actor: journal.Actor{Namespace: "acme"}, NewID: ids.New}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
@@ -167,3 +168,5 @@ func (r *rig) look(read func(s *State)) error {
 func token(itemID, at string) string {
 	return page.Token("work-item-history/"+itemID+"/false", at)
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

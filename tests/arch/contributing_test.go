@@ -35,7 +35,7 @@ func TestTheRecipesNamePlacesThatExist(t *testing.T) {
 		{"services/work/derive/readiness.go", "func View("},
 		{"services/work/update_work_item.go", "func validateUpdate("},
 		{"services/work/update_work_item.go", "func decideUpdate("},
-		{"services/work/view_test.go", "func TestX6_AViewHasEveryFieldOfTheRecord("},
+		{"services/work/update_every_field_test.go", "func TestX6_AViewHasEveryFieldOfTheRecord("},
 		{"services/work/create_work_item.go", "func validateCreate("},
 		{"services/work/create_work_item.go", "func decideCreate("},
 		{"services/work/update_every_field_test.go", "func TestW5_AnUpdateOfOneFieldIsStored("},
