@@ -33,21 +33,14 @@ import (
 func TestR9_DataOfFormerVersions(t *testing.T) {
 	for format, name := range []string{"data-format-0.tar.gz", "data-format-1.tar.gz"} {
 		t.Run(name, func(t *testing.T) {
-			srv := must.Value(proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), ""))(t)
-			out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf",
-				filepath.Join("testdata", name)).CombinedOutput()
-			require.NoError(t, err, string(out))
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			t.Cleanup(cancel)
-			t.Cleanup(func() { _ = srv.Kill() })
+			srv, ctx := serverWith(t, name)
 			for round := range 2 {
 				require.NoError(t, srv.Start(ctx))
 				conn := must.Value(load.Dial(srv.GRPC))(t)
 				work := workv1.NewWorkServiceClient(conn)
 				list := must.Value(work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
 				require.Len(t, list.GetWorkItems(), 3+round)
-				agents, err := agentv1.NewAgentServiceClient(conn).ListAgents(ctx, &agentv1.ListAgentsRequest{})
-				require.NoError(t, err)
+				agents := must.Value(agentv1.NewAgentServiceClient(conn).ListAgents(ctx, &agentv1.ListAgentsRequest{}))(t)
 				require.Len(t, agents.GetAgents(), 1)
 				item := must.Value(work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 					AgentId: "keeper", Objective: "another",
@@ -64,12 +57,30 @@ func TestR9_DataOfFormerVersions(t *testing.T) {
 				require.Empty(t, damageOf(t, ctx, srv))
 				require.NoError(t, srv.Interrupt(ctx))
 			}
-			out, err = exec.CommandContext(ctx, srv.Binary, "verify", "--data-dir", srv.DataDir).CombinedOutput()
+			out, err := exec.CommandContext(ctx, srv.Binary, "verify", "--data-dir", srv.DataDir).CombinedOutput()
 			require.NoError(t, err, string(out))
 			require.Contains(t, string(out), "journals: 7, damaged: 0")
 			require.Equal(t, format, firstFormat(t, srv.DataDir))
 		})
 	}
+}
+
+// serverWith returns a server, not started, of a data directory in testdata.
+func serverWith(t *testing.T, archive string, flags ...string) (*proc.Quartet, context.Context) {
+	srv := must.Value(proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "", flags...))(t)
+	out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf",
+		filepath.Join("testdata", archive)).CombinedOutput()
+	require.NoError(t, err, string(out))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	t.Cleanup(func() { _ = srv.Kill() })
+	return srv, ctx
+}
+
+func usesSnapshots(t *testing.T, srv *proc.Quartet) {
+	log := must.Value(os.ReadFile(srv.Log))(t)
+	require.NotContains(t, string(log), "a snapshot cannot be used")
+	require.NotContains(t, string(log), "the newest snapshot is missing")
 }
 
 // damageOf returns what /readyz says is damaged.
@@ -109,14 +120,7 @@ func firstFormat(t *testing.T, dataDir string) int {
 // messages were not packed: they are the same afterwards, as is one more of each, and a snapshot of the newest format
 // has them as well.
 func TestR11_SnapshotsOfFormat2(t *testing.T) {
-	srv := must.Value(proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "", "--snapshot-mib", "1",
-		"--embedded-worker", "off"))(t)
-	out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf",
-		filepath.Join("testdata", "data-snapshot-2.tar.gz")).CombinedOutput()
-	require.NoError(t, err, string(out))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
-	t.Cleanup(func() { _ = srv.Kill() })
+	srv, ctx := serverWith(t, "data-snapshot-2.tar.gz", "--snapshot-mib", "1", "--embedded-worker", "off")
 	for round := range 2 {
 		require.NoError(t, srv.Start(ctx))
 		conn := must.Value(load.Dial(srv.GRPC))(t)
@@ -139,10 +143,12 @@ func TestR11_SnapshotsOfFormat2(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, w.GetCondition(), got.GetWait().GetCondition())
 		}
-		made, err := waiting.CreateWait(ctx, &waitingv1.CreateWaitRequest{AgentId: "keeper", Condition: "another"})
-		require.NoError(t, err)
-		must.Value(waiting.CancelWait(ctx, &waitingv1.CancelWaitRequest{AgentId: "keeper", WaitId: made.GetWait().
-			GetWaitId()}))(t)
+		made := must.Value(waiting.CreateWait(ctx, &waitingv1.CreateWaitRequest{
+			AgentId: "keeper", Condition: "another",
+		}))(t)
+		must.Value(waiting.CancelWait(ctx, &waitingv1.CancelWaitRequest{
+			AgentId: "keeper", WaitId: made.GetWait().GetWaitId(),
+		}))(t)
 
 		list := must.Value(tasks.ListTasks(ctx, &taskv1.ListTasksRequest{
 			AgentId: "keeper", PageSize: 100, IncludeTerminal: true,
@@ -162,8 +168,9 @@ func TestR11_SnapshotsOfFormat2(t *testing.T) {
 			AgentId: "keeper", YieldTime: durationpb.New(0),
 			Command: &taskv1.CommandSpec{Cmd: "true", Pool: "nobody"},
 		}))(t)
-		_, err = tasks.StopTask(ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: begun.GetTask().GetTaskId()})
-		require.NoError(t, err)
+		must.Value(tasks.StopTask(ctx, &taskv1.StopTaskRequest{
+			AgentId: "keeper", TaskId: begun.GetTask().GetTaskId(),
+		}))(t)
 
 		messages := must.Value(agents.ListMessages(ctx, &agentv1.ListMessagesRequest{
 			AgentId: "keeper", PageSize: 500, State: agentv1.MessageState_MESSAGE_STATE_PROCESSED,
@@ -179,21 +186,13 @@ func TestR11_SnapshotsOfFormat2(t *testing.T) {
 		require.Empty(t, damageOf(t, ctx, srv))
 		require.NoError(t, srv.Interrupt(ctx))
 	}
-	log := must.Value(os.ReadFile(srv.Log))(t)
-	require.NotContains(t, string(log), "a snapshot cannot be used")
-	require.NotContains(t, string(log), "the newest snapshot is missing")
+	usesSnapshots(t, srv)
 }
 
 // TestR11_DataWithSnapshots opens a data directory whose journal has segments and snapshots, as they were first
 // written: the pages are read, the history behind them is there, and it goes on.
 func TestR11_DataWithSnapshots(t *testing.T) {
-	srv := must.Value(proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), ""))(t)
-	out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf",
-		filepath.Join("testdata", "data-format-2.tar.gz")).CombinedOutput()
-	require.NoError(t, err, string(out))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
-	t.Cleanup(func() { _ = srv.Kill() })
+	srv, ctx := serverWith(t, "data-format-2.tar.gz")
 	for round := range 2 {
 		require.NoError(t, srv.Start(ctx))
 		conn := must.Value(load.Dial(srv.GRPC))(t)
@@ -213,9 +212,7 @@ func TestR11_DataWithSnapshots(t *testing.T) {
 		require.Empty(t, damageOf(t, ctx, srv))
 		require.NoError(t, srv.Interrupt(ctx))
 	}
-	log := must.Value(os.ReadFile(srv.Log))(t)
-	require.NotContains(t, string(log), "a snapshot cannot be used")
-	require.NotContains(t, string(log), "the newest snapshot is missing")
-	out, err = exec.CommandContext(ctx, srv.Binary, "verify", "--data-dir", srv.DataDir).CombinedOutput()
+	usesSnapshots(t, srv)
+	out, err := exec.CommandContext(ctx, srv.Binary, "verify", "--data-dir", srv.DataDir).CombinedOutput()
 	require.NoError(t, err, string(out))
 }
