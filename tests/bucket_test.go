@@ -133,8 +133,7 @@ func (d *damageable) lastLoad() (l loaded) {
 func (d *damageable) mendsBucket(t *testing.T, s3 *bucket.Server, backup string, all callers) {
 	files := must.Value(filepath.Glob(s3.Object("prod/work-0/segment-2-*")))(t)
 	require.Len(t, files, 1)
-	intact := must.Value(os.ReadFile(files[0]))(t)
-	changed := slices.Clone(intact)
+	changed := slices.Clone(must.Value(os.ReadFile(files[0]))(t))
 	changed[len(changed)/3] ^= 1
 	require.NoError(t, os.WriteFile(files[0], changed, 0o600))
 	out, code := d.quartet("verify", "--data-dir", d.srv.DataDir)
@@ -147,8 +146,7 @@ func (d *damageable) mendsBucket(t *testing.T, s3 *bucket.Server, backup string,
 	d.verified()
 	aside := must.Value(filepath.Glob(filepath.Join(r.Replaced, "archive", "work-0", filepath.Base(files[0]))))(t)
 	require.Len(t, aside, 1)
-	kept := must.Value(os.ReadFile(aside[0]))(t)
-	require.Equal(t, changed, kept)
+	require.Equal(t, changed, must.Value(os.ReadFile(aside[0]))(t))
 	require.NoFileExists(t, files[0])
 	require.Empty(t, d.start())
 	all.check(31)

@@ -30,8 +30,7 @@ func TestT9_ChildrenInWorktrees(t *testing.T) {
 	s := dev.Start(t)
 	ctx := dev.Within(t)
 	agents, tasks := agentv1.NewAgentServiceClient(s.Conn()), taskv1.NewTaskServiceClient(s.Conn())
-	root := must.Value(filepath.EvalSymlinks(s.Cfg.WorkerRoots[0]))(t)
-	repo := filepath.Join(root, "repo")
+	repo := filepath.Join(must.Value(filepath.EvalSymlinks(s.Cfg.WorkerRoots[0]))(t), "repo")
 	require.NoError(t, os.Mkdir(repo, 0o755))
 	git := func(args ...string) string {
 		cmd := exec.CommandContext(ctx, "git",

@@ -45,8 +45,7 @@ func TestBackupsAreKept(t *testing.T) {
 	require.NoError(t, err, out)
 	now = must.Value(os.ReadFile(file))(t)
 	require.NotEqual(t, first, now, "each backup has keys of its own")
-	entries := must.Value(os.ReadDir(dir))(t)
-	require.Len(t, entries, 1, "nothing temporary is left")
+	require.Len(t, must.Value(os.ReadDir(dir))(t), 1, "nothing temporary is left")
 }
 
 // Each line of the log is JSON: what is for people is on stdout. The addresses are in the log too.
@@ -159,8 +158,7 @@ func TestC5_MCPNamesTheServerThatHasTheData(t *testing.T) {
 	bin, home := binary(t), t.TempDir()
 	var at []string
 	for range 4 {
-		addr := must.Value(proc.FreeAddr())(t)
-		at = append(at, addr)
+		at = append(at, must.Value(proc.FreeAddr())(t))
 	}
 	environment := append(os.Environ(), "HOME="+home, "XDG_STATE_HOME=", "QUARTET_DATA_DIR="+
 		filepath.Join(home, "data"))

@@ -64,8 +64,7 @@ func (m *machine) rest(srv *proc.Quartet, method, path, body string, header ...s
 	}
 	resp := must.Value(http.DefaultClient.Do(req))(m.t)
 	defer func() { require.NoError(m.t, resp.Body.Close()) }()
-	raw := must.Value(io.ReadAll(resp.Body))(m.t)
-	return resp.StatusCode, string(raw)
+	return resp.StatusCode, string(must.Value(io.ReadAll(resp.Body))(m.t))
 }
 
 // whoAmI calls the server over gRPC with exactly this token, "" for none.
@@ -109,11 +108,9 @@ func mcpHeader(more ...string) []string {
 func TestI1_DevDemandsItsToken(t *testing.T) {
 	m := newMachine(t)
 	for _, addr := range []string{m.srv.HTTP, m.srv.GRPC} {
-		info := must.Value(os.Lstat(filepath.Join(m.dir, addr)))(t)
-		require.Equal(t, fs.FileMode(0o600), info.Mode())
+		require.Equal(t, fs.FileMode(0o600), must.Value(os.Lstat(filepath.Join(m.dir, addr)))(t).Mode())
 	}
-	info := must.Value(os.Lstat(m.dir))(t)
-	require.Equal(t, fs.ModeDir|0o700, info.Mode())
+	require.Equal(t, fs.ModeDir|0o700, must.Value(os.Lstat(m.dir))(t).Mode())
 	token := m.token(m.srv.HTTP)
 	require.Equal(t, token, m.token(m.srv.GRPC))
 
@@ -181,8 +178,7 @@ func TestI1_DevDemandsItsToken(t *testing.T) {
 	require.Contains(t, out, "is open to other users (mode 0644)")
 	require.NoError(t, os.Chmod(filepath.Join(m.dir, m.srv.GRPC), 0o600))
 	require.NoError(t, m.srv.Interrupt(soon(t)))
-	left := must.Value(os.ReadDir(m.dir))(t)
-	require.Empty(t, left, "an orderly stop removes the files")
+	require.Empty(t, must.Value(os.ReadDir(m.dir))(t), "an orderly stop removes the files")
 }
 
 // thief is a server that another user started at an address that was free, and notes what it gets.
@@ -250,8 +246,7 @@ func TestI1_TheTokenIsSentToItsServerOnly(t *testing.T) {
 func TestI1_OpenIsAsItWas(t *testing.T) {
 	m := newMachine(t, "--open")
 	require.NoDirExists(t, m.dir)
-	me := must.Value(m.whoAmI(m.srv, ""))(t)
-	require.Equal(t, identityv1.Role_ROLE_INSTALLATION_ADMIN, me.GetRole())
+	require.Equal(t, identityv1.Role_ROLE_INSTALLATION_ADMIN, must.Value(m.whoAmI(m.srv, ""))(t).GetRole())
 	_, err := m.whoAmI(m.srv, "qlt_"+strings.Repeat("A", 43))
 	require.Equal(t, codes.Unauthenticated, status.Code(err), "a wrong credential is not an absent one")
 	code, body := m.rest(m.srv, "POST", "/v1/agents", `{"agent_id":"keeper","preset":"PRESET_PUBLIC_NAMED"}`)
@@ -333,6 +328,5 @@ func TestT10_CommandsOnLoopbackHaveNoToken(t *testing.T) {
 		require.Contains(t, out, c.want, c.command)
 		require.NotContains(t, out, token, c.command)
 	}
-	still := must.Value(localtoken.Read(s.srv.HTTP))(t)
-	require.Equal(t, token, still, "the file is where it was")
+	require.Equal(t, token, must.Value(localtoken.Read(s.srv.HTTP))(t), "the file is where it was")
 }

@@ -99,8 +99,7 @@ func textOf(ctx context.Context, t *testing.T, url string) string {
 	req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))(t)
 	resp := must.Value(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
-	b := must.Value(io.ReadAll(resp.Body))(t)
-	return string(b)
+	return string(must.Value(io.ReadAll(resp.Body))(t))
 }
 
 // warningOf returns the warning of /readyz.

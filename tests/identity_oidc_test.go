@@ -108,8 +108,7 @@ func (p *provider) token(t *testing.T, kid string, with map[string]any) string {
 func sign(t *testing.T, by jose.SigningKey, claims map[string]any) string {
 	signer := must.Value(jose.NewSigner(by, nil))(t)
 	payload := must.Value(json.Marshal(claims))(t)
-	signed := must.Value(signer.Sign(payload))(t)
-	return must.Value(signed.CompactSerialize())(t)
+	return must.Value(must.Value(signer.Sign(payload))(t).CompactSerialize())(t)
 }
 
 func (p *provider) house(t *testing.T) *house {

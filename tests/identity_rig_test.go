@@ -106,8 +106,7 @@ func (h *house) minted(t *testing.T, a rpc.Actor) string {
 	if path == "" {
 		path = filepath.Join(h.cfg.DataDir, "key")
 	}
-	ring := must.Value(keyfile.Load(path))(t)
-	return rpc.KeyringOf(keyfile.Fixed(ring), false).Mint(a)
+	return rpc.KeyringOf(keyfile.Fixed(must.Value(keyfile.Load(path))(t)), false).Mint(a)
 }
 
 // answer is what REST said.
@@ -145,8 +144,7 @@ func (h *house) rest(t *testing.T, token, method, path, body string) answer {
 	}
 	resp := must.Value(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
-	raw := must.Value(io.ReadAll(resp.Body))(t)
-	return answer{resp.StatusCode, resp.Header, string(raw)}
+	return answer{resp.StatusCode, resp.Header, string(must.Value(io.ReadAll(resp.Body))(t))}
 }
 
 // soon returns a context that ends a test which would hang.

@@ -86,8 +86,7 @@ func (a *authority) trust(t *testing.T, certAndKey ...string) *tls.Config {
 	roots.AddCert(a.cert)
 	cfg := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	if len(certAndKey) == 2 {
-		pair := must.Value(tls.LoadX509KeyPair(certAndKey[0], certAndKey[1]))(t)
-		cfg.Certificates = []tls.Certificate{pair}
+		cfg.Certificates = []tls.Certificate{must.Value(tls.LoadX509KeyPair(certAndKey[0], certAndKey[1]))(t)}
 	}
 	return cfg
 }
@@ -140,8 +139,7 @@ func TestX15_TLSAtTheEdges(t *testing.T) {
 	// Half of a renewal, and nonsense, change nothing.
 	require.NoError(t, os.WriteFile(certFile, []byte("nonsense"), 0o600))
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); { // longer than files go unread
-		resp := must.Value(h.https(t, cfg, bootstrap))(t)
-		require.Equal(t, serial, resp.serial)
+		require.Equal(t, serial, must.Value(h.https(t, cfg, bootstrap))(t).serial)
 	}
 	_, _, renewed := ca.issue(t, "server")
 	require.NotEqual(t, serial, renewed)
@@ -194,8 +192,7 @@ func TestX15_ServicesKnowEachOtherByCertificates(t *testing.T) {
 	// Through the gateway, whose process is another.
 	made := must.Value(identityv1.NewIdentityServiceClient(planes.conn(t, bootstrap, client.WithTLS(ca.trust(t)))).
 		CreateKey(soon(t), &identityv1.CreateKeyRequest{Name: "ci", Role: operator}))(t)
-	resp := must.Value(door.https(t, ca.trust(t), made.GetSecret()))(t)
-	require.Equal(t, http.StatusOK, resp.status)
+	require.Equal(t, http.StatusOK, must.Value(door.https(t, ca.trust(t), made.GetSecret()))(t).status)
 }
 
 // TestX15_TheCommandLineSpeaksTLS, with the real binary.

@@ -35,8 +35,7 @@ func signed(t *testing.T, url, secret, body string) answer {
 	req.Header.Set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(mac.Sum(nil)))
 	resp := must.Value(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
-	raw := must.Value(io.ReadAll(resp.Body))(t)
-	return answer{resp.StatusCode, resp.Header, string(raw)}
+	return answer{resp.StatusCode, resp.Header, string(must.Value(io.ReadAll(resp.Body))(t))}
 }
 
 // TestI20_RotationOverCopies: two processes with copies of the key file, of the older format. A key
@@ -61,8 +60,7 @@ func TestI20_RotationOverCopies(t *testing.T) {
 		return must.Value(keyfile.Load(planes.cfg.KeyFile))(t)
 	}
 	copyFile := func() {
-		raw := must.Value(os.ReadFile(planes.cfg.KeyFile))(t)
-		require.NoError(t, os.WriteFile(door.cfg.KeyFile, raw, 0o600))
+		require.NoError(t, os.WriteFile(door.cfg.KeyFile, must.Value(os.ReadFile(planes.cfg.KeyFile))(t), 0o600))
 	}
 	ok := func(a answer) answer {
 		t.Helper()

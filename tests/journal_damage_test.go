@@ -136,8 +136,7 @@ func (d *damageable) quiet() {
 		now := ""
 		files := must.Value(filepath.Glob(filepath.Join(d.srv.DataDir, "witness", "*")))(d.t)
 		for _, file := range files {
-			b := must.Value(os.ReadFile(file))(d.t)
-			now += string(b)
+			now += string(must.Value(os.ReadFile(file))(d.t))
 		}
 		same := now == before
 		before = now
@@ -155,8 +154,7 @@ func block(t *testing.T, dataDir, plane string) (string, []byte) {
 	files := must.Value(filepath.Glob(filepath.Join(stream(dataDir, plane), "msgs", "*.blk")))(t)
 	require.NotEmpty(t, files)
 	path := slices.Max(files)
-	b := must.Value(os.ReadFile(path))(t)
-	return path, b
+	return path, must.Value(os.ReadFile(path))(t)
 }
 
 // TestR10_DamageIsNamedAndContained removes, rolls back, cuts and changes the journal of every plane, in files of a

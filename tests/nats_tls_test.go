@@ -138,8 +138,7 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 	js := must.Value(jetstream.New(nc))(t)
 	stream := must.Value(js.Stream(t.Context(), jetlog.Place{Plane: "agent"}.Stream()))(t)
 	require.Equal(t, 3, stream.CachedInfo().Config.Replicas)
-	conf := must.Value(os.ReadFile("../deploy/nats/nats.conf"))(t)
-	require.Contains(t, string(conf), "sync_interval: always")
+	require.Contains(t, string(must.Value(os.ReadFile("../deploy/nats/nats.conf"))(t)), "sync_interval: always")
 
 	for name, r := range map[string]natsd.Remote{
 		"a certificate of another name": c.remote("guest"),
@@ -231,8 +230,7 @@ func (c *natsCluster) routeAnswers(t *testing.T, name string) bool {
 	cfg.ServerName = "nats"
 	if name != "" {
 		f := c.files(name)
-		pair := must.Value(tls.LoadX509KeyPair(f.Cert, f.Key))(t)
-		cfg.Certificates = []tls.Certificate{pair}
+		cfg.Certificates = []tls.Certificate{must.Value(tls.LoadX509KeyPair(f.Cert, f.Key))(t)}
 	}
 	route := tls.Client(conn, cfg)
 	require.NoError(t, route.Handshake(), "what is shown is looked at after it")

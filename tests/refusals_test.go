@@ -17,7 +17,6 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
-	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/tests/proc"
 )
@@ -62,9 +61,10 @@ func (s *system) journalled(t *testing.T, ctx context.Context) int {
 	}
 }
 
-// TestX5_BadInputIsRefusedAndChangesNothing: each refusal has its documented
-// reason, over gRPC in both deployments, and leaves no line in the journal.
-// The same list over REST is in services/gateway.
+// TestX5_BadInputIsRefusedAndChangesNothing: a refusal of each place that refuses (transport, identity, policy, a plane
+// by itself, a plane that asked another one, a stream) has its documented reason, over gRPC in both deployments, and
+// leaves no line in the journal. What each plane refuses is tested with its rules, and a list over REST in
+// services/gateway.
 func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 	proc.Long(t)
 	eachWay(t, func(t *testing.T, ctx context.Context, s *system) {
@@ -84,25 +84,13 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 			reason fault.Reason
 			call   func() error
 		}{
-			{"empty objective", fault.InvalidArgument, func() error {
-				return must.Err(s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "a"}))
-			}},
 			{"objective over its limit", fault.LimitExceeded, func() error {
 				return must.Err(s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 					AgentId: "a", Objective: strings.Repeat("x", 2001),
 				}))
 			}},
-			{"wrong enum", fault.InvalidArgument, func() error {
-				return must.Err(s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
-					AgentId: "a", Objective: "x", PlanStatus: 99,
-				}))
-			}},
 			{"unknown agent", fault.NotFound, func() error {
 				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "nobody", Objective: "x"})
-				return err
-			}},
-			{"bad agent name", fault.InvalidArgument, func() error {
-				_, err := s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "No Body", Objective: "x"})
 				return err
 			}},
 			{"foreign agent", fault.PermissionDenied, func() error {
@@ -115,33 +103,9 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 					AgentId: "a", WorkItemId: item, Objective: &other, ExpectedRevision: &stale,
 				}))
 			}},
-			{"nothing to update", fault.InvalidArgument, func() error {
-				_, err := s.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "a", WorkItemId: item})
-				return err
-			}},
-			{"reused request id", fault.RequestIDReused, func() error {
-				return must.Err(s.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
-					AgentId: "a", RequestId: "one", Objective: "something else",
-				}))
-			}},
 			{"request over 4 MiB", fault.TooLarge, func() error {
 				return must.Err(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
 					AgentId: "a", Data: bytes.Repeat([]byte{1}, 5<<20),
-				}))
-			}},
-			{"message over 256 KiB", fault.LimitExceeded, func() error {
-				return must.Err(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
-					AgentId: "a", Text: strings.Repeat("x", 256<<10+1),
-				}))
-			}},
-			{"runtime kind", fault.PermissionDenied, func() error {
-				return must.Err(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
-					AgentId: "a", Text: "x", Kind: agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK,
-				}))
-			}},
-			{"agent id taken", fault.AlreadyExists, func() error {
-				return must.Err(s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-					AgentId: "a", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 				}))
 			}},
 			{"wrong token", fault.Unauthenticated, func() error {
@@ -150,15 +114,6 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 			{"a verb between services", fault.PermissionDenied, func() error {
 				return must.Err(s.work.PromoteReport(ctx, &workv1.PromoteReportRequest{
 					AgentId: "a", WorkItemId: item, Text: "mine",
-				}))
-			}},
-			{"unknown trigger", fault.NotFound, func() error {
-				return must.Err(s.waiting.DeliverTrigger(ctx, &waitingv1.DeliverTriggerRequest{Token: "qtr_guess"}))
-			}},
-			{"wait for a foreign task", fault.NotFound, func() error {
-				return must.Err(s.waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
-					AgentId: "a", Reason: "x",
-					Wake: waitingv1.Wake_WAKE_TASK_RESULT, Resource: "tsk_00000000000000000000000000",
 				}))
 			}},
 			{"command for nobody", fault.NotFound, func() error {
@@ -174,21 +129,6 @@ func TestX5_BadInputIsRefusedAndChangesNothing(t *testing.T) {
 			{"message about a foreign item", fault.PermissionDenied, func() error {
 				return must.Err(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
 					AgentId: "b", Text: "x", WorkItemId: item,
-				}))
-			}},
-			{"message about no item", fault.NotFound, func() error {
-				return must.Err(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
-					AgentId: "a", Text: "x", WorkItemId: "wi_00000000000000000000000000",
-				}))
-			}},
-			{"neither cmd nor argv", fault.InvalidArgument, func() error {
-				return must.Err(s.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
-					AgentId: "a", Command: &taskv1.CommandSpec{},
-				}))
-			}},
-			{"stale run", fault.NotFound, func() error {
-				return must.Err(s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
-					AgentId: "a", TurnId: "trn_00000000000000000000000000", RunId: "run_00000000000000000000000000",
 				}))
 			}},
 			{"junk cursor", fault.CursorInvalid, func() error {

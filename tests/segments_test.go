@@ -63,8 +63,7 @@ func TestR6_SegmentsOfARunningServer(t *testing.T) {
 	closed := func() (string, []byte) { // the block of a segment that is closed
 		blocks := must.Value(filepath.Glob(filepath.Join(d.segments()[2].Dir, "msgs", "*.blk")))(t)
 		require.Len(t, blocks, 1)
-		b := must.Value(os.ReadFile(blocks[0]))(t)
-		return blocks[0], b
+		return blocks[0], must.Value(os.ReadFile(blocks[0]))(t)
 	}
 	for name, damage := range map[string]func(b []byte) []byte{
 		"a bit":             func(b []byte) []byte { b[len(b)/2] ^= 4; return b },

@@ -110,8 +110,7 @@ func TestSight_MetricsTellWhatHappened(t *testing.T) {
 	require.NotContains(t, text, item, "no record")
 	require.NotContains(t, text, url[strings.LastIndex(url, "/")+1:], "no secret")
 
-	problems := must.Value(promlint.New(bytes.NewReader([]byte(text))).Lint())(t)
-	require.Empty(t, problems)
+	require.Empty(t, must.Value(promlint.New(bytes.NewReader([]byte(text))).Lint())(t))
 	doc := must.Value(os.ReadFile(filepath.Join("..", "docs", "metrics.md")))(t)
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+)`).FindAllStringSubmatch(text, -1) {
 		if strings.HasPrefix(m[1], "go_") || strings.HasPrefix(m[1], "process_") {

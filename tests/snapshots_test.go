@@ -196,8 +196,7 @@ func (d *damageable) snapshotBlock() (string, []byte) {
 	files := must.Value(filepath.Glob(filepath.Join(snapshotStream(d.srv.DataDir), "msgs", "*.blk")))(d.t)
 	require.NotEmpty(d.t, files)
 	path := slices.Max(files)
-	b := must.Value(os.ReadFile(path))(d.t)
-	return path, b
+	return path, must.Value(os.ReadFile(path))(d.t)
 }
 
 // frames returns the newest file of a segment of the journal of work with its content; -1 is the newest segment that
@@ -211,8 +210,7 @@ func (d *damageable) frames(segment int) (string, []byte) {
 	files := must.Value(filepath.Glob(filepath.Join(all[segment].Dir, "msgs", "*.blk")))(d.t)
 	require.NotEmpty(d.t, files)
 	path := slices.Max(files)
-	b := must.Value(os.ReadFile(path))(d.t)
-	return path, b
+	return path, must.Value(os.ReadFile(path))(d.t)
 }
 
 // snapshotBytes returns how large the files of the snapshots of work are.

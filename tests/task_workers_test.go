@@ -266,6 +266,5 @@ func peak(t *testing.T, pid int) int64 {
 	raw := must.Value(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)
 	_, rest, ok := strings.Cut(string(raw), "VmHWM:")
 	require.True(t, ok)
-	kib := must.Value(strconv.ParseInt(strings.Fields(rest)[0], 10, 64))(t)
-	return kib << 10
+	return must.Value(strconv.ParseInt(strings.Fields(rest)[0], 10, 64))(t) << 10
 }

@@ -125,8 +125,7 @@ func TestI19_ExportOfANamespace(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &found))
 	require.Equal(t, "acme", found["namespace"])
 	read := func(path string) string {
-		raw := must.Value(os.ReadFile(filepath.Join(dir, path)))(t)
-		return string(raw)
+		return string(must.Value(os.ReadFile(filepath.Join(dir, path)))(t))
 	}
 	require.Equal(t, large, read("homes/"+shared+"/a/b/large.txt"))
 	require.Equal(t, "file "+self.mark, read("homes/"+self.own()+"/notes.md"))
@@ -137,8 +136,7 @@ func TestI19_ExportOfANamespace(t *testing.T) {
 	require.InDelta(t, found["events"], strings.Count(read("events.ndjson"), "\n"), 0)
 	printed := must.Value(filepath.Glob(filepath.Join(dir, "output", shared, "*.txt")))(t)
 	require.Len(t, printed, 1)
-	raw := must.Value(os.ReadFile(printed[0]))(t)
-	require.Contains(t, string(raw), "output "+self.mark)
+	require.Contains(t, string(must.Value(os.ReadFile(printed[0]))(t)), "output "+self.mark)
 	require.NoError(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err

@@ -46,8 +46,7 @@ func TestP3_ReplaysOverHTTP(t *testing.T) {
 		}
 		resp := must.Value(http.DefaultClient.Do(req))(t)
 		defer resp.Body.Close()
-		raw := must.Value(io.ReadAll(resp.Body))(t)
-		return answer{resp.StatusCode, resp.Header, string(raw)}
+		return answer{resp.StatusCode, resp.Header, string(must.Value(io.ReadAll(resp.Body))(t))}
 	}
 	first := deliver(`{"n":1}`, "X-GitHub-Delivery", "72d3162e-cc78-11e3-81ab-4c9367dc0958")
 	require.Equal(t, http.StatusOK, first.status, first.body)
@@ -71,8 +70,7 @@ func TestP3_ReplaysOverHTTP(t *testing.T) {
 	require.Equal(t, 2, strings.Count(seen, `"trigger_delivered"`), seen)
 	nc := must.Value(nats.Connect(planes.cfg.NATSURL))(t)
 	defer nc.Close()
-	js := must.Value(jetstream.New(nc))(t)
-	stream := must.Value(js.Stream(soon(t), bus.Stream))(t)
+	stream := must.Value(must.Value(jetstream.New(nc))(t).Stream(soon(t), bus.Stream))(t)
 	copied, err := stream.CreateConsumer(soon(t), jetstream.ConsumerConfig{FilterSubject: "quartet.events.*.waiting.>"})
 	require.NoError(t, err)
 	var texts strings.Builder

@@ -87,16 +87,14 @@ func TestCertificatesThatServersAndClientsTake(t *testing.T) {
 		"ca.pem": 0o644, "authority/ca.key": 0o600, "server/tls.key": 0o600,
 		"server/tls.pem": 0o644, "authority": 0o700 | os.ModeDir,
 	} {
-		fi := must.Value(os.Stat(filepath.Join(dir, name)))(t)
-		require.Equal(t, mode, fi.Mode(), name)
+		require.Equal(t, mode, must.Value(os.Stat(filepath.Join(dir, name)))(t).Mode(), name)
 	}
 }
 
 func TestAgainKeepsWhatIsGoodAndRenewsTheRest(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	read := func(name string) string {
-		raw := must.Value(os.ReadFile(filepath.Join(dir, name)))(t)
-		return string(raw)
+		return string(must.Value(os.ReadFile(filepath.Join(dir, name)))(t))
 	}
 	issue := func(at time.Time, hosts ...string) string {
 		a := open(t, dir, 30, at)
@@ -152,8 +150,7 @@ func TestAForeignAuthority(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(dir, "authority", "ca.key")))
 	a := open(t, dir, 30, now.Add(29*day))
 	require.Equal(t, authority.Kept, a.Done)
-	done := must.Value(a.Issue("server", []string{"b"}))(t)
-	require.Equal(t, authority.Kept, done)
+	require.Equal(t, authority.Kept, must.Value(a.Issue("server", []string{"b"}))(t))
 	must.Fail(a.Issue("another", nil))(t, "put tls.pem, tls.key and ca.pem there yourself")
 }
 

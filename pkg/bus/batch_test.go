@@ -19,8 +19,7 @@ func TestBatches(t *testing.T) {
 	require.NoError(t, EnsureStream(t.Context(), nc, 1, DefaultBytes, nil))
 	js := must.Value(jetstream.New(nc))(t)
 	stored := func() int {
-		s := must.Value(js.Stream(t.Context(), Stream))(t)
-		return int(s.CachedInfo().State.Msgs)
+		return int(must.Value(js.Stream(t.Context(), Stream))(t).CachedInfo().State.Msgs)
 	}
 	send := func(b *batches, last bool) error {
 		return b.publish(t.Context(), &nats.Msg{Subject: "quartet.events.a.b.c.d", Data: []byte(strconv.Itoa(b.sent))},

@@ -44,16 +44,14 @@ func setup(t testing.TB) *rig {
 	require.NoError(t, err, "what is there and right stays")
 	require.NoError(t, bus.EnsureStream(ctx, nc, 1, bus.DefaultBytes, nil))
 	require.NoError(t, bus.EnsureStream(ctx, nc, 1, bus.DefaultBytes, nil))
-	log := must.Value(jetlog.New(nc, "test", 0))(t)
-	p := must.Value(journal.Open(ctx, journaltest.Config(log)))(t)
+	p := must.Value(journal.Open(ctx, journaltest.Config(must.Value(jetlog.New(nc, "test", 0))(t))))(t)
 	t.Cleanup(func() { require.NoError(t, p.Close(context.Background())) })
 	return &rig{srv, nc, js, p}
 }
 
 func (r *rig) source(t testing.TB, plane string) journal.Source {
 	t.Helper()
-	log := must.Value(jetlog.New(r.nc, plane, 0))(t)
-	return journal.NewSource(plane, 0, log)
+	return journal.NewSource(plane, 0, must.Value(jetlog.New(r.nc, plane, 0))(t))
 }
 
 func (r *rig) start(t testing.TB) *bus.Publisher {

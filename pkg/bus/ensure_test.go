@@ -78,8 +78,7 @@ func TestEventsTakeLessWhereThereIsLess(t *testing.T) {
 			}
 			require.NoError(t, err, space)
 			js := must.Value(jetstream.New(nc))(t)
-			s := must.Value(js.Stream(ctx, Stream))(t)
-			require.Equal(t, want, s.CachedInfo().Config.MaxBytes, space)
+			require.Equal(t, want, must.Value(js.Stream(ctx, Stream))(t).CachedInfo().Config.MaxBytes, space)
 		}
 		cancel()
 		nc.Close()
@@ -99,7 +98,6 @@ func TestX16_EventsTakeAQuarter(t *testing.T) {
 		require.NoError(t, space.Measure(func() (framelog.RoomState, error) { return framelog.RoomState{Limit: limit}, nil }))
 		require.NoError(t, EnsureStream(t.Context(), nc, 1, DefaultBytes, space))
 		js := must.Value(jetstream.New(nc))(t)
-		s := must.Value(js.Stream(t.Context(), Stream))(t)
-		require.Equal(t, want, s.CachedInfo().Config.MaxBytes, limit)
+		require.Equal(t, want, must.Value(js.Stream(t.Context(), Stream))(t).CachedInfo().Config.MaxBytes, limit)
 	}
 }

@@ -64,8 +64,7 @@ func TestX10_EventsOfAQuietJournal(t *testing.T) {
 	require.EqualValues(t, 2, known, "a position that is there counts, however old it is")
 	pub.Stop()
 
-	s := must.Value(r.js.Stream(t.Context(), bus.Stream))(t)
-	require.NoError(t, s.Purge(t.Context()))
+	require.NoError(t, must.Value(r.js.Stream(t.Context(), bus.Stream))(t).Purge(t.Context()))
 	must.Fail(through(48*time.Hour))(t, "how far EVENTS has the journal of test/0 is not known")
 	known = must.Value(through(7 * 24 * time.Hour))(t)
 	require.Equal(t, uint64(math.MaxUint64), known)

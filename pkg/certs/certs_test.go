@@ -34,8 +34,7 @@ func issued(t *testing.T) Files {
 func replace(t *testing.T, files, by Files) {
 	t.Helper()
 	for to, from := range map[string]string{files.Cert: by.Cert, files.Key: by.Key, files.CA: by.CA} {
-		b := must.Value(os.ReadFile(from))(t)
-		require.NoError(t, os.WriteFile(to, b, 0o600))
+		require.NoError(t, os.WriteFile(to, must.Value(os.ReadFile(from))(t), 0o600))
 	}
 }
 
@@ -160,8 +159,7 @@ func TestARenewalIsServedWithoutARestart(t *testing.T) {
 		return shown.SerialNumber.String()
 	}
 	oldCA := filepath.Join(t.TempDir(), "old.pem")
-	b := must.Value(os.ReadFile(f.CA))(t)
-	require.NoError(t, os.WriteFile(oldCA, b, 0o600))
+	require.NoError(t, os.WriteFile(oldCA, must.Value(os.ReadFile(f.CA))(t), 0o600))
 	first := serial(oldCA)
 	require.Equal(t, first, serial(oldCA))
 

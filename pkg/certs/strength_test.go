@@ -67,8 +67,7 @@ func TestI10_ShortRSAKeysOfPeersAreRefused(t *testing.T) {
 	weak, good := signed(t, 1024), issued(t)
 	pair := must.Value(tls.LoadX509KeyPair(weak.Cert, weak.Key))(t)
 	roots := x509.NewCertPool()
-	text := must.Value(os.ReadFile(weak.Cert))(t)
-	require.True(t, roots.AppendCertsFromPEM(text))
+	require.True(t, roots.AppendCertsFromPEM(must.Value(os.ReadFile(weak.Cert))(t)))
 
 	client := must.Value(Open(good, nil))(t)
 	trusting := client.Client()

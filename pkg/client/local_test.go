@@ -48,8 +48,7 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 	older := dial(s.Cfg.GRPCAddr)
 	s.Up()
 	for _, c := range []*client.Client{older, s.Client} {
-		principal := must.Value(who(c))(t)
-		require.Equal(t, "local", principal)
+		require.Equal(t, "local", must.Value(who(c))(t))
 	}
 	t.Setenv("XDG_STATE_HOME", t.TempDir()) // another user's
 	must.Refuse(who(dial(s.Cfg.GRPCAddr)))(t, fault.Unauthenticated)

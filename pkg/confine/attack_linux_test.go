@@ -520,8 +520,7 @@ func TestAttacks(t *testing.T) {
 				require.Equal(t, a.allowed, reached, "%s %v: %s", a.name, a.args, out)
 			}
 			require.NoError(t, unix.Kill(h.victim, 0))
-			content := must.Value(os.ReadFile(h.secret))(t)
-			require.Equal(t, "SECRET", string(content))
+			require.Equal(t, "SECRET", string(must.Value(os.ReadFile(h.secret))(t)))
 			out, _ := s.run("echo alive")
 			require.Equal(t, "alive", out, "the sandbox outlives its commands")
 		})

@@ -23,8 +23,7 @@ func replace(t *testing.T, path, content string) {
 // replace it, make it, write a copy beside it, or replace a directory around it. The rest of the directory is there
 // (SPEC T10).
 func TestT10_WhatIsReplacedStaysHidden(t *testing.T) {
-	dir := must.Value(filepath.EvalSymlinks(t.TempDir()))(t)
-	etc := filepath.Join(dir, "etc")
+	etc := filepath.Join(must.Value(filepath.EvalSymlinks(t.TempDir()))(t), "etc")
 	key, absent, tls := filepath.Join(etc, "app", "key"), filepath.Join(etc, "app", "token"),
 		filepath.Join(etc, "app", "tls")
 	for path, content := range map[string]string{

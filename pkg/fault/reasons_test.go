@@ -41,8 +41,7 @@ func declaredReasons(t *testing.T) []string {
 			return true
 		}
 		if name, ok := spec.Type.(*ast.Ident); ok && name.Name == "Reason" {
-			text := must.Value(strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value))(t)
-			out = append(out, text)
+			out = append(out, must.Value(strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value))(t))
 		}
 		return true
 	})

@@ -99,8 +99,7 @@ func TestX2_ARequestWithoutEventsIsOneLine(t *testing.T) {
 	var types []string
 	require.NoError(t, log.Scan(t.Context(), 0, func(_ uint64, f framelog.Frame) error {
 		for _, line := range framelog.SplitLines(f.Body) {
-			raw := must.Value(journal.ParseLine(line))(t)
-			types = append(types, raw.Type)
+			types = append(types, must.Value(journal.ParseLine(line))(t).Type)
 		}
 		return nil
 	}))

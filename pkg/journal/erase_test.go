@@ -239,8 +239,7 @@ func (v *village) found(t *testing.T, text string) bool {
 	numbers := must.Value(v.store.Numbers(t.Context()))(t)
 	for _, n := range numbers {
 		b := must.Value(v.store.Get(t.Context(), n))(t)
-		plain := must.Value(s2.Decode(nil, b))(t)
-		all = append(all, plain...)
+		all = append(all, must.Value(s2.Decode(nil, b))(t)...)
 	}
 	return strings.Contains(string(all), text)
 }

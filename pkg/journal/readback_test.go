@@ -86,7 +86,6 @@ func TestX1_ReadBackWaitsForTheDisk(t *testing.T) {
 	require.Error(t, <-read, "nothing is shown before it is on disk")
 	log.Release()
 	require.NoError(t, <-wrote)
-	events := must.Value(journal.ReadBack(ctx, p, []uint64{2}))(t)
-	require.Equal(t, "r1", events[0].RequestID)
+	require.Equal(t, "r1", must.Value(journal.ReadBack(ctx, p, []uint64{2}))(t)[0].RequestID)
 	require.NoError(t, p.Close(ctx))
 }

@@ -106,8 +106,7 @@ func TestR11_ALoadBeginsAtTheSnapshot(t *testing.T) {
 			nc := natsdtest.Connect(t)
 			must.Value(jetlog.Ensure(t.Context(), nc, "test", 1, 1))(t)
 			log := must.Value(jetlog.New(nc, "test", 0))(t)
-			store := must.Value(jetlog.NewSnapshotStore(nc, "test", 0, 1))(t)
-			return log, store
+			return log, must.Value(jetlog.NewSnapshotStore(nc, "test", 0, 1))(t)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -296,8 +295,7 @@ func TestR11_WhatChangedIsWritten(t *testing.T) {
 	require.Less(t, added, all/2, "of the pages")
 	untilStored(t, p, store, after.Snapshot+6)
 	require.NoError(t, p.Close(t.Context()))
-	numbers := must.Value(store.Numbers(t.Context()))(t)
-	require.Less(t, len(numbers), 30)
+	require.Less(t, len(must.Value(store.Numbers(t.Context()))(t)), 30)
 }
 
 // TestR11_ASnapshotWhileCommandsRun: the pages are those of one moment, whatever changes while they are written.

@@ -24,8 +24,7 @@ func TestAString(t *testing.T) {
 		var want string
 		require.NoError(t, json.Unmarshal(text, &want))
 		l := Lexer{In: text}
-		got := must.Value(l.Str())(t)
-		require.Equal(t, want, string(got))
+		require.Equal(t, want, string(must.Value(l.Str())(t)))
 		require.Equal(t, len(text), l.Pos)
 		if valid {
 			require.Equal(t, want, s)
@@ -43,8 +42,7 @@ func TestATime(t *testing.T) {
 	})
 	for _, s := range []string{"2026-01-02T03:04:05Z", "2026-01-02T03:04:05.5+02:00"} {
 		want := must.Value(time.Parse(time.RFC3339Nano, s))(t)
-		got := must.Value(ParseTime([]byte(s)))(t)
-		require.True(t, want.Equal(got))
+		require.True(t, want.Equal(must.Value(ParseTime([]byte(s)))(t)))
 	}
 	for _, s := range []string{
 		"", "2026", "2026-02-30T00:00:00.000000Z", "2026-13-01T00:00:00.000000Z", "2026-00-01T00:00:00.000000Z",

@@ -32,8 +32,7 @@ func grown(t require.TestingT) Ring {
 
 func TestI20_AFileIsReadAsItWasWritten(t *testing.T) {
 	for _, r := range []Ring{New(now), grown(t), Of(bytes.Repeat([]byte{7}, 32))} {
-		again := must.Value(Parse(r.format()))(t)
-		require.Equal(t, r, again)
+		require.Equal(t, r, must.Value(Parse(r.format()))(t))
 	}
 	r := grown(t)
 	require.Equal(t, []State{Old, Active, Pending}, []State{r.Keys()[0].State, r.Keys()[1].State, r.Keys()[2].State})
@@ -135,8 +134,7 @@ func TestI20_WhichKeysCanBeRetired(t *testing.T) {
 		require.ErrorContains(t, err, "no key")
 	}
 	next, _ := r.Pending()
-	less := must.Value(r.Retire(next.ID))(t)
-	require.Len(t, less.Keys(), 2)
+	require.Len(t, must.Value(r.Retire(next.ID))(t).Keys(), 2)
 	require.Len(t, r.Keys(), 3, "a ring is a value")
 }
 
@@ -166,10 +164,8 @@ func TestI20_AFileIsCreatedOnce(t *testing.T) {
 	for _, r := range rings {
 		require.Equal(t, rings[0], r)
 	}
-	info := must.Value(os.Stat(path))(t)
-	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	entries := must.Value(os.ReadDir(filepath.Dir(path)))(t)
-	require.Len(t, entries, 1, "nothing else stays")
+	require.Equal(t, os.FileMode(0o600), must.Value(os.Stat(path))(t).Mode().Perm())
+	require.Len(t, must.Value(os.ReadDir(filepath.Dir(path)))(t), 1, "nothing else stays")
 }
 
 func TestI20_UpdatesAreAtomic(t *testing.T) {
@@ -184,8 +180,7 @@ func TestI20_UpdatesAreAtomic(t *testing.T) {
 
 	r := must.Value(Update(link, add))(t)
 	require.Len(t, r.Keys(), 2)
-	loaded := must.Value(Load(path))(t)
-	require.Equal(t, r, loaded)
+	require.Equal(t, r, must.Value(Load(path))(t))
 	info := must.Value(os.Lstat(link))(t)
 	require.NotZero(t, info.Mode()&os.ModeSymlink, "the link is still one")
 	info = must.Value(os.Stat(path))(t)
@@ -215,10 +210,8 @@ func TestI20_UpdatesAreAtomic(t *testing.T) {
 		return r, refusal
 	})
 	require.ErrorIs(t, err, refusal)
-	after := must.Value(os.ReadFile(path))(t)
-	require.Equal(t, string(before), string(after))
-	entries := must.Value(os.ReadDir(dir))(t)
-	require.Len(t, entries, 2, "no temporary file stays")
+	require.Equal(t, string(before), string(must.Value(os.ReadFile(path))(t)))
+	require.Len(t, must.Value(os.ReadDir(dir))(t), 2, "no temporary file stays")
 }
 
 func TestI20_AProcessFollowsItsFile(t *testing.T) {
@@ -270,7 +263,6 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again := must.Value(Parse(r.format()))(t)
-		require.Equal(t, r, again)
+		require.Equal(t, r, must.Value(Parse(r.format()))(t))
 	})
 }

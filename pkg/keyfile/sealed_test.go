@@ -12,14 +12,12 @@ import (
 func TestSealedSecrets(t *testing.T) {
 	key, other := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
 	sealed := must.Value(SealSecret(key, "a", "secret"))(t)
-	again := must.Value(SealSecret(key, "a", "secret"))(t)
-	require.Equal(t, sealed, again)
+	require.Equal(t, sealed, must.Value(SealSecret(key, "a", "secret"))(t))
 	for _, c := range [][2]string{{"b", "secret"}, {"a", "secrets"}} {
 		different := must.Value(SealSecret(key, c[0], c[1]))(t)
 		require.NotEqual(t, sealed[:12], different[:12], "the nonce is another one")
 	}
-	got := must.Value(OpenSecret(key, "a", sealed))(t)
-	require.Equal(t, "secret", got)
+	require.Equal(t, "secret", must.Value(OpenSecret(key, "a", sealed))(t))
 	for i := range sealed {
 		changed := bytes.Clone(sealed)
 		changed[i] ^= 1

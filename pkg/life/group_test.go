@@ -131,8 +131,7 @@ func TestStartHonoursItsContext(t *testing.T) {
 		OnStart: func(context.Context) error { cancel(); return nil },
 		OnStop:  func(ctx context.Context) error { return ctx.Err() }, // unwinding has a living ctx
 	}}
-	g := must.Value(life.NewGroup(first, j.module("second")))(t)
-	err := g.Start(ctx)
+	err := must.Value(life.NewGroup(first, j.module("second")))(t).Start(ctx)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotContains(t, err.Error(), "stop first")
 	require.Empty(t, j.lines)

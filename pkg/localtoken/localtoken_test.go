@@ -50,8 +50,7 @@ func TestI1_OnlyLoopbackAddressesHaveAFile(t *testing.T) {
 		require.Equal(t, want, Path(addr), addr)
 		if want == "" {
 			must.Fail(Publish(addr, "qlt_x"))(t, "not a loopback address", addr)
-			token := must.Value(Read(addr))(t)
-			require.Empty(t, token)
+			require.Empty(t, must.Value(Read(addr))(t))
 		}
 	}
 }
@@ -61,8 +60,7 @@ func TestI1_ATokenIsThereWhileItsServerRuns(t *testing.T) {
 	token := must.Value(Read(at))(t)
 	require.Empty(t, token, "no directory")
 	f := must.Value(Publish(at, "qlt_one"))(t)
-	raw := must.Value(os.ReadFile(f.Path()))(t)
-	require.Equal(t, "Authorization: Bearer qlt_one\n", string(raw))
+	require.Equal(t, "Authorization: Bearer qlt_one\n", string(must.Value(os.ReadFile(f.Path()))(t)))
 	info := must.Value(os.Stat(f.Path()))(t)
 	require.Equal(t, fs.FileMode(0o600), info.Mode())
 	info = must.Value(os.Stat(dir))(t)
@@ -81,8 +79,7 @@ func TestI1_ATokenIsThereWhileItsServerRuns(t *testing.T) {
 	require.NoError(t, later.Remove(), "it is idempotent")
 	require.NoFileExists(t, later.Path())
 	require.NoError(t, (*File)(nil).Remove())
-	left := must.Value(os.ReadDir(dir))(t)
-	require.Empty(t, left)
+	require.Empty(t, must.Value(os.ReadDir(dir))(t))
 }
 
 // A server that was killed leaves its file, and releases the lock.
@@ -91,8 +88,7 @@ func TestI1_ATokenOfAnEndedServerIsNotSent(t *testing.T) {
 	f := must.Value(Publish(at, "qlt_one"))(t)
 	require.NoError(t, f.lock.Close())
 	require.FileExists(t, f.Path())
-	token := must.Value(Read(at))(t)
-	require.Empty(t, token)
+	require.Empty(t, must.Value(Read(at))(t))
 	// The next server of any address removes it, and no file that is not a token file.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600))
 	other := must.Value(Publish("127.0.0.1:7481", "qlt_two"))(t)
@@ -132,8 +128,7 @@ func TestI1_FilesOfAnotherUserAreRefused(t *testing.T) {
 	f := must.Value(Publish(at, "qlt_one"))(t)
 	if os.Geteuid() != 0 {
 		// Only root can give a file away; what another user owns is seen from the other side.
-		info := must.Value(os.Stat("/"))(t)
-		require.ErrorContains(t, private("/", info, "chmod 700"), "belongs to another user")
+		require.ErrorContains(t, private("/", must.Value(os.Stat("/"))(t), "chmod 700"), "belongs to another user")
 		return
 	}
 	require.NoError(t, os.Chown(f.Path(), 12345, -1))
@@ -168,8 +163,7 @@ func TestI1_TheDirectoryIsPrivate(t *testing.T) {
 	elsewhere := t.TempDir()
 	require.NoError(t, os.Symlink(elsewhere, dir))
 	must.Fail(Publish(at, "qlt_one"))(t, "is not a directory")
-	left := must.Value(os.ReadDir(elsewhere))(t)
-	require.Empty(t, left, "nothing was written through the link")
+	require.Empty(t, must.Value(os.ReadDir(elsewhere))(t), "nothing was written through the link")
 	require.NoError(t, os.Remove(dir))
 	require.NoError(t, os.WriteFile(dir, nil, 0o600))
 	must.Fail(Publish(at, "qlt_one"))(t, "is not a directory")
@@ -185,10 +179,8 @@ func TestI1_NoLinkIsFollowed(t *testing.T) {
 	require.NoError(t, os.WriteFile(victim, []byte("kept"), 0o600))
 	require.NoError(t, os.Symlink(victim, filepath.Join(dir, at)))
 	f := must.Value(Publish(at, "qlt_one"))(t)
-	raw := must.Value(os.ReadFile(victim))(t)
-	require.Equal(t, "kept", string(raw))
-	token := must.Value(Read(at))(t)
-	require.Equal(t, "qlt_one", token)
+	require.Equal(t, "kept", string(must.Value(os.ReadFile(victim))(t)))
+	require.Equal(t, "qlt_one", must.Value(Read(at))(t))
 	require.NoError(t, f.Remove())
 }
 
@@ -225,8 +217,7 @@ func TestI1_ChildrenDoNotHoldTheLock(t *testing.T) {
 	in := must.Value(child.StdinPipe())(t)
 	require.NoError(t, child.Start())
 	require.NoError(t, f.lock.Close())
-	token := must.Value(Read(at))(t)
-	require.Empty(t, token)
+	require.Empty(t, must.Value(Read(at))(t))
 	require.NoError(t, in.Close())
 	require.NoError(t, child.Wait())
 }
@@ -249,8 +240,7 @@ func TestI1_ServersThatRun(t *testing.T) {
 	require.Empty(t, all, "no directory")
 	var files []*File
 	for _, addr := range []string{"127.0.0.1:9481", "127.0.0.1:8481", "127.0.0.1:7481"} {
-		f := must.Value(Publish(addr, "qlt_"+addr[10:11]))(t)
-		files = append(files, f)
+		files = append(files, must.Value(Publish(addr, "qlt_"+addr[10:11]))(t))
 	}
 	require.NoError(t, files[0].lock.Close()) // killed
 	all = must.Value(Running())(t)

@@ -67,6 +67,5 @@ func TestRestart(t *testing.T) {
 		str, err = js.Stream(ctx, "S")
 		return err == nil
 	}, time.Minute, 5*time.Millisecond)
-	m := must.Value(str.GetMsg(t.Context(), 1))(t)
-	require.Equal(t, "kept", string(m.Data))
+	require.Equal(t, "kept", string(must.Value(str.GetMsg(t.Context(), 1))(t).Data))
 }

@@ -257,8 +257,7 @@ func TestX15_WhoIsLetInToNATS(t *testing.T) {
 }
 
 func text(t *testing.T, path string) string {
-	raw := must.Value(os.ReadFile(path))(t)
-	return string(raw)
+	return string(must.Value(os.ReadFile(path))(t))
 }
 
 // TestX15_NATSFilesAreReadAgain: passwords, certificates and authorities that are
@@ -309,8 +308,7 @@ func TestX15_NATSFilesAreReadAgain(t *testing.T) {
 }
 
 func replace(t *testing.T, from, to string) {
-	raw := must.Value(os.ReadFile(from))(t)
-	require.NoError(t, os.WriteFile(to+".new", raw, 0o600))
+	require.NoError(t, os.WriteFile(to+".new", must.Value(os.ReadFile(from))(t), 0o600))
 	require.NoError(t, os.Rename(to+".new", to))
 }
 

@@ -99,12 +99,10 @@ func TestDoActsAsTheCaller(t *testing.T) {
 func TestARepeatedRequestIsExecutedOnce(t *testing.T) {
 	e := open(t, over(planetest.NewJournals()))
 	for range 3 {
-		n := must.Value(put(as(rpc.RoleOperator), e, "k", "r1"))(t)
-		require.Equal(t, 1, n)
+		require.Equal(t, 1, must.Value(put(as(rpc.RoleOperator), e, "k", "r1"))(t))
 	}
 	recalling := rpc.AskRecall(metadata.NewIncomingContext(as(rpc.RoleOperator), metadata.MD{}))
-	n := must.Value(put(recalling, e, "k", "r1"))(t)
-	require.Equal(t, 1, n)
+	require.Equal(t, 1, must.Value(put(recalling, e, "k", "r1"))(t))
 	must.Refuse(put(recalling, e, "k", "r2"))(t, fault.NotFound, "a recalled request is not executed")
 	_, err := put(recalling, e, "k", "")
 	require.NoError(t, err, "without a request id there is nothing to recall")
@@ -199,8 +197,7 @@ func TestAPartitionThatCannotBeWritten(t *testing.T) {
 	faults.Release()
 	require.Error(t, <-done)
 	require.Eventually(t, func() bool { return e.Ready() == nil && e.Stalled() == 0 }, time.Minute, time.Millisecond)
-	n := must.Value(put(as(rpc.RoleOperator), e, "k", ""))(t)
-	require.Equal(t, 1, n, "what was refused has left nothing")
+	require.Equal(t, 1, must.Value(put(as(rpc.RoleOperator), e, "k", ""))(t), "what was refused has left nothing")
 }
 
 // A refused append of an effect ends neither following nor the effect.

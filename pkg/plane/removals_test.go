@@ -119,8 +119,7 @@ func TestWhatIsRemovedIsCounted(t *testing.T) {
 		require.NoError(t, p.SettleSnapshot(t.Context()))
 	}
 	require.Eventually(t, func() bool {
-		c := must.Value(archive.Read(t.Context(), store, "test/0"))(t)
-		return len(c.Segments) > 2
+		return len(must.Value(archive.Read(t.Context(), store, "test/0"))(t).Segments) > 2
 	}, time.Minute, time.Millisecond)
 	require.Nil(t, all.Failed())
 	require.Equal(t, map[string]float64{

@@ -60,8 +60,7 @@ const escapingProcesses = 4
 func readPIDs(t *testing.T, path string) (out []int) {
 	raw, _ := os.ReadFile(path)
 	for _, f := range strings.Fields(string(raw)) {
-		pid := must.Value(strconv.Atoi(f))(t)
-		out = append(out, pid)
+		out = append(out, must.Value(strconv.Atoi(f))(t))
 	}
 	return out
 }
@@ -122,8 +121,7 @@ func TestT6_EndAfterTheLeader(t *testing.T) {
 	m := must.Value(h.Start(cmd, nil))(t)
 	eventually(t, func() bool { return len(readPIDs(t, pids)) == 1 })
 	require.NoError(t, unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil))
-	n := must.Value(h.End(t.Context(), m, cmd.Process.Pid))(t)
-	require.Equal(t, 1, n)
+	require.Equal(t, 1, must.Value(h.End(t.Context(), m, cmd.Process.Pid))(t))
 	require.False(t, lives(readPIDs(t, pids)[0]))
 	require.NoError(t, cmd.Wait())
 }
@@ -217,8 +215,7 @@ func TestT6_TheGuardIsReplaced(t *testing.T) {
 		for _, e := range entries {
 			line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
 			if strings.HasSuffix(string(line), "guard\x00"+strconv.FormatUint(uint64(h.first), 10)+"\x00") {
-				pid := must.Value(strconv.Atoi(e.Name()))(t)
-				out = append(out, pid)
+				out = append(out, must.Value(strconv.Atoi(e.Name()))(t))
 			}
 		}
 		return out
@@ -243,8 +240,7 @@ func TestT7_Use(t *testing.T) {
 		return u.Processes == 4 && u.Memory > 20_000_000 && u.Memory < 40_000_000
 	})
 	must.Value(h.End(t.Context(), m, 0))(t)
-	used := must.Value(h.Use())(t)
-	require.NotContains(t, used, m)
+	require.NotContains(t, must.Value(h.Use())(t), m)
 }
 
 func TestMarksOfDifferentOwnersBootsAndTrees(t *testing.T) {

@@ -70,8 +70,7 @@ func TestBlobIsFreed(t *testing.T) {
 	second := must.Value(NewBlob(nil, noise(1000)).Store(f))(t)
 	require.Equal(t, size, f.Size())
 	require.Equal(t, first.stored, second.stored)
-	again := must.Value(second.Store(newFile(t)))(t)
-	require.Equal(t, second, again, "it is in a file")
+	require.Equal(t, second, must.Value(second.Store(newFile(t)))(t), "it is in a file")
 }
 
 // A Blob that cannot be read is the panic that has a partition loaded again.

@@ -34,11 +34,9 @@ func TestFileHasNoName(t *testing.T) {
 	dir := t.TempDir()
 	f := must.Value(Create(dir))(t)
 	p := must.Value(f.put([]byte("a value")))(t)
-	b := must.Value(f.get(p, nil))(t)
-	require.Equal(t, "a value", string(b))
+	require.Equal(t, "a value", string(must.Value(f.get(p, nil))(t)))
 	require.NoError(t, f.Close())
-	left := must.Value(os.ReadDir(dir))(t)
-	require.Empty(t, left)
+	require.Empty(t, must.Value(os.ReadDir(dir))(t))
 	must.Refuse(f.get(p, nil))(t, os.ErrClosed)
 	require.NoError(t, os.WriteFile(dir+"/taken", nil, 0o600))
 	must.Refuse(Create(dir+"/taken"))(t, syscall.ENOTDIR)
@@ -68,12 +66,10 @@ func TestFileKeepsBlobs(t *testing.T) {
 		bytesOfAll += int64(p.size)
 	}
 	for p, want := range all {
-		got := must.Value(f.get(p, nil))(t)
-		require.True(t, bytes.Equal(want, got))
+		require.True(t, bytes.Equal(want, must.Value(f.get(p, nil))(t)))
 	}
 	require.Equal(t, bytesOfAll, f.Bytes())
-	p := must.Value(f.put(make([]byte, 1<<20)))(t)
-	require.Less(t, p.size, uint32(1<<10), "blobs are compressed")
+	require.Less(t, must.Value(f.put(make([]byte, 1<<20)))(t).size, uint32(1<<10), "blobs are compressed")
 }
 
 // Places that were freed are used again, those of the same room only.
@@ -131,8 +127,7 @@ func TestFileIsFull(t *testing.T) {
 	must.Refuse(f.put(noise(100)))(t, ErrFull)
 	must.Value(f.get(p, nil))(t)
 	f.remove(p)
-	again := must.Value(f.put(noise(100)))(t)
-	require.Equal(t, p.at, again.at)
+	require.Equal(t, p.at, must.Value(f.put(noise(100)))(t).at)
 }
 
 // A place of which the write failed can be used again, and counts for nothing.
@@ -143,8 +138,7 @@ func TestFileWriteFails(t *testing.T) {
 	must.Fail(f.put(noise(100)))(t, "resident: write")
 	require.Zero(t, f.Bytes())
 	f.f = whole
-	p := must.Value(f.put(noise(100)))(t)
-	require.EqualValues(t, 1, p.at)
+	require.EqualValues(t, 1, must.Value(f.put(noise(100)))(t).at)
 }
 
 // unwritable returns a file that cannot be written, as a disk that is full.

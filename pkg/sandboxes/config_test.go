@@ -60,8 +60,7 @@ func TestT10_WhatDoesNotExistYetIsHidden(t *testing.T) {
 		filepath.Join(dir, "real", "key"), filepath.Join(dir, "real", "v1"),
 		filepath.Join(dir, "real", "later", "key"), filepath.Join(dir, "home", ".netrc"),
 	})
-	here := must.Value(os.Getwd())(t)
-	require.NotContains(t, hidden, here)
+	require.NotContains(t, hidden, must.Value(os.Getwd())(t))
 }
 
 // The secrets of a process are hidden. Where commands could read one of them after it is replaced, no worker begins.

@@ -438,8 +438,7 @@ func TestT8_FollowUps(t *testing.T) {
 		})
 	}
 	first := must.Value(follow("f1"))(t)
-	again := must.Value(follow("f1"))(t)
-	require.Equal(t, first.GetMessageId(), again.GetMessageId())
+	require.Equal(t, first.GetMessageId(), must.Value(follow("f1"))(t).GetMessageId())
 	a := r.take(child)
 	require.Equal(t, agentv1.Origin_ORIGIN_PARENT, a.GetMessage().GetOrigin())
 	r.others.set(func() { r.others.waits = nil })
@@ -474,8 +473,7 @@ func TestA8_DeleteAgent(t *testing.T) {
 		}
 		return &taskv1.ListTasksResponse{}, nil
 	})
-	ag := must.Value(del("req", 1))(t)
-	require.Equal(t, deleting, ag.GetLifecycle())
+	require.Equal(t, deleting, must.Value(del("req", 1))(t).GetLifecycle())
 	require.Equal(t, []string{"message_aborted", "turn_aborted", "message_dropped", "agent_deleting"},
 		planetest.Types(r.events()[before:]))
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_DROPPED, r.message("keeper", queued).GetState())

@@ -164,8 +164,7 @@ func TestX2_AnOrderThatChangedNothingIsRemembered(t *testing.T) {
 	}{"a": {"pause", "resume", paused}, "b": {"stop", "start", stopped}} {
 		r.spawn(agent)
 		for _, request := range []string{"one", "two"} {
-			got := must.Value(r.order(r.operator(), c.order, agent, request, ""))(t)
-			require.Equal(t, c.to, got.GetControl())
+			require.Equal(t, c.to, must.Value(r.order(r.operator(), c.order, agent, request, ""))(t).GetControl())
 		}
 		require.Equal(t, running, r.must(c.back, agent).GetControl())
 		r.restart()

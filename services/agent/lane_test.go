@@ -31,8 +31,7 @@ func TestA1_SpawnPublicNamed(t *testing.T) {
 	require.EqualValues(t, 1, a.GetRevision())
 	require.Equal(t, "/srv/repo", a.GetWorkspaceRoot())
 
-	again := must.Value(r.service.SpawnAgent(r.operator(), req))(t)
-	require.Equal(t, a.GetAgentId(), again.GetAgentId())
+	require.Equal(t, a.GetAgentId(), must.Value(r.service.SpawnAgent(r.operator(), req))(t).GetAgentId())
 	require.Equal(t, []string{"agent_spawned", "message_queued"}, planetest.Types(r.events()))
 
 	// An id is never used again (SPEC A8).

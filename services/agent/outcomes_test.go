@@ -264,8 +264,7 @@ func TestX2_RecallRunsNothing(t *testing.T) {
 	require.Len(t, r.events(), before)
 	first := must.Value(r.service.EnqueueMessage(r.operator(), req))(t)
 	r.restart()
-	again := must.Value(r.service.EnqueueMessage(recall, req))(t)
-	require.Equal(t, first.GetMessageId(), again.GetMessageId())
+	require.Equal(t, first.GetMessageId(), must.Value(r.service.EnqueueMessage(recall, req))(t).GetMessageId())
 	must.Refuse(r.service.EnqueueMessage(recall, &agentv1.EnqueueMessageRequest{
 		AgentId: "keeper", RequestId: "m1", Text: "other",
 	}))(t, fault.RequestIDReused)

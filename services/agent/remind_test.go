@@ -205,8 +205,7 @@ func TestX2_ARoundUnderAUsedIndexIsCompared(t *testing.T) {
 	}
 	first := must.Value(r.service.SubmitRound(r.runner(), round()))(t)
 	for range 2 {
-		again := must.Value(r.service.SubmitRound(r.runner(), round()))(t)
-		require.Equal(t, statuses(first), statuses(again))
+		require.Equal(t, statuses(first), statuses(must.Value(r.service.SubmitRound(r.runner(), round()))(t)))
 		for name, change := range map[string]func(*agentv1.SubmitRoundRequest){
 			"another local result": func(q *agentv1.SubmitRoundRequest) {
 				q.LocalToolResults[0].Status = tools.StatusError

@@ -151,8 +151,7 @@ func TestArchivedSegmentsAreRestored(t *testing.T) {
 	d := newArchivedDir(t)
 	cfg := defaults(t)
 	require.NoError(t, cfg.Complete())
-	key := must.Value(os.ReadFile(d.cfg.KeyFile))(t)
-	require.NoError(t, os.WriteFile(cfg.KeyFile, key, 0o600))
+	require.NoError(t, os.WriteFile(cfg.KeyFile, must.Value(os.ReadFile(d.cfg.KeyFile))(t), 0o600))
 	leftover := filepath.Join(datadir.Archive(cfg.DataDir), "work-0")
 	require.NoError(t, os.MkdirAll(leftover, 0o700))
 	_, err := Restore(t.Context(), cfg, Backup{File: d.backup})
@@ -166,8 +165,7 @@ func TestArchivedSegmentsAreRestored(t *testing.T) {
 		requireFrames(t, want, got[i], 1) // the restore began an incarnation
 	}
 	open(t, cfg.DataDir, func(nc *nats.Conn) {
-		live := must.Value(logOf(t, nc, cfg.DataDir, 0).Segments(t.Context()))(t)
-		require.Len(t, live, 4)
+		require.Len(t, must.Value(logOf(t, nc, cfg.DataDir, 0).Segments(t.Context()))(t), 4)
 		// What is archived again is the same.
 		archivedAgain(t, logOf(t, nc, cfg.DataDir, 0), 3)
 	})
@@ -330,8 +328,7 @@ func TestR10_ALossBehindAnArchive(t *testing.T) {
 	open(t, cfg.DataDir, func(nc *nats.Conn) {
 		l := logOf(t, nc, cfg.DataDir, 0)
 		archivedAgain(t, l, 4)
-		c := must.Value(l.Catalog(t.Context()))(t)
-		require.Len(t, c.Segments, 4, "the segment that was cut, too")
+		require.Len(t, must.Value(l.Catalog(t.Context()))(t).Segments, 4, "the segment that was cut, too")
 	})
 	requireFrames(t, got[0], framesOf(t, cfg.DataDir)[0], 0)
 }

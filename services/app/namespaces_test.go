@@ -10,8 +10,7 @@ import (
 )
 
 func TestSettingsOfNamespacesAreParsed(t *testing.T) {
-	weights := must.Value(weightsOf(map[string]string{"a": "3"}))(t)
-	require.Equal(t, map[string]int{"a": 3}, weights)
+	require.Equal(t, map[string]int{"a": 3}, must.Value(weightsOf(map[string]string{"a": "3"}))(t))
 	rechecks := must.Value(rechecksOf(map[string]string{"a": "30m", "b": "0"}))(t)
 	require.Equal(t, map[string]time.Duration{"a": 30 * time.Minute, "b": 0}, rechecks)
 	for _, text := range []string{"0", "1001", "many", ""} {

@@ -54,8 +54,7 @@ func TestAnInterruptedRestoreCanBeRepeated(t *testing.T) {
 			for _, dir := range c.undo {
 				require.FileExists(t, filepath.Join(cfg.DataDir, dir, "file"))
 			}
-			entries := must.Value(os.ReadDir(cfg.DataDir))(t)
-			require.Len(t, entries, len(c.undo))
+			require.Len(t, must.Value(os.ReadDir(cfg.DataDir))(t), len(c.undo))
 			err := checkTarget(cfg, archive.Manifest{})
 			if c.full {
 				require.ErrorContains(t, err, "contains an installation already")

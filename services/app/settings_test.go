@@ -132,8 +132,7 @@ func TestAdvertisedAddress(t *testing.T) {
 		{"work-1:7481", "[::]:1", "work-1:7481"},
 	} {
 		cfg := Config{AdvertiseAddr: c.set}
-		got := must.Value(cfg.advertisedAddr(c.bound))(t)
-		require.Equal(t, c.want, got)
+		require.Equal(t, c.want, must.Value(cfg.advertisedAddr(c.bound))(t))
 	}
 	_, err := (&Config{}).advertisedAddr("nowhere")
 	require.Error(t, err)

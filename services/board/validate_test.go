@@ -353,8 +353,7 @@ func TestX2_ARepeatedRequest(t *testing.T) {
 	req.RequestId = "r1"
 	first := must.Value(r.service.CreateBoard(r.owner(), req))(t)
 	r.restart()
-	again := must.Value(r.service.CreateBoard(r.owner(), req))(t)
-	require.Equal(t, first.GetEventIds(), again.GetEventIds())
+	require.Equal(t, first.GetEventIds(), must.Value(r.service.CreateBoard(r.owner(), req))(t).GetEventIds())
 	req.Title = "another"
 	must.Refuse(r.service.CreateBoard(r.owner(), req))(t, fault.RequestIDReused)
 }

@@ -620,8 +620,7 @@ func golden(t *testing.T, name, got string) {
 		require.NoError(t, os.MkdirAll("testdata", 0o755))
 		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 	}
-	want := must.Value(os.ReadFile(path))(t)
-	require.Equal(t, string(want), got, "run: go test ./services/cli -rewrite")
+	require.Equal(t, string(must.Value(os.ReadFile(path))(t)), got, "run: go test ./services/cli -rewrite")
 }
 
 // fail makes every call return err; nil ends that.

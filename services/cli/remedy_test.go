@@ -183,8 +183,7 @@ func messages(t *testing.T, path string) []string {
 	literals := func(n ast.Node) {
 		ast.Inspect(n, func(n ast.Node) bool {
 			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-				text := must.Value(strconv.Unquote(lit.Value))(t)
-				texts = append(texts, text)
+				texts = append(texts, must.Value(strconv.Unquote(lit.Value))(t))
 			}
 			return true
 		})

@@ -351,8 +351,7 @@ func TestG16_DeletedAgentsAreGone(t *testing.T) {
 		require.NoError(t, x.look(t.Context(), plane.KeyOf("a", id), true))
 	}
 	require.Equal(t, []string{"kept"}, r.search("a", &fleetv1.SearchAgentsRequest{}))
-	got := must.Value(r.CountAgents(r.as("a"), &fleetv1.CountAgentsRequest{}))(t)
-	require.EqualValues(t, 1, got.GetAgents())
+	require.EqualValues(t, 1, must.Value(r.CountAgents(r.as("a"), &fleetv1.CountAgentsRequest{}))(t).GetAgents())
 }
 
 // A call right after the start waits for the agents, and says so in JSON if they take longer than it waits.

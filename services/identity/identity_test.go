@@ -93,8 +93,7 @@ func TestX4_TheActorOfAKey(t *testing.T) {
 	} {
 		created := r.create(c.req)
 		c.want.KeyID = created.GetKey().GetKeyId()
-		got := must.Value(r.enters(created.GetSecret()))(t)
-		require.Equal(t, c.want, got)
+		require.Equal(t, c.want, must.Value(r.enters(created.GetSecret()))(t))
 	}
 }
 

@@ -61,8 +61,7 @@ func TestI7_ASilentProviderIsAskedOnce(t *testing.T) {
 		"iss": provider.URL, "aud": "quartet", "sub": "user-1", "role": "dev",
 		"exp": time.Now().Add(time.Hour).Unix(),
 	}))(t)
-	signed := must.Value(signer.Sign(claims))(t)
-	token := must.Value(signed.CompactSerialize())(t)
+	token := must.Value(must.Value(signer.Sign(claims))(t).CompactSerialize())(t)
 
 	answers := make(chan error, 3)
 	ask := func() {

@@ -59,8 +59,7 @@ func TestI10_ShortRSAKeysOfAProviderAreNotUsed(t *testing.T) {
 	}))(t)
 	for kid, ok := range map[string]bool{"1024": false, "2047": false, "2048": true, "3072": true, "ec": true} {
 		signer := must.Value(jose.NewSigner(signers[kid], nil))(t)
-		signed := must.Value(signer.Sign(claims))(t)
-		text := must.Value(signed.CompactSerialize())(t)
+		text := must.Value(must.Value(signer.Sign(claims))(t).CompactSerialize())(t)
 		actor, err := tokens.Authenticate(t.Context(), text)
 		if ok {
 			require.NoError(t, err, kid)

@@ -99,8 +99,7 @@ func (h *hand) notified(method string) string {
 				return line
 			}
 		}
-		line := must.Value(h.out.ReadString('\n'))(h.t)
-		h.skipped = []string{line}
+		h.skipped = []string{must.Value(h.out.ReadString('\n'))(h.t)}
 	}
 }
 
@@ -135,8 +134,7 @@ func (p *post) do(method, body string, header map[string]string) (int, string) {
 	}
 	resp := must.Value(p.hc.Do(req))(p.t)
 	defer func() { _ = resp.Body.Close() }()
-	raw := must.Value(io.ReadAll(resp.Body))(p.t)
-	return resp.StatusCode, string(raw)
+	return resp.StatusCode, string(must.Value(io.ReadAll(resp.Body))(p.t))
 }
 
 func (p *post) ask(text string) string {

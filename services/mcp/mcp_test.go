@@ -431,8 +431,7 @@ func TestC5_TheDoor(t *testing.T) {
 		}
 		resp := must.Value(proc.HTTP.Do(req))(t)
 		defer resp.Body.Close()
-		raw := must.Value(io.ReadAll(resp.Body))(t)
-		return resp.StatusCode, string(raw)
+		return resp.StatusCode, string(must.Value(io.ReadAll(resp.Body))(t))
 	}
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`

@@ -29,8 +29,7 @@ func listedBytes(t *testing.T, tools []*sdk.Tool) int {
 		if tool.OutputSchema != nil {
 			shown["outputSchema"] = tool.OutputSchema
 		}
-		raw := must.Value(json.Marshal(shown))(t)
-		n += len(raw)
+		n += len(must.Value(json.Marshal(shown))(t))
 	}
 	return n
 }
@@ -121,8 +120,7 @@ func TestC5_MemoryTools(t *testing.T) {
 				given := must.Value(json.Marshal(names[c.name].InputSchema))(t)
 				var schema jsonschema.Schema
 				require.NoError(t, json.Unmarshal(given, &schema))
-				resolved := must.Value(schema.Resolve(nil))(t)
-				require.NoError(t, resolved.Validate(c.args), c.name)
+				require.NoError(t, must.Value(schema.Resolve(nil))(t).Validate(c.args), c.name)
 				for argument := range c.args {
 					require.Contains(t, schema.Properties, argument, c.name)
 				}

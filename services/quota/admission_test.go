@@ -280,8 +280,7 @@ func TestAJournalThatCannotBeRead(t *testing.T) {
 }
 
 func TestTheRateOfRequestsRecovers(t *testing.T) {
-	l := must.Value(Parse(map[string]int{Requests: 50}, nil))(t)
-	g := NewGate(Config{Limits: l})
+	g := NewGate(Config{Limits: must.Value(Parse(map[string]int{Requests: 50}, nil))(t)})
 	for g.Request("acme") == nil {
 	}
 	err := g.Request("acme")

@@ -41,8 +41,7 @@ func TestLimits(t *testing.T) {
 
 // A second's worth at once, then one at a time; others are not concerned.
 func TestRequests(t *testing.T) {
-	l := must.Value(Parse(nil, map[string]string{"acme.requests": "3"}))(t)
-	g := NewGate(Config{Limits: l})
+	g := NewGate(Config{Limits: must.Value(Parse(nil, map[string]string{"acme.requests": "3"}))(t)})
 	for range 3 {
 		require.NoError(t, g.Request("acme"))
 	}

@@ -21,8 +21,7 @@ func TestG10_Streams(t *testing.T) {
 	}
 	var closes []func()
 	for i := range 10 {
-		release := must.Value(open("acme", "key/"+strconv.Itoa(i/5)))(t)
-		closes = append(closes, release)
+		closes = append(closes, must.Value(open("acme", "key/"+strconv.Itoa(i/5)))(t))
 		if i == 4 { // at the limit of one credential
 			_, err := open("acme", "key/0")
 			require.ErrorIs(t, err, fault.Overloaded)

@@ -358,8 +358,7 @@ func TestC6_RecordedReplies(t *testing.T) {
 			c := &recordedCase{rig: r, agentID: name, kind: kind, recorded: recorded}
 			c.spawn()
 			id := c.say("Try.")
-			asked := must.Value(c.run(1, 2))(t)
-			require.Equal(t, want.asked, asked)
+			require.Equal(t, want.asked, must.Value(c.run(1, 2))(t))
 			if want.fails != "" {
 				require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_FATAL, c.lastTurn().GetEndReason())
 				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, c.message(id))

@@ -24,8 +24,7 @@ func newWorkspace(t *testing.T) (*workspace, string) {
 }
 
 func (w *workspace) call(t *testing.T, name string, args map[string]any) (map[string]any, string) {
-	raw := must.Value(json.Marshal(args))(t)
-	r := w.run(Call{ID: "c", Name: name, Arguments: raw})
+	r := w.run(Call{ID: "c", Name: name, Arguments: must.Value(json.Marshal(args))(t)})
 	require.Equal(t, "c", r.GetCallId())
 	require.Equal(t, r.GetError() != nil, r.GetStatus() == agentv1.ToolStatus_TOOL_STATUS_ERROR)
 	return r.GetResult().AsMap(), r.GetError().GetKind()
@@ -55,12 +54,10 @@ func TestWorkspaceFiles(t *testing.T) {
 	})
 	require.Empty(t, kind)
 	require.InDelta(t, 2, got["replaced"], 0)
-	b := must.Value(os.ReadFile(filepath.Join(dir, "a", "b.txt")))(t)
-	require.Equal(t, "one\n2\n2\nfour", string(b))
+	require.Equal(t, "one\n2\n2\nfour", string(must.Value(os.ReadFile(filepath.Join(dir, "a", "b.txt")))(t)))
 	st := must.Value(os.Stat(filepath.Join(dir, "a", "b.txt")))(t)
 	require.EqualValues(t, 0o750, st.Mode().Perm(), "a script stays one")
-	left := must.Value(os.ReadDir(filepath.Join(dir, "a")))(t)
-	require.Len(t, left, 1, "nothing is left beside it")
+	require.Len(t, must.Value(os.ReadDir(filepath.Join(dir, "a")))(t), 1, "nothing is left beside it")
 }
 
 // What a model is told to go on from follows what it was shown, whatever its
@@ -122,8 +119,7 @@ func TestWorkspaceIsNotLeft(t *testing.T) {
 			require.Empty(t, got)
 		}
 	}
-	b := must.Value(os.ReadFile(secret))(t)
-	require.Equal(t, "secret", string(b))
+	require.Equal(t, "secret", string(must.Value(os.ReadFile(secret))(t)))
 }
 
 func TestWorkspaceRefusals(t *testing.T) {

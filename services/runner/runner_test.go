@@ -95,8 +95,7 @@ func (r *rig) run(p *provider, change func(*runner.Config)) error {
 	if change != nil {
 		change(&cfg)
 	}
-	run := must.Value(runner.New(cfg, r.Client))(r.t)
-	return run.Run(dev.Within(r.t))
+	return must.Value(runner.New(cfg, r.Client))(r.t).Run(dev.Within(r.t))
 }
 
 func (r *rig) events(name string) []map[string]any {

@@ -170,8 +170,7 @@ func (s *site) ends() map[string]uint64 {
 	s.t.Helper()
 	out := map[string]uint64{}
 	for _, plane := range []string{"agent", "work", "waiting"} {
-		sources := must.Value(s.journals.Sources(plane))(s.t)
-		out[plane] = must.Value(sources[0].End(s.t.Context()))(s.t).Seq
+		out[plane] = must.Value(must.Value(s.journals.Sources(plane))(s.t)[0].End(s.t.Context()))(s.t).Seq
 	}
 	return out
 }

@@ -208,16 +208,14 @@ func (o options) number(name string) int32 {
 	if o.from[name] == "" {
 		return 0
 	}
-	n := must.Value(strconv.ParseInt(o.from[name], 10, 32))(o.t)
-	return int32(n)
+	return int32(must.Value(strconv.ParseInt(o.from[name], 10, 32))(o.t))
 }
 
 func (o options) ahead(name string) *timestamppb.Timestamp {
 	if o.from[name] == "" {
 		return nil
 	}
-	d := must.Value(time.ParseDuration(o.from[name]))(o.t)
-	return timestamppb.New(now.Add(d))
+	return timestamppb.New(now.Add(must.Value(time.ParseDuration(o.from[name]))(o.t)))
 }
 
 func (o options) ago(name string) *timestamppb.Timestamp {

@@ -72,8 +72,7 @@ func (s *site) up() {
 }
 
 func (s *site) client() taskv1.TaskServiceClient {
-	conn := must.Value(s.network.Dial("task"))(s.t)
-	return taskv1.NewTaskServiceClient(conn)
+	return taskv1.NewTaskServiceClient(must.Value(s.network.Dial("task"))(s.t))
 }
 
 // A repeated request gets its first response although its agent was deleted meanwhile; a new one

@@ -123,8 +123,7 @@ func TestT6_OutputOfAPrivateChild(t *testing.T) {
 	}, rules.React)
 	for range 2 {
 		require.NoError(t, s.service.Quiesce(t.Context()))
-		got := must.Value(s.outputOf(id))(t)
-		require.Equal(t, "what it did", got.GetText())
+		require.Equal(t, "what it did", must.Value(s.outputOf(id))(t).GetText())
 		s.stop()
 		s.up()
 	}
@@ -140,8 +139,7 @@ func TestT6_OutputThatIsTooOld(t *testing.T) {
 	id := s.ran(h, "hello")
 	require.NoError(t, s.output.Remove(t.Context(), "acme", id))
 	s.clk.Advance(30 * days)
-	got := must.Value(s.outputOf(id))(t)
-	require.Empty(t, got.GetText())
+	require.Empty(t, must.Value(s.outputOf(id))(t).GetText())
 	s.clk.Advance(time.Second)
 	_, err := s.outputOf(id)
 	require.ErrorIs(t, err, fault.OutputRemoved)

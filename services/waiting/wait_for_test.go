@@ -301,8 +301,7 @@ func TestP9_ACompletedItemHasNoTimers(t *testing.T) {
 	}
 	var all []*waitingv1.Timer
 	for _, item := range []string{itemA, itemA, itemB, ""} {
-		tm := must.Value(create(item, len(all)%2 == 1))(t)
-		all = append(all, tm)
+		all = append(all, must.Value(create(item, len(all)%2 == 1))(t))
 	}
 	before := len(r.events())
 	r.hear(itemA, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}})

@@ -22,8 +22,7 @@ import (
 
 func (r *rig) files() workv1.HomeServiceClient {
 	r.t.Helper()
-	conn := must.Value(r.conn())(r.t)
-	return workv1.NewHomeServiceClient(conn)
+	return workv1.NewHomeServiceClient(must.Value(r.conn())(r.t))
 }
 
 // dir is keeper's home on disk.
@@ -166,10 +165,8 @@ func TestA11_NoPathLeavesTheHome(t *testing.T) {
 		require.Error(t, err, p)
 	}
 	require.Len(t, r.events(), before, "a refusal leaves no event")
-	left := must.Value(os.ReadDir(filepath.Dir(secret)))(t)
-	require.Len(t, left, 1)
-	theirs := must.Value(os.ReadFile(filepath.Join(neighbour, "file")))(t)
-	require.Equal(t, "theirs", string(theirs))
+	require.Len(t, must.Value(os.ReadDir(filepath.Dir(secret)))(t), 1)
+	require.Equal(t, "theirs", string(must.Value(os.ReadFile(filepath.Join(neighbour, "file")))(t)))
 
 	// A link within the home may be read; writing puts a file in its place.
 	got := must.Value(r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{AgentId: "keeper", Path: "inside"}))(t)

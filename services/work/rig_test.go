@@ -102,8 +102,7 @@ func (r *rig) up() {
 	planetest.Start(r.t, r.service)
 	r.net = planetest.NewNet(r.t)
 	stop := r.net.Serve("work", func(reg grpc.ServiceRegistrar) { r.service.Register(reg) })
-	conn := must.Value(r.conn())(r.t)
-	r.client = workv1.NewWorkServiceClient(conn)
+	r.client = workv1.NewWorkServiceClient(must.Value(r.conn())(r.t))
 	r.down = func() {
 		planetest.Stop(r.t, r.service)
 		stop()

@@ -77,8 +77,7 @@ func (r *rig) call(t *testing.T, l planetest.Line, names *planetest.Names) strin
 	}
 	l.Request(t, req, map[string]string{"agent_id": "keeper"})
 	again, err := replayed(func(opts ...grpc.CallOption) error {
-		conn := must.Value(r.conn())(t)
-		return conn.Invoke(ctx, "/quartet.work.v1.WorkService/"+l.Verb, req, reply, opts...)
+		return must.Value(r.conn())(t).Invoke(ctx, "/quartet.work.v1.WorkService/"+l.Verb, req, reply, opts...)
 	})
 	if err != nil {
 		return planetest.Refusal(err)

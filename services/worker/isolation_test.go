@@ -66,8 +66,7 @@ func TestT10_AgentsWithDirectoriesOfTheirOwn(t *testing.T) {
 				}
 			}
 			if own != r.root {
-				info := must.Value(os.Stat(own))(t)
-				require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+				require.Equal(t, os.FileMode(0o700), must.Value(os.Stat(own))(t).Mode().Perm())
 			}
 		})
 	}

@@ -128,8 +128,7 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 		<-served
 	})
 	const id = "victim-worker"
-	self := must.Value(os.Executable())(t)
-	cmd := exec.Command(self)
+	cmd := exec.Command(must.Value(os.Executable())(t))
 	cmd.Env = append(os.Environ(), envVictim+"="+lis.Addr().String()+","+id+","+r.root+","+r.state)
 	cmd.Stderr = os.Stderr
 	require.NoError(t, proctree.StartUnmarked(cmd))
@@ -268,8 +267,7 @@ func TestOverNATS(t *testing.T) {
 	nc := natsdtest.Connect(t)
 	must.Value(jetlog.Ensure(t.Context(), nc, task.Plane, 1, 1))(t)
 	log := must.Value(jetlog.New(nc, task.Plane, 0))(t)
-	output := must.Value(taskoutput.OpenStream(t.Context(), nc, 1, 0, nil))(t)
-	r := newRigOver(t, log, output)
+	r := newRigOver(t, log, must.Value(taskoutput.OpenStream(t.Context(), nc, 1, 0, nil))(t))
 	r.worker(nil)
 
 	resp := r.sh("echo hello; echo err >&2; exit 2")
@@ -327,7 +325,6 @@ func TestT5_NothingIsLostOrDoneTwiceOverRestarts(t *testing.T) {
 		require.Equal(t, want.String(), r.awaitOutput(id, fmt.Sprintf("%d-30\n", i)))
 		require.EqualValues(t, want.Len(), end.GetOutputBytes())
 		require.Len(t, r.events(id), 3)
-		mark := must.Value(os.ReadFile(fmt.Sprintf("%s/mark%d", r.root, i)))(t)
-		require.Equal(t, "run\n", string(mark))
+		require.Equal(t, "run\n", string(must.Value(os.ReadFile(fmt.Sprintf("%s/mark%d", r.root, i)))(t)))
 	}
 }

@@ -95,8 +95,7 @@ func (r *rig) dial() (grpc.ClientConnInterface, error) {
 }
 
 func (r *rig) client() taskv1.TaskServiceClient {
-	conn := must.Value(r.dial())(r.t)
-	return taskv1.NewTaskServiceClient(conn)
+	return taskv1.NewTaskServiceClient(must.Value(r.dial())(r.t))
 }
 
 func (r *rig) worker(change func(*worker.Config)) *worker.Worker {

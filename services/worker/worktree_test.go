@@ -53,8 +53,7 @@ func repository(t testing.TB, dir string) string {
 }
 
 func (r *rig) worktrees() taskv1.WorktreeServiceClient {
-	conn := must.Value(r.dial())(r.t)
-	return taskv1.NewWorktreeServiceClient(conn)
+	return taskv1.NewWorktreeServiceClient(must.Value(r.dial())(r.t))
 }
 
 func (r *rig) asService() context.Context {
@@ -426,8 +425,7 @@ func TestT9_OnlyInItsPlace(t *testing.T) {
 	require.Equal(t, "main", branches(t, repo))
 	require.NoError(t, os.Symlink(elsewhere, filepath.Join(r.root, ".quartet-worktrees")))
 	must.Fail(r.worktrees().MakeWorktree(r.asService(), &taskv1.MakeWorktreeRequest{Worktree: good}))(t, "not a link")
-	entries := must.Value(os.ReadDir(elsewhere))(t)
-	require.Empty(t, entries)
+	require.Empty(t, must.Value(os.ReadDir(elsewhere))(t))
 }
 
 // A worker that is not there is said to be; one that comes back, in a new life
@@ -460,8 +458,7 @@ func TestT9_OverRestarts(t *testing.T) {
 
 func readFile(t testing.TB, name string) string {
 	t.Helper()
-	raw := must.Value(os.ReadFile(name))(t)
-	return string(raw)
+	return string(must.Value(os.ReadFile(name))(t))
 }
 
 // X1: a worker that ends in the middle of a checkout leaves half a worktree and no

@@ -54,8 +54,7 @@ func TestR12_ABucketOfACluster(t *testing.T) {
 
 	archived := func() (segments int) {
 		for n := range 6 {
-			catalog := must.Value(archive.Read(ctx, b.Store("work", n), fmt.Sprint("work/", n)))(t)
-			segments += len(catalog.Segments)
+			segments += len(must.Value(archive.Read(ctx, b.Store("work", n), fmt.Sprint("work/", n)))(t).Segments)
 		}
 		return segments
 	}

@@ -104,8 +104,7 @@ func block(t *testing.T, stream string) (string, []byte) {
 	files := must.Value(filepath.Glob(filepath.Join(stream, "msgs", "*.blk")))(t)
 	require.NotEmpty(t, files, stream)
 	path := slices.Max(files)
-	b := must.Value(os.ReadFile(path))(t)
-	return path, b
+	return path, must.Value(os.ReadFile(path))(t)
 }
 
 func flip(t *testing.T, stream string, at float64) {

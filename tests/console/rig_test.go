@@ -133,8 +133,7 @@ func (r *rig) callAs(token, method, path string, body any) (int, map[string]any)
 	r.Helper()
 	var in io.Reader
 	if body != nil {
-		b := must.Value(json.Marshal(body))(r)
-		in = bytes.NewReader(b)
+		in = bytes.NewReader(must.Value(json.Marshal(body))(r))
 	}
 	req := must.Value(http.NewRequestWithContext(r.soon(), method, r.base+path, in))(r)
 	if token != "" {

@@ -198,8 +198,7 @@ func (s *shell) run(b block) (string, error) {
 func (s *shell) shows(t *testing.T, b block, line string) {
 	path, want := filepath.Join(s.out, fmt.Sprintf("%d.out", s.blocks)), loosely(line)
 	read := func() string {
-		raw := must.Value(os.ReadFile(path))(t)
-		return string(raw)
+		return string(must.Value(os.ReadFile(path))(t))
 	}
 	if b.terminal {
 		for deadline := time.NewTimer(30 * time.Second); !want.MatchString(read()); {

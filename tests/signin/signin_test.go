@@ -82,8 +82,7 @@ func (r *rig) start() {
 
 // newBrowser forgets all cookies.
 func (r *rig) newBrowser() {
-	jar := must.Value(cookiejar.New(nil))(r)
-	r.client = &http.Client{Jar: jar}
+	r.client = &http.Client{Jar: must.Value(cookiejar.New(nil))(r)}
 }
 
 func (r *rig) soon() context.Context {

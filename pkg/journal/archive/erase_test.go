@@ -89,8 +89,7 @@ func TestCatalog_Erase(t *testing.T) {
 	found := string(journaltest.ArchiveContent(t, dir))
 	require.NotContains(t, found, secretText)
 	require.Contains(t, found, "what bob said")
-	names := must.Value(store.Names(t.Context()))(t)
-	require.Len(t, names, 3)
+	require.Len(t, must.Value(store.Names(t.Context()))(t), 3)
 
 	// A catalog that is lost is made anew from the segments.
 	all, unreadable, err := archive.Stored(t.Context(), store, partition)
@@ -118,8 +117,7 @@ func TestCatalog_FormatOfErasedLines(t *testing.T) {
 	c, _ := erase(t, store, 0)
 	require.EqualValues(t, 2, format())
 	for i, want := range []uint32{2, 1, 1} {
-		x := must.Value(c.Segments[i].Index(t.Context(), store))(t)
-		require.Equal(t, want, x.GetFormat())
+		require.Equal(t, want, must.Value(c.Segments[i].Index(t.Context(), store))(t).GetFormat())
 	}
 }
 

@@ -157,8 +157,7 @@ func TestLog_ReadsThrough(t *testing.T) {
 			w.segments(t, 2, sizes[1], sizes[2])
 			w.archived(t, l)
 			w.reads(t, l)
-			c := must.Value(l.Catalog(t.Context()))(t)
-			require.Len(t, c.Segments, sizes[0]+1)
+			require.Len(t, must.Value(l.Catalog(t.Context()))(t).Segments, sizes[0]+1)
 			_, err := l.Get(t.Context(), w.ends[0].Seq+1)
 			if w.ends[1].Seq != w.ends[0].Seq+1 {
 				require.ErrorIs(t, err, framelog.ErrNoFrame)
@@ -269,8 +268,7 @@ func TestArchiver_AnothersArchive(t *testing.T) {
 	<-failed
 	a.Stop()
 	require.ErrorContains(t, logs.All()[0].Context[0].Interface.(error), "another journal has its archive there")
-	after := must.Value(w.live.Segments(t.Context()))(t)
-	require.Equal(t, before, after)
+	require.Equal(t, before, must.Value(w.live.Segments(t.Context()))(t))
 }
 
 // damagedAt is a log with a frame of which the link has changed.
@@ -297,8 +295,7 @@ func TestArchiver_DropsADamagedSegment(t *testing.T) {
 	f := must.Value(w.live.Get(t.Context(), w.ends[3].Seq))(t)
 	require.Equal(t, segments[1].First, f.Link.Next, "it closes the first segment")
 	w.archived(t, archive.NewLog(damagedAt{w.live, w.ends[3].Seq}, &journaltest.MemArchive{}, partition))
-	left := must.Value(w.live.Segments(t.Context()))(t)
-	require.Equal(t, segments[2:], left)
+	require.Equal(t, segments[2:], must.Value(w.live.Segments(t.Context()))(t))
 }
 
 // TestArchiver_Repeats ends an archiver at each call of its store and of the log, with and without the effect of that

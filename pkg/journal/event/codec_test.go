@@ -46,8 +46,7 @@ func TestB1_LineRoundTrip(t *testing.T) {
 		require.NoError(t, json.Unmarshal(line, &fields))
 		require.Equal(t, want.RequestID, fields.RequestID)
 		require.True(t, want.CreatedAt.Equal(fields.CreatedAt))
-		raw := must.Value(ParseLine(line))(t)
-		got := must.Value(raw.Decode(registry()))(t)
+		got := must.Value(must.Value(ParseLine(line))(t).Decode(registry()))(t)
 		require.True(t, proto.Equal(want.Payload, got.Payload))
 		got.Payload = want.Payload
 		require.Equal(t, want, got)

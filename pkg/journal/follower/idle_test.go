@@ -179,8 +179,7 @@ func TestR10_AnOlderCopyUnderAFollower(t *testing.T) {
 	defer srv.Stop()
 	connect := func() (*nats.Conn, framelog.Log) {
 		nc := must.Value(srv.Connect("test"))(t)
-		log := must.Value(jetlog.New(nc, plane, 0))(t)
-		return nc, log
+		return nc, must.Value(jetlog.New(nc, plane, 0))(t)
 	}
 	nc, log := connect()
 	defer nc.Close()

@@ -19,8 +19,7 @@ func TestLinesAreReadOnceWhileCached(t *testing.T) {
 		return [][]byte{{byte(seq)}}, nil
 	}
 	get := func(seq uint64) {
-		lines := must.Value(c.Lines(t.Context(), seq, read))(t)
-		require.Equal(t, [][]byte{{byte(seq)}}, lines)
+		require.Equal(t, [][]byte{{byte(seq)}}, must.Value(c.Lines(t.Context(), seq, read))(t))
 	}
 	for range 3 {
 		for seq := uint64(1); seq <= cachedFrames; seq++ {

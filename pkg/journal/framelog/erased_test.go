@@ -121,7 +121,6 @@ func TestErasedLinesInAMessage(t *testing.T) {
 				}
 			}
 		}
-		got := must.Value(check(frames))(t)
-		require.Equal(t, end, got)
+		require.Equal(t, end, must.Value(check(frames))(t))
 	}
 }

@@ -89,17 +89,14 @@ func example(t *testing.T) ([]written, framelog.End) {
 
 func TestFramesThatContinueEachOther(t *testing.T) {
 	frames, end := example(t)
-	got := must.Value(check(frames))(t)
-	require.Equal(t, end, got)
+	require.Equal(t, end, must.Value(check(frames))(t))
 	require.Equal(t, uint64(9), end.WalSeq)
 	require.Equal(t, uint64(1), end.Incarnation)
 	for _, f := range frames {
-		again := must.Value(framelog.ParseLink(f.Link.String()))(t)
-		require.Equal(t, f.Link, again)
+		require.Equal(t, f.Link, must.Value(framelog.ParseLink(f.Link.String()))(t))
 		at, intact := framelog.Anchor(name, f.seq, f.Frame)
 		require.True(t, intact)
-		parsed := must.Value(framelog.ParseEnd(at.String()))(t)
-		require.Equal(t, at, parsed)
+		require.Equal(t, at, must.Value(framelog.ParseEnd(at.String()))(t))
 	}
 }
 
@@ -174,8 +171,7 @@ func TestFramesOfBefore(t *testing.T) {
 	require.Equal(t, uint64(3), end.WalSeq)
 	end = put(t, writer(log), end, "{}")
 	require.Equal(t, uint64(4), end.WalSeq)
-	got := must.Value(check(framesOf(t, log)))(t)
-	require.Equal(t, end, got)
+	require.Equal(t, end, must.Value(check(framesOf(t, log)))(t))
 	// A reader whose position is of before begins anywhere in it.
 	for _, seq := range []uint64{seq, seq + 1} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -261,12 +257,10 @@ func FuzzLink(f *testing.F) {
 	f.Add("1.2.3.4.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")
 	f.Fuzz(func(t *testing.T, s string) {
 		if l, err := framelog.ParseLink(s); err == nil {
-			again := must.Value(framelog.ParseLink(l.String()))(t)
-			require.Equal(t, l, again)
+			require.Equal(t, l, must.Value(framelog.ParseLink(l.String()))(t))
 		}
 		if e, err := framelog.ParseEnd(s); err == nil {
-			again := must.Value(framelog.ParseEnd(e.String()))(t)
-			require.Equal(t, e, again)
+			require.Equal(t, e, must.Value(framelog.ParseEnd(e.String()))(t))
 		}
 	})
 }

@@ -64,8 +64,7 @@ func TestParseHashRefusesOtherTexts(t *testing.T) {
 		_, ok := ParseHash(s)
 		require.False(t, ok, s)
 	}
-	h := must.Value(HashArgs(nil))(t)
-	require.Zero(t, h)
+	require.Zero(t, must.Value(HashArgs(nil))(t))
 }
 
 // TestX2_MemoryIsBoundedByProcess: the memories of a process have so many entries together, whichever of them is

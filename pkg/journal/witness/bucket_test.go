@@ -48,16 +48,14 @@ func end(seq uint64) framelog.End {
 func knows(t *testing.T, nc *nats.Conn, want framelog.End) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		all := must.Value(witness.ReadBucket(t.Context(), nc))(t)
-		return all[plane+"/0"] == want
+		return must.Value(witness.ReadBucket(t.Context(), nc))(t)[plane+"/0"] == want
 	}, time.Minute, 10*time.Millisecond)
 }
 
 // open opens the partition.
 func open(t testing.TB, nc *nats.Conn, w framelog.Witness) (*journal.Partition[*journaltest.State], error) {
 	must.Value(jetlog.Ensure(t.Context(), nc, plane, 1, 1))(t)
-	log := must.Value(jetlog.New(nc, plane, 0))(t)
-	cfg := journaltest.Config(log)
+	cfg := journaltest.Config(must.Value(jetlog.New(nc, plane, 0))(t))
 	cfg.Witness = w
 	return journal.Open(t.Context(), cfg)
 }
@@ -66,8 +64,7 @@ func open(t testing.TB, nc *nats.Conn, w framelog.Witness) (*journal.Partition[*
 // that its end is missing.
 func TestR10_ASuccessorOnAnotherMachine(t *testing.T) {
 	nc := natsdtest.Connect(t)
-	none := must.Value(witness.ReadBucket(t.Context(), nc))(t)
-	require.Empty(t, none)
+	require.Empty(t, must.Value(witness.ReadBucket(t.Context(), nc))(t))
 	first, second := machine(t, nc), machine(t, nc)
 	p := must.Value(open(t, nc, of(t, first)))(t)
 	for i := range 3 {
@@ -109,8 +106,7 @@ func TestR10_AnOlderRecordReplacesNoNewerOne(t *testing.T) {
 	former.Close()
 	now.Close()
 	knows(t, nc, end(8))
-	last := must.Value(frozen.Last())(t)
-	require.GreaterOrEqual(t, last.Seq, uint64(7))
+	require.GreaterOrEqual(t, must.Value(frozen.Last())(t).Seq, uint64(7))
 	newer := end(3)
 	newer.Incarnation = 2
 	last2 := machine(t, nc)

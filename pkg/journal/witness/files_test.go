@@ -38,14 +38,12 @@ func TestTheNewestRecordIsRemembered(t *testing.T) {
 	f := open(t, dir)
 	for i := range 100 {
 		f.Of("work", 3).Record(numbered(i))
-		got := must.Value(f.Of("work", 3).Last())(t)
-		require.Equal(t, numbered(i), got)
+		require.Equal(t, numbered(i), must.Value(f.Of("work", 3).Last())(t))
 		if i%10 == 0 { // as another process sees the files after this one is killed
 			require.Equal(t, numbered(i), last(t, dir))
 		}
 	}
-	other := must.Value(f.Of("work", 2).Last())(t)
-	require.Zero(t, other)
+	require.Zero(t, must.Value(f.Of("work", 2).Last())(t))
 	require.NoError(t, f.Close())
 	require.Equal(t, numbered(99), last(t, dir))
 }
@@ -57,8 +55,7 @@ func TestTheHolderChanges(t *testing.T) {
 	for i := range 10 {
 		f := []*Files{a, b}[i%2]
 		if i > 0 {
-			got := must.Value(f.Of("work", 3).Last())(t)
-			require.Equal(t, numbered(i-1), got)
+			require.Equal(t, numbered(i-1), must.Value(f.Of("work", 3).Last())(t))
 		}
 		f.Of("work", 3).Record(numbered(i))
 	}

@@ -63,8 +63,7 @@ func TestABlockOfAServer(t *testing.T) {
 		require.Equal(t, uint64(i+1), r.Seq)
 		require.Equal(t, fmt.Sprintf("a.%d", i%3), r.Subject)
 		require.Len(t, r.Body, 10*i)
-		h := must.Value(nats.DecodeHeadersMsg(r.Header))(t)
-		require.Equal(t, fmt.Sprint(i), h.Get("Key"))
+		require.Equal(t, fmt.Sprint(i), must.Value(nats.DecodeHeadersMsg(r.Header))(t).Get("Key"))
 		again = sum.Append(again, r)
 	}
 	require.Equal(t, block, again)
@@ -129,10 +128,8 @@ func TestAServerTakesWhatWasWritten(t *testing.T) {
 	js := must.Value(jetstream.New(nc))(t)
 	s := must.Value(js.Stream(t.Context(), stream))(t)
 	require.EqualValues(t, 5, s.CachedInfo().State.Msgs)
-	m := must.Value(s.GetMsg(t.Context(), 2000))(t)
-	require.Equal(t, "far", string(m.Data))
-	ack := must.Value(js.Publish(t.Context(), "a.c", nil))(t)
-	require.EqualValues(t, 3001, ack.Sequence)
+	require.Equal(t, "far", string(must.Value(s.GetMsg(t.Context(), 2000))(t).Data))
+	require.EqualValues(t, 3001, must.Value(js.Publish(t.Context(), "a.c", nil))(t).Sequence)
 }
 
 // FuzzRead: no content of a block makes reading fail in another way than with an error.

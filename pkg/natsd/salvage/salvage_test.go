@@ -97,8 +97,7 @@ func TestCheckOfATornRecord(t *testing.T) {
 	r := newRig(t, 7, 5, 3)
 	r.change(2, r.original[:len(r.original)-3])
 	require.Empty(t, r.check())
-	after := must.Value(os.ReadFile(r.block(2)))(t)
-	require.Equal(t, r.original[:len(r.original)-3], after)
+	require.Equal(t, r.original[:len(r.original)-3], must.Value(os.ReadFile(r.block(2)))(t))
 
 	r = newRig(t, 8, 5, 3)
 	r.change(2, r.original[:len(r.original)-3])
@@ -122,8 +121,7 @@ func TestCheckKeepsWhatIsBehindDamage(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(r.dir(), "index.db"))
 	copies := must.Value(salvage.Copies(r.cfg.Dir, name))(t)
 	require.Equal(t, []blockfile.File{{Index: 2, Path: found[0].Copy}}, copies)
-	copied := must.Value(os.ReadFile(found[0].Copy))(t)
-	require.Equal(t, r.original, copied)
+	require.Equal(t, r.original, must.Value(os.ReadFile(found[0].Copy))(t))
 	require.Empty(t, r.check(), "once")
 }
 
@@ -178,8 +176,7 @@ func TestCheckOfManyStreams(t *testing.T) {
 	var got []string
 	for _, f := range found {
 		got = append(got, f.Block)
-		copied := must.Value(os.ReadFile(f.Copy))(t)
-		require.Equal(t, originals[f.Block], copied)
+		require.Equal(t, originals[f.Block], must.Value(os.ReadFile(f.Copy))(t))
 		written := must.Value(os.ReadFile(f.Block))(t)
 		gaps, err := blockfile.Read(f.Stream, 2, written, []string{"a."}, func(blockfile.Record) error { return nil })
 		require.NoError(t, err)
@@ -192,8 +189,7 @@ func TestCheckOfManyStreams(t *testing.T) {
 	found = must.Value(salvage.Check(cfg))(t)
 	require.Empty(t, found)
 	for path, want := range originals {
-		b := must.Value(os.ReadFile(path))(t)
-		require.Equal(t, want, b)
+		require.Equal(t, want, must.Value(os.ReadFile(path))(t))
 	}
 }
 
@@ -226,7 +222,6 @@ func BenchmarkCheck(b *testing.B) {
 	}
 	b.SetBytes(int64(size))
 	for b.Loop() {
-		found := must.Value(salvage.Check(cfg))(b)
-		require.Empty(b, found)
+		require.Empty(b, must.Value(salvage.Check(cfg))(b))
 	}
 }

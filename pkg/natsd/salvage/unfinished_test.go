@@ -58,8 +58,7 @@ func TestFinishAStreamThatWasBeingCreated(t *testing.T) {
 				require.EqualValues(t, 1000, ack.Sequence)
 			})
 			serve(func(js jetstream.JetStream) {
-				s := must.Value(js.Stream(t.Context(), "S"))(t)
-				require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
+				require.EqualValues(t, 1, must.Value(js.Stream(t.Context(), "S"))(t).CachedInfo().State.Msgs)
 			})
 		})
 	}

@@ -85,8 +85,7 @@ func TestA15_AContextSaysWhatWasRemoved(t *testing.T) {
 		Notes: []string{"- done: it\n"},
 	}
 	text := func() string {
-		sections := must.Value(Render(in, DefaultBudget))(t)
-		return Text(sections)
+		return Text(must.Value(Render(in, DefaultBudget))(t))
 	}
 	require.Contains(t, text(), "of what was said until 2026-03-01T12:00:00Z (ReadConversation has the words):\n")
 	require.Contains(t, text(), "\n## Notes on it, from what was done\n- done: it\n")

@@ -195,8 +195,7 @@ func TestC1_WithinTheBudgetAndNeverWithoutTheObjective(t *testing.T) {
 		for _, w := range in.Waits {
 			require.Contains(t, text, quote(w.GetReason()), "the question that is answered is in every text")
 		}
-		again := must.Value(Render(in, budget))(t)
-		require.Equal(t, text, Text(again), "the same records give the same text")
+		require.Equal(t, text, Text(must.Value(Render(in, budget))(t)), "the same records give the same text")
 		for _, s := range sections {
 			require.NotZero(t, s.GetOutcome(), s.GetName())
 			require.Equal(t, s.GetText() == "", s.GetOutcome() == agentv1.SectionOutcome_SECTION_OUTCOME_OMITTED,
@@ -219,8 +218,7 @@ func TestC1_DoneTodos(t *testing.T) {
 	todo("read", workv1.TodoState_TODO_STATE_COMPLETED)
 	todo("write", workv1.TodoState_TODO_STATE_PENDING)
 	text := func() string {
-		sections := must.Value(Render(in, DefaultBudget))(t)
-		return Text(sections)
+		return Text(must.Value(Render(in, DefaultBudget))(t))
 	}
 	require.Contains(t, text(), "- [pending] write\n- [completed] read\n")
 	require.NotContains(t, text(), "not shown")

@@ -81,8 +81,7 @@ func TestC4_DurationsWithUnits(t *testing.T) {
 func TestC4_DurationsAreExact(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := time.Duration(rapid.Int64().Draw(rt, "d"))
-		again := must.Value(time.ParseDuration(asSeconds(d)))(rt)
-		require.Equal(rt, d, again)
+		require.Equal(rt, d, must.Value(time.ParseDuration(asSeconds(d)))(rt))
 		require.Regexp(rt, durationSyntax, asSeconds(d))
 	})
 }
@@ -160,8 +159,7 @@ func TestX5_RefusalsSpeakOfTools(t *testing.T) {
 		{"ExecCommand", `command.timeout is 0s; it must be 1ms to 24h`, `timeout is 0s; it must be 1ms to 24h`},
 		{"HomeRead", `no file "GetTask TASK_STATE_QUEUED" here`, `no file "GetTask TASK_STATE_QUEUED" here`},
 	} {
-		tl := must.Value(everything.Find(c.tool))(t)
-		require.Equal(t, c.want, tl.Translate(c.said))
+		require.Equal(t, c.want, must.Value(everything.Find(c.tool))(t).Translate(c.said))
 	}
 	for _, spec := range Specs() {
 		raw := must.Value(json.Marshal(spec.GetInputSchema().AsMap()))(t)

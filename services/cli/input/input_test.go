@@ -30,8 +30,7 @@ func TestDuration(t *testing.T) {
 	} {
 		must.Fail(Duration("x", text))(t, want, text)
 	}
-	d := must.Value(Duration("x", ""))(t)
-	require.Nil(t, d)
+	require.Nil(t, must.Value(Duration("x", ""))(t))
 }
 
 func TestTime(t *testing.T) {
@@ -40,8 +39,7 @@ func TestTime(t *testing.T) {
 	local := must.Value(Time("x", "2026-01-31 17:00", time.Local))(t)
 	require.True(t, time.Date(2026, 1, 31, 17, 0, 0, 0, time.Local).Equal(local.AsTime()))
 	before := time.Now()
-	later := must.Value(Time("x", "5m", time.Local))(t)
-	require.False(t, later.AsTime().Before(before.Add(5*time.Minute)))
+	require.False(t, must.Value(Time("x", "5m", time.Local))(t).AsTime().Before(before.Add(5*time.Minute)))
 	must.Fail(Time("x", "tomorrow", time.Local))(t, "RFC 3339")
 }
 
@@ -71,8 +69,7 @@ func TestEnum(t *testing.T) {
 		require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, kind)
 		require.Equal(t, "operator_prompt", pbjson.EnumText(kind))
 	}
-	unset := must.Value(Enum[agentv1.MessageKind]("kind", ""))(t)
-	require.Zero(t, unset)
+	require.Zero(t, must.Value(Enum[agentv1.MessageKind]("kind", ""))(t))
 	_, err := Enum[agentv1.MessageKind]("kind", "unspecified")
 	require.ErrorContains(t, err, "--kind unspecified is unknown; use one of operator_prompt")
 }
@@ -86,8 +83,7 @@ func TestText(t *testing.T) {
 		"as typed": "as typed", "-": "from stdin", "@" + file: "from a file",
 		"": "",
 	} {
-		got := must.Value(Text(cmd, text))(t)
-		require.Equal(t, want, got)
+		require.Equal(t, want, must.Value(Text(cmd, text))(t))
 	}
 	require.NoError(t, os.WriteFile(file, make([]byte, maxText+1), 0o600))
 	must.Fail(Text(cmd, "@"+file))(t, "larger than 4 MiB")

@@ -29,8 +29,7 @@ func TestContextsAreKept(t *testing.T) {
 		f.Current = "prod"
 		return nil
 	}))
-	info := must.Value(os.Stat(path))(t)
-	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	require.Equal(t, os.FileMode(0o600), must.Value(os.Stat(path))(t).Mode().Perm())
 	f = must.Value(ReadContexts())(t)
 	require.Equal(t, ContextFile{Current: "prod", Contexts: map[string]Context{"prod": prod}}, f)
 	c := must.Value(chosenContext(""))(t)
@@ -64,8 +63,7 @@ func TestChangesAtTheSameTime(t *testing.T) {
 	for _, err := range errs {
 		require.NoError(t, err)
 	}
-	f := must.Value(ReadContexts())(t)
-	require.Len(t, f.Contexts, n)
+	require.Len(t, must.Value(ReadContexts())(t).Contexts, n)
 }
 
 func TestWhatIsRefused(t *testing.T) {
@@ -86,8 +84,7 @@ func TestWhatIsRefused(t *testing.T) {
 	c := Context{TokenFile: key}
 	must.Fail(c.Token())(t, "no such file")
 	require.NoError(t, os.WriteFile(key, []byte("qk_1\n"), 0o600))
-	token := must.Value(c.Token())(t)
-	require.Equal(t, "qk_1", token)
+	require.Equal(t, "qk_1", must.Value(c.Token())(t))
 	require.NoError(t, os.Chmod(key, 0o640))
 	must.Fail(c.Token())(t, "open to other users")
 	require.NoError(t, os.Chmod(key, 0o600))

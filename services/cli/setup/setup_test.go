@@ -382,8 +382,7 @@ func TestFilesAreReplacedWithCare(t *testing.T) {
 	link := filepath.Join(dir, "link.json")
 	require.NoError(t, os.Symlink(filepath.Join(dir, "real.json"), link))
 	require.NoError(t, writeFile(link, []byte("{}"), []byte("{ }"), true))
-	info := must.Value(os.Lstat(link))(t)
-	require.NotZero(t, info.Mode()&os.ModeSymlink)
+	require.NotZero(t, must.Value(os.Lstat(link))(t).Mode()&os.ModeSymlink)
 	require.Equal(t, "{ }", content(t, dir)["real.json"])
 	require.ErrorContains(t, writeFile(link, []byte("{}"), []byte("x"), true), "changed by another program")
 	require.ErrorContains(t, writeFile(filepath.Join(dir, "new"), []byte("{}"), []byte("x"), true),
@@ -424,8 +423,7 @@ func FuzzTOML(f *testing.F) {
 				require.Nil(t, next)
 				continue
 			}
-			again := must.Value(editTOML(next, w, false))(t)
-			require.Equal(t, string(next), string(again))
+			require.Equal(t, string(next), string(must.Value(editTOML(next, w, false))(t)))
 		}
 	})
 }
@@ -446,11 +444,9 @@ func FuzzJSON(f *testing.F) {
 				continue
 			}
 			require.True(t, json.Valid(next), "%s", next)
-			again := must.Value(e(next, w, false))(t)
-			require.Equal(t, string(next), string(again))
+			require.Equal(t, string(next), string(must.Value(e(next, w, false))(t)))
 			rest := must.Value(e(next, w, true))(t)
-			once := must.Value(e(rest, w, true))(t)
-			require.Equal(t, string(rest), string(once))
+			require.Equal(t, string(rest), string(must.Value(e(rest, w, true))(t)))
 		}
 	})
 }

@@ -111,8 +111,7 @@ func (r *rig) authorize(address string) string {
 	resp := must.Value(client.Get(address))(r)
 	require.NoError(r, resp.Body.Close())
 	require.Equal(r, http.StatusFound, resp.StatusCode, address)
-	to := must.Value(url.Parse(resp.Header.Get("Location")))(r)
-	return CallbackPath + "?" + to.RawQuery
+	return CallbackPath + "?" + must.Value(url.Parse(resp.Header.Get("Location")))(r).RawQuery
 }
 
 // failed demands that a callback began no session, and returns status and page of its failure.

@@ -43,8 +43,7 @@ func TestSettings(t *testing.T) {
 	var s archives.Settings
 	set := conf.New(pflag.NewFlagSet("test", pflag.ContinueOnError))
 	s.Flags(set)
-	b := must.Value(s.Open())(t)
-	require.Nil(t, b)
+	require.Nil(t, must.Value(s.Open())(t))
 	for want, s := range map[string]archives.Settings{
 		"need archive":                 {CredentialsFile: "x"},
 		"need archive, the":            {CAFile: "x"},

@@ -71,8 +71,7 @@ func TestCredentials(t *testing.T) {
 	}
 	const good = "access_key_id = k\nsecret_access_key = s=+/\n"
 	for _, mode := range []os.FileMode{0o400, 0o600, 0o440, 0o640} {
-		c := must.Value(open(file(mode, good)))(t)
-		v := must.Value(c.GetWithContext(nil))(t)
+		v := must.Value(must.Value(open(file(mode, good)))(t).GetWithContext(nil))(t)
 		require.Equal(t, "k", v.AccessKeyID)
 		require.Equal(t, "s=+/", v.SecretAccessKey)
 	}

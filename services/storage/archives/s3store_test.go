@@ -80,11 +80,9 @@ func TestStore_Large(t *testing.T) {
 		defer d.Close()
 		var all []uint64
 		for _, n := range sizes {
-			at := must.Value(d.Add(t.Context(), noise(n)))(t)
-			all = append(all, at)
+			all = append(all, must.Value(d.Add(t.Context(), noise(n)))(t))
 		}
-		name := must.Value(d.Commit(t.Context()))(t)
-		return name, all
+		return must.Value(d.Commit(t.Context()))(t), all
 	}
 	for _, sizes := range [][]int{
 		{partBytes - 5, 100, 3*partBytes + 7, 12},
@@ -93,8 +91,7 @@ func TestStore_Large(t *testing.T) {
 	} {
 		name, at := put(sizes...)
 		for i, n := range sizes {
-			b := must.Value(s.Get(t.Context(), name, at[i], int64(n)))(t)
-			require.True(t, bytes.Equal(noise(n), b), n)
+			require.True(t, bytes.Equal(noise(n), must.Value(s.Get(t.Context(), name, at[i], int64(n)))(t)), n)
 		}
 		last, where, err := s.Last(t.Context(), name)
 		require.NoError(t, err)
@@ -133,8 +130,7 @@ func TestStore_GivenUp(t *testing.T) {
 	d.Close()
 	require.Zero(t, uploads(t, s))
 	must.Fail(left.Commit(t.Context()))(t, "NoSuchUpload")
-	names := must.Value(s.Names(t.Context()))(t)
-	require.Empty(t, names)
+	require.Empty(t, must.Value(s.Names(t.Context()))(t))
 }
 
 // TestStore_TwoWriters: of those who replace the same catalog, one succeeds.
@@ -308,8 +304,7 @@ func TestStore_ServerKilled(t *testing.T) {
 	}
 	j.Archive(t)
 	require.Equal(t, want, journaltest.ArchiveFrames(t, journalOf(j, s), "work/0"))
-	names := must.Value(s.Names(t.Context()))(t)
-	require.Len(t, names, 2, "what was left is removed")
+	require.Len(t, must.Value(s.Names(t.Context()))(t), 2, "what was left is removed")
 }
 
 // TestBucket_Refusals tests that errors say what is wrong and what may be done.

@@ -40,8 +40,7 @@ func (j archived) block(t *testing.T, segment uint64) (string, []byte) {
 	t.Helper()
 	files := must.Value(blockfile.Files(blockfile.Messages(datadir.Store(j.DataDir), "$G", stream(segment))))(t)
 	require.Len(t, files, 1)
-	b := must.Value(os.ReadFile(files[0].Path))(t)
-	return files[0].Path, b
+	return files[0].Path, must.Value(os.ReadFile(files[0].Path))(t)
 }
 
 func (j archived) check(t *testing.T) {
@@ -52,8 +51,7 @@ func (j archived) check(t *testing.T) {
 // copied returns how many blocks of a segment were copied aside.
 func (j archived) copied(t *testing.T, segment uint64) int {
 	t.Helper()
-	copies := must.Value(salvage.Copies(datadir.Salvage(j.DataDir), stream(segment)))(t)
-	return len(copies)
+	return len(must.Value(salvage.Copies(datadir.Salvage(j.DataDir), stream(segment)))(t))
 }
 
 // damage returns what verify finds.

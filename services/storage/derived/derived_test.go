@@ -55,8 +55,7 @@ func TestR10_WhatIsMissingFromEvents(t *testing.T) {
 	}
 	cut := func(i int) func(t *testing.T, files []blockfile.File) {
 		return func(t *testing.T, files []blockfile.File) {
-			fi := must.Value(os.Stat(files[i].Path))(t)
-			require.NoError(t, os.Truncate(files[i].Path, fi.Size()-5))
+			require.NoError(t, os.Truncate(files[i].Path, must.Value(os.Stat(files[i].Path))(t).Size()-5))
 		}
 	}
 	intact := func(*testing.T, []blockfile.File) {}
@@ -149,13 +148,11 @@ func TestR10_StreamsOfRunningServers(t *testing.T) {
 	defer nc.Close()
 	js := must.Value(jetstream.New(nc))(t)
 	for i, s := range derived.Streams {
-		none := must.Value(s.Replicas(t.Context(), nc))(t)
-		require.Empty(t, none)
+		require.Empty(t, must.Value(s.Replicas(t.Context(), nc))(t))
 		subject := []string{"quartet.events.a.b.c.d", "quartet.output.default.tsk_1"}[i]
 		stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: s.Name, Subjects: []string{subject}})
 		require.NoError(t, err)
-		empty := must.Value(s.Replicas(t.Context(), nc))(t)
-		require.Equal(t, []derived.Report{{Server: ""}}, bare(empty))
+		require.Equal(t, []derived.Report{{Server: ""}}, bare(must.Value(s.Replicas(t.Context(), nc))(t)))
 		for range 9 {
 			must.Value(js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Data: []byte("{}"), Header: nats.Header{
 				"Quartet-Offset": {"1"}, "Quartet-Stream": {"1"},
@@ -232,6 +229,5 @@ func TestR10_StreamsOfSnapshots(t *testing.T) {
 		require.Contains(t, framelog.DamageRemedy(r.Err().Error()), "writes snapshots again")
 		require.Contains(t, r.Remedy(), "until then a start reads an older snapshot")
 	}
-	none := must.Value(derived.Stored(t.TempDir(), "$G"))(t)
-	require.Len(t, none, len(derived.Streams))
+	require.Len(t, must.Value(derived.Stored(t.TempDir(), "$G"))(t), len(derived.Streams))
 }

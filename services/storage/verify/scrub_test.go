@@ -78,8 +78,7 @@ func (r *rig) block(t *testing.T) (string, []byte) {
 	t.Helper()
 	files := must.Value(blockfile.Files(blockfile.Messages(r.store, "$G", jetlog.Place{Plane: plane}.Stream())))(t)
 	require.Len(t, files, 1)
-	b := must.Value(os.ReadFile(files[0].Path))(t)
-	return files[0].Path, b
+	return files[0].Path, must.Value(os.ReadFile(files[0].Path))(t)
 }
 
 // TestScrubReadsWhatIsOnTheDisk: a journal in order is read at the rate, and a bit that changes on the disk while the
@@ -105,8 +104,7 @@ func TestScrubReadsWhatIsOnTheDisk(t *testing.T) {
 	require.ErrorContains(t, r.found["test/0"], "the journal of test/0 is damaged: wal_seq")
 	copies := must.Value(salvage.Copies(r.salvaged, jetlog.Place{Plane: plane}.Stream()))(t)
 	require.Len(t, copies, 1)
-	copied := must.Value(os.ReadFile(copies[0].Path))(t)
-	require.Equal(t, b, copied)
+	require.Equal(t, b, must.Value(os.ReadFile(copies[0].Path))(t))
 	r.put(t, "the partition itself goes on")
 
 	b[len(b)/2] ^= 1

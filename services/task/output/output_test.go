@@ -47,8 +47,7 @@ func TestT6_OutputIsKeptForDays(t *testing.T) {
 	must.Value(o.Append(t.Context(), "acme", "old", chunkAt(0, stdout, "before")))(t)
 	o, err := OpenStream(t.Context(), nc, 1, 24*time.Hour, nil) // a server that is started with another setting
 	require.NoError(t, err)
-	p := must.Value(o.Read(t.Context(), "acme", "old", 0, 100))(t)
-	require.EqualValues(t, 6, p.End)
+	require.EqualValues(t, 6, must.Value(o.Read(t.Context(), "acme", "old", 0, 100))(t).End)
 	o = must.Value(OpenStream(t.Context(), nc, 1, 200*time.Millisecond, nil))(t)
 	require.Eventually(t, func() bool {
 		p, err := o.Read(t.Context(), "acme", "old", 0, 100)
@@ -102,8 +101,7 @@ func testOutput(t *testing.T, o Store) {
 		require.Equal(t, "hij", text(read(t, "tsk_a", FromEnd(3), 100)))
 		require.Equal(t, "abcdefghij", text(read(t, "tsk_a", FromEnd(300), 100)))
 		require.Equal(t, Piece{}, read(t, "tsk_b", 0, 10), "tasks are apart")
-		p := must.Value(o.Read(ctx, "other", "tsk_a", 0, 10))(t)
-		require.Equal(t, Piece{}, p, "namespaces are apart")
+		require.Equal(t, Piece{}, must.Value(o.Read(ctx, "other", "tsk_a", 0, 10))(t), "namespaces are apart")
 	})
 
 	t.Run("repeated appends", func(t *testing.T) {

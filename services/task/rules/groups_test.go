@@ -140,8 +140,7 @@ func TestT3_GroupsOfEndedTasks(t *testing.T) {
 					AgentId: agent,
 				}}))
 		}
-		erased := must.Value(w.paged.EraseDeleted())(t)
-		idle += len(erased)
+		idle += len(must.Value(w.paged.EraseDeleted())(t))
 	}
 	for n := 0; n < 20 && (count == 0 || idle == 0); n++ { // a few histories need not have both
 		rapid.Check(t, history)

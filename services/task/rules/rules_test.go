@@ -79,8 +79,7 @@ func (w *world) exec(t require.TestingT, req *taskv1.ExecCommandRequest) (*taskv
 	if len(d.Events) == 0 {
 		return d.Reply.GetTask(), nil
 	}
-	resp := must.Value(AnswerExec(d.Events))(t)
-	return resp.GetTask(), nil
+	return must.Value(AnswerExec(d.Events))(t).GetTask(), nil
 }
 
 func (w *world) lease(t require.TestingT, slots ...model.WorkerSlot) int {
@@ -373,8 +372,7 @@ func TestT1_DuplicateIdentity(t *testing.T) {
 			reuse := &taskv1.ExecCommandRequest{
 				Command: spec, DuplicatePolicy: taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING,
 			}
-			second := must.Value(w.exec(t, reuse))(t)
-			require.Equal(t, c.same, first.GetTaskId() == second.GetTaskId())
+			require.Equal(t, c.same, first.GetTaskId() == must.Value(w.exec(t, reuse))(t).GetTaskId())
 			other := must.Value(w.exec(t, &taskv1.ExecCommandRequest{
 				AgentId: "other", Command: spec, DuplicatePolicy: reuse.DuplicatePolicy,
 			}))(t)

@@ -16,13 +16,10 @@ import (
 func TestP3_SealedSecrets(t *testing.T) {
 	mine, theirs := Active(keyfile.Of([]byte("a"))), Active(keyfile.Of([]byte("b")))
 	sealed := must.Value(mine.Seal("trg_1", "secret"))(t)
-	again := must.Value(mine.Seal("trg_1", "secret"))(t)
-	require.Equal(t, sealed, again, "a rule gives the same answer twice")
+	require.Equal(t, sealed, must.Value(mine.Seal("trg_1", "secret"))(t), "a rule gives the same answer twice")
 	require.NotContains(t, string(sealed), "secret")
-	other := must.Value(mine.Seal("trg_2", "secret"))(t)
-	require.NotEqual(t, sealed, other)
-	got := must.Value(mine.open("trg_1", sealed))(t)
-	require.Equal(t, "secret", got)
+	require.NotEqual(t, sealed, must.Value(mine.Seal("trg_2", "secret"))(t))
+	require.Equal(t, "secret", must.Value(mine.open("trg_1", sealed))(t))
 	for _, try := range []struct {
 		by Secrets
 		id string

@@ -66,8 +66,7 @@ func TestW2_WhatIsWrittenWhileAnEmptyPlanIsRemovedStays(t *testing.T) {
 		kept[paths[n]] = <-written == nil
 	}
 	left := func() int {
-		all := must.Value(os.ReadDir(filepath.Join(h.path, "work-items")))(t)
-		return len(all)
+		return len(must.Value(os.ReadDir(filepath.Join(h.path, "work-items")))(t))
 	}
 	before := left()
 	p.clear(time.Now().Add(-asideTerm))
@@ -78,8 +77,7 @@ func TestW2_WhatIsWrittenWhileAnEmptyPlanIsRemovedStays(t *testing.T) {
 			require.NoDirExists(t, filepath.Dir(path))
 			continue
 		}
-		b := must.Value(os.ReadFile(path))(t)
-		require.Equal(t, "a plan", string(b))
+		require.Equal(t, "a plan", string(must.Value(os.ReadFile(path))(t)))
 	}
 	require.Empty(t, p.aside)
 }
@@ -128,8 +126,7 @@ func TestW2_APlanThatWasOpenComesBack(t *testing.T) {
 			must.Value(h.Write(PlanPath(itemID), []byte(want), 0o640, "x"))(t)
 		}
 		p.clear(time.Now())
-		b := must.Value(os.ReadFile(path))(t)
-		require.Equal(t, want, string(b))
+		require.Equal(t, want, string(must.Value(os.ReadFile(path))(t)))
 		_, err = h.root.Lstat(asideName(itemID))
 		require.Equal(t, other, err == nil, "what cannot be put back stays aside")
 	}
@@ -140,8 +137,7 @@ func TestA11_WriteReplacesTheWholeFile(t *testing.T) {
 	for i, text := range []string{"a longer text", "short", ""} {
 		st := must.Value(h.Write("notes/today/list.md", []byte(text), 0o640, "x"))(t)
 		require.EqualValues(t, len(text), st.Size())
-		got := must.Value(h.ReadAll("notes/today/list.md"))(t)
-		require.Equal(t, text, string(got), "write %d", i)
+		require.Equal(t, text, string(must.Value(h.ReadAll("notes/today/list.md"))(t)), "write %d", i)
 		sum, mode, err := h.Hash("notes/today/list.md")
 		require.NoError(t, err)
 		require.Equal(t, sha(text), sum)
@@ -157,8 +153,7 @@ func TestA11_AFailedWriteLeavesNothing(t *testing.T) {
 	_, err := h.Write("list.md", []byte("text"), 0o640, "x")
 	require.Error(t, err)
 	require.ErrorIs(t, Error("list.md", err), fault.NotAFile)
-	entries := must.Value(os.ReadDir(h.path))(t)
-	require.Len(t, entries, 1)
+	require.Len(t, must.Value(os.ReadDir(h.path))(t), 1)
 }
 
 func TestA11_ReadAllIsBounded(t *testing.T) {
@@ -347,8 +342,7 @@ func TestW3_TextIsKnownAcrossReads(t *testing.T) {
 		sum := textSum{sum: sha256.New()}
 		for rest := body; len(rest) > 0; {
 			n := rapid.IntRange(1, min(len(rest), 5)).Draw(t, "read")
-			wrote := must.Value(sum.Write(rest[:n]))(t)
-			require.Equal(t, n, wrote)
+			require.Equal(t, n, must.Value(sum.Write(rest[:n]))(t))
 			rest = rest[n:]
 		}
 		text := utf8.Valid(body) && bytes.IndexByte(body, 0) < 0

@@ -25,8 +25,7 @@ func TestStore(t *testing.T) {
 	journaltest.RunArchiveStore(t, func(t *testing.T) archive.Store {
 		return must.Value(New(nc, "work", 3, 1))(t)
 	})
-	js := must.Value(jetstream.New(nc))(t)
-	stream := must.Value(js.Stream(t.Context(), Stream("work", 3)))(t)
+	stream := must.Value(must.Value(jetstream.New(nc))(t).Stream(t.Context(), Stream("work", 3)))(t)
 	require.EqualValues(t, 3, stream.CachedInfo().State.Msgs, "an object with its mark, and the catalog; nothing of "+
 		"a writer that gave up")
 }
@@ -36,8 +35,7 @@ func TestStore_StreamRemoved(t *testing.T) {
 	nc := natsdtest.Connect(t)
 	s := must.Value(New(nc, "work", 0, 1))(t)
 	require.NoError(t, s.ReplaceCatalog(t.Context(), 0, []byte("c")))
-	js := must.Value(jetstream.New(nc))(t)
-	require.NoError(t, js.DeleteStream(t.Context(), Stream("work", 0)))
+	require.NoError(t, must.Value(jetstream.New(nc))(t).DeleteStream(t.Context(), Stream("work", 0)))
 	_, version, err := s.Catalog(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, version)
