@@ -65,8 +65,7 @@ func TestA7_WhatComesAfterAnAbortLeavesNoTrace(t *testing.T) {
 		func() error { _, err := r.tryFinish(a, done); return err },
 		func() error { _, err := r.tryFinish(a, retryable); return err },
 		func() error {
-			_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-				GetTurnId(), RunId: a.GetTurn().GetRunId()})
+			_, err := r.tryRenew(a)
 			return err
 		},
 	} {

@@ -290,8 +290,7 @@ func TestX2_ARepeatedAcquireHoldsWhatItIsAnswered(t *testing.T) {
 		again := must.Value(r.service.AcquireTurn(r.runner(), req))(t)
 		<-left
 		require.Equal(t, agentv1.TurnState_TURN_STATE_OPEN, again.GetTurn().GetState())
-		must.Value(r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: again.GetTurn().
-			GetTurnId(), RunId: again.GetTurn().GetRunId()}))(t)
+		must.Value(r.tryRenew(again))(t)
 		require.Equal(t, messageID, again.GetMessage().GetMessageId())
 		r.finish(again, done)
 		leave()

@@ -257,8 +257,7 @@ func TestA8_AStopGivesTheMessageBack(t *testing.T) {
 		_, err := r.trySubmit(a, 1, "late", use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "x"))
 		require.ErrorIs(t, err, fault.RunStale)
 		must.Refuse(r.tryFinish(a, done))(t, fault.RunStale)
-		must.Refuse(r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-			GetTurnId(), RunId: a.GetTurn().GetRunId()}))(t, fault.RunStale)
+		must.Refuse(r.tryRenew(a))(t, fault.RunStale)
 		require.Len(t, r.events(), before)
 		require.NotContains(t, r.others.methods(), "UpdateWorkItem")
 

@@ -187,8 +187,7 @@ func TestA6_RunsAreFenced(t *testing.T) {
 	must.Refuse(r.tryFinish(forged, done))(t, fault.RunStale)
 	must.Refuse(r.trySubmit(forged, 0, "x"))(t, fault.RunStale)
 	renew := func(a *agentv1.AcquireTurnResponse) error {
-		_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-			GetTurnId(), RunId: a.GetTurn().GetRunId()})
+		_, err := r.tryRenew(a)
 		return err
 	}
 	require.ErrorIs(t, renew(forged), fault.RunStale)
@@ -242,8 +241,7 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 
 	// A sign of life begins the term anew, and writes no line.
 	before := len(r.events())
-	resp := must.Value(r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-		GetTurnId(), RunId: a.GetTurn().GetRunId()}))(t)
+	resp := must.Value(r.tryRenew(a))(t)
 	require.Equal(t, r.clk.Now().Add(runners.Term), resp.GetLeaseExpiresAt().AsTime())
 	require.Len(t, r.events(), before)
 	r.clk.Advance(runners.Term - time.Millisecond)
@@ -260,8 +258,7 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 	before = len(r.events())
 	must.Refuse(r.trySubmit(a, 0, "late", use("CreateWorkItem", "objective", "late")))(t, fault.RunStale)
 	must.Refuse(r.tryFinish(a, done))(t, fault.RunStale)
-	must.Refuse(r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-		GetTurnId(), RunId: a.GetTurn().GetRunId()}))(t, fault.RunStale)
+	must.Refuse(r.tryRenew(a))(t, fault.RunStale)
 	require.Empty(t, r.others.seen())
 	require.Len(t, r.events(), before)
 

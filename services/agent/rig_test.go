@@ -390,6 +390,12 @@ func (r *rig) tryFinish(a *agentv1.AcquireTurnResponse, outcome agentv1.TurnOutc
 	})
 }
 
+func (r *rig) tryRenew(a *agentv1.AcquireTurnResponse) (*agentv1.RenewTurnResponse, error) {
+	return r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{
+		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
+	})
+}
+
 func (r *rig) message(agentID, messageID string) *agentv1.Message {
 	r.t.Helper()
 	resp, err := r.service.GetMessage(r.operator(), &agentv1.GetMessageRequest{AgentId: agentID, MessageId: messageID})

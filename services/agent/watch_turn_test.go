@@ -116,8 +116,7 @@ func TestX12_AWatchIsKeptAlive(t *testing.T) {
 		}
 		r.clk.Advance(1)
 		require.Nil(t, w.next().GetEnded())
-		must.Value(r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-			GetTurnId(), RunId: a.GetTurn().GetRunId()}))(t)
+		must.Value(r.tryRenew(a))(t)
 	}
 	r.service.Release()
 	require.ErrorIs(t, w.end(), fault.NotReady)
