@@ -22,10 +22,21 @@ import (
 	"quartet/tests/proc"
 )
 
+const session = "keeper"
+
+// serve returns a running server with one agent.
+func serve(t *testing.T) *dev.Server {
+	s := dev.Start(t)
+	must.Value(s.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+		AgentId: session, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	}))(t)
+	return s
+}
+
 // TestA3_AParentsItemMayBeCompleted proves that completing the parent's item ends
 // no delegation, and that a private child has neither boards nor spawning.
 func TestA3_AParentsItemMayBeCompleted(t *testing.T) {
-	b := newBoards(t)
+	b := serve(t)
 	id := must.Value(b.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
 		AgentId: session, Objective: "delegate",
 	}))(t).GetWorkItem().GetWorkItemId()
@@ -59,7 +70,7 @@ func TestA3_AParentsItemMayBeCompleted(t *testing.T) {
 
 // TestW10_DefaultPage proves the default page of work items.
 func TestW10_DefaultPage(t *testing.T) {
-	b := newBoards(t)
+	b := serve(t)
 	for i := range 21 {
 		must.Value(b.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
 			AgentId: session, Objective: fmt.Sprint("item ", i),
@@ -72,7 +83,7 @@ func TestW10_DefaultPage(t *testing.T) {
 
 // TestT3_BoundsOfOutputReads proves the limits of GetTaskOutput.
 func TestT3_BoundsOfOutputReads(t *testing.T) {
-	b := newBoards(t)
+	b := serve(t)
 	run := must.Value(b.Tasks.ExecCommand(dev.Within(t), &taskv1.ExecCommandRequest{
 		AgentId: session, Command: &taskv1.CommandSpec{Cmd: "echo hello"}, YieldTime: durationpb.New(0),
 	}))(t)
@@ -90,7 +101,7 @@ func TestT3_BoundsOfOutputReads(t *testing.T) {
 // TestA5_AFullLane fills a lane, and proves that messages by themselves change no
 // work item and no focus.
 func TestA5_AFullLane(t *testing.T) {
-	b := newBoards(t)
+	b := serve(t)
 	item, err := b.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
 		AgentId: session, Objective: "stay",
 	})
@@ -138,7 +149,7 @@ func TestA5_AFullLane(t *testing.T) {
 
 // TestW16_NamesOverREST proves the names of the read options over REST.
 func TestW16_NamesOverREST(t *testing.T) {
-	b := newBoards(t)
+	b := serve(t)
 	item := must.Value(b.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
 		AgentId: session, Objective: "x", TodoList: []*workv1.TodoItem{
 			{Text: "first", State: workv1.TodoState_TODO_STATE_PENDING},

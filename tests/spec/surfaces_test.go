@@ -134,7 +134,7 @@ func TestHelpHasNoIDs(t *testing.T) {
 
 // TestToolsHaveNoIDs reads the names, descriptions and schemas of all tools.
 func TestToolsHaveNoIDs(t *testing.T) {
-	b := newBoards(t)
+	b := serve(t)
 	got := must.Value(b.Agents.ListTools(dev.Within(t), &agentv1.ListToolsRequest{AgentId: session}))(t)
 	require.Greater(t, len(got.GetTools()), 30)
 	for _, tool := range got.GetTools() {
