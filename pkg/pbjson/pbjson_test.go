@@ -153,16 +153,6 @@ func TestMalformedJSON(t *testing.T) {
 	}
 }
 
-func TestW5_ExplicitNullsAreReported(t *testing.T) {
-	nulls, err := UnmarshalNulls(
-		[]byte(`{"reason":null,"limit":1,"any":null,"self":{"left":null},"selves":[{},{"texts":null}],"by_number":{"3":{"self":{"limit":null}}},"workItemId":null}`), newEverything())
-	require.NoError(t, err)
-	require.Equal(t, []string{"reason", "self.left", "selves[1].texts", `by_number["3"].self.limit`, "work_item_id"},
-		nulls)
-	nulls = must.Value(UnmarshalNulls([]byte(`{}`), newEverything()))(t)
-	require.Empty(t, nulls)
-}
-
 func TestUnmarshalDropsEarlierContent(t *testing.T) {
 	m := &typepb.Type{Name: "old", Oneofs: []string{"a"}}
 	require.NoError(t, Unmarshal([]byte(`{"syntax":"proto3"}`), m))

@@ -168,7 +168,7 @@ func FuzzUnmarshal(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		m := newEverything()
-		if _, err := UnmarshalNulls(in, m); err != nil {
+		if err := Unmarshal(in, m); err != nil {
 			reason := fault.From(err).Reason()
 			require.Contains(t, []fault.Reason{fault.MalformedJSON, fault.UnknownField, fault.InvalidArgument}, reason)
 			return
