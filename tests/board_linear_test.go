@@ -50,7 +50,9 @@ func TestB6_ClaimsAreLinearizable(t *testing.T) {
 	}
 	require.NoError(t, spawnNamed(ctx, c, "keeper"))
 	must.Value(c.Boards.CreateBoard(ctx, req))(t)
-	_, err := c.Boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{SessionId: "keeper", BoardId: "b"})
+	_, err := c.Boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{
+		SessionId: "keeper", BoardId: "b",
+	})
 	require.NoError(t, err)
 
 	rng := random(t)

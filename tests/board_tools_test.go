@@ -216,9 +216,12 @@ func TestBoardContract_EveryTool(t *testing.T) {
 // names the turn's run, and the agent, from the credential alone.
 func TestBoardContract_CreatedByARun(t *testing.T) {
 	b := newOrchestrator(t)
-	_, err := b.Agents.EnqueueMessage(dev.Within(t), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "Build it"})
-	require.NoError(t, err)
-	turn := must.Value(b.Agents.AcquireTurn(dev.Within(t), &agentv1.AcquireTurnRequest{AgentIds: []string{"keeper"}}))(t)
+	must.Value(b.Agents.EnqueueMessage(dev.Within(t), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: "Build it",
+	}))(t)
+	turn := must.Value(b.Agents.AcquireTurn(dev.Within(t), &agentv1.AcquireTurnRequest{
+		AgentIds: []string{"keeper"},
+	}))(t)
 	args := must.Value(structpb.NewStruct(map[string]any{
 		"task_id": "one", "wal_name": "one", "title": "T",
 		"steps": []any{map[string]any{"step_id": "a", "title": "A"}},

@@ -40,8 +40,9 @@ func TestR9_DataOfFormerVersions(t *testing.T) {
 				work := workv1.NewWorkServiceClient(conn)
 				list := must.Value(work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
 				require.Len(t, list.GetWorkItems(), 3+round)
-				agents := must.Value(agentv1.NewAgentServiceClient(conn).ListAgents(ctx, &agentv1.ListAgentsRequest{}))(t)
-				require.Len(t, agents.GetAgents(), 1)
+				agents := agentv1.NewAgentServiceClient(conn)
+				listed := must.Value(agents.ListAgents(ctx, &agentv1.ListAgentsRequest{}))(t)
+				require.Len(t, listed.GetAgents(), 1)
 				item := must.Value(work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 					AgentId: "keeper", Objective: "another",
 				}))(t)

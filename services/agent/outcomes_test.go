@@ -147,8 +147,8 @@ func TestX1_AnErrorAfterAnEffectIsNotNone(t *testing.T) {
 			ran := 0
 			r.on("ExecCommand", func(context.Context, proto.Message) (proto.Message, error) {
 				ran++
-				log.Inject(journaltest.Refused, journaltest.Refused, journaltest.Refused, journaltest.Refused, journaltest.Refused,
-					journaltest.Refused)
+				log.Inject(journaltest.Refused, journaltest.Refused, journaltest.Refused,
+					journaltest.Refused, journaltest.Refused, journaltest.Refused)
 				return &taskv1.ExecCommandResponse{
 					Outcome: taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED,
 					Task:    &taskv1.Task{TaskId: "tsk_1"},

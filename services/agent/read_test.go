@@ -128,7 +128,9 @@ func TestD4_AStaleRecheckIsDropped(t *testing.T) {
 		item *workv1.WorkItem
 		drop string
 	}{
-		"it stands":                {&workv1.WorkItem{WorkItemId: "wi_1", State: open, RecheckAt: at, RecheckConsumedAt: at}, ""},
+		"it stands": {
+			&workv1.WorkItem{WorkItemId: "wi_1", State: open, RecheckAt: at, RecheckConsumedAt: at}, "",
+		},
 		"it is not yet marked":     {&workv1.WorkItem{WorkItemId: "wi_1", State: open, RecheckAt: at}, ""},
 		"the item was completed":   {&workv1.WorkItem{WorkItemId: "wi_1", State: completed}, "completed"},
 		"the wait it was for over": {&workv1.WorkItem{WorkItemId: "wi_1", State: open}, "is over"},

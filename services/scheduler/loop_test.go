@@ -552,7 +552,9 @@ func TestD6_ExplainNamesTheAgentsOwnWait(t *testing.T) {
 		AgentId: "keeper", Wake: waitingv1.Wake_WAKE_EXTERNAL, Reason: "the bank's answer",
 	}))(t)
 	// A registered interest stops nothing, so it is no reason to sit still.
-	_, err := s.waits.CreateWait(s.as(rpc.RoleOperator), &waitingv1.CreateWaitRequest{AgentId: "keeper", Source: "post"})
+	_, err := s.waits.CreateWait(s.as(rpc.RoleOperator), &waitingv1.CreateWaitRequest{
+		AgentId: "keeper", Source: "post",
+	})
 	require.NoError(t, err)
 	said, facts = explain()
 	require.Equal(t, "idle: there are no work items and no messages; the agent itself waits for any trigger of its "+

@@ -268,7 +268,8 @@ func TestStore_ReadsParts(t *testing.T) {
 	read := opened(t, srv, "parts")
 	counted := counting(read)
 	found := errors.New("found")
-	err := journalOf(j, read.Store("work", 0)).Scan(t.Context(), 10, func(uint64, framelog.Frame) error { return found })
+	err := journalOf(j, read.Store("work", 0)).Scan(t.Context(), 10,
+		func(uint64, framelog.Frame) error { return found })
 	require.ErrorIs(t, err, found)
 	require.Less(t, counted.bytes.Load(), info.Size()*3/4, "with the catalog and the index")
 }
