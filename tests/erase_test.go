@@ -181,10 +181,9 @@ func TestA8_ErasedAgent(t *testing.T) {
 			AgentId: ada.id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 		})
 		require.ErrorIs(t, fault.From(err), fault.AlreadyExists)
-		_, err = workv1.NewWorkServiceClient(conn).CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+		require.Error(t, must.Err(workv1.NewWorkServiceClient(conn).CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 			AgentId: ada.id, Objective: "x",
-		})
-		require.Error(t, err)
+		})))
 	}
 	refused()
 

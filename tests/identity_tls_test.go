@@ -165,8 +165,7 @@ func TestX15_ClientsShowCertificates(t *testing.T) {
 		"a certificate is no credential")
 	for name, cfg := range map[string]*tls.Config{"none": ca.trust(t), "a stranger's": ca.trust(t, badCert, badKey)} {
 		require.ErrorIs(t, h.who(t, cfg, bootstrap), fault.NotReady, name)
-		_, err := h.https(t, cfg, bootstrap)
-		require.Error(t, err, name)
+		require.Error(t, must.Err(h.https(t, cfg, bootstrap)), name)
 	}
 }
 

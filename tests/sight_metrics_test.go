@@ -50,11 +50,10 @@ func TestSight_MetricsTellWhatHappened(t *testing.T) {
 	tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}),
 		tool(t, "ExecCommand", map[string]any{"cmd": "exit 3", "yield_time": "20s"}))
 	s.say(t, ctx, "keeper", "one that waits")
-	_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	require.Error(t, must.Err(s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: "toomany",
 		Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.Error(t, err)
+	})))
 
 	want := []string{
 		`grpc_server_handled_total{grpc_code="OK",grpc_method="DeliverTrigger",grpc_service="quartet.waiting.v1.WaitingService",grpc_type="unary"} 1`,

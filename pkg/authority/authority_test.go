@@ -171,15 +171,13 @@ func TestWhatIsNotMade(t *testing.T) {
 		"": nil, "authority": nil, "../x": nil, "Server": nil, "a b": nil, "good": {"not a host"}, "fine": {"-x"},
 		"well": {""}, "much": hosts(authority.MaxHosts + 1),
 	} {
-		_, err := a.Issue(name, hosts)
-		require.Error(t, err, name)
+		require.Error(t, must.Err(a.Issue(name, hosts)), name)
 	}
 	for _, n := range []int{authority.MaxHosts - 1, authority.MaxHosts} {
 		must.Value(a.Issue("many", hosts(n)))(t)
 	}
 	for _, path := range []string{"../key", "/key", ""} {
-		_, err := a.Secret(path)
-		require.Error(t, err, path)
+		require.Error(t, must.Err(a.Secret(path)), path)
 	}
 	must.Fail(authority.Look(filepath.Join(dir, "authority", "ca.key")))(t, "no certificate in PEM")
 

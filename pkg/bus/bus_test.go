@@ -195,10 +195,8 @@ func TestSourceReadsFrames(t *testing.T) {
 
 func TestStartNeedsAJournal(t *testing.T) {
 	r := setup(t)
-	_, err := bus.Start(t.Context(), bus.Config{Conn: r.nc, Source: r.source(t, "nowhere")})
-	require.Error(t, err)
-	_, err = bus.Start(t.Context(), bus.Config{})
-	require.Error(t, err)
+	require.Error(t, must.Err(bus.Start(t.Context(), bus.Config{Conn: r.nc, Source: r.source(t, "nowhere")})))
+	require.Error(t, must.Err(bus.Start(t.Context(), bus.Config{})))
 }
 
 // BenchmarkPublish is how fast a journal is copied, in events a second.

@@ -65,10 +65,8 @@ func TestOnCommitGetsThePlanesEventsInOrder(t *testing.T) {
 func TestOpenRefusesWhatItCannotRead(t *testing.T) {
 	log := journaltest.NewMemLog()
 	must.Value(log.Append(t.Context(), 0, framelog.Frame{ID: "x", Body: []byte("no line\n")}))(t)
-	_, err := journal.Open(t.Context(), journaltest.Config(log))
-	require.Error(t, err)
-	_, err = journal.Open(t.Context(), journal.Config[*journaltest.State]{})
-	require.Error(t, err)
+	require.Error(t, must.Err(journal.Open(t.Context(), journaltest.Config(log))))
+	require.Error(t, must.Err(journal.Open(t.Context(), journal.Config[*journaltest.State]{})))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	must.Refuse(journal.Open(ctx, journaltest.Config(journaltest.NewMemLog())))(t, context.Canceled)
@@ -81,8 +79,7 @@ func TestSetSpreadsOwners(t *testing.T) {
 		}
 		return journal.OpenShare(t.Context(), journal.WholeShare(n), config)
 	}
-	_, err := open(0)
-	require.Error(t, err)
+	require.Error(t, must.Err(open(0)))
 	s := must.Value(open(4))(t)
 	used := map[int]bool{}
 	for _, owner := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {

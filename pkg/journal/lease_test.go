@@ -117,8 +117,7 @@ func TestX1_AShareHoldsItsOwners(t *testing.T) {
 		{First: 3, Count: 2, Of: 4},
 		{Count: 0, Of: 1},
 	} {
-		_, err := open(bad)
-		require.Error(t, err, bad)
+		require.Error(t, must.Err(open(bad)), bad)
 	}
 	s := must.Value(open(journal.SingleShare(2, n)))(t)
 	seen := map[bool]int{}

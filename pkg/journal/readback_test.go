@@ -50,10 +50,8 @@ func TestW11_ReadBack(t *testing.T) {
 			require.Equal(t, wrote[ev.WalSeq], ev.RequestID)
 			require.NotNil(t, ev.Payload)
 		}
-		_, err = journal.ReadBack(ctx, p, []uint64{1 << 40})
-		require.Error(t, err, "what was never written")
-		_, err = journal.ReadBack(ctx, p, []uint64{0})
-		require.Error(t, err)
+		require.Error(t, must.Err(journal.ReadBack(ctx, p, []uint64{1 << 40})), "what was never written")
+		require.Error(t, must.Err(journal.ReadBack(ctx, p, []uint64{0})))
 		events = must.Value(journal.ReadBack(ctx, p, nil))(t)
 		require.Empty(t, events)
 

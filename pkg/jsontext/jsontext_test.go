@@ -50,8 +50,7 @@ func TestATime(t *testing.T) {
 		"2026-01-00T00:00:00.000000Z",
 		"2026-01-01 00:00:00.000000Z", "2o26-01-01T00:00:00.000000Z",
 	} {
-		_, err := ParseTime([]byte(s))
-		require.Error(t, err, s)
+		require.Error(t, must.Err(ParseTime([]byte(s))), s)
 	}
 	require.Equal(t, `"12026-01-02T03:04:05.000000Z"`,
 		string(AppendTime(nil, time.Date(12026, 1, 2, 3, 4, 5, 0, time.UTC))))

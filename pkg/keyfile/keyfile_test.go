@@ -95,14 +95,12 @@ func TestI20_WrongFilesAreRefused(t *testing.T) {
 		require.NotContains(t, err.Error(), one[9:40], name)
 	}
 	for n := range good {
-		_, err := Parse([]byte(good[:n]))
-		require.Error(t, err, "the first %d bytes", n)
+		require.Error(t, must.Err(Parse([]byte(good[:n]))), "the first %d bytes", n)
 	}
 	for at := len(lines[0]); at < len(lines[0])+9+64; at++ {
 		changed := []byte(good)
 		changed[at] ^= 1
-		_, err := Parse(changed)
-		require.Error(t, err, "byte %d", at)
+		require.Error(t, must.Err(Parse(changed)), "byte %d", at)
 	}
 }
 
@@ -250,8 +248,7 @@ func TestI20_AProcessFollowsItsFile(t *testing.T) {
 	require.EqualValues(t, 1, seen.Load())
 	require.NotEqual(t, first, s.Ring())
 
-	_, err = Open(filepath.Join(path, "below"), now)
-	require.Error(t, err)
+	require.Error(t, must.Err(Open(filepath.Join(path, "below"), now)))
 }
 
 func FuzzParse(f *testing.F) {

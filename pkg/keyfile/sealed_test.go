@@ -21,17 +21,11 @@ func TestSealedSecrets(t *testing.T) {
 	for i := range sealed {
 		changed := bytes.Clone(sealed)
 		changed[i] ^= 1
-		_, err := OpenSecret(key, "a", changed)
-		require.Error(t, err, "byte %d", i)
-		_, err = OpenSecret(key, "a", sealed[:i])
-		require.Error(t, err, "%d bytes", i)
+		require.Error(t, must.Err(OpenSecret(key, "a", changed)), "byte %d", i)
+		require.Error(t, must.Err(OpenSecret(key, "a", sealed[:i])), "%d bytes", i)
 	}
-	_, err := OpenSecret(other, "a", sealed)
-	require.Error(t, err)
-	_, err = OpenSecret(key, "b", sealed)
-	require.Error(t, err)
-	_, err = SealSecret(key[:31], "a", "secret")
-	require.Error(t, err)
-	_, err = OpenSecret(key[:31], "a", sealed)
-	require.Error(t, err)
+	require.Error(t, must.Err(OpenSecret(other, "a", sealed)))
+	require.Error(t, must.Err(OpenSecret(key, "b", sealed)))
+	require.Error(t, must.Err(SealSecret(key[:31], "a", "secret")))
+	require.Error(t, must.Err(OpenSecret(key[:31], "a", sealed)))
 }

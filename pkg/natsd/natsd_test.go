@@ -39,13 +39,11 @@ func TestListensOnLoopback(t *testing.T) {
 	nc := must.Value(natsd.Remote{URL: s.URL()}.Connect(t.Context(), "test", nil))(t)
 	nc.Close()
 	s.Stop()
-	_, err := natsd.Remote{URL: "nats://127.0.0.1:1"}.Connect(t.Context(), "test", nil)
-	require.Error(t, err)
+	require.Error(t, must.Err(natsd.Remote{URL: "nats://127.0.0.1:1"}.Connect(t.Context(), "test", nil)))
 }
 
 func TestNeedsAStore(t *testing.T) {
-	_, err := natsd.Start(natsd.Config{})
-	require.Error(t, err)
+	require.Error(t, must.Err(natsd.Start(natsd.Config{})))
 }
 
 // A restart keeps what was stored, and connections come back.

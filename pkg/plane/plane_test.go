@@ -285,8 +285,7 @@ func TestDepsAreCompleted(t *testing.T) {
 	journals := planetest.NewJournals()
 	for _, d := range []plane.Deps{{}, {Log: journals.Log}, {Sources: journals.Sources}} {
 		require.ErrorContains(t, d.Complete(), "Log and Sources")
-		_, err := plane.Open(t.Context(), plane.Config[*journaltest.State]{}, d)
-		require.Error(t, err)
+		require.Error(t, must.Err(plane.Open(t.Context(), plane.Config[*journaltest.State]{}, d)))
 	}
 	fake := clock.NewFake(time.Unix(1, 0))
 	d := over(journals)

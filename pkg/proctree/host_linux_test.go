@@ -256,8 +256,7 @@ func TestMarksOfDifferentOwnersBootsAndTrees(t *testing.T) {
 			require.GreaterOrEqual(t, uint64(m), uint64(leading))
 		}
 	}
-	_, err := Open(t.Context(), Config{})
-	require.Error(t, err)
+	require.Error(t, must.Err(Open(t.Context(), Config{})))
 	h := open(t, "o@"+t.TempDir(), "1")
 	first, again := h.reserve(), h.reserve()
 	require.NotEqual(t, first, again)

@@ -54,11 +54,9 @@ func TestBlob(t *testing.T) {
 	Blob{}.Free()
 	require.Zero(t, written.Bytes(), "nothing was stored for it")
 	for _, ref := range [][]byte{nil, {refKept}, {refStored}, make([]byte, 9), Blob{}.Ref()} {
-		_, err := BlobOf(written, ref)
-		require.Error(t, err, "%v", ref)
+		require.Error(t, must.Err(BlobOf(written, ref)), "%v", ref)
 	}
-	_, err := BlobOf(nil, NewBlob(written, []byte("x")).Ref())
-	require.Error(t, err)
+	require.Error(t, must.Err(BlobOf(nil, NewBlob(written, []byte("x")).Ref())))
 }
 
 // The place of a Blob that was freed is used again.

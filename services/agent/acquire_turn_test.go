@@ -255,8 +255,7 @@ func TestA6_AnUndeliveredTurnIsGivenBackUncounted(t *testing.T) {
 				return &workv1.GetWorkQueueResponse{AgentId: "keeper"}, nil
 			}
 		})
-		_, err := r.service.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
-		require.Error(t, err)
+		require.Error(t, must.Err(r.service.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})))
 		cancel()
 	}
 	r.others.set(func() { r.others.queue = nil })

@@ -108,8 +108,7 @@ func TestD5_ThePauseGrowsWithTheCost(t *testing.T) {
 
 func TestD7_WeightsAreBounded(t *testing.T) {
 	for _, w := range []int{-1, 0, runners.MaxWeight + 1} {
-		_, err := New(Config{Weights: map[string]int{"acme": w}}, Deps{})
-		require.Error(t, err)
+		require.Error(t, must.Err(New(Config{Weights: map[string]int{"acme": w}}, Deps{})))
 	}
 	r := newRig(t)
 	for _, w := range []int{1, runners.MaxWeight} {
@@ -157,10 +156,9 @@ func TestD7_ASharedRunnerServesAll(t *testing.T) {
 	require.True(t, resp.GetPending())
 
 	for _, role := range []string{rpc.RoleRunner, rpc.RoleAgent} {
-		_, err := r.service.AcquireTurn(planetest.As(t.Context(), role), &agentv1.AcquireTurnRequest{
+		require.Error(t, must.Err(r.service.AcquireTurn(planetest.As(t.Context(), role), &agentv1.AcquireTurnRequest{
 			AllNamespaces: true,
-		})
-		require.Error(t, err, role)
+		})), role)
 	}
 	must.Refuse(r.service.AcquireTurn(shared, &agentv1.AcquireTurnRequest{
 		AllNamespaces: true,

@@ -146,8 +146,7 @@ func TestC4_CallToolOutsideATurn(t *testing.T) {
 		{AgentId: "", Name: "ListWorkItems"},
 		{AgentId: "keeper", Name: "ListWorkItems", RoundText: string(make([]byte, fault.MaxRoundTextBytes+1))},
 	} {
-		_, err := r.service.CallTool(r.operator(), bad)
-		require.Error(t, err)
+		require.Error(t, must.Err(r.service.CallTool(r.operator(), bad)))
 	}
 	must.Refuse(r.service.CallTool(planetest.AsAgent(t.Context(), "other"), &agentv1.CallToolRequest{
 		AgentId: "keeper", Name: "ListWorkItems",

@@ -173,8 +173,7 @@ func TestX14_ASweepSeesEveryAgent(t *testing.T) {
 	require.Len(t, seen, 2*each)
 	require.Equal(t, 3, pages)
 	for _, bad := range []string{"x", req.GetPageToken() + "y"} {
-		_, err := r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{PageToken: bad})
-		require.Error(t, err)
+		require.Error(t, must.Err(r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{PageToken: bad})))
 	}
 }
 

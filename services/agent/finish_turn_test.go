@@ -203,10 +203,9 @@ func TestA6_RunsAreFenced(t *testing.T) {
 		{Namespace: "acme", Principal: "p", Role: rpc.RoleOperator},
 		{Namespace: "acme", Principal: "p", Role: rpc.RoleIntegration},
 	} {
-		_, err := r.service.FinishTurn(rpc.WithActor(t.Context(), actor), &agentv1.FinishTurnRequest{
+		require.Error(t, must.Err(r.service.FinishTurn(rpc.WithActor(t.Context(), actor), &agentv1.FinishTurnRequest{
 			AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
-		})
-		require.Error(t, err, "%+v", actor)
+		})), "%+v", actor)
 	}
 	must.Refuse(r.tryFinish(&agentv1.AcquireTurnResponse{
 		Turn: &agentv1.Turn{AgentId: "keeper", TurnId: "trn_00000000000000000000000zzz", RunId: a.GetTurn().

@@ -69,8 +69,7 @@ func TestA1_SpawnRefusals(t *testing.T) {
 		"too long a text":  {AgentId: "a", Preset: public, InitialMessage: strings.Repeat("x", 256<<10+1)},
 		"too long a reqid": {AgentId: "a", Preset: public, RequestId: strings.Repeat("x", 129)},
 	} {
-		_, err := r.service.SpawnAgent(r.operator(), req)
-		require.Error(t, err, name)
+		require.Error(t, must.Err(r.service.SpawnAgent(r.operator(), req)), name)
 	}
 	for _, role := range []string{rpc.RoleRunner, rpc.RoleIntegration, rpc.RoleWorker} {
 		must.Refuse(r.service.SpawnAgent(planetest.As(t.Context(), role), &agentv1.SpawnAgentRequest{
@@ -166,8 +165,7 @@ func TestX8_MessageLimitsAtBelowAndAbove(t *testing.T) {
 		"a long correlation":  {AgentId: "keeper", Text: "x", CorrelationId: strings.Repeat("c", 257)},
 		"a long content type": {AgentId: "keeper", Text: "x", ContentType: strings.Repeat("c", 256)},
 	} {
-		_, err := r.service.EnqueueMessage(r.operator(), req)
-		require.Error(t, err, name)
+		require.Error(t, must.Err(r.service.EnqueueMessage(r.operator(), req)), name)
 	}
 	_, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{AgentId: "nobody", Text: "x"})
 	require.ErrorIs(t, err, fault.NotFound)

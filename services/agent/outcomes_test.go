@@ -181,14 +181,13 @@ func (r *rig) cutOffAt(a *agentv1.AcquireTurnResponse, recalled func() (proto.Me
 		}
 		return &workv1.CreateWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}}, nil
 	})
-	_, err := r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+	require.Error(r.t, must.Err(r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
 		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "making",
 		ToolCalls: []*agentv1.ToolCall{
 			use("CreateWorkItem", "objective", "one"),
 			use("CreateWorkItem", "objective", "two"), use("PickWorkItem", "work_item_id", "wi_1"),
 		},
-	})
-	require.Error(r.t, err)
+	})))
 }
 
 // ARCHITECTURE 12.4, A6: after a lost run the next context says what came of its

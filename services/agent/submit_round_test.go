@@ -112,10 +112,9 @@ func TestA6_ACrashBetweenResultsResumes(t *testing.T) {
 		use("CreateWorkItem", "objective", "ship"),
 		use("PickWorkItem", "work_item_id", "wi_1"), use("ListWorkItems"),
 	}
-	_, err := r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+	require.Error(t, must.Err(r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
 		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: run, ToolCalls: calls,
-	})
-	require.Error(t, err)
+	})))
 	r.restart()
 
 	must.Refuse(r.trySubmit(a, 1, "skip it"))(t, fault.InvalidArgument, "the round before has calls without a result")
@@ -498,11 +497,10 @@ func TestW7_ACompletionThatLandedUnrecordedKeepsItsReport(t *testing.T) {
 					WasCurrent: true,
 				}, nil
 			})
-			_, err := r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+			require.Error(t, must.Err(r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
 				AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "done",
 				ToolCalls: calls,
-			})
-			require.Error(t, err, name)
+			})), name)
 			r.restart()
 			r.others.set(
 				func() { r.others.history = c.history(fmt.Sprintf("%s/0/%d", a.GetTurn().GetRunId(), len(calls)-1)) })

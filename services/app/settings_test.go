@@ -134,8 +134,7 @@ func TestAdvertisedAddress(t *testing.T) {
 		cfg := Config{AdvertiseAddr: c.set}
 		require.Equal(t, c.want, must.Value(cfg.advertisedAddr(c.bound))(t))
 	}
-	_, err := (&Config{}).advertisedAddr("nowhere")
-	require.Error(t, err)
+	require.Error(t, must.Err((&Config{}).advertisedAddr("nowhere")))
 }
 
 func TestAllowedFollowsTheTableOfRoles(t *testing.T) {

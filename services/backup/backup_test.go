@@ -260,12 +260,9 @@ func TestWhatIsMissing(t *testing.T) {
 	require.ErrorIs(t, err, fault.Storage, "a journal that is missing is a loss")
 	require.ErrorContains(t, err, "J_agent")
 
-	_, err = New(Config{Journals: fixed("J_work"), Key: cfgKey}, Deps{})
-	require.Error(t, err)
-	_, err = New(Config{Journals: fixed("J_work")}, Deps{Conn: func() *nats.Conn { return nc }})
-	require.Error(t, err)
-	_, err = New(Config{Key: cfgKey}, Deps{Conn: func() *nats.Conn { return nc }})
-	require.Error(t, err)
+	require.Error(t, must.Err(New(Config{Journals: fixed("J_work"), Key: cfgKey}, Deps{})))
+	require.Error(t, must.Err(New(Config{Journals: fixed("J_work")}, Deps{Conn: func() *nats.Conn { return nc }})))
+	require.Error(t, must.Err(New(Config{Key: cfgKey}, Deps{Conn: func() *nats.Conn { return nc }})))
 }
 
 func TestABackupEndsWithItsCaller(t *testing.T) {

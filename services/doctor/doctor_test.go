@@ -125,8 +125,7 @@ func TestWhatIsOnTheDisk(t *testing.T) {
 	require.Equal(t, []string{Warning, Problem}, []string{got["data-dir"], got["key-file"]})
 	s.DataDir = s.KeyFile
 	require.Equal(t, Problem, look()["data-dir"], "a file")
-	_, err := syncedWrite(filepath.Join(dir, "nothing"))
-	require.Error(t, err)
+	require.Error(t, must.Err(syncedWrite(filepath.Join(dir, "nothing"))))
 }
 
 // TestFilesForNATS says ok only of a file that could be opened. That of the nkey is a socket, which can never be.

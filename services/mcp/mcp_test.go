@@ -295,8 +295,7 @@ func TestC5_RefusalsAreResults(t *testing.T) {
 		"quartet://agents/other/work-items/wi_01m7xc9djrj3khnachkj8gd2n0/plan.md",
 		"quartet://agents/keeper/work-items/..%2f..%2fother/plan.md",
 	} {
-		_, err := s.ReadResource(dev.Within(t), &sdk.ReadResourceParams{URI: uri})
-		require.Error(t, err, uri)
+		require.Error(t, must.Err(s.ReadResource(dev.Within(t), &sdk.ReadResourceParams{URI: uri})), uri)
 	}
 }
 

@@ -515,8 +515,7 @@ func TestX15_WhoMay(t *testing.T) {
 			m = &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Heartbeat{Heartbeat: &taskv1.WorkerHeartbeat{}}}
 		}
 		require.NoError(t, stream.Send(m))
-		_, err := stream.Recv()
-		require.Error(t, err, "%v", h)
+		require.Error(t, must.Err(stream.Recv()), "%v", h)
 	}
 }
 

@@ -118,10 +118,9 @@ func TestP3_Expiry(t *testing.T) {
 	}
 	r := newRig(t)
 	for _, at := range []time.Time{epoch, epoch.Add(-time.Hour), epoch.Add(fault.Horizon + time.Second)} {
-		_, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		require.Error(t, must.Err(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 			AgentId: "keeper", ExpiresAt: timestamppb.New(at),
-		})
-		require.Error(t, err, at)
+		})), at)
 	}
 	require.Empty(t, r.events())
 }

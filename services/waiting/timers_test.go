@@ -134,8 +134,7 @@ func TestP4_TimesThatAreNone(t *testing.T) {
 		if req.GetAgentId() == "" {
 			req.AgentId = "keeper"
 		}
-		_, err := r.service.CreateTimer(ctx, req)
-		require.Error(t, err, name)
+		require.Error(t, must.Err(r.service.CreateTimer(ctx, req)), name)
 	}
 	require.Empty(t, r.events())
 	// The longest that is taken, and the past, which is now.

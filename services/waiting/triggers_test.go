@@ -105,10 +105,9 @@ func TestP3_BodyAtBelowAndAboveItsLimit(t *testing.T) {
 			require.NotContains(t, err.Error(), token)
 		}
 	}
-	_, err := r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{
+	require.Error(t, must.Err(r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{
 		Token: token, ContentType: strings.Repeat("c", 256),
-	})
-	require.Error(t, err)
+	})))
 }
 
 func TestP3_AnIdempotencyKeyCountsOnce(t *testing.T) {

@@ -475,8 +475,7 @@ func TestP1_IntentsAndCancelling(t *testing.T) {
 			Condition: strings.Repeat("s", 16<<10+1),
 		},
 	} {
-		_, err := create(req)
-		require.Error(t, err, name)
+		require.Error(t, must.Err(create(req)), name)
 	}
 
 	cancel := func(waitID string) (*waitingv1.CancelWaitResponse, error) {

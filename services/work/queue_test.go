@@ -186,8 +186,7 @@ func TestX9_ListRefusals(t *testing.T) {
 		{AgentId: "keeper", Filter: 99},
 		{AgentId: "keeper", PageToken: "x"},
 	} {
-		_, err := r.client.ListWorkItems(r.ctx, req)
-		require.Error(t, err, "%v", req)
+		require.Error(t, must.Err(r.client.ListWorkItems(r.ctx, req)), "%v", req)
 	}
 	resp := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 1}))(t)
 	must.Refuse(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{

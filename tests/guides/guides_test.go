@@ -151,10 +151,8 @@ func TestAFailingBlockFails(t *testing.T) {
 	require.Regexp(t, loosely("one … three"), "x one   two three")
 
 	s = newShell(ctx, t, quartet(t))
-	_, err = s.run(block{text: "true\n", exit: "3"})
-	require.Error(t, err)
+	require.Error(t, must.Err(s.run(block{text: "true\n", exit: "3"})))
 	s = newShell(ctx, t, quartet(t))
-	_, err = s.run(block{text: "quartet dev --no-such-flag\n", terminal: true})
-	require.Error(t, err)
+	require.Error(t, must.Err(s.run(block{text: "quartet dev --no-such-flag\n", terminal: true})))
 	require.Len(t, s.ended(), 1)
 }

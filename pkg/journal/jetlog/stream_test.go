@@ -28,8 +28,7 @@ func TestR6_StreamIsVerified(t *testing.T) {
 		spoil(&cfg)
 		_, err := js.CreateStream(t.Context(), cfg)
 		require.NoError(t, err, plane)
-		_, err = jetlog.Ensure(t.Context(), nc, plane, 1, 1)
-		require.Error(t, err, plane)
+		require.Error(t, must.Err(jetlog.Ensure(t.Context(), nc, plane, 1, 1)), plane)
 	}
 	must.Value(jetlog.Ensure(t.Context(), nc, "good", 1, 1))(t)
 }

@@ -112,8 +112,7 @@ func TestC4_ATodoBeginsPending(t *testing.T) {
 		"a",
 		map[string]any{"text": "a"},
 	} {
-		_, err := prepared(t, "UpdateWorkItem", map[string]any{"todo_list": bad})
-		require.Error(t, err, "%v", bad)
+		require.Error(t, must.Err(prepared(t, "UpdateWorkItem", map[string]any{"todo_list": bad})), "%v", bad)
 	}
 	for _, spec := range Specs() {
 		if spec.GetName() == "CreateWorkItem" || spec.GetName() == "UpdateWorkItem" {

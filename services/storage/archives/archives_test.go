@@ -159,8 +159,7 @@ func TestOverview(t *testing.T) {
 		}
 		return a, nil
 	})
-	_, err := o.Store("none", 0)
-	require.Error(t, err)
+	require.Error(t, must.Err(o.Store("none", 0)))
 	for range 3 {
 		s := must.Value(o.Store("work", 0))(t)
 		_, _, err := s.Catalog(t.Context())

@@ -31,8 +31,7 @@ func TestP3_SealedSecrets(t *testing.T) {
 		{mine, "trg_1", sealed[:3]},
 		{mine, "trg_1", nil},
 	} {
-		_, err := try.by.open(try.id, try.in)
-		require.Error(t, err)
+		require.Error(t, must.Err(try.by.open(try.id, try.in)))
 	}
 }
 
