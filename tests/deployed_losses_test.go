@@ -42,8 +42,7 @@ func (c *compose) run(args ...string) string {
 	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), c.env...)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	require.NoError(c.t, err, "%v: %s", args, errs.String())
+	out := must.Value(cmd.Output())(c.t, "%v: %s", args, errs.String())
 	return strings.TrimSpace(string(out))
 }
 

@@ -84,8 +84,7 @@ func TestX16_AFullStore(t *testing.T) {
 	require.Error(t, full)
 	require.ErrorIs(t, fault.From(full), fault.StorageFull)
 	shows()
-	_, err := agents.StopAgent(ctx, &agentv1.StopAgentRequest{AgentId: "small"})
-	require.NoError(t, err, "what ends something is possible")
+	must.Value(agents.StopAgent(ctx, &agentv1.StopAgentRequest{AgentId: "small"}))(t, "what ends something is possible")
 	require.NoError(t, srv.Kill())
 
 	_, agents, work := start("64")

@@ -144,8 +144,7 @@ func TestX15_TLSAtTheEdges(t *testing.T) {
 	_, _, renewed := ca.issue(t, "server")
 	require.NotEqual(t, serial, renewed)
 	require.Eventually(t, func() bool {
-		resp, err := h.https(t, cfg, bootstrap)
-		require.NoError(t, err, "there is never no certificate")
+		resp := must.Value(h.https(t, cfg, bootstrap))(t, "there is never no certificate")
 		return resp.serial == renewed
 	}, eventually, tick)
 	require.NoError(t, h.who(t, cfg, bootstrap))

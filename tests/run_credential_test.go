@@ -195,10 +195,9 @@ func TestA6_ATurnIsItsRunners(t *testing.T) {
 		if who == "the agent's own key" {
 			continue // it would take a turn itself
 		}
-		other, err := c.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{
+		other := must.Value(c.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{
 			AgentIds: []string{"keeper"}, Wait: durationpb.New(0), RequestId: "a1",
-		})
-		require.NoError(t, err, who)
+		}))(t, who)
 		require.True(t, other.GetPending(), "%s got the turn by its request id", who)
 	}
 	require.NoError(t, calls["FinishTurn"](ctx, own))

@@ -144,10 +144,9 @@ func TestR10_ALostSegment(t *testing.T) {
 			AgentId: "keeper", WorkItemId: item, Objective: new("of a journal with a hole"),
 		})
 		refused(t, true, err)
-		_, err = d.agents.EnqueueMessage(d.ctx, &agentv1.EnqueueMessageRequest{
+		must.Value(d.agents.EnqueueMessage(d.ctx, &agentv1.EnqueueMessageRequest{
 			AgentId: "keeper", Text: "served without work",
-		})
-		require.NoError(t, err, name)
+		}))(t, name)
 		require.NoError(t, d.srv.Kill())
 		out, code := d.quartet("verify", "--data-dir", d.srv.DataDir)
 		require.Equal(t, 1, code, "%s: %s", name, out)

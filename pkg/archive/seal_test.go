@@ -84,8 +84,7 @@ func TestI21_ASealedArchiveIsRead(t *testing.T) {
 		}},
 		"of the older format": {plain, archive.Keys{Ring: r, Unauthenticated: true}},
 	} {
-		got, err := opened(c.raw, c.keys)
-		require.NoError(t, err, name)
+		got := must.Value(opened(c.raw, c.keys))(t, name)
 		require.Equal(t, want, got, name)
 		f := must.Value(archive.Open(bytes.NewReader(c.raw), c.keys))(t)
 		require.Equal(t, !c.keys.Unauthenticated, f.Authenticated(), name)

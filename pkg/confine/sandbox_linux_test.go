@@ -198,8 +198,7 @@ func TestT10_ParentsOfWhatIsHiddenCannotBeMoved(t *testing.T) {
 		out, _ := s.run(command)
 		require.NotContains(t, out, "SECRET", command)
 		for _, path := range []string{hidden[0] + "/f", hidden[2]} {
-			content, err := os.ReadFile(path)
-			require.NoError(t, err, "%s: %s", command, out)
+			content := must.Value(os.ReadFile(path))(t, "%s: %s", command, out)
 			require.Equal(t, "SECRET", string(content), command)
 		}
 	}

@@ -42,8 +42,7 @@ func TestW11_ReadBack(t *testing.T) {
 		back = append(back, seq)
 	}
 	for _, when := range []string{"live", "after a restart"} {
-		events, err := journal.ReadBack(ctx, p, back)
-		require.NoError(t, err, when)
+		events := must.Value(journal.ReadBack(ctx, p, back))(t, when)
 		require.Len(t, events, n)
 		for i, ev := range events {
 			require.Equal(t, back[i], ev.WalSeq)

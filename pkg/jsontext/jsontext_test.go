@@ -66,8 +66,7 @@ func TestRaw(t *testing.T) {
 		`[[],[{}]]`:         `[[],[{}]]`,
 	} {
 		l := Lexer{In: []byte(text)}
-		got, err := l.Raw()
-		require.NoError(t, err, text)
+		got := must.Value(l.Raw())(t, text)
 		require.Equal(t, want, string(got))
 	}
 	for _, text := range []string{"", " ", `"abc`, `{"a":1`, `[`, `[1}2`, `,`, `{"a`} {

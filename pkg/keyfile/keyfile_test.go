@@ -114,10 +114,9 @@ func TestI20_TheNumberOfKeysIsLimited(t *testing.T) {
 		next, _ := r.Pending()
 		r = must.Value(r.Activate(next.ID))(t)
 	}
-	_, err := Parse(r.format())
-	require.NoError(t, err, "%d keys", MaxKeys)
+	must.Value(Parse(r.format()))(t, "%d keys", MaxKeys)
 	require.LessOrEqual(t, len(r.format()), MaxFile)
-	_, err = r.Add(now)
+	_, err := r.Add(now)
 	require.ErrorContains(t, err, "retire one first")
 }
 

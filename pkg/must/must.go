@@ -6,10 +6,10 @@ import "github.com/stretchr/testify/require"
 // Value returns a function that returns v, or ends its test if err is not nil:
 //
 //	item := must.Value(work.GetWorkItem(ctx, req))(t)
-func Value[T any](v T, err error) func(require.TestingT) T {
-	return func(t require.TestingT) T {
+func Value[T any](v T, err error) func(t require.TestingT, msg ...any) T {
+	return func(t require.TestingT, msg ...any) T {
 		helper(t)
-		require.NoError(t, err)
+		require.NoError(t, err, msg...)
 		return v
 	}
 }

@@ -104,8 +104,7 @@ func TestARepeatedRequestIsExecutedOnce(t *testing.T) {
 	recalling := rpc.AskRecall(metadata.NewIncomingContext(as(rpc.RoleOperator), metadata.MD{}))
 	require.Equal(t, 1, must.Value(put(recalling, e, "k", "r1"))(t))
 	must.Refuse(put(recalling, e, "k", "r2"))(t, fault.NotFound, "a recalled request is not executed")
-	_, err := put(recalling, e, "k", "")
-	require.NoError(t, err, "without a request id there is nothing to recall")
+	must.Value(put(recalling, e, "k", ""))(t, "without a request id there is nothing to recall")
 }
 
 // after returns a context of a served call whose caller gave the positions.

@@ -246,8 +246,7 @@ func TestA2_WhoReachesAPrivateChild(t *testing.T) {
 	own := must.Value(r.service.GetAgent(parent, &agentv1.GetAgentRequest{AgentId: "keeper"}))(t)
 	require.Len(t, own.GetChildren(), 2)
 	for _, verb := range []string{"pause", "resume"} {
-		_, err := r.order(parent, verb, c, "", "")
-		require.NoError(t, err, "its supervisor")
+		must.Value(r.order(parent, verb, c, "", ""))(t, "its supervisor")
 	}
 }
 
@@ -490,13 +489,12 @@ func TestA8_DeleteAgent(t *testing.T) {
 	for range 2 {
 		again := must.Value(del("req", 1))(t)
 		require.Equal(t, "keeper", again.GetAgentId())
-		again, err := del("", 99)
-		require.NoError(t, err, "what is asked for is so")
+		again = must.Value(del("", 99))(t, "what is asked for is so")
 		require.Equal(t, deleted, again.GetLifecycle())
 		must.Refuse(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
 			AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 		}))(t, fault.AlreadyExists)
-		_, err = r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "x"})
+		_, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "x"})
 		require.ErrorIs(t, err, fault.AgentDeleted)
 		_, err = r.trySubmit(a, 0, "late")
 		require.ErrorIs(t, err, fault.RunStale)

@@ -198,8 +198,7 @@ func TestX2_AnAbortThatChangedNothingIsRemembered(t *testing.T) {
 	r.must("resume", "keeper")
 	r.send("keeper", "on", normal)
 	r.finish(r.take("keeper"), done)
-	got, err := r.abort(run, "second")
-	require.NoError(t, err, "the first answer")
+	got = must.Value(r.abort(run, "second"))(t, "the first answer")
 	require.Equal(t, run, got.GetTurn().GetRunId())
 }
 

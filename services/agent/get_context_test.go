@@ -88,14 +88,12 @@ func TestC1_GetContext(t *testing.T) {
 		}
 	})
 	must.Refuse(get(prompt.DefaultBudget))(t, fault.BaselineOverBudget)
-	c, err := get(0)
-	require.NoError(t, err, "who names no budget sees what a turn would be shown")
+	c = must.Value(get(0))(t, "who names no budget sees what a turn would be shown")
 	require.Greater(t, c.GetBudgetTokens(), int32(prompt.DefaultBudget))
-	_, err = get(512)
+	_, err := get(512)
 	var needed int32
 	_, _ = fmt.Sscan(fault.From(err).Metadata()["needed"], &needed)
-	_, err = get(needed)
-	require.NoError(t, err, "what it says is needed is enough")
+	must.Value(get(needed))(t, "what it says is needed is enough")
 	must.Refuse(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "nobody"}))(t, fault.NotFound)
 }
 

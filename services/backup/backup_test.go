@@ -249,14 +249,13 @@ func TestABackupIsSentInBoundedChunks(t *testing.T) {
 func TestWhatIsMissing(t *testing.T) {
 	nc, _ := broker(t, map[string]int{"J_work": 2})
 	none := filepath.Join(t.TempDir(), "none")
-	out, err := export(t, Config{Journals: fixed("J_work"), Output: "OUTPUT", Home: none}, nc,
-		&backupv1.ExportBackupRequest{})
-	require.NoError(t, err, "without output and homes yet")
+	out := must.Value(export(t, Config{Journals: fixed("J_work"), Output: "OUTPUT", Home: none}, nc,
+		&backupv1.ExportBackupRequest{}))(t, "without output and homes yet")
 	c := unpack(t, &out.all)
 	require.Equal(t, []string{"J_work"}, c.manifest.Streams)
 	require.Empty(t, c.files)
 
-	_, err = export(t, Config{Journals: fixed("J_work", "J_agent")}, nc, &backupv1.ExportBackupRequest{})
+	_, err := export(t, Config{Journals: fixed("J_work", "J_agent")}, nc, &backupv1.ExportBackupRequest{})
 	require.ErrorIs(t, err, fault.Storage, "a journal that is missing is a loss")
 	require.ErrorContains(t, err, "J_agent")
 

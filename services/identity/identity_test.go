@@ -181,8 +181,7 @@ func TestI3_ADamagedRevocationRevokes(t *testing.T) {
 	id := revoked.GetKey().GetKeyId()
 	r.keys.apply(journal.Line{Text: []byte(`{"wal_seq":9,"event_type":"key_report","payload":{"key_id":"` + id +
 		`"},,}`)})
-	_, err := r.enters(revoked.GetSecret())
-	require.NoError(t, err, "what is no revocation revokes nothing")
+	must.Value(r.enters(revoked.GetSecret()))(t, "what is no revocation revokes nothing")
 	held, release := r.keys.Hold(t.Context(), revoked.GetSecret())
 	defer release()
 	r.keys.apply(journal.Line{Text: []byte(`{"wal_seq":9,"event_type":"key_revoked","payload":{"key":{"key_id":"` + id +
@@ -223,15 +222,14 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 		}
 	}
 	require.Equal(t, 6, lines)
-	_, err := r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: []*identityv1.KeyUse{
+	must.Value(r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: []*identityv1.KeyUse{
 		{KeyId: made.GetKey().GetKeyId(), UsedAt: timestamppb.New(epoch)},
 		{
 			KeyId:  "key_00000000000000000000000000",
 			UsedAt: timestamppb.New(epoch),
 		},
 		{KeyId: made.GetKey().GetKeyId(), UsedAt: timestamppb.New(epoch.Add(100 * time.Hour))},
-	}})
-	require.NoError(t, err, "earlier ones, unknown ones and those of a clock ahead are passed over")
+	}}))(t, "earlier ones, unknown ones and those of a clock ahead are passed over")
 	require.WithinRange(t, used(), r.clk.Now().Add(-2*useGrain), r.clk.Now())
 }
 

@@ -295,11 +295,10 @@ func TestA8_CommandsOfADeletedAgent(t *testing.T) {
 		s.restart()
 	}
 	require.Equal(t, []string{"task_queued", "owner_deleted", "task_cancelled"}, s.types())
-	_, err = s.service.ExecCommand(rpc.WithActor(t.Context(), rpc.Actor{
+	must.Value(s.service.ExecCommand(rpc.WithActor(t.Context(), rpc.Actor{
 		Namespace: "other", Principal: "op", Role: rpc.RoleOperator,
 	}),
 		&taskv1.ExecCommandRequest{
 			AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"}, YieldTime: durationpb.New(0),
-		})
-	require.NoError(t, err, "another namespace's agent of that name lives")
+		}))(t, "another namespace's agent of that name lives")
 }

@@ -91,8 +91,7 @@ func TestT6_OutputOfADeletedAgent(t *testing.T) {
 	require.Equal(t, codes.OutOfRange, fault.From(err).Code())
 	require.ErrorContains(t, err, "its agent was deleted")
 	require.Equal(t, taskv1.TaskState_TASK_STATE_COMPLETED, s.get(before).GetState(), "how it ended is still there")
-	got, err := s.outputOf(silent)
-	require.NoError(t, err, "it never had any")
+	got := must.Value(s.outputOf(silent))(t, "it never had any")
 	require.Empty(t, got.GetText())
 
 	h.hear() // it is to stop
@@ -157,8 +156,7 @@ func TestT6_OutputThatIsTooOld(t *testing.T) {
 	s.clk.Advance(30*days + time.Second)
 	h.ended(long, 0)
 	require.True(t, h.hear().GetAck().GetEnded())
-	_, err = s.outputOf(long)
-	require.NoError(t, err, "it is there")
+	must.Value(s.outputOf(long))(t, "it is there")
 	require.NoError(t, s.output.Remove(t.Context(), "acme", long))
 	must.Refuse(s.outputOf(long))(t, fault.OutputRemoved)
 

@@ -28,8 +28,7 @@ func TestStagesAreTargetsAndDependOnFiles(t *testing.T) {
 		stages++
 		require.Greater(t, len(fields), 2, line)
 		require.Contains(t, string(makefile), "\n"+fields[0]+":", "the Makefile has no such target")
-		_, err := strconv.Atoi(fields[1])
-		require.NoError(t, err, line)
+		must.Value(strconv.Atoi(fields[1]))(t, line)
 		for _, spec := range fields[2:] {
 			files := must.Value(exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "--", spec).Output())(t)
 			require.NotEmpty(t, files, "%s depends on %s, which names no file", fields[0], spec)

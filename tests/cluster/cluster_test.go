@@ -105,12 +105,10 @@ func TestX1_FaultsOfACluster(t *testing.T) {
 	one := func(f Fault) {
 		before := w.Answered()
 		p.Begin()
-		end, err := f.Begin(ctx, c, rng)
-		require.NoError(t, err, f.Name)
+		end := must.Value(f.Begin(ctx, c, rng))(t, f.Name)
 		<-time.After(f.Lasts)
 		require.NoError(t, end(ctx), f.Name)
-		longest, err := p.Longest(ctx)
-		require.NoError(t, err, f.Name)
+		longest := must.Value(p.Longest(ctx))(t, f.Name)
 		require.NoError(t, w.Err(), f.Name)
 		t.Logf("%s for %s: the longest time without an answer was %s (bound %s); %d mutations answered", f.Name,
 			f.Lasts, longest.Round(10*time.Millisecond), f.Bound, w.Answered()-before)

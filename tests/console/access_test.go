@@ -55,8 +55,7 @@ const wide = `Math.max(document.documentElement.scrollWidth, document.querySelec
 func TestG15_EverybodyCanUseIt(t *testing.T) {
 	r := newRig(t)
 	path := filepath.Join("..", "..", "services", "console", "ui", "node_modules", "axe-core", "axe.min.js")
-	axe, err := os.ReadFile(path)
-	require.NoError(t, err, "make browser installs it")
+	axe := must.Value(os.ReadFile(path))(t, "make browser installs it")
 	for _, id := range []string{"keeper", "sleeper"} {
 		r.spawn(id)
 	}
@@ -72,7 +71,7 @@ func TestG15_EverybodyCanUseIt(t *testing.T) {
 
 	p := r.signedIn()
 	// The tool evaluates scripts, which the page's own policy forbids.
-	_, err = chromedp.Call(p.ctx, page.SetBypassCSP, page.SetBypassCSPParams{Enabled: true})
+	_, err := chromedp.Call(p.ctx, page.SetBypassCSP, page.SetBypassCSPParams{Enabled: true})
 	require.NoError(t, err)
 	require.NoError(t, chromedp.Do(p.ctx, chromedp.Reload()))
 	views := map[string]string{

@@ -241,15 +241,13 @@ func js[T any](t *tab, expression string) (T, error) {
 // do evaluates an expression for what it does.
 func (t *tab) do(expression string) {
 	t.Helper()
-	_, err := js[chromedp.Void](t, expression)
-	require.NoError(t, err, expression)
+	must.Value(js[chromedp.Void](t, expression))(t, expression)
 }
 
 // value returns the value of an expression.
 func value[T any](t *tab, expression string) T {
 	t.Helper()
-	v, err := js[T](t, expression)
-	require.NoError(t, err, expression)
+	v := must.Value(js[T](t, expression))(t, expression)
 	return v
 }
 

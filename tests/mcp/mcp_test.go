@@ -154,8 +154,7 @@ func TestC5_TheTypeScriptClient(t *testing.T) {
 			cmd.Env = append(os.Environ(), "AUTHORIZATION=Bearer "+token)
 			var errs strings.Builder
 			cmd.Stderr = &errs
-			raw, err := cmd.Output()
-			require.NoError(t, err, "%s", errs.String())
+			raw := must.Value(cmd.Output())(t, "%s", errs.String())
 			var got session
 			require.NoError(t, json.Unmarshal(raw, &got), "%s", raw)
 			if c.tools > 0 {

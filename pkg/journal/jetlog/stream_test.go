@@ -26,8 +26,7 @@ func TestR6_StreamIsVerified(t *testing.T) {
 	} {
 		cfg := jetlog.Place{Plane: plane}.Config(1, 1)
 		spoil(&cfg)
-		_, err := js.CreateStream(t.Context(), cfg)
-		require.NoError(t, err, plane)
+		must.Value(js.CreateStream(t.Context(), cfg))(t, plane)
 		require.Error(t, must.Err(jetlog.Ensure(t.Context(), nc, plane, 1, 1)), plane)
 	}
 	must.Value(jetlog.Ensure(t.Context(), nc, "good", 1, 1))(t)
@@ -40,8 +39,7 @@ func TestR6_PartitionsAreSettledOnce(t *testing.T) {
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	for i, asked := range []int{6, 3, 6} {
-		n, err := jetlog.Ensure(t.Context(), nc, "split", 1, asked)
-		require.NoError(t, err, i)
+		n := must.Value(jetlog.Ensure(t.Context(), nc, "split", 1, asked))(t, i)
 		require.Equal(t, 6, n)
 	}
 	silent := jetlog.Place{Plane: "silent", Shared: true}.Config(1, 1)

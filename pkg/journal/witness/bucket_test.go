@@ -89,8 +89,7 @@ func TestR10_ASuccessorOnAnotherMachine(t *testing.T) {
 	must.Fail(open(t, nc, of(t, third)))(t, "the journal of test/0 is damaged: wal_seq 1 to ")
 	require.NoError(t, witness.RemoveBucket(t.Context(), nc))
 	require.NoError(t, witness.RemoveBucket(t.Context(), nc))
-	p, err := open(t, nc, of(t, machine(t, nc)))
-	require.NoError(t, err, "its operator has begun anew")
+	p = must.Value(open(t, nc, of(t, machine(t, nc))))(t, "its operator has begun anew")
 	require.NoError(t, p.Close(t.Context()))
 }
 

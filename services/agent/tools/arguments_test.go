@@ -42,15 +42,14 @@ func TestC4_DurationsWithUnits(t *testing.T) {
 		"1.5h":  90 * time.Minute,
 		"250ms": 250 * time.Millisecond, "1.5s": 1500 * time.Millisecond, "0s": 0, "2562047h": 2562047 * time.Hour,
 	} {
-		req, err := prepared(t, "CreateTimer", map[string]any{"after": text, "every": text})
-		require.NoError(t, err, text)
+		req := must.Value(prepared(t, "CreateTimer", map[string]any{"after": text, "every": text}))(t, text)
 		timer := req.(*waitingv1.CreateTimerRequest)
 		require.Equal(t, want, timer.GetAfter().AsDuration(), text)
 		require.Equal(t, want, timer.GetEvery().AsDuration(), text)
 		if text == "2562047h" {
 			continue // longer than any command may run, which is the plane's to say
 		}
-		req, err = prepared(t, "WaitFor", map[string]any{"reason": "x", "wake": "external", "recheck_after": text})
+		req, err := prepared(t, "WaitFor", map[string]any{"reason": "x", "wake": "external", "recheck_after": text})
 		require.NoError(t, err, text)
 		require.Equal(t, want, req.(*waitingv1.WaitForRequest).GetRecheckAfter().AsDuration(), text)
 		req, err = prepared(t, "ExecCommand", map[string]any{"cmd": "true", "timeout": text, "yield_time": text})
@@ -58,8 +57,7 @@ func TestC4_DurationsWithUnits(t *testing.T) {
 		require.Equal(t, want, req.(*taskv1.ExecCommandRequest).GetCommand().GetTimeout().AsDuration(),
 			"within the folded command: %s", text)
 		require.Equal(t, min(want, 45*time.Second), req.(*taskv1.ExecCommandRequest).GetYieldTime().AsDuration(), text)
-		req, err = prepared(t, "board_dispatch_worker", map[string]any{"task_id": "b", "timeout": text})
-		require.NoError(t, err, text)
+		req = must.Value(prepared(t, "board_dispatch_worker", map[string]any{"task_id": "b", "timeout": text}))(t, text)
 		require.Equal(t, want, req.(*boardv1.DispatchWorkerRequest).GetTimeout().AsDuration(), text)
 	}
 	for _, bad := range []any{"banana", "", "1", "1d", 5, "1 h", "h", true, "9999999999h"} {

@@ -20,8 +20,7 @@ func TestDuration(t *testing.T) {
 		"90s": 90 * time.Second, "1h30m": 90 * time.Minute,
 		"2d": 48 * time.Hour, "0": 0,
 	} {
-		d, err := Duration("x", text)
-		require.NoError(t, err, text)
+		d := must.Value(Duration("x", text))(t, text)
 		require.Equal(t, want, d.AsDuration(), text)
 	}
 	for text, want := range map[string]string{
@@ -48,8 +47,7 @@ func TestBytes(t *testing.T) {
 		"": 0, "7": 7, "7B": 7, "2KiB": 2048, "512MiB": 512 << 20,
 		"2GiB": 2 << 30,
 	} {
-		n, err := Bytes("x", text)
-		require.NoError(t, err, text)
+		n := must.Value(Bytes("x", text))(t, text)
 		require.Equal(t, want, n, text)
 	}
 	for _, text := range []string{"0", "-1", "12XB", "MiB", "9999999999GiB"} {
@@ -64,8 +62,7 @@ func TestEnum(t *testing.T) {
 		"operator_prompt", "operator-prompt", "OPERATOR_PROMPT",
 		"MESSAGE_KIND_OPERATOR_PROMPT",
 	} {
-		kind, err := Enum[agentv1.MessageKind]("kind", text)
-		require.NoError(t, err, text)
+		kind := must.Value(Enum[agentv1.MessageKind]("kind", text))(t, text)
 		require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, kind)
 		require.Equal(t, "operator_prompt", pbjson.EnumText(kind))
 	}

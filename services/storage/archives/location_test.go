@@ -27,8 +27,7 @@ func TestParse(t *testing.T) {
 			Bucket: "b-1", Prefix: "a", Endpoint: "[::1]:9000", Plain: true, Region: "us-east-1",
 		},
 	} {
-		got, err := ParseLocation(text)
-		require.NoError(t, err, text)
+		got := must.Value(ParseLocation(text))(t, text)
 		require.Equal(t, want, got, text)
 	}
 	for text, want := range map[string]string{

@@ -87,8 +87,7 @@ func TestX16_WhatIsMeasured(t *testing.T) {
 		"embedded": EmbeddedFill(func() *natsd.Server { return server }, t.TempDir()),
 		"account":  AccountFill(func() *nats.Conn { return nc }, 1),
 	} {
-		s, err := source(t.Context())
-		require.NoError(t, err, name)
+		s := must.Value(source(t.Context()))(t, name)
 		require.GreaterOrEqual(t, s.Used, int64(5*mib), name)
 		require.Less(t, s.Used, int64(6*mib), name)
 		if name == "embedded" {

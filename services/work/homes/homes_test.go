@@ -201,8 +201,7 @@ func TestA11_PathsAreValidated(t *testing.T) {
 		strings.Repeat("n", 255): strings.Repeat("n", 255), strings.Repeat("a/", 511) + "bc": strings.Repeat("a/",
 			511) + "bc",
 	} {
-		got, err := Path("path", p)
-		require.NoError(t, err, p)
+		got := must.Value(Path("path", p))(t, p)
 		require.Equal(t, want, got)
 	}
 	for p, want := range map[string]fault.Reason{
