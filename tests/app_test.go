@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
@@ -51,8 +52,7 @@ func connect(addr map[string]string, http string) *system {
 		opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithPerRPCCredentials(client.LocalCredential(addr[service])),
 			grpc.WithUnaryInterceptor(rpc.FaultsUnary), grpc.WithStreamInterceptor(rpc.FaultsStream))
-		conn, err := grpc.NewClient("passthrough:///"+addr[service], opts...)
-		require.NoError(t, err)
+		conn := must.Value(grpc.NewClient("passthrough:///"+addr[service], opts...))(t)
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}
@@ -85,8 +85,7 @@ func startApp(t *testing.T, cfg app.Config) *app.App {
 }
 
 func startLogged(t *testing.T, cfg app.Config, log *zap.Logger) *app.App {
-	a, err := app.New(cfg, log, "test")
-	require.NoError(t, err)
+	a := must.Value(app.New(cfg, log, "test"))(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(t, a.Start(ctx))
@@ -106,8 +105,7 @@ func oneProcessWith(t *testing.T, startApp func(*testing.T, app.Config) *app.App
 	dir := t.TempDir()
 	grpcAddr, httpAddr := freeAddr(t), freeAddr(t)
 	a := startApp(t, app.Config{
-		WorkerUnconfined: true,
-		DataDir:          dir, GRPCAddr: grpcAddr, HTTPAddr: httpAddr, Publish: true, Replicas: 1,
+		WorkerUnconfined: true, DataDir: dir, GRPCAddr: grpcAddr, HTTPAddr: httpAddr, Publish: true, Replicas: 1,
 		WorkerID: "w1", WorkerRoots: []string{dir}, WorkerCapacity: 4,
 	})
 	addr := map[string]string{}
@@ -124,8 +122,7 @@ func split(t *testing.T, throughOne bool) *system { return splitWith(t, throughO
 
 func splitWith(t *testing.T, throughOne bool, startApp func(*testing.T, app.Config) *app.App) *system {
 	dir := t.TempDir()
-	broker, err := natsd.Start(natsd.Config{StoreDir: filepath.Join(dir, "nats"), Port: 0})
-	require.NoError(t, err)
+	broker := must.Value(natsd.Start(natsd.Config{StoreDir: filepath.Join(dir, "nats"), Port: 0}))(t)
 	t.Cleanup(broker.Stop)
 	groups := [][]string{{"agent", "waiting"}, {"work", "task", "worker"}, {"scheduler", "gateway", "identity"}}
 	addr := map[string]string{}
@@ -173,9 +170,7 @@ func splitWith(t *testing.T, throughOne bool, startApp func(*testing.T, app.Conf
 }
 
 func freeAddr(t *testing.T) string {
-	addr, err := proc.FreeAddr()
-	require.NoError(t, err)
-	return addr
+	return must.Value(proc.FreeAddr())(t)
 }
 
 // eachWay runs a body over each deployment: in process is a network, so
@@ -200,15 +195,13 @@ func eachWay(t *testing.T, body func(t *testing.T, ctx context.Context, s *syste
 }
 
 func (s *system) spawn(t *testing.T, ctx context.Context, agentID string) {
-	_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	must.Value(s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
+	}))(t)
 }
 
 func (s *system) say(t *testing.T, ctx context.Context, agentID, text string) string {
-	r, err := s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: agentID, Text: text})
-	require.NoError(t, err)
+	r := must.Value(s.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: agentID, Text: text}))(t)
 	return r.GetMessageId()
 }
 
@@ -220,19 +213,16 @@ type turn struct {
 }
 
 func (s *system) acquire(t *testing.T, ctx context.Context, agentID string) *turn {
-	got, err := s.agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{
+	got := must.Value(s.agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{
 		AgentIds: []string{agentID},
 		Wait:     durationpb.New(20 * time.Second),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.False(t, got.GetPending(), "agent %s has nothing to do", agentID)
 	return &turn{s: s, got: got}
 }
 
 func args(t *testing.T, m map[string]any) *structpb.Struct {
-	st, err := structpb.NewStruct(m)
-	require.NoError(t, err)
-	return st
+	return must.Value(structpb.NewStruct(m))(t)
 }
 
 // again submits a round of before once more, as a runner does whose answer was lost.
@@ -241,12 +231,10 @@ func (tn *turn) again(t *testing.T, ctx context.Context, index int32) *agentv1.S
 	kept, err := tn.s.agents.GetTurn(ctx, &agentv1.GetTurnRequest{AgentId: tr.GetAgentId(), TurnId: tr.GetTurnId()})
 	require.NoError(t, err)
 	round := kept.GetRounds()[index]
-	r, err := tn.s.agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+	return must.Value(tn.s.agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
 		AgentId: tr.GetAgentId(), TurnId: tr.GetTurnId(), RunId: tr.GetRunId(), RoundIndex: index,
 		Text: round.GetText(), ToolCalls: round.GetToolCalls(),
-	})
-	require.NoError(t, err)
-	return r
+	}))(t)
 }
 
 func (tn *turn) round(t *testing.T, ctx context.Context, text string,
@@ -256,11 +244,10 @@ func (tn *turn) round(t *testing.T, ctx context.Context, text string,
 		c.CallId = fmt.Sprint(i)
 	}
 	tr := tn.got.GetTurn()
-	r, err := tn.s.agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+	r := must.Value(tn.s.agents.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
 		AgentId: tr.GetAgentId(), TurnId: tr.GetTurnId(), RunId: tr.GetRunId(), RoundIndex: tn.n, Text: text,
 		ToolCalls: calls,
-	})
-	require.NoError(t, err)
+	}))(t)
 	tn.n++
 	for _, res := range r.GetToolResults() {
 		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, res.GetStatus(), "%s: %s", res.GetToolName(),
@@ -307,18 +294,16 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 			require.Contains(t, tn.got.GetContext().GetText(), "TaskOutput, task_id "+task,
 				"the turn is told where the result is")
 			tr := tn.got.GetTurn()
-			_, err := s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
+			must.Value(s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
 				AgentId: "keeper", TurnId: tr.GetTurnId(),
 				RunId: tr.GetRunId(), Outcome: agentv1.TurnOutcome_TURN_OUTCOME_COMPLETED,
-			})
-			require.NoError(t, err)
+			}))(t)
 			tn = s.acquire(t, ctx, "keeper")
 		}
 		require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT, tn.got.GetMessage().GetKind())
 		require.Equal(t, item, tn.got.GetMessage().GetWorkItemId(), "the result is bound to its item")
 		require.Contains(t, tn.got.GetMessage().GetText(), "hello")
-		got, err := s.work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: item})
-		require.NoError(t, err)
+		got := must.Value(s.work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: item}))(t)
 		require.Equal(t, workv1.Readiness_READINESS_RUNNABLE, got.GetWorkItem().GetReadiness(),
 			"the wait is over when the result is shown")
 		require.Empty(t, got.GetWorkItem().GetBlockedBy())
@@ -343,8 +328,7 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 		post(t, ctx, url, `{"n":1}`)
 		tn = s.acquire(t, ctx, "keeper")
 		require.Equal(t, agentv1.TickReason_TICK_REASON_REVIEW_TRIGGERED, tn.got.GetMessage().GetTick().GetReason())
-		got, err = s.work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: item})
-		require.NoError(t, err)
+		got = must.Value(s.work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: item}))(t)
 		require.Equal(t, "the world", got.GetWorkItem().GetBlockedBy())
 		require.True(t, got.GetWorkItem().GetHasTriggeredWaits())
 		tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
@@ -23,8 +24,7 @@ import (
 func TestI16_TheAuditLog(t *testing.T) {
 	planes, door := twoDoors(t)
 	keyID, secret := planes.key(t, &identityv1.CreateKeyRequest{
-		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR,
-		Namespace: "acme",
+		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR, Namespace: "acme",
 	})
 	_, err := agentv1.NewAgentServiceClient(planes.conn(t, secret)).SpawnAgent(soon(t), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
@@ -32,15 +32,13 @@ func TestI16_TheAuditLog(t *testing.T) {
 	require.NoError(t, err)
 
 	require.Equal(t, 200, door.rest(t, secret, "POST", "/v1/agents/keeper:pause", `{"request_id":"p1"}`).status)
-	_, err = agentv1.NewAgentServiceClient(planes.conn(t, secret)).ResumeAgent(soon(t), &agentv1.ResumeAgentRequest{
+	must.Value(agentv1.NewAgentServiceClient(planes.conn(t, secret)).ResumeAgent(soon(t), &agentv1.ResumeAgentRequest{
 		AgentId: "keeper",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, 403, door.rest(t, secret, "GET", "/v1/keys", "").status,
 		"a role that may not call a method is refused before it is recorded")
-	backup, err := backupv1.NewBackupServiceClient(planes.conn(t, bootstrap)).
-		ExportBackup(soon(t), &backupv1.ExportBackupRequest{})
-	require.NoError(t, err)
+	backup := must.Value(backupv1.NewBackupServiceClient(planes.conn(t, bootstrap)).
+		ExportBackup(soon(t), &backupv1.ExportBackupRequest{}))(t)
 	for err == nil {
 		_, err = backup.Recv()
 	}
@@ -49,9 +47,8 @@ func TestI16_TheAuditLog(t *testing.T) {
 	}
 	stop(t, door) // which records what it has counted
 
-	list, err := auditv1.NewAuditServiceClient(planes.conn(t, bootstrap)).
-		ListAudit(soon(t), &auditv1.ListAuditRequest{})
-	require.NoError(t, err)
+	list := must.Value(auditv1.NewAuditServiceClient(planes.conn(t, bootstrap)).
+		ListAudit(soon(t), &auditv1.ListAuditRequest{}))(t)
 	type entry struct{ method, who, key, source, about, code string }
 	var got []entry
 	for _, e := range list.GetEntries() {
@@ -78,8 +75,7 @@ func TestI16_TheAuditLog(t *testing.T) {
 // TestI16_TheCommand of the real binary shows the log, follows it, and checks its chain, also after a kill.
 func TestI16_TheCommand(t *testing.T) {
 	bin, dir := binary(t), t.TempDir()
-	q, err := proc.NewQuartet(bin, dir, "", "--auth", "required")
-	require.NoError(t, err)
+	q := must.Value(proc.NewQuartet(bin, dir, "", "--auth", "required"))(t)
 	ctx := soon(t)
 	require.NoError(t, q.Start(ctx))
 	t.Cleanup(func() { require.NoError(t, q.Kill()) })

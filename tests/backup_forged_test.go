@@ -19,6 +19,7 @@ import (
 
 	"quartet/pkg/archive"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	"quartet/tests/proc"
 )
 
@@ -36,21 +37,20 @@ func TestI21_ForgedBackups(t *testing.T) {
 		out, err := exec.CommandContext(ctx, bin, append(args, "--address", srv.GRPC)...).CombinedOutput()
 		return string(out), err
 	}
-	must := func(args ...string) string {
+	succeed := func(args ...string) string {
 		t.Helper()
 		out, err := quartet(args...)
 		require.NoError(t, err, out)
 		return out
 	}
-	secret := regexp.MustCompile(`qk_\S+`).FindString(must("key", "create", "root", "--role", "admin"))
-	must("agent", "spawn", "keeper")
-	operator, err := age.GenerateX25519Identity()
-	require.NoError(t, err)
+	secret := regexp.MustCompile(`qk_\S+`).FindString(succeed("key", "create", "root", "--role", "admin"))
+	succeed("agent", "spawn", "keeper")
+	operator := must.Value(age.GenerateX25519Identity())(t)
 	identities := filepath.Join(dir, "identity")
 	require.NoError(t, os.WriteFile(identities, []byte(operator.String()+"\n"), 0o600))
 	file, theirs := filepath.Join(dir, "all.backup"), filepath.Join(dir, "theirs.backup")
-	must("backup", file)
-	must("backup", theirs, "--recipient", operator.Recipient().String())
+	succeed("backup", file)
+	succeed("backup", theirs, "--recipient", operator.Recipient().String())
 	out, err := quartet("backup", filepath.Join(dir, "none"), "--recipient", "age1x")
 	require.Error(t, err)
 	require.Contains(t, out, "not a recipient of age")
@@ -58,16 +58,14 @@ func TestI21_ForgedBackups(t *testing.T) {
 
 	// The installation rotates its key between backup and restore.
 	key := filepath.Join(data, "key")
-	must("installation-key", "rotate", "--key-file", key)
-	ring, err := keyfile.Load(key)
-	require.NoError(t, err)
-	must("agent", "spawn", "later")
+	succeed("installation-key", "rotate", "--key-file", key)
+	ring := must.Value(keyfile.Load(key))(t)
+	succeed("agent", "spawn", "later")
 	after := filepath.Join(dir, "after.backup")
-	must("backup", after)
+	succeed("backup", after)
 	require.NoError(t, srv.Kill())
 
-	genuine, err := os.ReadFile(file)
-	require.NoError(t, err)
+	genuine := must.Value(os.ReadFile(file))(t)
 	for _, word := range []string{"keeper", "root", "quartet-journal"} {
 		require.NotContains(t, string(genuine), word)
 	}
@@ -77,8 +75,7 @@ func TestI21_ForgedBackups(t *testing.T) {
 	named := func(seal []byte) []byte {
 		return bytes.Replace(seal, []byte(foreign.Active().ID), []byte(ring.Keys()[0].ID), 1)
 	}
-	retired, err := ring.Retire(ring.Keys()[0].ID)
-	require.NoError(t, err)
+	retired := must.Value(ring.Retire(ring.Keys()[0].ID))(t)
 	changed := bytes.Clone(genuine)
 	changed[len(changed)/2] ^= 1
 
@@ -89,10 +86,8 @@ func TestI21_ForgedBackups(t *testing.T) {
 	}
 	keyOf := func(name string, r keyfile.Ring) string {
 		path := filepath.Join(dir, name)
-		_, err := keyfile.LoadOrCreate(path, time.Now())
-		require.NoError(t, err)
-		_, err = keyfile.Update(path, func(keyfile.Ring) (keyfile.Ring, error) { return r, nil })
-		require.NoError(t, err)
+		must.Value(keyfile.LoadOrCreate(path, time.Now()))(t)
+		must.Value(keyfile.Update(path, func(keyfile.Ring) (keyfile.Ring, error) { return r, nil }))(t)
 		return path
 	}
 	both := []string{"--key-file", key, "--identity-file", identities}
@@ -149,7 +144,7 @@ func TestI21_ForgedBackups(t *testing.T) {
 		both...)...)
 	require.Error(t, err)
 	require.Contains(t, out, "nothing in it can be trusted")
-	must(append([]string{"restore", "--check", file}, both...)...)
+	succeed(append([]string{"restore", "--check", file}, both...)...)
 
 	// What is genuine is restored, with the ring of after the rotation, and what was refused
 	// is what the refusals protect from.
@@ -157,9 +152,7 @@ func TestI21_ForgedBackups(t *testing.T) {
 		t.Helper()
 		fresh := filepath.Join(t.TempDir(), "restored")
 		require.NoError(t, os.Mkdir(fresh, 0o700))
-		raw, err := os.ReadFile(key)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(fresh, "key"), raw, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(fresh, "key"), must.Value(os.ReadFile(key))(t), 0o600))
 		out, err := quartet(append([]string{"restore", file, "--data-dir", fresh}, args...)...)
 		require.NoError(t, err, out)
 		require.Equal(t, strings.Contains(out, "is not authenticated"), len(args) == 1)
@@ -177,8 +170,7 @@ func TestI21_ForgedBackups(t *testing.T) {
 		out, err := who(s, secret)
 		require.NoError(t, err, out)
 		require.Contains(t, out, "root, admin")
-		_, err = who(s, invented)
-		require.Error(t, err)
+		require.Error(t, must.Err(who(s, invented)))
 		require.NoError(t, s.Kill())
 	}
 	s := restored(store("a", forged.plain), "--unauthenticated")
@@ -199,13 +191,11 @@ func forgeAdmin(t *testing.T, genuine []byte, keys archive.Keys, secret string) 
 	t.Helper()
 	hash := func(secret string) string { sum := sha256.Sum256([]byte(secret)); return hex.EncodeToString(sum[:]) }
 	invented := secret[:len(secret)-64] + strings.Repeat("ab", 32)
-	f, err := archive.Open(bytes.NewReader(genuine), keys)
-	require.NoError(t, err)
+	f := must.Value(archive.Open(bytes.NewReader(genuine), keys))(t)
 	m, _, err := f.Read(archive.Visitor{})
 	require.NoError(t, err)
 	var b bytes.Buffer
-	w, err := archive.NewWriter(&b, m)
-	require.NoError(t, err)
+	w := must.Value(archive.NewWriter(&b, m))(t)
 	replaced := 0
 	_, _, err = f.Read(archive.Visitor{
 		Message: func(m archive.Message) error {
@@ -217,18 +207,15 @@ func forgeAdmin(t *testing.T, genuine []byte, keys archive.Keys, secret string) 
 	})
 	require.NoError(t, err)
 	require.Equal(t, 1, replaced)
-	_, err = w.Close()
-	require.NoError(t, err)
+	must.Value(w.Close())(t)
 	return forgery{b.Bytes(), invented}
 }
 
 func sealWith(t *testing.T, r keyfile.Ring, plain []byte, recipients ...age.Recipient) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	s, err := archive.Seal(&b, r.Active(), recipients)
-	require.NoError(t, err)
-	_, err = s.Write(plain)
-	require.NoError(t, err)
+	s := must.Value(archive.Seal(&b, r.Active(), recipients))(t)
+	must.Value(s.Write(plain))(t)
 	require.NoError(t, s.Close())
 	return b.Bytes()
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -65,8 +66,7 @@ func TestBackup_UnderLoad(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, out, "contains an installation already")
 	require.NoError(t, os.Rename(data, filepath.Join(dir, "old")))
-	whole, err := os.ReadFile(file)
-	require.NoError(t, err)
+	whole := must.Value(os.ReadFile(file))(t)
 	half := filepath.Join(dir, "half.backup")
 	require.NoError(t, os.WriteFile(half, whole[:len(whole)/2], 0o600))
 	out, err = quartet("restore", half, "--data-dir", data, "--key-file", filepath.Join(dir, "old", "key"))
@@ -80,8 +80,7 @@ func TestBackup_UnderLoad(t *testing.T) {
 	require.Contains(t, out, "needs another key of the installation")
 	require.NoDirExists(t, filepath.Join(data, "nats"))
 
-	key, err := os.ReadFile(filepath.Join(dir, "old", "key"))
-	require.NoError(t, err)
+	key := must.Value(os.ReadFile(filepath.Join(dir, "old", "key")))(t)
 	require.NoError(t, os.WriteFile(filepath.Join(data, "key"), key, 0o600))
 	// What a restore that was killed left behind does not matter.
 	require.NoError(t, os.MkdirAll(filepath.Join(data, "nats.restoring", "jetstream"), 0o700))
@@ -179,11 +178,9 @@ func (b *busy) verify(t *testing.T, ctx context.Context, base string) (kept int)
 		}
 		woken[m.agent] = true
 		_, path, _ := strings.Cut(m.url, "/v1/")
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+base+"/v1/"+path,
-			strings.NewReader("{}"))
-		require.NoError(t, err)
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		req := must.Value(http.NewRequestWithContext(ctx, http.MethodPost, "http://"+base+"/v1/"+path,
+			strings.NewReader("{}")))(t)
+		resp := must.Value(http.DefaultClient.Do(req))(t)
 		require.NoError(t, resp.Body.Close())
 		require.Less(t, resp.StatusCode, 300)
 		require.Eventually(t, attached(1), time.Minute, time.Millisecond)

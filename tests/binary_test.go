@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/must"
 	"quartet/tests/attack"
 	"quartet/tests/load"
 	"quartet/tests/proc"
@@ -37,8 +38,7 @@ func binary(t *testing.T) string {
 // startServer starts a server with NATS inside over a directory, until the end of the test.
 func startServer(t *testing.T, ctx context.Context, dir string, args ...string) *proc.Quartet {
 	t.Helper()
-	srv, err := proc.NewQuartet(binary(t), dir, "", args...)
-	require.NoError(t, err)
+	srv := must.Value(proc.NewQuartet(binary(t), dir, "", args...))(t)
 	require.NoError(t, srv.Start(ctx))
 	t.Cleanup(func() { _ = srv.Kill() })
 	return srv
@@ -47,8 +47,7 @@ func startServer(t *testing.T, ctx context.Context, dir string, args ...string) 
 // dial returns a connection to a server, until the end of the test.
 func dial(t *testing.T, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	conn, err := load.Dial(addr, opts...)
-	require.NoError(t, err)
+	conn := must.Value(load.Dial(addr, opts...))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }

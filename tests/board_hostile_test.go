@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/tests/proc"
 )
@@ -104,8 +105,7 @@ func TestB15_StepsThroughHostileHandlers(t *testing.T) {
 	defer cancel()
 	dir := t.TempDir()
 	srv := startServer(t, ctx, filepath.Join(dir, "data"), "--step-lease", "3s")
-	c, err := client.Dial(srv.GRPC)
-	require.NoError(t, err)
+	c := must.Value(client.Dial(srv.GRPC))(t)
 	t.Cleanup(func() { _ = c.Close() })
 
 	file := filepath.Join(dir, "board.yaml")
@@ -143,12 +143,10 @@ func TestB15_StepsThroughHostileHandlers(t *testing.T) {
 	}
 
 	get := func() *boardv1.Board {
-		got, err := client.Again(ctx, func(ctx context.Context) (*boardv1.GetBoardResponse, error) {
+		return must.Value(client.Again(ctx, func(ctx context.Context) (*boardv1.GetBoardResponse, error) {
 			return c.Boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: "keeper", BoardId: "hostile"},
 				grpc.MaxCallRecvMsgSize(64<<20))
-		})
-		require.NoError(t, err)
-		return got.GetBoard()
+		}))(t).GetBoard()
 	}
 	ended := func() int {
 		n := get().GetCounts()
@@ -190,8 +188,7 @@ func TestB15_StepsThroughHostileHandlers(t *testing.T) {
 	require.NoError(t, os.WriteFile(copied, []byte(log), 0o600))
 	quartet("board", "wal", "verify", copied)
 	// No worker has a run, so that every one has room for others.
-	list, err := c.Boards.ListWorkers(ctx, &boardv1.ListWorkersRequest{})
-	require.NoError(t, err)
+	list := must.Value(c.Boards.ListWorkers(ctx, &boardv1.ListWorkersRequest{}))(t)
 	require.Len(t, list.GetWorkers(), workers)
 	for _, w := range list.GetWorkers() {
 		require.Empty(t, w.GetRunIds(), w.GetWorkerId())
@@ -245,8 +242,7 @@ func requireOneResult(t *testing.T, log, executions string, steps, repeats int) 
 	for id, n := range results {
 		require.Equal(t, 1, n, id)
 	}
-	text, err := os.ReadFile(executions)
-	require.NoError(t, err)
+	text := must.Value(os.ReadFile(executions))(t)
 	n := 0
 	for line := range strings.Lines(string(text)) {
 		step, run, ok := strings.Cut(strings.TrimSpace(line), " ")
@@ -269,8 +265,7 @@ func TestB15_AHandlerWhoseStepIsTakenIsStopped(t *testing.T) {
 	dir := t.TempDir()
 	// leases of 300 s, so that no heartbeat tells the worker
 	srv := startServer(t, ctx, filepath.Join(dir, "data"))
-	c, err := client.Dial(srv.GRPC)
-	require.NoError(t, err)
+	c := must.Value(client.Dial(srv.GRPC))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	quartet := func(args ...string) {
 		out, err := exec.CommandContext(ctx, bin, append([]string{"--address", srv.GRPC}, args...)...).CombinedOutput()
@@ -292,21 +287,16 @@ func TestB15_AHandlerWhoseStepIsTakenIsStopped(t *testing.T) {
 	require.NoError(t, p.Start(ctx))
 	t.Cleanup(func() { _ = p.Kill() })
 	step := func(id string) *boardv1.Step {
-		got, err := c.Boards.QuerySteps(ctx, &boardv1.QueryStepsRequest{
-			SessionId: "keeper", BoardId: "taken",
-			StepIds: []string{id}, IncludeTerminalSteps: true,
-		})
-		require.NoError(t, err)
-		return got.GetSteps()[0]
+		return must.Value(c.Boards.QuerySteps(ctx, &boardv1.QueryStepsRequest{
+			SessionId: "keeper", BoardId: "taken", StepIds: []string{id}, IncludeTerminalSteps: true,
+		}))(t).GetSteps()[0]
 	}
 	require.Eventually(t, func() bool { return step("one").GetStatus() == boardv1.StepStatus_STEP_STATUS_RUNNING },
 		time.Minute, 10*time.Millisecond)
 	mine := "I did it"
-	_, err = c.Boards.UpdateStep(ctx, &boardv1.UpdateStepRequest{
-		SessionId: "keeper", BoardId: "taken", StepId: "one",
-		Status: completed, ResultSummary: &mine,
-	})
-	require.NoError(t, err)
+	must.Value(c.Boards.UpdateStep(ctx, &boardv1.UpdateStepRequest{
+		SessionId: "keeper", BoardId: "taken", StepId: "one", Status: completed, ResultSummary: &mine,
+	}))(t)
 	require.Eventually(t, func() bool { return step("two").GetStatus() == completed }, time.Minute, 10*time.Millisecond)
 	require.Equal(t, mine, step("one").GetResultSummary())
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
@@ -39,20 +40,19 @@ func TestB6_ClaimsAreLinearizable(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	srv := startServer(t, ctx, filepath.Join(t.TempDir(), "data"), "--step-lease", linearLease.String())
-	c, err := client.Dial(srv.GRPC)
-	require.NoError(t, err)
+	c := must.Value(client.Dial(srv.GRPC))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	req := &boardv1.CreateBoardRequest{
-		SessionId: "keeper", BoardId: "b", WalName: "b", Title: "b",
-		DefaultWorkerPoolId: "go",
+		SessionId: "keeper", BoardId: "b", WalName: "b", Title: "b", DefaultWorkerPoolId: "go",
 	}
 	for i := range linearSteps {
 		req.Steps = append(req.Steps, &boardv1.StepInput{StepId: fmt.Sprint("s-", i), Title: "s"})
 	}
 	require.NoError(t, spawnNamed(ctx, c, "keeper"))
-	_, err = c.Boards.CreateBoard(ctx, req)
-	require.NoError(t, err)
-	_, err = c.Boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{SessionId: "keeper", BoardId: "b"})
+	must.Value(c.Boards.CreateBoard(ctx, req))(t)
+	_, err := c.Boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{
+		SessionId: "keeper", BoardId: "b",
+	})
 	require.NoError(t, err)
 
 	rng := random(t)
@@ -69,11 +69,9 @@ func TestB6_ClaimsAreLinearizable(t *testing.T) {
 	}
 	const n = 4
 	completed := func() int32 {
-		got, err := client.Again(ctx, func(ctx context.Context) (*boardv1.GetBoardResponse, error) {
+		return must.Value(client.Again(ctx, func(ctx context.Context) (*boardv1.GetBoardResponse, error) {
 			return c.Boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: "keeper", BoardId: "b", OmitSteps: true})
-		})
-		require.NoError(t, err)
-		return got.GetBoard().GetCounts().GetCompleted()
+		}))(t).GetBoard().GetCounts().GetCompleted()
 	}
 	for k := range n {
 		most := int32(linearSteps * (k + 1) / (n + 1))
@@ -224,8 +222,7 @@ func (h *history) read(ctx context.Context, c *client.Client, id int, rng *rand.
 		stepID := fmt.Sprint("s-", rng.IntN(linearSteps))
 		call := h.now()
 		got, err := c.Boards.QuerySteps(ctx, &boardv1.QueryStepsRequest{
-			SessionId: "keeper", BoardId: "b",
-			StepIds: []string{stepID}, IncludeTerminalSteps: true,
+			SessionId: "keeper", BoardId: "b", StepIds: []string{stepID}, IncludeTerminalSteps: true,
 		})
 		if err != nil || len(got.GetSteps()) != 1 {
 			continue
@@ -344,8 +341,7 @@ func (w *claimer) finish(ctx context.Context, s grpc.BidiStreamingClient[boardv1
 	step, run := w.has[0].GetStep().GetStepId(), w.has[0].GetRun().GetRunId()
 	call := w.now()
 	report := &boardv1.StepReport{
-		RunId: run, Status: boardv1.StepStatus_STEP_STATUS_COMPLETED, ResultSummary: &run,
-		Finished: true,
+		RunId: run, Status: boardv1.StepStatus_STEP_STATUS_COMPLETED, ResultSummary: &run, Finished: true,
 	}
 	if s.Send(&boardv1.ConnectRequest{Reports: []*boardv1.StepReport{report}}) != nil {
 		w.add(w.id, op{step, "complete", run}, call, outcome{word: "unknown"}, math.MaxInt64, "unknown")
@@ -373,8 +369,7 @@ func (w *claimer) finish(ctx context.Context, s grpc.BidiStreamingClient[boardv1
 }
 
 func spawnNamed(ctx context.Context, c *client.Client, agentID string) error {
-	_, err := c.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	return must.Err(c.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	return err
+	}))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/tests/proc"
 )
@@ -47,15 +48,12 @@ func TestB11_ABoardOfThisRepositoryOverKills(t *testing.T) {
 	quartet("board", "apply", "keeper", file) // twice is once
 	quartet("board", "open", "keeper/packages", "go")
 
-	c, err := client.Dial(srv.GRPC)
-	require.NoError(t, err)
+	c := must.Value(client.Dial(srv.GRPC))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	get := func() *boardv1.Board {
-		got, err := client.Again(ctx, func(ctx context.Context) (*boardv1.GetBoardResponse, error) {
+		return must.Value(client.Again(ctx, func(ctx context.Context) (*boardv1.GetBoardResponse, error) {
 			return c.Boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: "keeper", BoardId: "packages"})
-		})
-		require.NoError(t, err)
-		return got.GetBoard()
+		}))(t).GetBoard()
 	}
 	worker := func(id, handler string) *proc.Process {
 		p := &proc.Process{

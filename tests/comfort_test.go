@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"quartet/pkg/must"
 	"quartet/tests/proc"
 )
 
@@ -33,41 +34,33 @@ func TestBackupsAreKept(t *testing.T) {
 	file := filepath.Join(dir, "one.backup")
 	out, err := quartet("backup", file)
 	require.NoError(t, err, out)
-	first, err := os.ReadFile(file)
-	require.NoError(t, err)
+	first := must.Value(os.ReadFile(file))(t)
 	out, err = quartet("backup", file)
 	require.Error(t, err)
 	require.Contains(t, out, "exists and is kept")
 	require.Contains(t, out, "--replace")
-	now, err := os.ReadFile(file)
-	require.NoError(t, err)
+	now := must.Value(os.ReadFile(file))(t)
 	require.Equal(t, first, now)
 	out, err = quartet("backup", file, "--replace")
 	require.NoError(t, err, out)
-	now, err = os.ReadFile(file)
-	require.NoError(t, err)
+	now = must.Value(os.ReadFile(file))(t)
 	require.NotEqual(t, first, now, "each backup has keys of its own")
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, entries, 1, "nothing temporary is left")
+	require.Len(t, must.Value(os.ReadDir(dir))(t), 1, "nothing temporary is left")
 }
 
 // Each line of the log is JSON: what is for people is on stdout. The addresses are in the log too.
 func TestTheLogIsJSON(t *testing.T) {
 	proc.Long(t)
 	home := newMachine(t) // for its home only
-	grpc, err := proc.FreeAddr()
-	require.NoError(t, err)
-	rest, err := proc.FreeAddr()
-	require.NoError(t, err)
+	grpc := must.Value(proc.FreeAddr())(t)
+	rest := must.Value(proc.FreeAddr())(t)
 	cmd := exec.CommandContext(soon(t), home.bin, "dev", "--data-dir", filepath.Join(t.TempDir(), "data"),
 		"--grpc-addr", grpc, "--http-addr", rest, "--worker-roots", t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	var log bytes.Buffer
 	cmd.Stderr = &log
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
+	out := must.Value(cmd.StdoutPipe())(t)
 	require.NoError(t, cmd.Start())
 	lines := bufio.NewScanner(out)
 	for banner := ""; !strings.Contains(banner, "  gRPC   "+grpc); banner += lines.Text() + "\n" {
@@ -75,10 +68,8 @@ func TestTheLogIsJSON(t *testing.T) {
 	}
 
 	// A client of REST at the gRPC address is told so, and one of gRPC at that of REST.
-	resp, err := http.Get("http://" + grpc + "/v1/agents")
-	require.NoError(t, err)
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
+	resp := must.Value(http.Get("http://" + grpc + "/v1/agents"))(t)
+	body := must.Value(io.ReadAll(resp.Body))(t)
 	require.NoError(t, resp.Body.Close())
 	require.Equal(t, http.StatusMisdirectedRequest, resp.StatusCode)
 	require.Contains(t, string(body), "this is the gRPC address")
@@ -115,10 +106,8 @@ func TestMisspeltVariablesOfAServer(t *testing.T) {
 func TestC5_MCPStartsAServer(t *testing.T) {
 	proc.Long(t)
 	bin, home := binary(t), t.TempDir()
-	grpc, err := proc.FreeAddr()
-	require.NoError(t, err)
-	rest, err := proc.FreeAddr()
-	require.NoError(t, err)
+	grpc := must.Value(proc.FreeAddr())(t)
+	rest := must.Value(proc.FreeAddr())(t)
 	data := filepath.Join(home, "data")
 	session := func(args ...string) (out, errs string) {
 		cmd := exec.CommandContext(soon(t), bin,
@@ -147,8 +136,7 @@ func TestC5_MCPStartsAServer(t *testing.T) {
 	server := serverOf(t, data)
 	t.Cleanup(func() {
 		require.NoError(t, syscall.Kill(server, syscall.SIGKILL))
-		_, err := syscall.Wait4(server, nil, 0, nil)
-		require.NoError(t, err)
+		must.Value(syscall.Wait4(server, nil, 0, nil))(t)
 	})
 	require.Contains(t, errs, "started a server at "+grpc)
 	require.Contains(t, out, "CreateWorkItem")
@@ -159,8 +147,7 @@ func TestC5_MCPStartsAServer(t *testing.T) {
 	require.NotContains(t, errs, "started a server", "the one that runs is used")
 	require.Contains(t, out, "CreateWorkItem")
 	require.Equal(t, server, serverOf(t, data))
-	command, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(server), "cmdline"))
-	require.NoError(t, err)
+	command := must.Value(os.ReadFile(filepath.Join("/proc", strconv.Itoa(server), "cmdline")))(t)
 	require.Contains(t, string(command), "--embedded-worker\x00off", "it executes no commands")
 }
 
@@ -171,9 +158,7 @@ func TestC5_MCPNamesTheServerThatHasTheData(t *testing.T) {
 	bin, home := binary(t), t.TempDir()
 	var at []string
 	for range 4 {
-		addr, err := proc.FreeAddr()
-		require.NoError(t, err)
-		at = append(at, addr)
+		at = append(at, must.Value(proc.FreeAddr())(t))
 	}
 	environment := append(os.Environ(), "HOME="+home, "XDG_STATE_HOME=", "QUARTET_DATA_DIR="+
 		filepath.Join(home, "data"))
@@ -206,8 +191,7 @@ func TestC5_MCPNamesTheServerThatHasTheData(t *testing.T) {
 // serverOf returns the process that has a data directory in its environment and is a server.
 func serverOf(t *testing.T, data string) int {
 	t.Helper()
-	entries, err := os.ReadDir("/proc")
-	require.NoError(t, err)
+	entries := must.Value(os.ReadDir("/proc"))(t)
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"quartet/pkg/keyfile"
 	"quartet/pkg/localtoken"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/tests/proc"
@@ -42,10 +43,8 @@ func TestT10_CommandsCannotBecomeTheServer(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(home, ".ssh"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(home, ".ssh", "id_ed25519"), []byte(secretWord), 0o600))
 	s := newWorkshop(t, "--worker-pools", "default", "--worker-labels", "id=embedded")
-	key, err := os.ReadFile(filepath.Join(s.srv.DataDir, "key"))
-	require.NoError(t, err)
-	token, err := localtoken.Read(s.srv.HTTP)
-	require.NoError(t, err)
+	key := must.Value(os.ReadFile(filepath.Join(s.srv.DataDir, "key")))(t)
+	token := must.Value(localtoken.Read(s.srv.HTTP))(t)
 	require.NotEmpty(t, token)
 	s.worker("own")
 	for _, worker := range []string{"embedded", "own"} {
@@ -84,8 +83,7 @@ func TestT10_CommandsCannotBecomeTheServer(t *testing.T) {
 // TestT10_ARotatedKeyStaysHidden replaces the secrets of a server in a directory that commands may read, while one
 // looks for them.
 func TestT10_ARotatedKeyStaysHidden(t *testing.T) {
-	conf, err := filepath.EvalSymlinks(t.TempDir())
-	require.NoError(t, err)
+	conf := must.Value(filepath.EvalSymlinks(t.TempDir()))(t)
 	key, config, env := filepath.Join(conf, "key"), filepath.Join(conf, "quartet.yaml"),
 		filepath.Join(conf, "app", "env")
 	secret := "bootstrap-token: " + secretWord + strings.Repeat("-", 32) + "\n"
@@ -109,8 +107,7 @@ func TestT10_ARotatedKeyStaysHidden(t *testing.T) {
 	out := s.outputOf(task)
 	require.Contains(t, out, "public")
 	require.NotContains(t, out, secretWord)
-	raw, err := os.ReadFile(key)
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(key))(t)
 	for line := range strings.Lines(string(raw)) {
 		require.NotContains(t, out+"\n", line)
 	}
@@ -157,16 +154,14 @@ func TestT10_TheEmbeddedWorkerMustBeAskedFor(t *testing.T) {
 		{[]string{"--auth", "required", "--bootstrap-token", bootstrap}, false},
 		{[]string{"--auth", "required", "--bootstrap-token", bootstrap, "--embedded-worker", "on"}, true},
 	} {
-		srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "",
-			append(c.settings, "--log-level", "info")...)
-		require.NoError(t, err)
+		srv := must.Value(proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "",
+			append(c.settings, "--log-level", "info")...))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		require.NoError(t, srv.Start(ctx))
-		_, err = os.Stat(filepath.Join(srv.DataDir, "worker", "quartet-worker-local.lock"))
+		_, err := os.Stat(filepath.Join(srv.DataDir, "worker", "quartet-worker-local.lock"))
 		require.Equal(t, c.executes, err == nil, c.settings)
 		require.NoError(t, srv.Kill())
-		log, err := os.ReadFile(srv.Log)
-		require.NoError(t, err)
+		log := must.Value(os.ReadFile(srv.Log))(t)
 		require.Equal(t, c.executes && len(c.settings) > 2, strings.Contains(string(log), "holds the installation's "+
 			"keys and executes commands"), c.settings)
 		cancel()
@@ -230,8 +225,7 @@ func TestT10_HandlersAreConfined(t *testing.T) {
 		said = quartet("board", "get", "keeper/b", "-o", "json")
 		return strings.Contains(said, "GREETING=hello")
 	}, "the step did not end: %s", said)
-	key, err := os.ReadFile(filepath.Join(s.srv.DataDir, "key"))
-	require.NoError(t, err)
+	key := must.Value(os.ReadFile(filepath.Join(s.srv.DataDir, "key")))(t)
 	require.NotContains(t, said, secretWord)
 	require.NotContains(t, said, strings.TrimSpace(string(key)))
 	require.NotContains(t, said, "QUARTET_TOKEN")
@@ -244,19 +238,17 @@ func TestT10_AgentsApart(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	s := newWorkshop(t)
 	s.worker("apart", "--isolate", "agent")
-	_, err := s.agents.SpawnAgent(s.ctx, &agentv1.SpawnAgentRequest{
+	must.Value(s.agents.SpawnAgent(s.ctx, &agentv1.SpawnAgentRequest{
 		AgentId: "builder",
 		Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
+	}))(t)
 	run := func(agentID, workdir, command string) string {
 		t.Helper()
-		r, err := s.tasks.ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
+		r := must.Value(s.tasks.ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
 			AgentId: agentID, YieldTime: durationpb.New(40 * time.Second), Command: &taskv1.CommandSpec{
 				Argv: []string{"bash", "-c", command}, Workdir: workdir, WorkerLabels: map[string]string{"id": "apart"},
 			},
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.NotEqual(t, taskv1.TaskState_TASK_STATE_RUNNING, r.GetTask().GetState(), command)
 		return r.GetOutput() + r.GetTask().GetEndMessage()
 	}

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -41,8 +42,7 @@ func (c *compose) run(args ...string) string {
 	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), c.env...)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	require.NoError(c.t, err, "%v: %s", args, errs.String())
+	out := must.Value(cmd.Output())(c.t, "%v: %s", args, errs.String())
 	return strings.TrimSpace(string(out))
 }
 
@@ -99,8 +99,7 @@ func TestX1_NothingIsLostInTheDeployment(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	c := &compose{t: t, dir: *deployedDir}
-	root, err := grpc.NewClient(*deployedGRPC, bearing(os.Getenv("QUARTET_TOKEN"))...)
-	require.NoError(t, err)
+	root := must.Value(grpc.NewClient(*deployedGRPC, bearing(os.Getenv("QUARTET_TOKEN"))...))(t)
 	t.Cleanup(func() { _ = root.Close() })
 
 	// Several instances of a plane: `docker compose up --scale work=3` belongs here,
@@ -199,8 +198,7 @@ func startKeeper(t *testing.T, ctx context.Context, root grpc.ClientConnInterfac
 	}
 	bin := binary(t)
 	log := filepath.Join(repo, "worker.log")
-	out, err := os.Create(log)
-	require.NoError(t, err)
+	out := must.Value(os.Create(log))(t)
 	worker := exec.Command(bin, "worker", "--root", repo, "--unconfined", "--state-dir", t.TempDir(), "--address",
 		*deployedGRPC, "--tls")
 	worker.Env = append(os.Environ(), "QUARTET_TOKEN="+keyOf(t, ctx, root, identityv1.Role_ROLE_WORKER, namespace))
@@ -279,8 +277,7 @@ func (j *chores) loop(ctx context.Context, i int) error {
 	agent := fmt.Sprintf("jobs-%d", i)
 	if _, err := load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
 		return j.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-			AgentId: agent, RequestId: "spawn-" + agent,
-			Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+			AgentId: agent, RequestId: "spawn-" + agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 		})
 	}); err != nil {
 		return err
@@ -363,13 +360,11 @@ func (j *chores) audit(ctx context.Context) {
 	for i := range jobLoops {
 		agent := fmt.Sprintf("jobs-%d", i)
 		for token := ""; ; {
-			page, err := load.Again(ctx, func(ctx context.Context) (*taskv1.ListTasksResponse, error) {
+			page := must.Value(load.Again(ctx, func(ctx context.Context) (*taskv1.ListTasksResponse, error) {
 				return j.tasks.ListTasks(ctx, &taskv1.ListTasksRequest{
-					AgentId: agent, IncludeTerminal: true,
-					PageSize: 500, PageToken: token,
+					AgentId: agent, IncludeTerminal: true, PageSize: 500, PageToken: token,
 				})
-			})
-			require.NoError(j.t, err)
+			}))(j.t)
 			for _, task := range page.GetTasks() {
 				words := strings.Fields(task.GetCommand().GetCmd())
 				line := words[len(words)-1]

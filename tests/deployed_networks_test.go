@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 // TestX15_ContainersReachWhatTheyNeed tries, from a container in each network of the deployment, the ports of the
@@ -70,12 +72,10 @@ func TestX15_ACertificateForEachService(t *testing.T) {
 		to := filepath.Join(t.TempDir(), "tls.pem")
 		container := c.containers(name)[0]
 		c.run("docker", "cp", container+":/tls/tls.pem", to)
-		text, err := os.ReadFile(to)
-		require.NoError(t, err)
+		text := must.Value(os.ReadFile(to))(t)
 		block, _ := pem.Decode(text)
 		require.NotNil(t, block)
-		cert, err := x509.ParseCertificate(block.Bytes)
-		require.NoError(t, err)
+		cert := must.Value(x509.ParseCertificate(block.Bytes))(t)
 		for _, other := range names {
 			require.Equal(t, other == name, cert.VerifyHostname(other) == nil, "the name %s in the certificate of %s",
 				other, name)

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
 )
@@ -66,11 +67,9 @@ func bearing(token string) []grpc.DialOption {
 func keyOf(t *testing.T, ctx context.Context, root grpc.ClientConnInterface, role identityv1.Role,
 	namespace string,
 ) string {
-	made, err := identityv1.NewIdentityServiceClient(root).CreateKey(ctx, &identityv1.CreateKeyRequest{
+	return must.Value(identityv1.NewIdentityServiceClient(root).CreateKey(ctx, &identityv1.CreateKeyRequest{
 		Name: "test", Role: role, Namespace: namespace,
-	})
-	require.NoError(t, err)
-	return made.GetSecret()
+	}))(t).GetSecret()
 }
 
 // deployed returns a namespace of its own in what runs elsewhere, with a worker of its
@@ -79,24 +78,21 @@ func deployed(t *testing.T) *system {
 	bin := binary(t) // which may take longer than the rest is given
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	root, err := grpc.NewClient(*deployedGRPC, bearing(os.Getenv("QUARTET_TOKEN"))...)
-	require.NoError(t, err)
+	root := must.Value(grpc.NewClient(*deployedGRPC, bearing(os.Getenv("QUARTET_TOKEN"))...))(t)
 	t.Cleanup(func() { _ = root.Close() })
 	namespace := "t-" + strings.ToLower(rand.Text())
 	key := func(role identityv1.Role) string { return keyOf(t, ctx, root, role, namespace) }
 	admin := key(identityv1.Role_ROLE_ADMIN)
 	s := &system{http: *deployedHTTP, token: admin}
 	s.dial = func(t *testing.T, _ string, opts ...grpc.DialOption) *grpc.ClientConn {
-		conn, err := grpc.NewClient(*deployedGRPC, append(bearing(admin), opts...)...)
-		require.NoError(t, err)
+		conn := must.Value(grpc.NewClient(*deployedGRPC, append(bearing(admin), opts...)...))(t)
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}
 	s.more = func(t *testing.T, services ...string) { t.Fatalf("another %v is not started here", services) }
 
 	dir := t.TempDir()
-	log, err := os.Create(filepath.Join(dir, "worker.log"))
-	require.NoError(t, err)
+	log := must.Value(os.Create(filepath.Join(dir, "worker.log")))(t)
 	worker := exec.Command(bin, "worker", "--root", dir, "--state-dir", dir, "--address", *deployedGRPC)
 	worker.Env = append(os.Environ(), "QUARTET_TOKEN="+key(identityv1.Role_ROLE_WORKER),
 		fmt.Sprintf("QUARTET_TLS=%t", strings.HasPrefix(*deployedHTTP, "https://")))

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"quartet/pkg/localtoken"
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/tests/proc"
@@ -47,8 +48,7 @@ func newMachine(t *testing.T, settings ...string) *machine {
 // server starts a further server of the user.
 func (m *machine) server(settings ...string) *proc.Quartet {
 	m.t.Helper()
-	srv, err := proc.NewQuartet(m.bin, filepath.Join(m.t.TempDir(), "data"), "", settings...)
-	require.NoError(m.t, err)
+	srv := must.Value(proc.NewQuartet(m.bin, filepath.Join(m.t.TempDir(), "data"), "", settings...))(m.t)
 	require.NoError(m.t, srv.Start(soon(m.t)))
 	m.t.Cleanup(func() { _ = srv.Kill() })
 	return srv
@@ -62,19 +62,15 @@ func (m *machine) rest(srv *proc.Quartet, method, path, body string, header ...s
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(m.t, err)
+	resp := must.Value(http.DefaultClient.Do(req))(m.t)
 	defer func() { require.NoError(m.t, resp.Body.Close()) }()
-	raw, err := io.ReadAll(resp.Body)
-	require.NoError(m.t, err)
-	return resp.StatusCode, string(raw)
+	return resp.StatusCode, string(must.Value(io.ReadAll(resp.Body))(m.t))
 }
 
 // whoAmI calls the server over gRPC with exactly this token, "" for none.
 func (m *machine) whoAmI(srv *proc.Quartet, token string) (*identityv1.WhoAmIResponse, error) {
 	m.t.Helper()
-	conn, err := grpc.NewClient(srv.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(m.t, err)
+	conn := must.Value(grpc.NewClient(srv.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials())))(m.t)
 	defer func() { require.NoError(m.t, conn.Close()) }()
 	ctx := soon(m.t)
 	if token != "" {
@@ -86,8 +82,7 @@ func (m *machine) whoAmI(srv *proc.Quartet, token string) (*identityv1.WhoAmIRes
 // token returns the token in the file of an address.
 func (m *machine) token(addr string) string {
 	m.t.Helper()
-	raw, err := os.ReadFile(filepath.Join(m.dir, addr))
-	require.NoError(m.t, err)
+	raw := must.Value(os.ReadFile(filepath.Join(m.dir, addr)))(m.t)
 	match := regexp.MustCompile(`^Authorization: Bearer (qlt_[\w-]{43})\n$`).FindStringSubmatch(string(raw))
 	require.Len(m.t, match, 2, "%s", raw)
 	return match[1]
@@ -113,13 +108,9 @@ func mcpHeader(more ...string) []string {
 func TestI1_DevDemandsItsToken(t *testing.T) {
 	m := newMachine(t)
 	for _, addr := range []string{m.srv.HTTP, m.srv.GRPC} {
-		info, err := os.Lstat(filepath.Join(m.dir, addr))
-		require.NoError(t, err)
-		require.Equal(t, fs.FileMode(0o600), info.Mode())
+		require.Equal(t, fs.FileMode(0o600), must.Value(os.Lstat(filepath.Join(m.dir, addr)))(t).Mode())
 	}
-	info, err := os.Lstat(m.dir)
-	require.NoError(t, err)
-	require.Equal(t, fs.ModeDir|0o700, info.Mode())
+	require.Equal(t, fs.ModeDir|0o700, must.Value(os.Lstat(m.dir))(t).Mode())
 	token := m.token(m.srv.HTTP)
 	require.Equal(t, token, m.token(m.srv.GRPC))
 
@@ -154,8 +145,7 @@ func TestI1_DevDemandsItsToken(t *testing.T) {
 	code, body := m.rest(m.srv, "GET", "/v1/agents", "", bearer...)
 	require.Equal(t, 200, code, body)
 	require.NotContains(t, body, "stolen")
-	me, err := m.whoAmI(m.srv, token)
-	require.NoError(t, err)
+	me := must.Value(m.whoAmI(m.srv, token))(t)
 	require.Equal(t, []any{"local", "default", identityv1.Role_ROLE_INSTALLATION_ADMIN},
 		[]any{me.GetPrincipal(), me.GetNamespace(), me.GetRole()})
 	code, body = m.rest(m.srv, "POST", "/mcp/keeper?create=true", listTools, mcpHeader(bearer...)...)
@@ -179,8 +169,7 @@ func TestI1_DevDemandsItsToken(t *testing.T) {
 	require.Equal(t, 200, code, body)
 
 	// The token is in no log, and what others could read or write is not used.
-	log, err := os.ReadFile(m.srv.Log)
-	require.NoError(t, err)
+	log := must.Value(os.ReadFile(m.srv.Log))(t)
 	require.NotContains(t, string(log), token)
 	require.Contains(t, string(log), "curl -H @"+filepath.Join(m.dir, m.srv.HTTP))
 	require.NoError(t, os.Chmod(filepath.Join(m.dir, m.srv.GRPC), 0o644))
@@ -189,15 +178,12 @@ func TestI1_DevDemandsItsToken(t *testing.T) {
 	require.Contains(t, out, "is open to other users (mode 0644)")
 	require.NoError(t, os.Chmod(filepath.Join(m.dir, m.srv.GRPC), 0o600))
 	require.NoError(t, m.srv.Interrupt(soon(t)))
-	left, err := os.ReadDir(m.dir)
-	require.NoError(t, err)
-	require.Empty(t, left, "an orderly stop removes the files")
+	require.Empty(t, must.Value(os.ReadDir(m.dir))(t), "an orderly stop removes the files")
 }
 
 // thief is a server that another user started at an address that was free, and notes what it gets.
 func thief(t *testing.T, addr string) (got chan metadata.MD) {
-	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr)
-	require.NoError(t, err)
+	lis := must.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", addr))(t)
 	got = make(chan metadata.MD, 16)
 	srv := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
 		md, _ := metadata.FromIncomingContext(s.Context())
@@ -229,13 +215,12 @@ func TestI1_TheTokenIsSentToItsServerOnly(t *testing.T) {
 	})
 	require.NoError(t, m.srv.Start(soon(t)))
 	require.Equal(t, token, m.token(m.srv.GRPC), "a restart does not end it")
-	_, err := m.whoAmI(m.srv, token)
-	require.NoError(t, err)
+	must.Value(m.whoAmI(m.srv, token))(t)
 
 	// Another address, and another data directory.
 	second := m.server()
 	require.NotEqual(t, token, m.token(second.GRPC))
-	_, err = m.whoAmI(second, token)
+	_, err := m.whoAmI(second, token)
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 	code, body := m.rest(second, "GET", "/v1/agents", "", "Authorization", "Bearer "+token)
 	require.Equal(t, 401, code, body)
@@ -261,10 +246,8 @@ func TestI1_TheTokenIsSentToItsServerOnly(t *testing.T) {
 func TestI1_OpenIsAsItWas(t *testing.T) {
 	m := newMachine(t, "--open")
 	require.NoDirExists(t, m.dir)
-	me, err := m.whoAmI(m.srv, "")
-	require.NoError(t, err)
-	require.Equal(t, identityv1.Role_ROLE_INSTALLATION_ADMIN, me.GetRole())
-	_, err = m.whoAmI(m.srv, "qlt_"+strings.Repeat("A", 43))
+	require.Equal(t, identityv1.Role_ROLE_INSTALLATION_ADMIN, must.Value(m.whoAmI(m.srv, ""))(t).GetRole())
+	_, err := m.whoAmI(m.srv, "qlt_"+strings.Repeat("A", 43))
 	require.Equal(t, codes.Unauthenticated, status.Code(err), "a wrong credential is not an absent one")
 	code, body := m.rest(m.srv, "POST", "/v1/agents", `{"agent_id":"keeper","preset":"PRESET_PUBLIC_NAMED"}`)
 	require.Equal(t, 200, code, body)
@@ -293,8 +276,7 @@ func TestI1_OpenIsAsItWas(t *testing.T) {
 
 // TestI1_TheFirstCurlOfTheReadme runs the first request that README.md shows, as it is but for the port.
 func TestI1_TheFirstCurlOfTheReadme(t *testing.T) {
-	raw, err := os.ReadFile("../README.md")
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile("../README.md"))(t)
 	line := regexp.MustCompile(`(?m)^curl .*-H @.*$`).FindString(string(raw))
 	require.NotEmpty(t, line)
 	require.GreaterOrEqual(t, strings.Count(line, "127.0.0.1:7480"), 2, "the file and the address: %s", line)
@@ -316,8 +298,7 @@ func TestT10_CommandsOnLoopbackHaveNoToken(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", "")
 	require.NoError(t, os.WriteFile(filepath.Join(home, "notes"), []byte("readable"), 0o600))
 	s := newWorkshop(t, "--worker-pools", "default", "--worker-network", "all", "--worker-roots", home)
-	token, err := localtoken.Read(s.srv.HTTP)
-	require.NoError(t, err)
+	token := must.Value(localtoken.Read(s.srv.HTTP))(t)
 	require.NotEmpty(t, token)
 	dir := localtoken.Dir()
 	for _, c := range []struct{ command, want string }{
@@ -347,7 +328,5 @@ func TestT10_CommandsOnLoopbackHaveNoToken(t *testing.T) {
 		require.Contains(t, out, c.want, c.command)
 		require.NotContains(t, out, token, c.command)
 	}
-	still, err := localtoken.Read(s.srv.HTTP)
-	require.NoError(t, err)
-	require.Equal(t, token, still, "the file is where it was")
+	require.Equal(t, token, must.Value(localtoken.Read(s.srv.HTTP))(t), "the file is where it was")
 }

@@ -21,6 +21,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/blockfile"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
@@ -39,53 +40,40 @@ type lived struct{ id, text, item, task string }
 func live(t *testing.T, ctx context.Context, conn *grpc.ClientConn, id, text string) *lived {
 	t.Helper()
 	l := &lived{id: id, text: text}
-	_, err := agentv1.NewAgentServiceClient(conn).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	must.Value(agentv1.NewAgentServiceClient(conn).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, InitialMessage: "a message with " + text,
-	})
-	require.NoError(t, err)
+	}))(t)
 	work, waiting := workv1.NewWorkServiceClient(conn), waitingv1.NewWaitingServiceClient(conn)
 	for i := range 40 { // some of which are packed
-		item, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+		l.item = must.Value(work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 			AgentId: id, Objective: fmt.Sprintf("item %d with %s", i, text),
-		})
-		require.NoError(t, err)
-		l.item = item.GetWorkItem().GetWorkItemId()
+		}))(t).GetWorkItem().GetWorkItemId()
 		if i < 36 {
-			_, err = work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: id, WorkItemId: l.item})
-			require.NoError(t, err)
+			must.Value(work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: id, WorkItemId: l.item}))(t)
 		}
 	}
-	trigger, err := waiting.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{
+	trigger := must.Value(waiting.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{
 		AgentId: id, Description: "a trigger with " + text,
-	})
-	require.NoError(t, err)
-	_, err = waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
+	}))(t)
+	must.Value(waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
 		AgentId: id, WorkItemId: l.item, Reason: "a wait with " + text, Wake: waitingv1.Wake_WAKE_EXTERNAL,
 		Resource: trigger.GetTrigger().GetTriggerId(),
-	})
-	require.NoError(t, err)
-	_, err = waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
-		AgentId: id, WorkItemId: l.item,
-		After: durationpb.New(24 * time.Hour),
-	})
-	require.NoError(t, err)
-	run, err := taskv1.NewTaskServiceClient(conn).ExecCommand(ctx, &taskv1.ExecCommandRequest{
+	}))(t)
+	must.Value(waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
+		AgentId: id, WorkItemId: l.item, After: durationpb.New(24 * time.Hour),
+	}))(t)
+	l.task = must.Value(taskv1.NewTaskServiceClient(conn).ExecCommand(ctx, &taskv1.ExecCommandRequest{
 		AgentId: id, Command: &taskv1.CommandSpec{Cmd: "echo output with " + text},
 		YieldTime: durationpb.New(30 * time.Second),
-	})
-	require.NoError(t, err)
-	l.task = run.GetTask().GetTaskId()
-	_, err = boardv1.NewBoardServiceClient(conn).CreateBoard(ctx, &boardv1.CreateBoardRequest{
+	}))(t).GetTask().GetTaskId()
+	must.Value(boardv1.NewBoardServiceClient(conn).CreateBoard(ctx, &boardv1.CreateBoardRequest{
 		SessionId: id, BoardId: "b", WalName: "b", Title: "a board with " + text, Steps: []*boardv1.StepInput{
 			{StepId: "a", Title: "a step with " + text},
 		},
-	})
-	require.NoError(t, err)
-	_, err = workv1.NewHomeServiceClient(conn).WriteFile(ctx, &workv1.WriteFileRequest{
-		AgentId: id, Path: "notes.md",
-		Text: "a file with " + text,
-	})
-	require.NoError(t, err)
+	}))(t)
+	must.Value(workv1.NewHomeServiceClient(conn).WriteFile(ctx, &workv1.WriteFileRequest{
+		AgentId: id, Path: "notes.md", Text: "a file with " + text,
+	}))(t)
 	return l
 }
 
@@ -95,10 +83,9 @@ func (l *lived) whole(t *testing.T, ctx context.Context, conn *grpc.ClientConn) 
 	list, err := workv1.NewWorkServiceClient(conn).ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: l.id})
 	require.NoError(t, err)
 	require.NotEmpty(t, list.GetWorkItems())
-	item, err := workv1.NewWorkServiceClient(conn).GetWorkItem(ctx, &workv1.GetWorkItemRequest{
+	item := must.Value(workv1.NewWorkServiceClient(conn).GetWorkItem(ctx, &workv1.GetWorkItemRequest{
 		AgentId: l.id, WorkItemId: l.item,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Contains(t, item.GetWorkItem().GetObjective(), l.text)
 	waits, err := waitingv1.NewWaitingServiceClient(conn).ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: l.id})
 	require.NoError(t, err)
@@ -106,10 +93,9 @@ func (l *lived) whole(t *testing.T, ctx context.Context, conn *grpc.ClientConn) 
 	boards, err := boardv1.NewBoardServiceClient(conn).ListBoards(ctx, &boardv1.ListBoardsRequest{SessionId: l.id})
 	require.NoError(t, err)
 	require.Len(t, boards.GetBoards(), 1)
-	out, err := taskv1.NewTaskServiceClient(conn).GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{
+	out := must.Value(taskv1.NewTaskServiceClient(conn).GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{
 		AgentId: l.id, TaskId: l.task,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Contains(t, fmt.Sprint(out), l.text)
 }
 
@@ -159,8 +145,7 @@ func TestA8_ErasedAgent(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	bin, dir := binary(t), t.TempDir()
 	data := filepath.Join(dir, "data")
-	srv, err := proc.NewQuartet(bin, data, "", "--erase-after", "2s")
-	require.NoError(t, err)
+	srv := must.Value(proc.NewQuartet(bin, data, "", "--erase-after", "2s"))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	t.Cleanup(func() { _ = srv.Kill() })
@@ -181,8 +166,7 @@ func TestA8_ErasedAgent(t *testing.T) {
 		live(t, ctx, conn, "agent-bob-1137", "bob's secret 8841")
 	texts := []string{ada.id, ada.text}
 	require.NotEmpty(t, filesWith(t, data, texts...))
-	_, err = agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{AgentId: ada.id})
-	require.NoError(t, err)
+	must.Value(agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{AgentId: ada.id}))(t)
 	var left []string
 	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); <-time.After(500 * time.Millisecond) {
 		if left = filesWith(t, data, texts...); len(left) == 0 {
@@ -197,29 +181,24 @@ func TestA8_ErasedAgent(t *testing.T) {
 			AgentId: ada.id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 		})
 		require.ErrorIs(t, fault.From(err), fault.AlreadyExists)
-		_, err = workv1.NewWorkServiceClient(conn).CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
+		require.Error(t, must.Err(workv1.NewWorkServiceClient(conn).CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 			AgentId: ada.id, Objective: "x",
-		})
-		require.Error(t, err)
+		})))
 	}
 	refused()
 
 	// A child that was erased is not made again by a late repetition of the call that spawned it.
 	spawn := func() string {
-		got, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-			ParentAgentId: bob.id, RequestId: "once",
-			InitialMessage: "look",
-		})
-		require.NoError(t, err)
-		return got.GetAgentId()
+		return must.Value(agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			ParentAgentId: bob.id, RequestId: "once", InitialMessage: "look",
+		}))(t).GetAgentId()
 	}
 	gone := func(id string) bool {
 		_, err := agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: id})
 		return err != nil && errors.Is(fault.From(err), fault.NotFound)
 	}
 	child := spawn()
-	_, err = agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{AgentId: child})
-	require.NoError(t, err)
+	must.Value(agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{AgentId: child}))(t)
 	require.Eventually(t, func() bool { return gone(child) }, 2*time.Minute, 100*time.Millisecond)
 	require.Equal(t, child, spawn(), "the first answer")
 	require.True(t, gone(child))
@@ -236,8 +215,7 @@ func TestA8_ErasedAgent(t *testing.T) {
 	require.NoError(t, os.Rename(data, filepath.Join(dir, "old")))
 	quartet("restore", file, "--data-dir", data, "--key-file", filepath.Join(dir, "old", "key"))
 	require.Empty(t, filesWith(t, data, texts...), "a backup has nothing of it")
-	key, err := os.ReadFile(filepath.Join(dir, "old", "key"))
-	require.NoError(t, err)
+	key := must.Value(os.ReadFile(filepath.Join(dir, "old", "key")))(t)
 	if _, err := os.Stat(filepath.Join(data, "key")); err != nil {
 		require.NoError(t, os.WriteFile(filepath.Join(data, "key"), key, 0o600))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/tests/proc"
@@ -32,16 +33,14 @@ func TestX16_AFullStore(t *testing.T) {
 	}
 	srv, agents, _ := start("24")
 	for _, id := range []string{"big", "small", "other"} { // what one agent may have queued does not fill the store
-		_, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		must.Value(agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 			AgentId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	say := func(to string) error {
-		_, err := agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+		return must.Err(agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
 			AgentId: to, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Text: strings.Repeat("x", 200_000),
-		})
-		return err
+		}))
 	}
 	stored := 0
 	var full error
@@ -68,8 +67,7 @@ func TestX16_AFullStore(t *testing.T) {
 	require.Contains(t, logOf(t, srv), "is filling up")
 
 	shows := func() {
-		got, err := agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: "small"})
-		require.NoError(t, err)
+		got := must.Value(agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: "small"}))(t)
 		require.Equal(t, "small", got.GetAgent().GetAgentId())
 	}
 	shows()
@@ -86,27 +84,21 @@ func TestX16_AFullStore(t *testing.T) {
 	require.Error(t, full)
 	require.ErrorIs(t, fault.From(full), fault.StorageFull)
 	shows()
-	_, err := agents.StopAgent(ctx, &agentv1.StopAgentRequest{AgentId: "small"})
-	require.NoError(t, err, "what ends something is possible")
+	must.Value(agents.StopAgent(ctx, &agentv1.StopAgentRequest{AgentId: "small"}))(t, "what ends something is possible")
 	require.NoError(t, srv.Kill())
 
 	_, agents, work := start("64")
 	require.NoError(t, say("big"))
-	_, err = work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "big", Objective: "go on"})
-	require.NoError(t, err)
+	must.Value(work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "big", Objective: "go on"}))(t)
 }
 
 // textOf returns the body of an address.
 func textOf(ctx context.Context, t *testing.T, url string) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	require.NoError(t, err)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))(t)
+	resp := must.Value(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	return string(b)
+	return string(must.Value(io.ReadAll(resp.Body))(t))
 }
 
 // warningOf returns the warning of /readyz.

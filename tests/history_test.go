@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/journal/archive"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -56,11 +57,9 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	dir := t.TempDir()
 	data, bin := filepath.Join(dir, "data"), binary(t)
-	cfg, err := dev.Config(data)
-	require.NoError(t, err)
+	cfg := must.Value(dev.Config(data))(t)
 	cfg.Publish, cfg.SegmentSize, cfg.SnapshotSize, cfg.HistoryDays, cfg.Day = true, 1, 1, 2, time.Second
-	a, err := app.New(cfg, zap.NewNop(), "test")
-	require.NoError(t, err)
+	a := must.Value(app.New(cfg, zap.NewNop(), "test"))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	require.NoError(t, a.Start(ctx))
@@ -74,31 +73,26 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 			stop()
 		}
 	}()
-	conn, err := load.Dial(cfg.GRPCAddr)
-	require.NoError(t, err)
+	conn := must.Value(load.Dial(cfg.GRPCAddr))(t)
 	work := workv1.NewWorkServiceClient(conn)
-	_, err = agentv1.NewAgentServiceClient(conn).
+	must.Value(agentv1.NewAgentServiceClient(conn).
 		SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED},
-			grpc.WaitForReady(true))
-	require.NoError(t, err)
+			grpc.WaitForReady(true)))(t)
 	create := func(objective string) string {
 		resp, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: objective})
 		require.NoError(t, err)
 		return resp.GetWorkItem().GetWorkItemId()
 	}
 	open, done := create("an open item"), create("a completed item")
-	_, err = work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: done})
-	require.NoError(t, err)
+	must.Value(work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: done}))(t)
 	updates := 0
 	update := func() {
 		t.Helper()
 		updates++
 		objective := fmt.Sprintf("an open item, %d %s", updates, strings.Repeat("x", 1800))
-		_, err := work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: open,
-			Objective: &objective,
-		})
-		require.NoError(t, err)
+		must.Value(work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: open, Objective: &objective,
+		}))(t)
 	}
 	for removed := int64(0); removed < 2000; removed = removedOfWork(t, data) {
 		for range 100 {
@@ -109,25 +103,20 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 	whole := func(conn *grpc.ClientConn) {
 		t.Helper()
 		work := workv1.NewWorkServiceClient(conn)
-		got, err := work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: open},
-			grpc.WaitForReady(true))
-		require.NoError(t, err)
+		got := must.Value(work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: open},
+			grpc.WaitForReady(true)))(t)
 		require.Contains(t, got.GetWorkItem().GetObjective(), fmt.Sprintf("an open item, %d ", updates))
-		got, err = work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: done})
-		require.NoError(t, err)
+		got = must.Value(work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: done}))(t)
 		require.Equal(t, "a completed item", got.GetWorkItem().GetObjective())
-		past, err := work.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{
+		past := must.Value(work.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{
 			AgentId: "keeper", WorkItemId: done,
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.True(t, past.GetHistoryRemoved())
-		past, err = work.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{
+		past = must.Value(work.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{
 			AgentId: "keeper", WorkItemId: open,
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.NotEmpty(t, past.GetMutations(), "what is new is there")
-		usage, err := identityv1.NewIdentityServiceClient(conn).GetUsage(ctx, &identityv1.GetUsageRequest{})
-		require.NoError(t, err)
+		usage := must.Value(identityv1.NewIdentityServiceClient(conn).GetUsage(ctx, &identityv1.GetUsageRequest{}))(t)
 		held := map[string]int64{}
 		for _, u := range usage.GetQuotas() {
 			held[u.GetKind()] = u.GetValue()
@@ -147,19 +136,16 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 		return string(out)
 	}
 	require.Contains(t, quartet("verify", "--data-dir", data), "removed:")
-	srv, err := proc.NewQuartet(bin, data, "", "--snapshot-mib", "1")
-	require.NoError(t, err)
+	srv := must.Value(proc.NewQuartet(bin, data, "", "--snapshot-mib", "1"))(t)
 	t.Cleanup(func() { _ = srv.Kill() })
 	lives := func() {
 		t.Helper()
 		require.NoError(t, srv.Start(ctx))
-		conn, err := load.Dial(srv.GRPC)
-		require.NoError(t, err)
+		conn := must.Value(load.Dial(srv.GRPC))(t)
 		whole(conn)
 		require.NoError(t, conn.Close())
 	}
-	key, err := os.ReadFile(filepath.Join(data, "key"))
-	require.NoError(t, err)
+	key := must.Value(os.ReadFile(filepath.Join(data, "key")))(t)
 	backup := func(name string) string {
 		t.Helper()
 		file := filepath.Join(dir, name)
@@ -182,8 +168,7 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 	lives()
 
 	// What was restored goes on: it writes snapshots, and is in a backup before it is archived again.
-	conn, err = load.Dial(srv.GRPC)
-	require.NoError(t, err)
+	conn = must.Value(load.Dial(srv.GRPC))(t)
 	work = workv1.NewWorkServiceClient(conn)
 	second := backup("second")
 	for range 1000 {
@@ -204,8 +189,7 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 		"msgs", "*.blk"))
 	require.NoError(t, err)
 	require.NotEmpty(t, blocks)
-	block, err := os.ReadFile(blocks[0])
-	require.NoError(t, err)
+	block := must.Value(os.ReadFile(blocks[0]))(t)
 	block[len(block)/2] ^= 1
 	require.NoError(t, os.WriteFile(blocks[0], block, 0o600))
 	out, err := exec.CommandContext(ctx, bin, "repair", "--data-dir", data, "--apply").CombinedOutput()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/services/app"
 	"quartet/tests/proc"
 )
@@ -22,13 +23,10 @@ func TestX15_TheDoctor(t *testing.T) {
 	ca := newAuthority(t, "ours")
 	certFile, keyFile, _ := ca.issue(t, "server")
 	secured := newHouse(t, func(cfg *app.Config) { cfg.TLS.Cert, cfg.TLS.Key = certFile, keyFile })
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	taken := must.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = taken.Close() })
 	free := func() string {
-		addr, err := proc.FreeAddr()
-		require.NoError(t, err)
-		return addr
+		return must.Value(proc.FreeAddr())(t)
 	}
 	bin, nowhere := binary(t), filepath.Join(t.TempDir(), "data")
 	at := []string{
@@ -106,6 +104,5 @@ func TestX15_TheDoctor(t *testing.T) {
 			require.NotContains(t, string(out), "secret@")
 		})
 	}
-	_, err = os.Stat(nowhere)
-	require.ErrorIs(t, err, os.ErrNotExist, "the doctor changes nothing")
+	must.Refuse(os.Stat(nowhere))(t, os.ErrNotExist, "the doctor changes nothing")
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
@@ -22,17 +23,14 @@ func TestX2_KeysOfOneName(t *testing.T) {
 		programs = append(programs, program{id, secret})
 	}
 	agents := agentv1.NewAgentServiceClient(h.conn(t, programs[0].secret))
-	_, err := agents.SpawnAgent(soon(t), &agentv1.SpawnAgentRequest{
+	must.Value(agents.SpawnAgent(soon(t), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
+	}))(t)
 	enqueue := func(p program, text string) string {
-		resp, err := agentv1.NewAgentServiceClient(h.conn(t, p.secret)).
+		return must.Value(agentv1.NewAgentServiceClient(h.conn(t, p.secret)).
 			EnqueueMessage(soon(t), &agentv1.EnqueueMessageRequest{
 				AgentId: "keeper", Text: text, RequestId: "build-7",
-			})
-		require.NoError(t, err)
-		return resp.GetMessage().GetMessageId()
+			}))(t).GetMessage().GetMessageId()
 	}
 	first, second := enqueue(programs[0], "same"), enqueue(programs[1], "same")
 	require.NotEqual(t, first, second, "a message of the second program was taken for a repetition of the first")
@@ -64,59 +62,44 @@ func TestI15_AnAdminOfANamespace(t *testing.T) {
 		identityv1.Role_ROLE_INTEGRATION,
 	} {
 		for _, namespace := range []string{"", "acme"} {
-			made, err := own.CreateKey(soon(t), &identityv1.CreateKeyRequest{
-				Name: "k", Role: role,
-				Namespace: namespace,
-			})
-			require.NoError(t, err)
+			made := must.Value(own.CreateKey(soon(t), &identityv1.CreateKeyRequest{
+				Name: "k", Role: role, Namespace: namespace,
+			}))(t)
 			require.Equal(t, "acme", made.GetKey().GetNamespace())
-			_, err = own.RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: made.GetKey().GetKeyId()})
-			require.NoError(t, err)
+			must.Value(own.RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: made.GetKey().GetKeyId()}))(t)
 		}
 		_, err := own.CreateKey(soon(t), &identityv1.CreateKeyRequest{Name: "k", Role: role, Namespace: "default"})
 		require.ErrorIs(t, err, fault.PermissionDenied)
 		require.ErrorContains(t, err, "does not administer namespace default")
 	}
 	for _, namespace := range []string{"", "acme", "default"} {
-		_, err := own.CreateKey(soon(t), &identityv1.CreateKeyRequest{
-			Name: "k", Role: installation,
-			Namespace: namespace,
-		})
-		require.ErrorIs(t, err, fault.PermissionDenied, "namespace %q", namespace)
+		must.Refuse(own.CreateKey(soon(t), &identityv1.CreateKeyRequest{
+			Name: "k", Role: installation, Namespace: namespace,
+		}))(t, fault.PermissionDenied, "namespace %q", namespace)
 	}
 
 	// Keys of others are not there; one of the installation's admins is, and stays.
-	_, err := own.GetKey(soon(t), &identityv1.GetKeyRequest{KeyId: foreignID})
-	require.ErrorIs(t, err, fault.NotFound)
-	_, err = own.RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: foreignID})
-	require.ErrorIs(t, err, fault.NotFound)
-	_, err = own.RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: rootID})
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = own.ListKeys(soon(t), &identityv1.ListKeysRequest{Namespace: "default"})
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	listed, err := own.ListKeys(soon(t), &identityv1.ListKeysRequest{IncludeEnded: true})
-	require.NoError(t, err)
+	must.Refuse(own.GetKey(soon(t), &identityv1.GetKeyRequest{KeyId: foreignID}))(t, fault.NotFound)
+	must.Refuse(own.RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: foreignID}))(t, fault.NotFound)
+	must.Refuse(own.RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: rootID}))(t, fault.PermissionDenied)
+	must.Refuse(own.ListKeys(soon(t), &identityv1.ListKeysRequest{Namespace: "default"}))(t, fault.PermissionDenied)
+	listed := must.Value(own.ListKeys(soon(t), &identityv1.ListKeysRequest{IncludeEnded: true}))(t)
 	require.Len(t, listed.GetKeys(), 12)
 	for _, k := range listed.GetKeys() {
 		require.Equal(t, "acme", k.GetNamespace())
 	}
 	for _, live := range []string{root, foreign} {
-		_, err = h.identity(t, live).WhoAmI(soon(t), &identityv1.WhoAmIRequest{})
-		require.NoError(t, err)
+		must.Value(h.identity(t, live).WhoAmI(soon(t), &identityv1.WhoAmIRequest{}))(t)
 	}
 
 	// What has all namespaces is not an admin's either.
-	backup, err := backupv1.NewBackupServiceClient(h.conn(t, secret)).
-		ExportBackup(soon(t), &backupv1.ExportBackupRequest{})
-	require.NoError(t, err)
-	_, err = backup.Recv()
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = agentv1.NewAgentServiceClient(h.conn(t, secret)).AcquireTurn(soon(t), &agentv1.AcquireTurnRequest{
+	backup := must.Value(backupv1.NewBackupServiceClient(h.conn(t, secret)).
+		ExportBackup(soon(t), &backupv1.ExportBackupRequest{}))(t)
+	must.Refuse(backup.Recv())(t, fault.PermissionDenied)
+	must.Refuse(agentv1.NewAgentServiceClient(h.conn(t, secret)).AcquireTurn(soon(t), &agentv1.AcquireTurnRequest{
 		RunnerId: "r", AllNamespaces: true,
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	}))(t, fault.PermissionDenied)
 
-	all, err := h.identity(t, root).ListKeys(soon(t), &identityv1.ListKeysRequest{})
-	require.NoError(t, err)
+	all := must.Value(h.identity(t, root).ListKeys(soon(t), &identityv1.ListKeysRequest{}))(t)
 	require.Len(t, all.GetKeys(), 3)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/services/app"
 	"quartet/tests/proc"
@@ -42,8 +43,7 @@ func newProvider(t *testing.T) *provider {
 }
 
 func (p *provider) rotate(t *testing.T, kid string) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	key := must.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.keys[kid] = key
@@ -74,8 +74,7 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		set := jose.JSONWebKeySet{}
 		for kid, key := range p.keys {
 			set.Keys = append(set.Keys, jose.JSONWebKey{
-				Key: &key.PublicKey, KeyID: kid, Algorithm: "ES256",
-				Use: "sig",
+				Key: &key.PublicKey, KeyID: kid, Algorithm: "ES256", Use: "sig",
 			})
 		}
 		v = set
@@ -107,15 +106,9 @@ func (p *provider) token(t *testing.T, kid string, with map[string]any) string {
 }
 
 func sign(t *testing.T, by jose.SigningKey, claims map[string]any) string {
-	signer, err := jose.NewSigner(by, nil)
-	require.NoError(t, err)
-	payload, err := json.Marshal(claims)
-	require.NoError(t, err)
-	signed, err := signer.Sign(payload)
-	require.NoError(t, err)
-	out, err := signed.CompactSerialize()
-	require.NoError(t, err)
-	return out
+	signer := must.Value(jose.NewSigner(by, nil))(t)
+	payload := must.Value(json.Marshal(claims))(t)
+	return must.Value(must.Value(signer.Sign(payload))(t).CompactSerialize())(t)
 }
 
 func (p *provider) house(t *testing.T) *house {
@@ -256,8 +249,7 @@ func TestX15_ProviderSettingsAreChecked(t *testing.T) {
 		cfg.OIDC.Issuer, cfg.OIDC.Audience, cfg.OIDC.Namespace = "https://idp.example.com", "quartet", "acme"
 		cfg.OIDC.RoleClaim, cfg.OIDC.Roles = "roles", map[string]string{"devs": "operator"}
 		change(&cfg)
-		_, err := app.New(cfg, nil, "test")
-		require.ErrorContains(t, err, says)
+		must.Fail(app.New(cfg, nil, "test"))(t, says)
 	}
 }
 
@@ -273,8 +265,7 @@ func TestI12_JunkTokensOfOneAddress(t *testing.T) {
 		req, err := http.NewRequestWithContext(soon(t), http.MethodGet, "http://"+h.cfg.HTTPAddr+"/v1/whoami", nil)
 		require.NoError(t, err)
 		req.Header.Set("Authorization", "Bearer eyJ"+strconv.Itoa(i))
-		resp, err := guesser.Do(req)
-		require.NoError(t, err)
+		resp := must.Value(guesser.Do(req))(t)
 		require.NoError(t, resp.Body.Close())
 		if resp.StatusCode == http.StatusTooManyRequests {
 			require.NotEmpty(t, resp.Header.Get("Retry-After"))

@@ -16,6 +16,7 @@ import (
 
 	"quartet/pkg/client"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
@@ -34,8 +35,7 @@ type house struct {
 
 // newHouse starts one; change may be nil.
 func newHouse(t *testing.T, change func(cfg *app.Config)) *house {
-	cfg, err := dev.Config(t.TempDir())
-	require.NoError(t, err)
+	cfg := must.Value(dev.Config(t.TempDir()))(t)
 	cfg.Auth, cfg.BootstrapToken = app.AuthRequired, bootstrap
 	if change != nil {
 		change(&cfg)
@@ -49,12 +49,10 @@ func twoDoors(t *testing.T) (planes, door *house) { return twoDoorsWith(t, func(
 
 func twoDoorsWith(t *testing.T, change func(cfg *app.Config)) (planes, door *house) {
 	dir := t.TempDir()
-	broker, err := natsd.Start(natsd.Config{StoreDir: filepath.Join(dir, "nats"), Port: 0})
-	require.NoError(t, err)
+	broker := must.Value(natsd.Start(natsd.Config{StoreDir: filepath.Join(dir, "nats"), Port: 0}))(t)
 	t.Cleanup(broker.Stop)
 	config := func(name string) app.Config {
-		cfg, err := dev.Config(filepath.Join(dir, name))
-		require.NoError(t, err)
+		cfg := must.Value(dev.Config(filepath.Join(dir, name)))(t)
 		cfg.Auth, cfg.NATSURL, cfg.KeyFile = app.AuthRequired, broker.URL(), filepath.Join(dir, "key")
 		cfg.WorkerRoots = []string{dir}
 		change(&cfg)
@@ -86,8 +84,7 @@ func stop(t *testing.T, h *house) {
 
 // conn returns a connection that shows token.
 func (h *house) conn(t *testing.T, token string, opts ...client.Option) *grpc.ClientConn {
-	conn, err := client.Connect(h.cfg.GRPCAddr, append(opts, client.WithToken(token))...)
-	require.NoError(t, err)
+	conn := must.Value(client.Connect(h.cfg.GRPCAddr, append(opts, client.WithToken(token))...))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -99,8 +96,7 @@ func (h *house) identity(t *testing.T, token string) identityv1.IdentityServiceC
 // key creates a key as the bootstrap admin and returns its id and secret.
 func (h *house) key(t *testing.T, req *identityv1.CreateKeyRequest) (id, secret string) {
 	t.Helper()
-	resp, err := h.identity(t, bootstrap).CreateKey(soon(t), req)
-	require.NoError(t, err)
+	resp := must.Value(h.identity(t, bootstrap).CreateKey(soon(t), req))(t)
 	return resp.GetKey().GetKeyId(), resp.GetSecret()
 }
 
@@ -110,9 +106,7 @@ func (h *house) minted(t *testing.T, a rpc.Actor) string {
 	if path == "" {
 		path = filepath.Join(h.cfg.DataDir, "key")
 	}
-	ring, err := keyfile.Load(path)
-	require.NoError(t, err)
-	return rpc.KeyringOf(keyfile.Fixed(ring), false).Mint(a)
+	return rpc.KeyringOf(keyfile.Fixed(must.Value(keyfile.Load(path))(t)), false).Mint(a)
 }
 
 // answer is what REST said.
@@ -148,12 +142,9 @@ func (h *house) rest(t *testing.T, token, method, path, body string) answer {
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must.Value(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	return answer{resp.StatusCode, resp.Header, string(raw)}
+	return answer{resp.StatusCode, resp.Header, string(must.Value(io.ReadAll(resp.Body))(t))}
 }
 
 // soon returns a context that ends a test which would hang.

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
@@ -136,8 +137,7 @@ func TestX15_RevocationEndsStreams(t *testing.T) {
 	planes, door := twoDoors(t)
 	id, secret := planes.key(t, &identityv1.CreateKeyRequest{Name: "ci", Role: operator, Namespace: "acme"})
 	runnerID, runner := planes.key(t, &identityv1.CreateKeyRequest{
-		Name: "r", Role: identityv1.Role_ROLE_RUNNER,
-		Namespace: "acme",
+		Name: "r", Role: identityv1.Role_ROLE_RUNNER, Namespace: "acme",
 	})
 	ctx := soon(t)
 
@@ -148,11 +148,9 @@ func TestX15_RevocationEndsStreams(t *testing.T) {
 	require.NoError(t, err)
 
 	// HTTP at the same.
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+door.cfg.HTTPAddr+"/v1/events", nil)
-	require.NoError(t, err)
+	req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet, "http://"+door.cfg.HTTPAddr+"/v1/events", nil))(t)
 	req.Header.Set("Authorization", "Bearer "+secret)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must.Value(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	require.True(t, lines.Scan())
@@ -166,8 +164,7 @@ func TestX15_RevocationEndsStreams(t *testing.T) {
 	}()
 
 	for _, k := range []string{id, runnerID} {
-		_, err = planes.identity(t, bootstrap).RevokeKey(ctx, &identityv1.RevokeKeyRequest{KeyId: k})
-		require.NoError(t, err)
+		must.Value(planes.identity(t, bootstrap).RevokeKey(ctx, &identityv1.RevokeKeyRequest{KeyId: k}))(t)
 	}
 	for err == nil { // a heartbeat may be on its way
 		_, err = watch.Recv()
@@ -196,8 +193,7 @@ func TestX15_AKeyIsKnownEverywhereAtOnce(t *testing.T) {
 	planes, door := twoDoors(t)
 	for i := range 20 {
 		_, secret := planes.key(t, &identityv1.CreateKeyRequest{
-			Name: fmt.Sprintf("k%d", i), Role: operator,
-			Namespace: "acme",
+			Name: fmt.Sprintf("k%d", i), Role: operator, Namespace: "acme",
 		})
 		a := door.rest(t, secret, "GET", "/v1/whoami", "")
 		require.Equal(t, http.StatusOK, a.status, a.body)
@@ -209,8 +205,7 @@ func TestX15_AKeyEndsByItself(t *testing.T) {
 	proc.Long(t)
 	h := newHouse(t, nil)
 	id, secret := h.key(t, &identityv1.CreateKeyRequest{
-		Name: "ci", Role: operator,
-		ExpiresAfter: durationpb.New(2 * time.Second),
+		Name: "ci", Role: operator, ExpiresAfter: durationpb.New(2 * time.Second),
 	})
 	ctx := soon(t)
 	watch, err := eventv1.NewEventServiceClient(h.conn(t, secret)).WatchEvents(ctx, &eventv1.WatchEventsRequest{})
@@ -222,8 +217,7 @@ func TestX15_AKeyEndsByItself(t *testing.T) {
 	a := h.rest(t, secret, "GET", "/v1/whoami", "")
 	require.Equal(t, http.StatusUnauthorized, a.status)
 	require.Contains(t, a.body, id+" is past its expiry")
-	got, err := h.identity(t, bootstrap).GetKey(ctx, &identityv1.GetKeyRequest{KeyId: id})
-	require.NoError(t, err)
+	got := must.Value(h.identity(t, bootstrap).GetKey(ctx, &identityv1.GetKeyRequest{KeyId: id}))(t)
 	require.Equal(t, identityv1.KeyStatus_KEY_STATUS_EXPIRED, got.GetKey().GetStatus())
 }
 
@@ -232,8 +226,7 @@ func TestX15_KeysOutliveTheServer(t *testing.T) {
 	h := newHouse(t, nil)
 	_, kept := h.key(t, &identityv1.CreateKeyRequest{Name: "kept", Role: identityv1.Role_ROLE_ADMIN})
 	goneID, gone := h.key(t, &identityv1.CreateKeyRequest{Name: "gone", Role: operator})
-	_, err := h.identity(t, bootstrap).RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: goneID})
-	require.NoError(t, err)
+	must.Value(h.identity(t, bootstrap).RevokeKey(soon(t), &identityv1.RevokeKeyRequest{KeyId: goneID}))(t)
 	stop(t, h)
 	h.cfg.BootstrapToken = ""
 	again := &house{cfg: h.cfg, app: startApp(t, h.cfg)}
@@ -270,16 +263,14 @@ func TestX15_NotOpenToOtherMachines(t *testing.T) {
 		})
 	}
 	cfg := app.Config{DataDir: t.TempDir(), GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", BootstrapToken: "short"}
-	_, err := app.New(cfg, nil, "test")
-	require.ErrorContains(t, err, "at least 32 characters")
+	must.Fail(app.New(cfg, nil, "test"))(t, "at least 32 characters")
 }
 
 // TestX15_TheFirstKey is made on the server's machine, with the real binary, by
 // whoever can read the installation's key file.
 func TestX15_TheFirstKey(t *testing.T) {
 	bin, dir := binary(t), t.TempDir()
-	q, err := proc.NewQuartet(bin, dir, "", "--auth", "required")
-	require.NoError(t, err)
+	q := must.Value(proc.NewQuartet(bin, dir, "", "--auth", "required"))(t)
 	ctx := soon(t)
 	require.NoError(t, q.Start(ctx))
 	t.Cleanup(func() { require.NoError(t, q.Kill()) })

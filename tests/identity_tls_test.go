@@ -22,6 +22,7 @@ import (
 
 	"quartet/pkg/client"
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/app"
@@ -39,18 +40,13 @@ type authority struct {
 
 func newAuthority(t *testing.T, name string) *authority {
 	a := &authority{dir: t.TempDir()}
-	var err error
-	a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	a.key = must.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour),
-		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &a.key.PublicKey, a.key)
-	require.NoError(t, err)
-	a.cert, err = x509.ParseCertificate(der)
-	require.NoError(t, err)
+	der := must.Value(x509.CreateCertificate(rand.Reader, template, template, &a.key.PublicKey, a.key))(t)
+	a.cert = must.Value(x509.ParseCertificate(der))(t)
 	a.file = filepath.Join(a.dir, "ca.pem")
 	writePEM(t, a.file, "CERTIFICATE", der)
 	return a
@@ -65,8 +61,7 @@ func writePEM(t *testing.T, path, kind string, der []byte) {
 // issue writes a certificate for loopback under a name; the same name again
 // renews it. It gives the files and the serial number.
 func (a *authority) issue(t *testing.T, name string) (certFile, keyFile string, serial int64) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	key := must.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	a.made++
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(100 + a.made), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().
@@ -77,10 +72,8 @@ func (a *authority) issue(t *testing.T, name string) (certFile, keyFile string, 
 			x509.ExtKeyUsageClientAuth,
 		},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	require.NoError(t, err)
-	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
+	der := must.Value(x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key))(t)
+	raw := must.Value(x509.MarshalPKCS8PrivateKey(key))(t)
 	certFile, keyFile = filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+".key")
 	writePEM(t, keyFile, "PRIVATE KEY", raw)
 	writePEM(t, certFile, "CERTIFICATE", der)
@@ -93,9 +86,7 @@ func (a *authority) trust(t *testing.T, certAndKey ...string) *tls.Config {
 	roots.AddCert(a.cert)
 	cfg := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	if len(certAndKey) == 2 {
-		pair, err := tls.LoadX509KeyPair(certAndKey[0], certAndKey[1])
-		require.NoError(t, err)
-		cfg.Certificates = []tls.Certificate{pair}
+		cfg.Certificates = []tls.Certificate{must.Value(tls.LoadX509KeyPair(certAndKey[0], certAndKey[1]))(t)}
 	}
 	return cfg
 }
@@ -123,9 +114,8 @@ func (h *house) https(t *testing.T, cfg *tls.Config, token string) (shaken, erro
 }
 
 func (h *house) who(t *testing.T, cfg *tls.Config, token string) error {
-	_, err := identityv1.NewIdentityServiceClient(h.conn(t, token, client.WithTLS(cfg))).
-		WhoAmI(soon(t), &identityv1.WhoAmIRequest{})
-	return err
+	return must.Err(identityv1.NewIdentityServiceClient(h.conn(t, token, client.WithTLS(cfg))).
+		WhoAmI(soon(t), &identityv1.WhoAmIRequest{}))
 }
 
 // TestX15_TLSAtTheEdges: both edges speak TLS with the configured certificate,
@@ -137,29 +127,24 @@ func TestX15_TLSAtTheEdges(t *testing.T) {
 	h := newHouse(t, func(cfg *app.Config) { cfg.TLS.Cert, cfg.TLS.Key = certFile, keyFile })
 	cfg := ca.trust(t)
 	require.NoError(t, h.who(t, cfg, bootstrap))
-	resp, err := h.https(t, cfg, bootstrap)
-	require.NoError(t, err)
+	resp := must.Value(h.https(t, cfg, bootstrap))(t)
 	require.Equal(t, http.StatusOK, resp.status)
 	require.Equal(t, serial, resp.serial)
 	require.Equal(t, "HTTP/2.0", resp.proto)
-	_, err = h.https(t, stranger.trust(t), bootstrap)
-	require.ErrorContains(t, err, "unknown authority")
+	must.Fail(h.https(t, stranger.trust(t), bootstrap))(t, "unknown authority")
 	require.ErrorIs(t, h.who(t, stranger.trust(t), bootstrap), fault.NotReady)
-	_, err = h.identity(t, bootstrap).WhoAmI(soon(t), &identityv1.WhoAmIRequest{})
+	_, err := h.identity(t, bootstrap).WhoAmI(soon(t), &identityv1.WhoAmIRequest{})
 	require.Error(t, err, "plain text is not answered")
 
 	// Half of a renewal, and nonsense, change nothing.
 	require.NoError(t, os.WriteFile(certFile, []byte("nonsense"), 0o600))
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); { // longer than files go unread
-		resp, err := h.https(t, cfg, bootstrap)
-		require.NoError(t, err)
-		require.Equal(t, serial, resp.serial)
+		require.Equal(t, serial, must.Value(h.https(t, cfg, bootstrap))(t).serial)
 	}
 	_, _, renewed := ca.issue(t, "server")
 	require.NotEqual(t, serial, renewed)
 	require.Eventually(t, func() bool {
-		resp, err := h.https(t, cfg, bootstrap)
-		require.NoError(t, err, "there is never no certificate")
+		resp := must.Value(h.https(t, cfg, bootstrap))(t, "there is never no certificate")
 		return resp.serial == renewed
 	}, eventually, tick)
 	require.NoError(t, h.who(t, cfg, bootstrap))
@@ -179,8 +164,7 @@ func TestX15_ClientsShowCertificates(t *testing.T) {
 		"a certificate is no credential")
 	for name, cfg := range map[string]*tls.Config{"none": ca.trust(t), "a stranger's": ca.trust(t, badCert, badKey)} {
 		require.ErrorIs(t, h.who(t, cfg, bootstrap), fault.NotReady, name)
-		_, err := h.https(t, cfg, bootstrap)
-		require.Error(t, err, name)
+		require.Error(t, must.Err(h.https(t, cfg, bootstrap)), name)
 	}
 }
 
@@ -201,16 +185,12 @@ func TestX15_ServicesKnowEachOtherByCertificates(t *testing.T) {
 	require.ErrorIs(t, planes.who(t, ca.trust(t), service), fault.Unauthenticated,
 		"a service's token without a certificate")
 	require.NoError(t, planes.who(t, ca.trust(t, ownCert, ownKey), service))
-	refused, err := door.https(t, ca.trust(t, ownCert, ownKey), service)
-	require.NoError(t, err)
+	refused := must.Value(door.https(t, ca.trust(t, ownCert, ownKey), service))(t)
 	require.Equal(t, http.StatusUnauthorized, refused.status, "nor by the back door of REST")
 	// Through the gateway, whose process is another.
-	made, err := identityv1.NewIdentityServiceClient(planes.conn(t, bootstrap, client.WithTLS(ca.trust(t)))).
-		CreateKey(soon(t), &identityv1.CreateKeyRequest{Name: "ci", Role: operator})
-	require.NoError(t, err)
-	resp, err := door.https(t, ca.trust(t), made.GetSecret())
-	require.NoError(t, err)
-	require.Equal(t, http.StatusOK, resp.status)
+	made := must.Value(identityv1.NewIdentityServiceClient(planes.conn(t, bootstrap, client.WithTLS(ca.trust(t)))).
+		CreateKey(soon(t), &identityv1.CreateKeyRequest{Name: "ci", Role: operator}))(t)
+	require.Equal(t, http.StatusOK, must.Value(door.https(t, ca.trust(t), made.GetSecret()))(t).status)
 }
 
 // TestX15_TheCommandLineSpeaksTLS, with the real binary.
@@ -253,7 +233,6 @@ func TestX15_TLSSettingsAreChecked(t *testing.T) {
 	} {
 		cfg := app.Config{DataDir: t.TempDir(), GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0"}
 		change(&cfg)
-		_, err := app.New(cfg, nil, "test")
-		require.ErrorContains(t, err, says)
+		must.Fail(app.New(cfg, nil, "test"))(t, says)
 	}
 }

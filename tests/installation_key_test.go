@@ -19,6 +19,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/services/app"
@@ -29,16 +30,12 @@ func signed(t *testing.T, url, secret, body string) answer {
 	t.Helper()
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write([]byte(body))
-	req, err := http.NewRequestWithContext(soon(t), http.MethodPost, url, bytes.NewBufferString(body))
-	require.NoError(t, err)
+	req := must.Value(http.NewRequestWithContext(soon(t), http.MethodPost, url, bytes.NewBufferString(body)))(t)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(mac.Sum(nil)))
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must.Value(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	return answer{resp.StatusCode, resp.Header, string(raw)}
+	return answer{resp.StatusCode, resp.Header, string(must.Value(io.ReadAll(resp.Body))(t))}
 }
 
 // TestI20_RotationOverCopies: two processes with copies of the key file, of the older format. A key
@@ -60,14 +57,10 @@ func TestI20_RotationOverCopies(t *testing.T) {
 		return string(out), err
 	}
 	ring := func() keyfile.Ring {
-		r, err := keyfile.Load(planes.cfg.KeyFile)
-		require.NoError(t, err)
-		return r
+		return must.Value(keyfile.Load(planes.cfg.KeyFile))(t)
 	}
 	copyFile := func() {
-		raw, err := os.ReadFile(planes.cfg.KeyFile)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(door.cfg.KeyFile, raw, 0o600))
+		require.NoError(t, os.WriteFile(door.cfg.KeyFile, must.Value(os.ReadFile(planes.cfg.KeyFile))(t), 0o600))
 	}
 	ok := func(a answer) answer {
 		t.Helper()
@@ -83,10 +76,7 @@ func TestI20_RotationOverCopies(t *testing.T) {
 	ok(door.rest(t, operator, "POST", "/v1/agents/keeper/messages", `{"text":"hello"}`))
 	turn := ok(door.rest(t, runner, "POST", "/v1/turns:acquire", `{"agentIds":["keeper"],"wait":"20s"}`))
 	run := agentv1.NewAgentServiceClient(planes.conn(t, turn.field(t, "runToken")))
-	read := func() error {
-		_, err := run.GetAgent(soon(t), &agentv1.GetAgentRequest{AgentId: "keeper"})
-		return err
-	}
+	read := func() error { return must.Err(run.GetAgent(soon(t), &agentv1.GetAgentRequest{AgentId: "keeper"})) }
 	require.NoError(t, read())
 	const own, make1, make2 = "the-outside-systems-own-secret", `{"signatureScheme":"hub_sha256","requestId":"t-1"}`,
 		`{"signatureScheme":"hub_sha256","signingSecret":"the-outside-systems-own-secret","requestId":"t-2"}`
@@ -154,10 +144,9 @@ func TestI20_RotationOverCopies(t *testing.T) {
 	}
 	require.Eventually(t, signs(pending.ID), eventually, 100*time.Millisecond)
 	survives()
-	created, err := planes.identity(t, bootstrap).CreateKey(soon(t), &identityv1.CreateKeyRequest{
+	created := must.Value(planes.identity(t, bootstrap).CreateKey(soon(t), &identityv1.CreateKeyRequest{
 		Name: "new", Role: identityv1.Role_ROLE_OPERATOR,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, pending.ID, created.GetKey().GetInstallationKeyId())
 
 	// A rotated trigger does not need the old key any more.
@@ -172,8 +161,7 @@ func TestI20_RotationOverCopies(t *testing.T) {
 	ok(signed(t, url(rotated), own, `{"n":3}`))
 	refused := signed(t, url(generated), generated.field(t, "signingSecret"), `{"n":3}`)
 	require.Contains(t, refused.body, "INSTALLATION_KEY_RETIRED")
-	_, err = planes.identity(t, bootstrap).CreateKey(soon(t), create)
-	require.ErrorIs(t, err, fault.InstallationKeyRetired)
+	must.Refuse(planes.identity(t, bootstrap).CreateKey(soon(t), create))(t, fault.InstallationKeyRetired)
 }
 
 // TestI20_RotateTheRealBinary: one command rotates where all processes have one file; it changes
@@ -191,9 +179,7 @@ func TestI20_RotateTheRealBinary(t *testing.T) {
 		return string(out), err
 	}
 	ring := func() keyfile.Ring {
-		r, err := keyfile.Load(path)
-		require.NoError(t, err)
-		return r
+		return must.Value(keyfile.Load(path))(t)
 	}
 	first := ring()
 	created, err := cli("key", "create", "root", "--role", "admin", "--bootstrap", "--request-id", "r1")

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/tests/load"
 	"quartet/tests/proc"
@@ -46,8 +47,7 @@ func comeAndGo(h *site, round int) {
 // the moment that it wakes up: whatever it remembers is old by then.
 func (h *site) sleeper(round int) {
 	q := h.all[2-round%2]
-	conn, err := load.Dial(q.GRPC)
-	require.NoError(h.t, err)
+	conn := must.Value(load.Dial(q.GRPC))(h.t)
 	defer conn.Close()
 	for _, d := range h.Drivers {
 		require.NoError(h.t, d.CheckAt(h.ctx, conn, 3)) // it is connected
@@ -77,11 +77,9 @@ const otherRevision = "0123456789abcdef0123456789abcdef01234567"
 func replaceProgram(h *site, round int) {
 	binary := h.next
 	if round == 0 {
-		var err error
 		h.next = h.all[0].Binary
-		binary, err = proc.Build(h.t.TempDir(), "quartet/cmd/quartet", "quartet",
-			"-ldflags=-w -X quartet/pkg/version.revision="+otherRevision)
-		require.NoError(h.t, err)
+		binary = must.Value(proc.Build(h.t.TempDir(), "quartet/cmd/quartet", "quartet",
+			"-ldflags=-w -X quartet/pkg/version.revision="+otherRevision))(h.t)
 	}
 	h.answered(50)
 	for _, q := range h.all {
@@ -104,8 +102,7 @@ func (h *site) onlyUnavailable() {
 // first one.
 func (h *site) requireRevision(other bool) {
 	h.t.Helper()
-	conn, err := load.Dial(h.all[0].GRPC)
-	require.NoError(h.t, err)
+	conn := must.Value(load.Dial(h.all[0].GRPC))(h.t)
 	defer conn.Close()
 	versions := map[string]bool{}
 	require.Eventually(h.t, func() bool {
@@ -133,8 +130,7 @@ func TestR6_AKilledInstanceCostsItsOwnOnly(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	in := startSite(t, ctx, 3)
-	conn, err := load.Dial(in.all[0].GRPC)
-	require.NoError(t, err)
+	conn := must.Value(load.Dial(in.all[0].GRPC))(t)
 	defer conn.Close()
 	const agents = 24
 	var all []*load.Driver
@@ -198,9 +194,8 @@ func TestR6_PartitionsThatDoNotFit(t *testing.T) {
 		{"home=2", "no plane"},
 	} {
 		dir := t.TempDir()
-		q, err := proc.NewQuartet(binary(t), dir, url, "--key-file", key, "--partitions", c.set)
-		require.NoError(t, err)
-		err = q.Start(ctx)
+		q := must.Value(proc.NewQuartet(binary(t), dir, url, "--key-file", key, "--partitions", c.set))(t)
+		err := q.Start(ctx)
 		if c.says == "" {
 			require.NoError(t, err)
 			require.NoError(t, q.Interrupt(ctx))

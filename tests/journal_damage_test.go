@@ -20,6 +20,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
@@ -44,8 +45,7 @@ type damageable struct {
 }
 
 func newDamageable(t *testing.T, args ...string) *damageable {
-	srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "", args...)
-	require.NoError(t, err)
+	srv := must.Value(proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "", args...))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
 	t.Cleanup(cancel)
 	d := &damageable{t: t, ctx: ctx, srv: srv}
@@ -55,32 +55,25 @@ func newDamageable(t *testing.T, args ...string) *damageable {
 	d.agents, d.work = agentv1.NewAgentServiceClient(conn), workv1.NewWorkServiceClient(conn)
 	d.waiting, d.boards, d.tasks = waitingv1.NewWaitingServiceClient(conn), boardv1.NewBoardServiceClient(conn),
 		taskv1.NewTaskServiceClient(conn)
-	_, err = d.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	must.Value(d.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
+	}))(t)
 	for i := range 20 {
 		item := d.item(fmt.Sprintf("first %d", i))
-		_, err := d.waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
-			AgentId: "keeper", WorkItemId: item,
-			After: durationpb.New(24 * time.Hour),
-		})
-		require.NoError(t, err)
-		key, err := identityv1.NewIdentityServiceClient(conn).CreateKey(ctx, &identityv1.CreateKeyRequest{
+		must.Value(d.waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
+			AgentId: "keeper", WorkItemId: item, After: durationpb.New(24 * time.Hour),
+		}))(t)
+		d.key = must.Value(identityv1.NewIdentityServiceClient(conn).CreateKey(ctx, &identityv1.CreateKeyRequest{
 			Name: "viewer", Role: identityv1.Role_ROLE_OPERATOR,
-		})
-		require.NoError(t, err)
-		d.key = key.GetSecret()
-		_, err = d.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{
+		}))(t).GetSecret()
+		must.Value(d.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{
 			Cmd: "true",
-		}, YieldTime: durationpb.New(30 * time.Second)})
-		require.NoError(t, err)
+		}, YieldTime: durationpb.New(30 * time.Second)}))(t)
 		id := fmt.Sprintf("b%d", i)
-		_, err = d.boards.CreateBoard(ctx, &boardv1.CreateBoardRequest{
+		must.Value(d.boards.CreateBoard(ctx, &boardv1.CreateBoardRequest{
 			SessionId: "keeper", BoardId: id, WalName: id,
 			Title: id, Steps: []*boardv1.StepInput{{StepId: "a", Title: "a"}},
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	return d
 }
@@ -95,11 +88,9 @@ func (d *damageable) item(title string) string {
 // withKey returns the status of a request with an API key.
 func (d *damageable) withKey() int {
 	d.t.Helper()
-	req, err := http.NewRequestWithContext(d.ctx, http.MethodGet, "http://"+d.srv.HTTP+"/v1/whoami", nil)
-	require.NoError(d.t, err)
+	req := must.Value(http.NewRequestWithContext(d.ctx, http.MethodGet, "http://"+d.srv.HTTP+"/v1/whoami", nil))(d.t)
 	req.Header.Set("Authorization", "Bearer "+d.key)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(d.t, err)
+	resp := must.Value(http.DefaultClient.Do(req))(d.t)
 	require.NoError(d.t, resp.Body.Close())
 	return resp.StatusCode
 }
@@ -109,8 +100,7 @@ func (d *damageable) start() []string {
 	d.t.Helper()
 	var ready struct{ Damaged []string }
 	d.srv.Ready = func(ctx context.Context) bool {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.srv.HTTP+"/readyz", nil)
-		require.NoError(d.t, err)
+		req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.srv.HTTP+"/readyz", nil))(d.t)
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			return false
@@ -129,10 +119,8 @@ func (d *damageable) start() []string {
 // ready returns what the server, which runs, says is damaged.
 func (d *damageable) ready() []string {
 	d.t.Helper()
-	req, err := http.NewRequestWithContext(d.ctx, http.MethodGet, "http://"+d.srv.HTTP+"/readyz", nil)
-	require.NoError(d.t, err)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(d.t, err)
+	req := must.Value(http.NewRequestWithContext(d.ctx, http.MethodGet, "http://"+d.srv.HTTP+"/readyz", nil))(d.t)
+	resp := must.Value(http.DefaultClient.Do(req))(d.t)
 	defer resp.Body.Close()
 	require.Equal(d.t, http.StatusOK, resp.StatusCode)
 	var ready struct{ Damaged []string }
@@ -146,12 +134,9 @@ func (d *damageable) quiet() {
 	before := ""
 	require.Eventually(d.t, func() bool {
 		now := ""
-		files, err := filepath.Glob(filepath.Join(d.srv.DataDir, "witness", "*"))
-		require.NoError(d.t, err)
+		files := must.Value(filepath.Glob(filepath.Join(d.srv.DataDir, "witness", "*")))(d.t)
 		for _, file := range files {
-			b, err := os.ReadFile(file)
-			require.NoError(d.t, err)
-			now += string(b)
+			now += string(must.Value(os.ReadFile(file))(d.t))
 		}
 		same := now == before
 		before = now
@@ -166,13 +151,10 @@ func stream(dataDir, plane string) string {
 
 // block returns the newest file of a plane's journal with its content.
 func block(t *testing.T, dataDir, plane string) (string, []byte) {
-	files, err := filepath.Glob(filepath.Join(stream(dataDir, plane), "msgs", "*.blk"))
-	require.NoError(t, err)
+	files := must.Value(filepath.Glob(filepath.Join(stream(dataDir, plane), "msgs", "*.blk")))(t)
 	require.NotEmpty(t, files)
 	path := slices.Max(files)
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return path, b
+	return path, must.Value(os.ReadFile(path))(t)
 }
 
 // TestR10_DamageIsNamedAndContained removes, rolls back, cuts and changes the journal of every plane, in files of a
@@ -189,11 +171,10 @@ func TestR10_DamageIsNamedAndContained(t *testing.T) {
 	require.Empty(t, d.start())
 	for i := range 20 {
 		d.item(fmt.Sprintf("PAID INVOICE %d", i))
-		_, err := d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{
+		must.Value(d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{
 			AgentId: fmt.Sprintf("agent-%d", i),
 			Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	harm := map[string]func(plane string){
 		"removed": func(plane string) { require.NoError(t, os.RemoveAll(stream(d.srv.DataDir, plane))) },
@@ -275,8 +256,7 @@ func TestR10_DamageIsNamedAndContained(t *testing.T) {
 		restore()
 	}
 	require.Empty(t, d.start(), "whole again")
-	list, err := d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 100})
-	require.NoError(t, err)
+	list := must.Value(d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 100}))(t)
 	require.Len(t, list.GetWorkItems(), 40)
 }
 
@@ -337,8 +317,7 @@ func (d *damageable) everythingIsThere(n int) {
 	require.Zero(d.t, code, out)
 	require.Empty(d.t, d.start())
 	defer func() { require.NoError(d.t, d.srv.Kill()) }()
-	list, err := d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 100})
-	require.NoError(d.t, err)
+	list := must.Value(d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 100}))(d.t)
 	titles := map[string]bool{}
 	for _, item := range list.GetWorkItems() {
 		titles[item.GetObjective()] = true
@@ -351,14 +330,12 @@ func (d *damageable) everythingIsThere(n int) {
 	timers, err := d.waiting.ListTimers(d.ctx, &waitingv1.ListTimersRequest{AgentId: "keeper", PageSize: 100})
 	require.NoError(d.t, err)
 	require.Len(d.t, timers.GetTimers(), 20)
-	boards, err := d.boards.ListBoards(d.ctx, &boardv1.ListBoardsRequest{SessionId: "keeper", Limit: 100})
-	require.NoError(d.t, err)
+	boards := must.Value(d.boards.ListBoards(d.ctx, &boardv1.ListBoardsRequest{SessionId: "keeper", Limit: 100}))(d.t)
 	require.Len(d.t, boards.GetBoards(), 20)
 	require.Equal(d.t, http.StatusOK, d.withKey())
-	_, err = d.tasks.ExecCommand(d.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{
+	must.Value(d.tasks.ExecCommand(d.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{
 		Cmd: "true",
-	}, YieldTime: durationpb.New(30 * time.Second)})
-	require.NoError(d.t, err)
+	}, YieldTime: durationpb.New(30 * time.Second)}))(d.t)
 	d.item("after the repair")
 }
 
@@ -433,13 +410,11 @@ func TestR10_DamageBesideQuotas(t *testing.T) {
 	require.Len(t, damaged, 1)
 	require.Contains(t, damaged[0], "the journal of task/0 is damaged")
 	create := func(path, body string) int {
-		req, err := http.NewRequestWithContext(d.ctx, http.MethodPost, "http://"+d.srv.HTTP+path,
-			strings.NewReader(body))
-		require.NoError(t, err)
+		req := must.Value(http.NewRequestWithContext(d.ctx, http.MethodPost, "http://"+d.srv.HTTP+path,
+			strings.NewReader(body)))(t)
 		req.Header.Set("Authorization", "Bearer "+bootstrap)
 		req.Header.Set("Content-Type", "application/json")
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		resp := must.Value(http.DefaultClient.Do(req))(t)
 		require.NoError(t, resp.Body.Close())
 		return resp.StatusCode
 	}

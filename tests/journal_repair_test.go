@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -57,9 +58,7 @@ func TestR10_ALossIsAccepted(t *testing.T) {
 	j := r.of("work")
 	require.Equal(t, "accepted", j.Status)
 	require.Greater(t, j.BeginsWalSeq, lost.Last)
-	known, err := os.ReadFile(j.Loss.File)
-	require.NoError(t, err)
-	require.Contains(t, string(known), "PAID INVOICE 19")
+	require.Contains(t, string(must.Value(os.ReadFile(j.Loss.File))(t)), "PAID INVOICE 19")
 	require.DirExists(t, filepath.Join(r.Replaced, "quartet-journal-work-0-0"))
 	out, code = d.quartet("verify", "--data-dir", d.srv.DataDir)
 	require.Zero(t, code, out)
@@ -100,8 +99,7 @@ func TestR10_ALossIsAccepted(t *testing.T) {
 // items returns the ids of the keeper's items.
 func (d *damageable) items() (ids []string) {
 	d.t.Helper()
-	list, err := d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 100})
-	require.NoError(d.t, err)
+	list := must.Value(d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 100}))(d.t)
 	for _, item := range list.GetWorkItems() {
 		ids = append(ids, item.GetWorkItemId())
 	}
@@ -140,8 +138,7 @@ func TestR10_ABackupAndLaterFrames(t *testing.T) {
 	d.everythingIsThere(40)
 
 	forged := filepath.Join(t.TempDir(), "forged.backup")
-	raw, err := os.ReadFile(backup)
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(backup))(t)
 	raw[len(raw)/2] ^= 1
 	require.NoError(t, os.WriteFile(forged, raw, 0o600))
 	flip(t, d.srv.DataDir, "work", 0.5)
@@ -163,10 +160,9 @@ func TestR10_OnePartitionOfAPlaneIsDamaged(t *testing.T) {
 	for i := range 30 {
 		agent := fmt.Sprintf("agent-%d", i)
 		agents = append(agents, agent)
-		_, err := d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{
+		must.Value(d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{
 			AgentId: agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.NoError(t, create(agent))
 	}
 	d.quiet()
@@ -199,8 +195,7 @@ func TestR10_OnePartitionOfAPlaneIsDamaged(t *testing.T) {
 	require.Empty(t, d.start())
 	for _, agent := range agents {
 		require.NoError(t, create(agent))
-		list, err := d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: agent, PageSize: 100})
-		require.NoError(t, err)
+		list := must.Value(d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: agent, PageSize: 100}))(t)
 		served -= len(list.GetWorkItems()) - 2 // that of before, and the one just made
 	}
 	require.Zero(t, served, "what was made meanwhile is there as well")
@@ -251,8 +246,7 @@ func TestR10_EVENTSIsCopiedAgain(t *testing.T) {
 		return files[0]
 	}
 	path := events()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := must.Value(os.ReadFile(path))(t)
 	before := strings.Count(string(b), `"type":"quartet.work.work_item_created"`)
 	require.Equal(t, 40, before, "20 items, and each as a change of its readiness")
 	b[len(b)/3] ^= 8
@@ -275,12 +269,10 @@ func TestR10_EVENTSIsCopiedAgain(t *testing.T) {
 func (d *damageable) completed(title string) string {
 	d.t.Helper()
 	item := d.item(title)
-	timer, err := d.waiting.CreateTimer(d.ctx, &waitingv1.CreateTimerRequest{
-		AgentId: "keeper", WorkItemId: item,
-		After: durationpb.New(24 * time.Hour),
-	})
-	require.NoError(d.t, err)
-	_, err = d.work.CompleteWorkItem(d.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: item})
+	timer := must.Value(d.waiting.CreateTimer(d.ctx, &waitingv1.CreateTimerRequest{
+		AgentId: "keeper", WorkItemId: item, After: durationpb.New(24 * time.Hour),
+	}))(d.t)
+	_, err := d.work.CompleteWorkItem(d.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: item})
 	require.NoError(d.t, err)
 	require.Eventually(d.t, func() bool {
 		got, err := d.waiting.GetTimer(d.ctx, &waitingv1.GetTimerRequest{AgentId: "keeper", TimerId: timer.GetTimer().
@@ -309,8 +301,7 @@ func (d *damageable) watch(cursor string) watched {
 		query, nil)
 	require.NoError(d.t, err)
 	req.Header.Set("Authorization", "Bearer "+d.key)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(d.t, err)
+	resp := must.Value(http.DefaultClient.Do(req))(d.t)
 	defer resp.Body.Close()
 	var text strings.Builder
 	lines := bufio.NewScanner(resp.Body)
@@ -343,8 +334,7 @@ func (d *damageable) lastCursor() (cursor string) {
 // restored replaces the data directory of a server that was killed by what a backup has. The installation's key stays.
 func (d *damageable) restored(backup string) {
 	d.t.Helper()
-	key, err := os.ReadFile(filepath.Join(d.srv.DataDir, "key"))
-	require.NoError(d.t, err)
+	key := must.Value(os.ReadFile(filepath.Join(d.srv.DataDir, "key")))(d.t)
 	require.NoError(d.t, os.RemoveAll(d.srv.DataDir))
 	require.NoError(d.t, os.MkdirAll(d.srv.DataDir, 0o700))
 	require.NoError(d.t, os.WriteFile(filepath.Join(d.srv.DataDir, "key"), key, 0o600))

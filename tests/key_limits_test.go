@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
@@ -28,8 +29,7 @@ func limited(t *testing.T, h *house, namespace string) *tenant {
 		rpc.RoleIntegration: identityv1.Role_ROLE_INTEGRATION,
 	} {
 		_, te.tokens[role] = h.key(t, &identityv1.CreateKeyRequest{
-			Name:      "k-" + te.mark + "-" + role,
-			Namespace: namespace, Role: number, AgentIds: []string{te.own()},
+			Name: "k-" + te.mark + "-" + role, Namespace: namespace, Role: number, AgentIds: []string{te.own()},
 		})
 		te.conns[role] = h.conn(t, te.tokens[role])
 	}
@@ -68,17 +68,14 @@ func TestI17_AKeyForSomeAgents(t *testing.T) {
 			`","preset":"public_named"}`).status)
 	}
 	_, operator := h.key(t, &identityv1.CreateKeyRequest{
-		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR,
-		AgentIds: []string{"two", "one"},
+		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR, AgentIds: []string{"two", "one"},
 	})
 	conn := h.conn(t, operator)
 	agents := agentv1.NewAgentServiceClient(conn)
-	who, err := identityv1.NewIdentityServiceClient(conn).WhoAmI(soon(t), &identityv1.WhoAmIRequest{})
-	require.NoError(t, err)
+	who := must.Value(identityv1.NewIdentityServiceClient(conn).WhoAmI(soon(t), &identityv1.WhoAmIRequest{}))(t)
 	require.Equal(t, []string{"one", "two"}, who.GetAgentIds())
 	for _, agent := range []string{"one", "two"} {
-		_, err := agents.EnqueueMessage(soon(t), &agentv1.EnqueueMessageRequest{AgentId: agent, Text: "hello"})
-		require.NoError(t, err)
+		must.Value(agents.EnqueueMessage(soon(t), &agentv1.EnqueueMessageRequest{AgentId: agent, Text: "hello"}))(t)
 		require.Equal(t, http.StatusOK, h.rest(t, operator, http.MethodGet, "/v1/agents/"+agent+"/work-items", "").
 			status)
 		require.Contains(t, h.rest(t, operator, http.MethodPost, "/mcp/"+agent,
@@ -87,7 +84,7 @@ func TestI17_AKeyForSomeAgents(t *testing.T) {
 		require.Equal(t, http.StatusOK, got.status)
 		require.Contains(t, got.body, `"agentId":"`+agent+`"`)
 	}
-	_, err = agents.EnqueueMessage(soon(t), &agentv1.EnqueueMessageRequest{AgentId: "three", Text: "hello"})
+	_, err := agents.EnqueueMessage(soon(t), &agentv1.EnqueueMessageRequest{AgentId: "three", Text: "hello"})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	require.Equal(t, "three", fault.From(err).Metadata()["agent_id"])
 	for _, path := range []string{
@@ -98,24 +95,21 @@ func TestI17_AKeyForSomeAgents(t *testing.T) {
 		require.Equal(t, http.StatusForbidden, got.status, "%s: %s", path, got.body)
 		require.Contains(t, got.body, "limited to agents one, two", path)
 	}
-	events, err := eventv1.NewEventServiceClient(conn).WatchEvents(soon(t), &eventv1.WatchEventsRequest{
+	events := must.Value(eventv1.NewEventServiceClient(conn).WatchEvents(soon(t), &eventv1.WatchEventsRequest{
 		FromStart: true,
-	})
-	require.NoError(t, err)
+	}))(t)
 	_, err = events.Recv()
 	require.ErrorIs(t, err, fault.PermissionDenied)
 
 	_, runner := h.key(t, &identityv1.CreateKeyRequest{
-		Name: "r", Role: identityv1.Role_ROLE_RUNNER,
-		AgentIds: []string{"one"},
+		Name: "r", Role: identityv1.Role_ROLE_RUNNER, AgentIds: []string{"one"},
 	})
 	runners := agentv1.NewAgentServiceClient(h.conn(t, runner))
 	for _, ids := range [][]string{nil, {"two"}, {"one", "two"}} {
 		_, err = runners.AcquireTurn(soon(t), &agentv1.AcquireTurnRequest{AgentIds: ids})
 		require.ErrorIs(t, err, fault.PermissionDenied, "%v", ids)
 	}
-	turn, err := runners.AcquireTurn(soon(t), &agentv1.AcquireTurnRequest{AgentIds: []string{"one"}})
-	require.NoError(t, err)
+	turn := must.Value(runners.AcquireTurn(soon(t), &agentv1.AcquireTurnRequest{AgentIds: []string{"one"}}))(t)
 	require.Equal(t, "one", turn.GetTurn().GetAgentId())
 }
 

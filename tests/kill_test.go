@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"quartet/pkg/must"
 	"quartet/tests/load"
 	"quartet/tests/proc"
 )
@@ -181,8 +182,7 @@ func startSite(t *testing.T, ctx context.Context, servers int, args ...string) *
 				fmt.Sprint("w", i), "--partition-lease", partitionLease.String(), "--log-level", "info",
 			})
 		}
-		q, err := proc.NewQuartet(bin, filepath.Join(dir, fmt.Sprint(i)), url, more...)
-		require.NoError(t, err)
+		q := must.Value(proc.NewQuartet(bin, filepath.Join(dir, fmt.Sprint(i)), url, more...))(t)
 		require.NoError(t, q.Start(ctx))
 		t.Cleanup(func() { _ = q.Thaw(); _ = q.Kill() })
 		h.all = append(h.all, q)
@@ -294,8 +294,7 @@ func newWorkload(t *testing.T, ctx context.Context, addr string, rng *rand.Rand,
 	opts ...grpc.DialOption,
 ) *workload {
 	conn := dial(t, addr, opts...)
-	w, err := load.NewWorkload(ctx, conn, rng, drivers, ownIDs)
-	require.NoError(t, err)
+	w := must.Value(load.NewWorkload(ctx, conn, rng, drivers, ownIDs))(t)
 	t.Cleanup(w.Finish)
 	return &workload{Workload: w, t: t, conn: conn}
 }

@@ -24,6 +24,7 @@ import (
 	"quartet/pkg/certs"
 	"quartet/pkg/client"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/app"
@@ -43,8 +44,7 @@ type natsCluster struct {
 func (c *natsCluster) files(name string) certs.Files {
 	at := filepath.Join(c.dir, name)
 	return certs.Files{
-		CA: filepath.Join(c.dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"),
-		Key: filepath.Join(at, "tls.key"),
+		CA: filepath.Join(c.dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"), Key: filepath.Join(at, "tls.key"),
 	}
 }
 
@@ -54,25 +54,19 @@ func (c *natsCluster) remote(name string) natsd.Remote {
 
 func newNATSCluster(t *testing.T) *natsCluster {
 	c := &natsCluster{dir: t.TempDir()}
-	a, err := issuer.Open(issuer.Config{Dir: c.dir, Owner: -1})
-	require.NoError(t, err)
+	a := must.Value(issuer.Open(issuer.Config{Dir: c.dir, Owner: -1}))(t)
 	for name, hosts := range map[string][]string{
 		"nats": {"nats", "localhost"}, "service": {"gateway", "localhost", "127.0.0.1"}, "guest": {"guest"},
 		"route": {"elsewhere"},
 	} {
-		_, err := a.Issue(name, hosts)
-		require.NoError(t, err)
+		must.Value(a.Issue(name, hosts))(t)
 	}
-	bin, err := proc.Build(t.TempDir(), "github.com/nats-io/nats-server/v2", "nats-server")
-	require.NoError(t, err)
-	conf, err := filepath.Abs("../deploy/nats/nats.conf")
-	require.NoError(t, err)
+	bin := must.Value(proc.Build(t.TempDir(), "github.com/nats-io/nats-server/v2", "nats-server"))(t)
+	conf := must.Value(filepath.Abs("../deploy/nats/nats.conf"))(t)
 	var clients []string
 	for range 3 {
-		client, err := proc.FreeAddr()
-		require.NoError(t, err)
-		route, err := proc.FreeAddr()
-		require.NoError(t, err)
+		client := must.Value(proc.FreeAddr())(t)
+		route := must.Value(proc.FreeAddr())(t)
 		clients = append(clients, "nats://"+client)
 		c.routes = append(c.routes, strings.Replace(route, "127.0.0.1", "localhost", 1))
 	}
@@ -84,8 +78,7 @@ func newNATSCluster(t *testing.T) *natsCluster {
 	for i := range 3 {
 		dir := t.TempDir()
 		f := c.files("nats")
-		monitor, err := proc.FreeAddr()
-		require.NoError(t, err)
+		monitor := must.Value(proc.FreeAddr())(t)
 		c.servers = append(c.servers, &proc.Process{
 			Binary: "/usr/bin/env", Log: filepath.Join(dir, "nats.log"),
 			Args: []string{
@@ -118,15 +111,13 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 	proc.Long(t)
 	t.Parallel() // most of it is waiting
 	c := newNATSCluster(t)
-	cfg, err := dev.Config(t.TempDir())
-	require.NoError(t, err)
+	cfg := must.Value(dev.Config(t.TempDir()))(t)
 	cfg.Auth, cfg.BootstrapToken = app.AuthRequired, bootstrap
 	cfg.NATSURL, cfg.NATS, cfg.Replicas = c.url, c.remote("service"), 3
 	cfg.TLS = c.files("service")
 	cfg.TLS.ClientCA = cfg.TLS.CA
 	h := &house{cfg: cfg}
-	h.app, err = app.New(cfg, zap.NewNop(), "test")
-	require.NoError(t, err)
+	h.app = must.Value(app.New(cfg, zap.NewNop(), "test"))(t)
 	require.NoError(t, h.app.Start(soon(t)))
 	t.Cleanup(func() {
 		// A server is lost in this test, after which a stop in order may take longer than this.
@@ -142,28 +133,21 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "keeper")
 
-	nc, err := c.remote("service").Connect(t.Context(), "test", nil)
-	require.NoError(t, err)
+	nc := must.Value(c.remote("service").Connect(t.Context(), "test", nil))(t)
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	stream, err := js.Stream(t.Context(), jetlog.Place{Plane: "agent"}.Stream())
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
+	stream := must.Value(js.Stream(t.Context(), jetlog.Place{Plane: "agent"}.Stream()))(t)
 	require.Equal(t, 3, stream.CachedInfo().Config.Replicas)
-	conf, err := os.ReadFile("../deploy/nats/nats.conf")
-	require.NoError(t, err)
-	require.Contains(t, string(conf), "sync_interval: always")
+	require.Contains(t, string(must.Value(os.ReadFile("../deploy/nats/nats.conf"))(t)), "sync_interval: always")
 
 	for name, r := range map[string]natsd.Remote{
 		"a certificate of another name": c.remote("guest"),
 		"no certificate":                {URL: c.url, TLS: certs.Files{CA: files.CA}, ServerName: "nats"},
 		"a name that is not a password": {URL: c.url, TLS: c.files("guest"), ServerName: "nats", User: "gateway"},
 	} {
-		_, err := r.Connect(t.Context(), "test", nil)
-		require.Error(t, err, name)
+		require.Error(t, must.Err(r.Connect(t.Context(), "test", nil)), name)
 	}
-	_, err = nats.Connect(strings.Split(c.url, ",")[0], nats.Timeout(5*time.Second))
-	require.Error(t, err, "plain text")
+	require.Error(t, must.Err(nats.Connect(strings.Split(c.url, ",")[0], nats.Timeout(5*time.Second))), "plain text")
 
 	// A server that the routes do not name stays outside, though the authority
 	// signed its certificate; one of the cluster would be answered.
@@ -195,8 +179,7 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 		"--nats-tls-key-file", files.Key)
 	require.Equal(t, "ok", status, message)
 	other := t.TempDir()
-	_, err = issuer.Open(issuer.Config{Dir: other, Owner: -1})
-	require.NoError(t, err)
+	must.Value(issuer.Open(issuer.Config{Dir: other, Owner: -1}))(t)
 	for says, more := range map[string][]string{
 		"nats-tls-ca-file must be":       {"--nats-tls-ca-file", filepath.Join(other, "ca.pem")},
 		"the servers want a certificate": {"--nats-tls-ca-file", files.CA},
@@ -228,8 +211,7 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 
 // trust returns a client's configuration.
 func (c *natsCluster) trust(t *testing.T) *tls.Config {
-	raw, err := os.ReadFile(filepath.Join(c.dir, "ca.pem"))
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(filepath.Join(c.dir, "ca.pem")))(t)
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
 	require.True(t, cfg.RootCAs.AppendCertsFromPEM(raw))
 	return cfg
@@ -246,9 +228,7 @@ func (c *natsCluster) routeAnswers(t *testing.T, name string) bool {
 	cfg.ServerName = "nats"
 	if name != "" {
 		f := c.files(name)
-		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-		require.NoError(t, err)
-		cfg.Certificates = []tls.Certificate{pair}
+		cfg.Certificates = []tls.Certificate{must.Value(tls.LoadX509KeyPair(f.Cert, f.Key))(t)}
 	}
 	route := tls.Client(conn, cfg)
 	require.NoError(t, route.Handshake(), "what is shown is looked at after it")
@@ -268,4 +248,71 @@ func (c *natsCluster) routeAnswers(t *testing.T, name string) bool {
 			return true
 		}
 	}
+}
+
+// TestX15_AProcessWaitsForNATS starts a server before the NATS server that it needs.
+func TestX15_AProcessWaitsForNATS(t *testing.T) {
+	proc.Long(t)
+	nats, url := natsProcess(t)
+	srv := must.Value(proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), url))(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	started := make(chan error, 1)
+	go func() { started <- srv.Start(ctx) }()
+	t.Cleanup(func() { _ = srv.Kill() })
+	require.Eventually(t, func() bool { return strings.Contains(logOf(t, srv), "waiting for NATS") }, time.Minute,
+		20*time.Millisecond)
+	select {
+	case err := <-started:
+		require.Fail(t, "it did not wait", "%v", err)
+	case <-time.After(3 * time.Second):
+	}
+	require.NoError(t, nats.Start(ctx))
+	t.Cleanup(func() { _ = nats.Kill() })
+	require.NoError(t, <-started)
+	require.Equal(t, 1, strings.Count(logOf(t, srv), "waiting for NATS"))
+}
+
+// TestR5_AServerWithSmallMessagesIsRefused: a stock NATS server allows 1 MB, and a journal has larger frames.
+func TestR5_AServerWithSmallMessagesIsRefused(t *testing.T) {
+	proc.Long(t)
+	t.Parallel() // most of it is waiting
+	nats, url := natsProcess(t)
+	conf := nats.Args[1]
+	text := must.Value(os.ReadFile(conf))(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for payload, ready := range map[string]bool{"1048576": false, "6356991": false, "6356992": true, "8388608": true} {
+		require.NoError(t, os.WriteFile(conf, []byte(strings.Replace(string(text), "8388608", payload, 1)), 0o600))
+		require.NoError(t, nats.Start(ctx))
+		srv := must.Value(proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), url))(t)
+		err := srv.Start(ctx)
+		if ready {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "the NATS server allows messages of "+payload+
+				" bytes, and a journal needs 6356992: set max_payload: 8MB")
+		}
+		require.NoError(t, srv.Kill())
+		require.NoError(t, nats.Kill())
+	}
+}
+
+// natsProcess returns a nats-server that is not started, and its address.
+func natsProcess(t *testing.T) (*proc.Process, string) {
+	t.Helper()
+	bin := must.Value(proc.Build(t.TempDir(), "github.com/nats-io/nats-server/v2", "nats-server"))(t)
+	nats, url, err := proc.NewNATS(bin, filepath.Join(t.TempDir(), "nats"))
+	require.NoError(t, err)
+	return nats, url
+}
+
+// logOf returns what a server wrote to its log.
+func logOf(t *testing.T, srv *proc.Quartet) string {
+	t.Helper()
+	b, err := os.ReadFile(srv.Log)
+	if err != nil {
+		return ""
+	}
+	return string(b)
 }

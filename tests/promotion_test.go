@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -101,8 +102,7 @@ type pair struct {
 func newPair(t *testing.T) *pair {
 	p := &pair{
 		t: t, clk: clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)), disk: &disk{left: -1},
-		home: t.TempDir(),
-		ids:  map[string]*id.Sequence{"agent": {}, "work": {}}, journals: planetest.NewJournals(),
+		home: t.TempDir(), ids: map[string]*id.Sequence{"agent": {}, "work": {}}, journals: planetest.NewJournals(),
 	}
 	p.journals.Wrap = func(_ string, log framelog.Log) framelog.Log { return dying{log, p.disk} }
 	p.up()
@@ -115,21 +115,16 @@ func (p *pair) up() {
 	deps := func(name string) plane.Deps {
 		return plane.Deps{Log: p.journals.Log, Sources: p.journals.Sources, Clock: p.clk, IDs: p.ids[name]}
 	}
-	var err error
-	p.work, err = workplane.New(workplane.Config{Home: p.home}, workplane.Deps{
-		Deps: deps("work"), Tasks: alone{},
-		Agents: alone{},
-	})
-	require.NoError(p.t, err)
+	p.work = must.Value(workplane.New(workplane.Config{Home: p.home}, workplane.Deps{
+		Deps: deps("work"), Tasks: alone{}, Agents: alone{},
+	}))(p.t)
 	require.NoError(p.t, p.work.Start(context.Background()))
 	p.stops = append(p.stops, net.Serve("work", p.work.Register))
-	conn, err := net.Conn("work")
-	require.NoError(p.t, err)
-	p.agent, err = agentplane.New(agentplane.Config{}, agentplane.Deps{
+	conn := must.Value(net.Conn("work"))(p.t)
+	p.agent = must.Value(agentplane.New(agentplane.Config{}, agentplane.Deps{
 		Deps: deps("agent"), Work: workv1.NewWorkServiceClient(conn), Waiting: alone{}, Conn: net.Conn,
 		MintRun: func(_, _, run string) string { return run },
-	})
-	require.NoError(p.t, err)
+	}))(p.t)
 	require.NoError(p.t, p.agent.Start(context.Background()))
 }
 
@@ -149,17 +144,13 @@ func (p *pair) operator() context.Context { return planetest.As(p.t.Context(), r
 // item creates an item, puts it into focus, and returns the turn that did.
 func (p *pair) item() (*agentv1.Turn, string) {
 	p.t.Helper()
-	_, err := p.agent.SpawnAgent(p.operator(), &agentv1.SpawnAgentRequest{
+	must.Value(p.agent.SpawnAgent(p.operator(), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, InitialMessage: "go",
-	})
-	require.NoError(p.t, err)
-	got, err := p.agent.AcquireTurn(p.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
-	require.NoError(p.t, err)
-	first, err := p.round(got.GetTurn(), 0, "", call("CreateWorkItem", "objective", "count"))
-	require.NoError(p.t, err)
+	}))(p.t)
+	got := must.Value(p.agent.AcquireTurn(p.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)}))(p.t)
+	first := must.Value(p.round(got.GetTurn(), 0, "", call("CreateWorkItem", "objective", "count")))(p.t)
 	item := itemOf(first.GetToolResults()[0])
-	_, err = p.round(got.GetTurn(), 1, "", call("PickWorkItem", "work_item_id", item))
-	require.NoError(p.t, err)
+	must.Value(p.round(got.GetTurn(), 1, "", call("PickWorkItem", "work_item_id", item)))(p.t)
 	return got.GetTurn(), item
 }
 
@@ -196,16 +187,14 @@ func TestC3_OneResultBriefOverEveryCrash(t *testing.T) {
 	const report = "done: 12 packages pass"
 	for name, then := range map[string]func(p *pair, turn *agentv1.Turn, item string){
 		"the round is sent again": func(p *pair, turn *agentv1.Turn, item string) {
-			again, err := p.round(turn, 2, report, call("CompleteWorkItem", "work_item_id", item))
-			require.NoError(p.t, err)
+			again := must.Value(p.round(turn, 2, report, call("CompleteWorkItem", "work_item_id", item)))(p.t)
 			require.True(p.t, again.GetTurnEnded())
 			require.Equal(p.t, item, again.GetPromotedWorkItemId())
 		},
 		"the turn is finished": func(p *pair, turn *agentv1.Turn, _ string) {
-			_, err := p.agent.FinishTurn(p.runner(), &agentv1.FinishTurnRequest{
+			must.Value(p.agent.FinishTurn(p.runner(), &agentv1.FinishTurnRequest{
 				AgentId: "keeper", TurnId: turn.GetTurnId(), RunId: turn.GetRunId(),
-			})
-			require.NoError(p.t, err)
+			}))(p.t)
 		},
 		"the runner never comes back": func(p *pair, _ *agentv1.Turn, _ string) {
 			p.clk.Advance(31 * time.Second)
@@ -249,8 +238,7 @@ func (p *pair) audit(item, report string, n int, completed bool) {
 		}
 		var briefs []*agentv1.Brief
 		settled := func() bool {
-			l, err := p.agent.ListBriefs(p.operator(), &agentv1.ListBriefsRequest{AgentId: "keeper"})
-			require.NoError(p.t, err)
+			l := must.Value(p.agent.ListBriefs(p.operator(), &agentv1.ListBriefsRequest{AgentId: "keeper"}))(p.t)
 			briefs = nil
 			for _, b := range l.GetBriefs() {
 				if b.GetKind() == agentv1.BriefKind_BRIEF_KIND_RESULT && b.GetWorkItemId() != "" {
@@ -277,8 +265,7 @@ func (p *pair) audit(item, report string, n int, completed bool) {
 		require.Len(p.t, briefs, 1, "crash at append %d", n)
 		require.Equal(p.t, got.GetWorkItem().GetResultBriefId(), briefs[0].GetBriefId())
 		require.Equal(p.t, report, briefs[0].GetText())
-		l, err := p.agent.ListBriefs(p.operator(), &agentv1.ListBriefsRequest{AgentId: "keeper"})
-		require.NoError(p.t, err)
+		l := must.Value(p.agent.ListBriefs(p.operator(), &agentv1.ListBriefsRequest{AgentId: "keeper"}))(p.t)
 		for _, b := range l.GetBriefs() {
 			require.False(p.t, b.GetKind() == agentv1.BriefKind_BRIEF_KIND_RESULT && b.GetWorkItemId() == "",
 				"crash at append %d: the turn's end says it once more (W7)", n)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/storage/datadir"
@@ -16,8 +17,7 @@ import (
 // segments returns the segments of the journal of work that have frames.
 func (d *damageable) segments() (all []datadir.Segment) {
 	d.t.Helper()
-	found, err := datadir.Segments(datadir.Store(d.srv.DataDir), "$G", "work")
-	require.NoError(d.t, err)
+	found := must.Value(datadir.Segments(datadir.Store(d.srv.DataDir), "$G", "work"))(d.t)
 	for _, s := range found {
 		if s.Frames {
 			all = append(all, s)
@@ -37,8 +37,7 @@ func (d *damageable) revisions(item string) (n int) {
 	d.t.Helper()
 	req := &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: item, PageSize: 500}
 	for {
-		page, err := d.work.ListWorkItemHistory(d.ctx, req)
-		require.NoError(d.t, err)
+		page := must.Value(d.work.ListWorkItemHistory(d.ctx, req))(d.t)
 		n += len(page.GetMutations())
 		if req.PageToken = page.GetNextPageToken(); req.PageToken == "" {
 			return n
@@ -68,12 +67,9 @@ func TestR6_SegmentsOfARunningServer(t *testing.T) {
 	require.Zero(t, code, out)
 
 	closed := func() (string, []byte) { // the block of a segment that is closed
-		blocks, err := filepath.Glob(filepath.Join(d.segments()[2].Dir, "msgs", "*.blk"))
-		require.NoError(t, err)
+		blocks := must.Value(filepath.Glob(filepath.Join(d.segments()[2].Dir, "msgs", "*.blk")))(t)
 		require.Len(t, blocks, 1)
-		b, err := os.ReadFile(blocks[0])
-		require.NoError(t, err)
-		return blocks[0], b
+		return blocks[0], must.Value(os.ReadFile(blocks[0]))(t)
 	}
 	for name, damage := range map[string]func(b []byte) []byte{
 		"a bit":             func(b []byte) []byte { b[len(b)/2] ^= 4; return b },
@@ -151,14 +147,12 @@ func TestR10_ALostSegment(t *testing.T) {
 		require.Contains(t, named[0], "the journal of work/0 is damaged", name)
 		t.Log(name, named)
 		_, err := d.work.UpdateWorkItem(d.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: item,
-			Objective: new("of a journal with a hole"),
+			AgentId: "keeper", WorkItemId: item, Objective: new("of a journal with a hole"),
 		})
 		refused(t, true, err)
-		_, err = d.agents.EnqueueMessage(d.ctx, &agentv1.EnqueueMessageRequest{
+		must.Value(d.agents.EnqueueMessage(d.ctx, &agentv1.EnqueueMessageRequest{
 			AgentId: "keeper", Text: "served without work",
-		})
-		require.NoError(t, err, name)
+		}))(t, name)
 		require.NoError(t, d.srv.Kill())
 		out, code := d.quartet("verify", "--data-dir", d.srv.DataDir)
 		require.Equal(t, 1, code, "%s: %s", name, out)

@@ -3,6 +3,7 @@ package tests
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -15,20 +16,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/services/app"
 	"quartet/tests/proc"
 )
 
 // scrape returns what Prometheus would get.
 func scrape(t *testing.T, ctx context.Context, url string) string {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	require.NoError(t, err)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))(t)
+	resp := must.Value(http.DefaultClient.Do(req))(t)
 	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
+	b := must.Value(io.ReadAll(resp.Body))(t)
 	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", b)
 	return string(b)
 }
@@ -50,11 +50,10 @@ func TestSight_MetricsTellWhatHappened(t *testing.T) {
 	tn.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": item}),
 		tool(t, "ExecCommand", map[string]any{"cmd": "exit 3", "yield_time": "20s"}))
 	s.say(t, ctx, "keeper", "one that waits")
-	_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	require.Error(t, must.Err(s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: "toomany",
 		Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.Error(t, err)
+	})))
 
 	want := []string{
 		`grpc_server_handled_total{grpc_code="OK",grpc_method="DeliverTrigger",grpc_service="quartet.waiting.v1.WaitingService",grpc_type="unary"} 1`,
@@ -110,11 +109,8 @@ func TestSight_MetricsTellWhatHappened(t *testing.T) {
 	require.NotContains(t, text, item, "no record")
 	require.NotContains(t, text, url[strings.LastIndex(url, "/")+1:], "no secret")
 
-	problems, err := promlint.New(bytes.NewReader([]byte(text))).Lint()
-	require.NoError(t, err)
-	require.Empty(t, problems)
-	doc, err := os.ReadFile(filepath.Join("..", "docs", "metrics.md"))
-	require.NoError(t, err)
+	require.Empty(t, must.Value(promlint.New(bytes.NewReader([]byte(text))).Lint())(t))
+	doc := must.Value(os.ReadFile(filepath.Join("..", "docs", "metrics.md")))(t)
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+)`).FindAllStringSubmatch(text, -1) {
 		if strings.HasPrefix(m[1], "go_") || strings.HasPrefix(m[1], "process_") {
 			continue
@@ -123,4 +119,35 @@ func TestSight_MetricsTellWhatHappened(t *testing.T) {
 	}
 	alone := scrape(t, ctx, "http://"+addr+"/metrics")
 	require.Contains(t, alone, "quartet_build_info{", "a process without a gateway has a port for it")
+}
+
+// TestI11_MetricsWithACredential: where metrics demand a credential, on either port, a key of an
+// admin, an operator or an integration reads them, and nobody else.
+func TestI11_MetricsWithACredential(t *testing.T) {
+	h := newHouse(t, func(cfg *app.Config) { cfg.MetricsAuth, cfg.MetricsAddr = app.AuthRequired, "127.0.0.1:0" })
+	own := &house{cfg: h.cfg, app: h.app}
+	own.cfg.HTTPAddr = h.app.MetricsAddr()
+	want := map[identityv1.Role]int{
+		identityv1.Role_ROLE_ADMIN: http.StatusOK, identityv1.Role_ROLE_OPERATOR: http.StatusOK,
+		identityv1.Role_ROLE_INTEGRATION: http.StatusOK,
+		identityv1.Role_ROLE_RUNNER:      http.StatusForbidden, identityv1.Role_ROLE_WORKER: http.StatusForbidden,
+	}
+	for _, at := range []*house{h, own} {
+		require.Equal(t, http.StatusUnauthorized, at.rest(t, "", "GET", "/metrics", "").status)
+		require.Equal(t, http.StatusUnauthorized, at.rest(t, "qk_guess", "GET", "/metrics", "").status)
+		for role, status := range want {
+			_, key := h.key(t, &identityv1.CreateKeyRequest{Name: fmt.Sprintf("k-%d", role), Role: role})
+			got := at.rest(t, key, "GET", "/metrics", "")
+			require.Equal(t, status, got.status, role)
+			if status == http.StatusOK {
+				require.Contains(t, got.body, "quartet_build_info")
+			} else {
+				require.NotContains(t, got.body, "quartet_build_info")
+			}
+		}
+	}
+	open := newHouse(t, func(cfg *app.Config) { cfg.MetricsAddr = "127.0.0.1:0" })
+	require.Equal(t, http.StatusOK, open.rest(t, "", "GET", "/metrics", "").status, "on loopback")
+	open.cfg.HTTPAddr = open.app.MetricsAddr()
+	require.Equal(t, http.StatusOK, open.rest(t, "", "GET", "/metrics", "").status)
 }

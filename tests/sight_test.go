@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc/metadata"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
@@ -66,11 +67,9 @@ const (
 
 // postTraced calls a trigger as part of a trace.
 func postTraced(t *testing.T, ctx context.Context, url string) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader("{}"))
-	require.NoError(t, err)
+	req := must.Value(http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader("{}")))(t)
 	req.Header.Set("Traceparent", known)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must.Value(http.DefaultClient.Do(req))(t)
 	require.NoError(t, resp.Body.Close())
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 }
@@ -121,11 +120,9 @@ func TestSight_OneTraceFromTriggerToCommand(t *testing.T) {
 			tool(t, "ExecCommand", map[string]any{"cmd": "echo it is $TRACEPARENT", "yield_time": "20s"}))
 		require.Contains(t, at(r.GetToolResults()[0], "output"), "it is 00-"+knownTrace+"-", "commands can take part")
 		tr := tn.got.GetTurn()
-		_, err := s.agents.FinishTurn(traced, &agentv1.FinishTurnRequest{
-			AgentId: "keeper", TurnId: tr.GetTurnId(),
-			RunId: tr.GetRunId(),
-		})
-		require.NoError(t, err)
+		must.Value(s.agents.FinishTurn(traced, &agentv1.FinishTurnRequest{
+			AgentId: "keeper", TurnId: tr.GetTurnId(), RunId: tr.GetRunId(),
+		}))(t)
 
 		chain := [][2]string{ // a span, and one that is above it
 			{"DeliverTrigger", "POST /v1/triggers/{token}"},
@@ -195,8 +192,7 @@ func hasBelow(spans []collector.Span, name, above string) bool {
 
 // eventsCarry wants the newest event of each type to be part of the known trace.
 func (s *system) eventsCarry(t *testing.T, ctx context.Context, types ...string) {
-	stream, err := s.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{FromStart: true, StopAtEnd: true})
-	require.NoError(t, err)
+	stream := must.Value(s.events.WatchEvents(ctx, &eventv1.WatchEventsRequest{FromStart: true, StopAtEnd: true}))(t)
 	newest := map[string]string{}
 	for {
 		m, err := stream.Recv()
@@ -227,11 +223,10 @@ func TestSight_ATraceHoldsOneTurnOfAnAgent(t *testing.T) {
 	tn := s.acquire(t, ctx, "keeper")
 	first := tn.got.GetTurn().GetTraceparent()
 	require.NotEmpty(t, first, "whoever asks from outside begins a trace")
-	_, err := s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
+	must.Value(s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
 		AgentId: "keeper", TurnId: tn.got.GetTurn().GetTurnId(), RunId: tn.got.GetTurn().GetRunId(),
 		Outcome: agentv1.TurnOutcome_TURN_OUTCOME_RETRYABLE,
-	})
-	require.NoError(t, err)
+	}))(t)
 	tn = s.acquire(t, ctx, "keeper")
 	require.True(t, tracing.SameTrace(first, tn.got.GetTurn().GetTraceparent()), "the same message again")
 	r := tn.round(t, ctx, "", tool(t, "ExecCommand", map[string]any{"cmd": "true", "yield_time": "0s"}))
@@ -246,9 +241,8 @@ func TestSight_ATraceHoldsOneTurnOfAnAgent(t *testing.T) {
 	require.NotEmpty(t, second)
 	require.False(t, tracing.SameTrace(first, second))
 	tn.round(t, ctx, "Done.")
-	_, err = s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: "keeper", TurnId: tn.got.GetTurn().
-		GetTurnId(), RunId: tn.got.GetTurn().GetRunId()})
-	require.NoError(t, err)
+	must.Value(s.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{AgentId: "keeper", TurnId: tn.got.GetTurn().
+		GetTurnId(), RunId: tn.got.GetTurn().GetRunId()}))(t)
 	require.Eventually(t, func() bool {
 		for _, span := range c.Spans(second[3:35]) {
 			if span.GetName() == "turn" {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/storage/datadir"
 	"quartet/tests/load"
@@ -126,8 +127,7 @@ func (all callers) check(n int) {
 			if i%n != 0 && i != len(c.answers)-1 {
 				continue
 			}
-			again, err := load.Again(c.d.ctx, c.answers[i].call)
-			require.NoError(t, err)
+			again := must.Value(load.Again(c.d.ctx, c.answers[i].call))(t)
 			withoutFiles(again)
 			require.True(t, proto.Equal(c.answers[i].first, again), "first: %v\nagain: %v", c.answers[i].first, again)
 		}
@@ -163,11 +163,9 @@ func (d *damageable) startLoaded() (l loaded) {
 // startAnyhow is startLoaded with journals that may be damaged.
 func (d *damageable) startAnyhow() (l loaded, damaged []string) {
 	d.t.Helper()
-	before, err := os.ReadFile(d.srv.Log)
-	require.NoError(d.t, err)
+	before := must.Value(os.ReadFile(d.srv.Log))(d.t)
 	damaged = d.start()
-	all, err := os.ReadFile(d.srv.Log)
-	require.NoError(d.t, err)
+	all := must.Value(os.ReadFile(d.srv.Log))(d.t)
 	for line := range bytes.Lines(all[len(before):]) {
 		var entry struct {
 			Level, Msg, Plane string
@@ -195,13 +193,10 @@ func snapshotStream(dataDir string) string {
 // snapshotBlock returns the newest file of the snapshots of work with its content.
 func (d *damageable) snapshotBlock() (string, []byte) {
 	d.t.Helper()
-	files, err := filepath.Glob(filepath.Join(snapshotStream(d.srv.DataDir), "msgs", "*.blk"))
-	require.NoError(d.t, err)
+	files := must.Value(filepath.Glob(filepath.Join(snapshotStream(d.srv.DataDir), "msgs", "*.blk")))(d.t)
 	require.NotEmpty(d.t, files)
 	path := slices.Max(files)
-	b, err := os.ReadFile(path)
-	require.NoError(d.t, err)
-	return path, b
+	return path, must.Value(os.ReadFile(path))(d.t)
 }
 
 // frames returns the newest file of a segment of the journal of work with its content; -1 is the newest segment that
@@ -212,13 +207,10 @@ func (d *damageable) frames(segment int) (string, []byte) {
 	if segment < 0 {
 		segment = len(all) - 1
 	}
-	files, err := filepath.Glob(filepath.Join(all[segment].Dir, "msgs", "*.blk"))
-	require.NoError(d.t, err)
+	files := must.Value(filepath.Glob(filepath.Join(all[segment].Dir, "msgs", "*.blk")))(d.t)
 	require.NotEmpty(d.t, files)
 	path := slices.Max(files)
-	b, err := os.ReadFile(path)
-	require.NoError(d.t, err)
-	return path, b
+	return path, must.Value(os.ReadFile(path))(d.t)
 }
 
 // snapshotBytes returns how large the files of the snapshots of work are.
@@ -237,8 +229,7 @@ func (d *damageable) snapshots() (n float64) {
 	d.t.Helper()
 	for line := range strings.Lines(scrape(d.t, d.ctx, "http://"+d.srv.HTTP+"/metrics")) {
 		if text, is := strings.CutPrefix(line, `quartet_journal_snapshots_total{plane="work"} `); is {
-			_, err := fmt.Sscan(text, &n)
-			require.NoError(d.t, err)
+			must.Value(fmt.Sscan(text, &n))(d.t)
 		}
 	}
 	return n
@@ -249,8 +240,7 @@ func (d *damageable) itemsNow() (all []proto.Message) {
 	d.t.Helper()
 	req := &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 100}
 	for {
-		list, err := d.work.ListWorkItems(d.ctx, req)
-		require.NoError(d.t, err)
+		list := must.Value(d.work.ListWorkItems(d.ctx, req))(d.t)
 		for _, item := range list.GetWorkItems() {
 			item.PlanArtifact = nil // it has the time of a file, which is copied
 			all = append(all, item)

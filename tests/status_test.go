@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/tests/proc"
 )
 
@@ -61,9 +62,7 @@ func TestX17_EveryPlaneOfAnInstallation(t *testing.T) {
 	t.Cleanup(func() { _ = nats.Kill() })
 	var addrs [4]string
 	for i := range addrs {
-		var err error
-		addrs[i], err = proc.FreeAddr()
-		require.NoError(t, err)
+		addrs[i] = must.Value(proc.FreeAddr())(t)
 	}
 	rest := "work task waiting board identity gateway"
 	of := func(addr, services string) string {
@@ -76,10 +75,8 @@ func TestX17_EveryPlaneOfAnInstallation(t *testing.T) {
 	agents := part(t, ctx, dir, url, "agent scheduler", addrs[0], addrs[1], of(addrs[2], rest))
 	part(t, ctx, dir, url, rest, addrs[2], addrs[3], of(addrs[0], "agent scheduler"))
 	readyz := func(path string) int {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addrs[3]+path, nil)
-		require.NoError(t, err)
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addrs[3]+path, nil))(t)
+		resp := must.Value(http.DefaultClient.Do(req))(t)
 		require.NoError(t, resp.Body.Close())
 		return resp.StatusCode
 	}
@@ -129,20 +126,17 @@ func TestR5_AServerThatDoesNotSyncIsRefused(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	nats, url := natsProcess(t)
-	monitor, err := proc.FreeAddr()
-	require.NoError(t, err)
+	monitor := must.Value(proc.FreeAddr())(t)
 	conf := nats.Args[1]
-	text, err := os.ReadFile(conf)
-	require.NoError(t, err)
+	text := must.Value(os.ReadFile(conf))(t)
 	for sync, ready := range map[string]bool{"": false, ", sync_interval: 2m": false, ", sync_interval: always": true} {
 		require.NoError(t,
 			os.WriteFile(conf, []byte("http: \""+monitor+"\"\n"+strings.Replace(string(text), ", sync_interval: always",
 				sync, 1)), 0o600))
 		require.NoError(t, nats.Start(ctx))
-		srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), url, "--nats-monitor-url",
-			"http://"+monitor)
-		require.NoError(t, err)
-		err = srv.Start(ctx)
+		srv := must.Value(proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), url, "--nats-monitor-url",
+			"http://"+monitor))(t)
+		err := srv.Start(ctx)
 		if ready {
 			require.NoError(t, err)
 		} else {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/bus"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/blockfile"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/tests/proc"
@@ -47,8 +48,7 @@ func TestR10_DamageToEventsAndOutput(t *testing.T) {
 			"*.blk"))
 		require.NoError(t, err)
 		require.Len(t, files, 1)
-		b, err := os.ReadFile(files[0])
-		require.NoError(t, err)
+		b := must.Value(os.ReadFile(files[0]))(t)
 		at := bytes.Index(b[len(b)/3:], []byte(text))
 		require.GreaterOrEqual(t, at, 0)
 		b[len(b)/3+at] ^= 8
@@ -78,10 +78,9 @@ func TestR10_DamageToEventsAndOutput(t *testing.T) {
 	require.Contains(t, out, "behind the journals at most")
 	require.Len(t, d.ready(), 2)
 	d.item("nothing is refused")
-	_, err := d.tasks.ExecCommand(d.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{
+	must.Value(d.tasks.ExecCommand(d.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{
 		Cmd: "echo more output",
-	}, YieldTime: durationpb.New(30 * time.Second)})
-	require.NoError(t, err)
+	}, YieldTime: durationpb.New(30 * time.Second)}))(t)
 	d.quiet()
 	require.NoError(t, d.srv.Interrupt(d.ctx))
 
@@ -102,15 +101,13 @@ func (d *damageable) copied() (n int) {
 	files, err := blockfile.Files(blockfile.Messages(filepath.Join(d.srv.DataDir, "nats"), "$G", bus.Stream))
 	require.NoError(d.t, err)
 	for _, file := range files {
-		b, err := os.ReadFile(file.Path)
-		require.NoError(d.t, err)
-		_, err = blockfile.Read(bus.Stream, file.Index, b, []string{"quartet."}, func(r blockfile.Record) error {
+		b := must.Value(os.ReadFile(file.Path))(d.t)
+		must.Value(blockfile.Read(bus.Stream, file.Index, b, []string{"quartet."}, func(r blockfile.Record) error {
 			if r.Message() && strings.HasPrefix(r.Subject, bus.EventPrefix) {
 				n++
 			}
 			return nil
-		})
-		require.NoError(d.t, err)
+		}))(d.t)
 	}
 	return n
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -48,14 +49,12 @@ func newWorkshop(t *testing.T, settings ...string) *workshop {
 		append([]string{"--worker-pools", "nobody"}, settings...)...)
 	conn := dial(t, srv.GRPC)
 	s := &workshop{
-		t: t, ctx: ctx, bin: bin, srv: srv, root: t.TempDir(),
-		tasks: taskv1.NewTaskServiceClient(conn), agents: agentv1.NewAgentServiceClient(conn),
-		events: eventv1.NewEventServiceClient(conn),
+		t: t, ctx: ctx, bin: bin, srv: srv, root: t.TempDir(), tasks: taskv1.NewTaskServiceClient(conn),
+		agents: agentv1.NewAgentServiceClient(conn), events: eventv1.NewEventServiceClient(conn),
 	}
-	_, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	must.Value(s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
+	}))(t)
 	return s
 }
 
@@ -84,19 +83,14 @@ func (s *workshop) ran(ctx context.Context, id string) bool {
 
 func (s *workshop) exec(yield time.Duration, spec *taskv1.CommandSpec) *taskv1.Task {
 	s.t.Helper()
-	r, err := s.tasks.ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
-		AgentId: "keeper", Command: spec,
-		YieldTime: durationpb.New(yield),
-	})
-	require.NoError(s.t, err)
-	return r.GetTask()
+	return must.Value(s.tasks.ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
+		AgentId: "keeper", Command: spec, YieldTime: durationpb.New(yield),
+	}))(s.t).GetTask()
 }
 
 func (s *workshop) get(id string) *taskv1.Task {
 	s.t.Helper()
-	r, err := s.tasks.GetTask(s.ctx, &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: id})
-	require.NoError(s.t, err)
-	return r.GetTask()
+	return must.Value(s.tasks.GetTask(s.ctx, &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: id}))(s.t).GetTask()
 }
 
 func (s *workshop) eventually(ok func() bool, format string, args ...any) {
@@ -107,8 +101,7 @@ func (s *workshop) eventually(ok func() bool, format string, args ...any) {
 // running counts the processes with an argument that no other has.
 func running(t *testing.T, argument string) int {
 	t.Helper()
-	entries, err := os.ReadDir("/proc")
-	require.NoError(t, err)
+	entries := must.Value(os.ReadDir("/proc"))(t)
 	n := 0
 	for _, e := range entries {
 		raw, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
@@ -159,11 +152,10 @@ func TestT4_T6_ALostWorker(t *testing.T) {
 
 // ends returns the terminal events of a task.
 func (s *workshop) ends(taskID string) (types []string) {
-	stream, err := s.events.WatchEvents(s.ctx, &eventv1.WatchEventsRequest{
+	stream := must.Value(s.events.WatchEvents(s.ctx, &eventv1.WatchEventsRequest{
 		FromStart: true, StopAtEnd: true, Planes: []string{"task"},
 		EventTypes: []string{"task_completed", "task_failed", "task_cancelled", "task_interrupted"},
-	})
-	require.NoError(s.t, err)
+	}))(s.t)
 	for {
 		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -178,8 +170,7 @@ func (s *workshop) ends(taskID string) (types []string) {
 
 // results counts the messages about a task in its agent's lane.
 func (s *workshop) results(taskID string) (n int) {
-	r, err := s.agents.ListMessages(s.ctx, &agentv1.ListMessagesRequest{AgentId: "keeper"})
-	require.NoError(s.t, err)
+	r := must.Value(s.agents.ListMessages(s.ctx, &agentv1.ListMessagesRequest{AgentId: "keeper"}))(s.t)
 	for _, m := range r.GetMessages() {
 		if m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT && strings.Contains(m.String(), taskID) {
 			n++
@@ -272,11 +263,8 @@ func TestT6_Floods(t *testing.T) {
 
 // peak returns the most memory that a process ever had.
 func peak(t *testing.T, pid int) int64 {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)
 	_, rest, ok := strings.Cut(string(raw), "VmHWM:")
 	require.True(t, ok)
-	kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-	require.NoError(t, err)
-	return kib << 10
+	return must.Value(strconv.ParseInt(strings.Fields(rest)[0], 10, 64))(t) << 10
 }

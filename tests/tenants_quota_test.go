@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,7 +14,6 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
-	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/app"
 )
 
@@ -77,51 +75,6 @@ func TestX15_AgentsHaveAQuota(t *testing.T) {
 	require.Equal(t, http.StatusOK, h.rest(t, small, "DELETE", "/v1/agents/a0", "").status)
 	require.Eventually(t, func() bool { return spawn(h, small, "a2").status == http.StatusOK }, eventually, tick)
 	refusedFull(t, spawn(h, small, "a4"), "agents", 2, 2)
-}
-
-// TestX15_OpenItemsHaveAQuota: completed ones make room, and those of many
-// callers at once are counted exactly.
-func TestX15_OpenItemsHaveAQuota(t *testing.T) {
-	h := newHouse(t, func(cfg *app.Config) { cfg.QuotaItems = 10 })
-	token := h.member(t, "acme")
-	require.Equal(t, http.StatusOK, h.rest(t, token, "POST", "/v1/agents",
-		`{"agentId":"keeper","preset":"public_named"}`).status)
-	work, ctx := workv1.NewWorkServiceClient(h.conn(t, token)), soon(t)
-	var (
-		mu    sync.Mutex
-		made  []string
-		wrong []error
-		wg    sync.WaitGroup
-	)
-	for range 40 {
-		wg.Go(func() {
-			r, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "x"})
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case err == nil:
-				made = append(made, r.GetWorkItem().GetWorkItemId())
-			case fault.From(err).Reason() != fault.QuotaExceeded:
-				wrong = append(wrong, err)
-			}
-		})
-	}
-	wg.Wait()
-	require.Empty(t, wrong)
-	require.Len(t, made, 10, "no more, and no fewer")
-	for range 3 {
-		_, err := work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: made[0]})
-		require.NoError(t, err)
-		r, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "x"})
-		require.NoError(t, err)
-		made = append(made[1:], r.GetWorkItem().GetWorkItemId())
-		_, err = work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "x"})
-		e := fault.From(err)
-		require.Equal(t, codes.ResourceExhausted, e.Code())
-		require.Equal(t, map[string]string{"quota": "open-items", "limit": "10", "value": "10", "namespace": "acme"},
-			e.Metadata())
-		require.Equal(t, "30s", e.RetryAfter().String())
-	}
 }
 
 // TestX15_BytesHaveAQuota: a namespace that has written its share writes no more;

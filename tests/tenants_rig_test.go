@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
 )
@@ -189,8 +190,7 @@ func snakeCase(s string) string {
 
 // routes returns the paths and methods of the served OpenAPI document.
 func routes(t *testing.T) map[string][]string {
-	raw, err := os.ReadFile(filepath.Join("..", "deploy", "openapi", "quartet.openapi.json"))
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(filepath.Join("..", "deploy", "openapi", "quartet.openapi.json")))(t)
 	var doc struct {
 		Paths map[string]map[string]any `json:"paths"`
 	}
@@ -223,8 +223,7 @@ func (te *tenant) raw(t *testing.T, token, method, path string, query url.Values
 		req.Header.Set("Accept", "application/json, text/event-stream")
 	}
 	client := &http.Client{Timeout: 20 * time.Second}
-	resp, err := client.Do(req)
-	require.NoError(t, err)
+	resp := must.Value(client.Do(req))(t)
 	defer resp.Body.Close()
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %v\n", resp.StatusCode, resp.Header)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/services/app"
 	"quartet/tests/proc"
@@ -26,12 +27,10 @@ func TestI18_UsageOfANamespace(t *testing.T) {
 		}
 	})
 	_, admin := planes.key(t, &identityv1.CreateKeyRequest{
-		Name: "a", Namespace: "acme",
-		Role: identityv1.Role_ROLE_ADMIN,
+		Name: "a", Namespace: "acme", Role: identityv1.Role_ROLE_ADMIN,
 	})
 	_, operator := planes.key(t, &identityv1.CreateKeyRequest{
-		Name: "o", Namespace: "acme",
-		Role: identityv1.Role_ROLE_OPERATOR,
+		Name: "o", Namespace: "acme", Role: identityv1.Role_ROLE_OPERATOR,
 	})
 	for _, agent := range []string{"one", "two"} {
 		require.Equal(t, http.StatusOK, door.rest(t, admin, http.MethodPost, "/v1/agents", `{"agentId":"`+agent+
@@ -89,9 +88,7 @@ func TestI18_UsageOfANamespace(t *testing.T) {
 	require.Equal(t, "2", resp.Namespaces[0].Agents)
 	require.Equal(t, "6", resp.Namespaces[0].OpenItems)
 	written := func(i int) int {
-		n, err := strconv.Atoi(resp.Namespaces[i].Bytes)
-		require.NoError(t, err)
-		return n
+		return must.Value(strconv.Atoi(resp.Namespaces[i].Bytes))(t)
 	}
 	require.Greater(t, written(0), written(1))
 	require.Equal(t, http.StatusForbidden, door.rest(t, admin, http.MethodGet, "/v1/usage?all_namespaces=true", "").
@@ -128,9 +125,7 @@ func TestI19_ExportOfANamespace(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &found))
 	require.Equal(t, "acme", found["namespace"])
 	read := func(path string) string {
-		raw, err := os.ReadFile(filepath.Join(dir, path))
-		require.NoError(t, err)
-		return string(raw)
+		return string(must.Value(os.ReadFile(filepath.Join(dir, path)))(t))
 	}
 	require.Equal(t, large, read("homes/"+shared+"/a/b/large.txt"))
 	require.Equal(t, "file "+self.mark, read("homes/"+self.own()+"/notes.md"))
@@ -139,18 +134,14 @@ func TestI19_ExportOfANamespace(t *testing.T) {
 		"a line for each key; two tokens are of runs")
 	require.Equal(t, 2, strings.Count(read("agents.ndjson"), "\n"))
 	require.InDelta(t, found["events"], strings.Count(read("events.ndjson"), "\n"), 0)
-	printed, err := filepath.Glob(filepath.Join(dir, "output", shared, "*.txt"))
-	require.NoError(t, err)
+	printed := must.Value(filepath.Glob(filepath.Join(dir, "output", shared, "*.txt")))(t)
 	require.Len(t, printed, 1)
-	raw, err := os.ReadFile(printed[0])
-	require.NoError(t, err)
-	require.Contains(t, string(raw), "output "+self.mark)
+	require.Contains(t, string(must.Value(os.ReadFile(printed[0]))(t)), "output "+self.mark)
 	require.NoError(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		raw, err := os.ReadFile(path)
-		require.NoError(t, err)
+		raw := must.Value(os.ReadFile(path))(t)
 		require.NotContains(t, string(raw), other.mark, path)
 		for _, token := range self.tokens {
 			require.NotContains(t, string(raw), token, path)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/bus"
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/services/app"
 )
@@ -43,12 +44,9 @@ func TestP3_ReplaysOverHTTP(t *testing.T) {
 		for i := 0; i < len(headers); i += 2 {
 			req.Header.Set(headers[i], headers[i+1])
 		}
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		resp := must.Value(http.DefaultClient.Do(req))(t)
 		defer resp.Body.Close()
-		raw, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		return answer{resp.StatusCode, resp.Header, string(raw)}
+		return answer{resp.StatusCode, resp.Header, string(must.Value(io.ReadAll(resp.Body))(t))}
 	}
 	first := deliver(`{"n":1}`, "X-GitHub-Delivery", "72d3162e-cc78-11e3-81ab-4c9367dc0958")
 	require.Equal(t, http.StatusOK, first.status, first.body)
@@ -70,19 +68,14 @@ func TestP3_ReplaysOverHTTP(t *testing.T) {
 
 	seen := door.rest(t, operator, "GET", "/v1/events?from_start=true&stop_at_end=true", "").body
 	require.Equal(t, 2, strings.Count(seen, `"trigger_delivered"`), seen)
-	nc, err := nats.Connect(planes.cfg.NATSURL)
-	require.NoError(t, err)
+	nc := must.Value(nats.Connect(planes.cfg.NATSURL))(t)
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	stream, err := js.Stream(soon(t), bus.Stream)
-	require.NoError(t, err)
+	stream := must.Value(must.Value(jetstream.New(nc))(t).Stream(soon(t), bus.Stream))(t)
 	copied, err := stream.CreateConsumer(soon(t), jetstream.ConsumerConfig{FilterSubject: "quartet.events.*.waiting.>"})
 	require.NoError(t, err)
 	var texts strings.Builder
 	for found := 0; found < 2; { // what is copied ends with the second delivery
-		m, err := copied.Next(jetstream.FetchMaxWait(eventually))
-		require.NoError(t, err)
+		m := must.Value(copied.Next(jetstream.FetchMaxWait(eventually)))(t)
 		texts.Write(m.Data())
 		if strings.HasSuffix(m.Subject(), ".trigger_delivered") {
 			found++

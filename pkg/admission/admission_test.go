@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 // TestG9_RatesAtBelowAndAbove: a key has its burst and then its rate; what is refused says when to come
@@ -77,14 +79,11 @@ func TestG9_HeldAtBelowAndAbove(t *testing.T) {
 // TestG9_WaitingForWhatIsHeld: a waiter continues when there is room, or returns when its context ends.
 func TestG9_WaitingForWhatIsHeld(t *testing.T) {
 	h := NewHeld(2)
-	one, err := h.Wait(t.Context(), 1)
-	require.NoError(t, err)
-	two, err := h.Wait(t.Context(), 1)
-	require.NoError(t, err)
+	one := must.Value(h.Wait(t.Context(), 1))(t)
+	two := must.Value(h.Wait(t.Context(), 1))(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = h.Wait(ended, 1)
-	require.ErrorIs(t, err, context.Canceled)
+	must.Refuse(h.Wait(ended, 1))(t, context.Canceled)
 	got := make(chan func(), 8)
 	for range 8 {
 		go func() {

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/archive"
+	"quartet/pkg/must"
 )
 
 type content struct {
@@ -24,23 +25,20 @@ type content struct {
 
 func manifest(streams ...string) archive.Manifest {
 	return archive.Manifest{
-		Version: "1.2.3", CutAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Key: "abc",
-		Streams: streams,
+		Version: "1.2.3", CutAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Key: "abc", Streams: streams,
 	}
 }
 
 func write(t require.TestingT, m archive.Manifest, c content) []byte {
 	var b bytes.Buffer
-	w, err := archive.NewWriter(&b, m)
-	require.NoError(t, err)
+	w := must.Value(archive.NewWriter(&b, m))(t)
 	for _, msg := range c.messages {
 		require.NoError(t, w.Message(msg))
 	}
 	for _, path := range slices.Sorted(maps.Keys(c.files)) {
 		require.NoError(t, w.File(path, 0o640, int64(len(c.files[path])), strings.NewReader(c.files[path])))
 	}
-	_, err = w.Close()
-	require.NoError(t, err)
+	must.Value(w.Close())(t)
 	return b.Bytes()
 }
 
@@ -130,8 +128,7 @@ func TestManyStreams(t *testing.T) {
 	_, m, _, err = read(write(t, manifest(long(63)...), content{}))
 	require.NoError(t, err)
 	require.Len(t, m.Streams, 63)
-	_, err = archive.NewWriter(io.Discard, manifest(long(64)...))
-	require.ErrorContains(t, err, "for 64 streams")
+	must.Fail(archive.NewWriter(io.Discard, manifest(long(64)...)))(t, "for 64 streams")
 }
 
 // Cut at any byte it is refused, and so is each changed byte that changes what
@@ -174,8 +171,7 @@ func TestForeignFilesAreRefused(t *testing.T) {
 
 // A writer refuses what a reader would.
 func TestWriterRefuses(t *testing.T) {
-	w, err := archive.NewWriter(io.Discard, manifest("a"))
-	require.NoError(t, err)
+	w := must.Value(archive.NewWriter(io.Discard, manifest("a")))(t)
 	require.NoError(t, w.Message(archive.Message{Stream: "a", Subject: "s", Seq: 5}))
 	require.ErrorContains(t, w.Message(archive.Message{Stream: "a", Subject: "s", Seq: 5}), "comes after 5")
 	require.ErrorContains(t, w.Message(archive.Message{Stream: "z", Subject: "s", Seq: 6}), "not in the manifest")

@@ -14,26 +14,23 @@ import (
 
 	"quartet/pkg/archive"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 )
 
 func newRing() keyfile.Ring { return keyfile.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) }
 
 // rotated returns the ring with a new active key, and with the previous one as an old key.
 func rotated(t testing.TB, r keyfile.Ring) keyfile.Ring {
-	r, err := r.Add(time.Now())
-	require.NoError(t, err)
+	r = must.Value(r.Add(time.Now()))(t)
 	next, _ := r.Pending()
-	r, err = r.Activate(next.ID)
-	require.NoError(t, err)
+	r = must.Value(r.Activate(next.ID))(t)
 	return r
 }
 
 func sealed(t testing.TB, r keyfile.Ring, plain []byte, recipients ...age.Recipient) []byte {
 	var b bytes.Buffer
-	s, err := archive.Seal(&b, r.Active(), recipients)
-	require.NoError(t, err)
-	_, err = s.Write(plain)
-	require.NoError(t, err)
+	s := must.Value(archive.Seal(&b, r.Active(), recipients))(t)
+	must.Value(s.Write(plain))(t)
 	require.NoError(t, s.Close())
 	return b.Bytes()
 }
@@ -57,9 +54,7 @@ func opened(raw []byte, keys archive.Keys) (content, error) {
 }
 
 func identity(t testing.TB) *age.X25519Identity {
-	id, err := age.GenerateX25519Identity()
-	require.NoError(t, err)
-	return id
+	return must.Value(age.GenerateX25519Identity())(t)
 }
 
 // A backup is read with the key that made it, also after that key was rotated, and shows nothing
@@ -89,11 +84,9 @@ func TestI21_ASealedArchiveIsRead(t *testing.T) {
 		}},
 		"of the older format": {plain, archive.Keys{Ring: r, Unauthenticated: true}},
 	} {
-		got, err := opened(c.raw, c.keys)
-		require.NoError(t, err, name)
+		got := must.Value(opened(c.raw, c.keys))(t, name)
 		require.Equal(t, want, got, name)
-		f, err := archive.Open(bytes.NewReader(c.raw), c.keys)
-		require.NoError(t, err)
+		f := must.Value(archive.Open(bytes.NewReader(c.raw), c.keys))(t)
 		require.Equal(t, !c.keys.Unauthenticated, f.Authenticated(), name)
 		if name != "of the older format" {
 			require.NotContains(t, string(c.raw), "keeper", name)
@@ -107,8 +100,7 @@ func TestI21_ASealedArchiveIsRead(t *testing.T) {
 func TestI21_WhatIsRefused(t *testing.T) {
 	plain := write(t, manifest("a", "b"), sample())
 	r, foreign, mine := newRing(), newRing(), identity(t)
-	retired, err := rotated(t, r).Retire(r.Active().ID)
-	require.NoError(t, err)
+	retired := must.Value(rotated(t, r).Retire(r.Active().ID))(t)
 	good, theirs := sealed(t, r, plain), sealed(t, r, plain, mine.Recipient())
 	// forge is what somebody makes who has a key of his own and names ours.
 	forge := func(recipients ...age.Recipient) []byte {
@@ -138,8 +130,7 @@ func TestI21_WhatIsRefused(t *testing.T) {
 			"nothing in it can be trusted",
 		},
 		"forged, and that accepted": {forge(mine.Recipient()), archive.Keys{
-			Ring: r, Identities: []age.Identity{mine},
-			Unauthenticated: true,
+			Ring: r, Identities: []age.Identity{mine}, Unauthenticated: true,
 		}, archive.ErrUnauthenticated, "nothing in it can be trusted"},
 		"our tag, another content": {
 			slicesConcat(forge(mine.Recipient()), theirs), ours, archive.ErrUnauthenticated,
@@ -192,8 +183,7 @@ func TestI21_EachChangedByteIsFound(t *testing.T) {
 			require.Error(t, err, "%s, changed at %d", name, n)
 			require.Empty(t, got.messages, "%s, changed at %d", name, n)
 		}
-		_, err := opened(append(bytes.Clone(good), 'x'), keys)
-		require.ErrorIs(t, err, archive.ErrCut, "something follows its end")
+		must.Refuse(opened(append(bytes.Clone(good), 'x'), keys))(t, archive.ErrCut, "something follows its end")
 	}
 }
 
@@ -217,9 +207,8 @@ func TestI21_ChangedWhileItIsRead(t *testing.T) {
 	forged := write(t, manifest("a", "b"), content{files: map[string]string{"x": strings.Repeat("y", 300)}})
 	other := sealed(t, r, forged, mine.Recipient())
 	file := &exchanged{Reader: bytes.NewReader(good)}
-	f, err := archive.Open(file, keys)
-	require.NoError(t, err)
-	_, _, err = f.Read(archive.Visitor{})
+	f := must.Value(archive.Open(file, keys))(t)
+	_, _, err := f.Read(archive.Visitor{})
 	require.NoError(t, err)
 	file.Reader = bytes.NewReader(other)
 	_, _, err = f.Read(archive.Visitor{})
@@ -234,10 +223,9 @@ func TestI21_Recipients(t *testing.T) {
 	for i := range all {
 		all[i] = text
 	}
-	r, err := archive.ParseRecipients(all)
-	require.NoError(t, err)
+	r := must.Value(archive.ParseRecipients(all))(t)
 	require.Len(t, r, archive.MaxRecipients)
-	_, err = archive.ParseRecipients(slices.Concat(all, []string{text}))
+	_, err := archive.ParseRecipients(slices.Concat(all, []string{text}))
 	require.ErrorContains(t, err, "at most 20")
 	for _, bad := range []string{"", "age1", text + "x", text + "\n" + text, "ssh-ed25519 AAAA"} {
 		_, err = archive.ParseRecipients([]string{bad})

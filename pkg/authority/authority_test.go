@@ -13,24 +13,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/authority"
+	"quartet/pkg/must"
 )
 
 const day = 24 * time.Hour
 
 func open(t *testing.T, dir string, days int, now time.Time) *authority.Authority {
 	t.Helper()
-	a, err := authority.Open(authority.Config{Dir: dir, Days: days, Owner: -1, Group: -1, Now: func() time.Time {
+	a := must.Value(authority.Open(authority.Config{Dir: dir, Days: days, Owner: -1, Group: -1, Now: func() time.Time {
 		return now
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	return a
 }
 
 // shake shows the client's certificate to a server with the server's.
 func shake(t *testing.T, dir, server, client, name string) error {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(filepath.Join(dir, "ca.pem")))(t)
 	pool := x509.NewCertPool()
 	require.True(t, pool.AppendCertsFromPEM(raw))
 	pair := func(name string) []tls.Certificate {
@@ -38,11 +37,10 @@ func shake(t *testing.T, dir, server, client, name string) error {
 		require.NoError(t, err)
 		return []tls.Certificate{c}
 	}
-	lis, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+	lis := must.Value(tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: pair(server),
 		ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
-	})
-	require.NoError(t, err)
+	}))(t)
 	defer lis.Close()
 	done := make(chan error, 1)
 	go func() {
@@ -55,8 +53,7 @@ func shake(t *testing.T, dir, server, client, name string) error {
 		done <- err
 	}()
 	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		RootCAs:    pool, ServerName: name, Certificates: pair(client),
+		MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: name, Certificates: pair(client),
 	}}
 	conn, err := d.DialContext(t.Context(), "tcp", lis.Addr().String())
 	if err == nil {
@@ -74,16 +71,14 @@ func TestCertificatesThatServersAndClientsTake(t *testing.T) {
 	done, err := a.Issue("server", []string{"quartet.example.com", "*.cluster.local", "localhost", "127.0.0.1", "::1"})
 	require.NoError(t, err)
 	require.Equal(t, authority.Made, done)
-	_, err = a.Issue("runner-1", nil)
-	require.NoError(t, err)
+	must.Value(a.Issue("runner-1", nil))(t)
 	for _, name := range []string{"quartet.example.com", "agent.cluster.local", "127.0.0.1", "::1"} {
 		require.NoError(t, shake(t, dir, "server", "runner-1", name), name)
 	}
 	require.Error(t, shake(t, dir, "server", "runner-1", "elsewhere.example.com"))
 	require.Error(t, shake(t, dir, "runner-1", "server", "localhost"), "a client's certificate is for no host")
 
-	seen, err := authority.Look(filepath.Join(dir, "server", "tls.pem"))
-	require.NoError(t, err)
+	seen := must.Value(authority.Look(filepath.Join(dir, "server", "tls.pem")))(t)
 	require.Equal(t, "server", seen.Name)
 	require.ElementsMatch(t, []string{"quartet.example.com", "*.cluster.local", "localhost", "127.0.0.1", "::1"},
 		seen.Hosts)
@@ -92,24 +87,18 @@ func TestCertificatesThatServersAndClientsTake(t *testing.T) {
 		"ca.pem": 0o644, "authority/ca.key": 0o600, "server/tls.key": 0o600,
 		"server/tls.pem": 0o644, "authority": 0o700 | os.ModeDir,
 	} {
-		fi, err := os.Stat(filepath.Join(dir, name))
-		require.NoError(t, err)
-		require.Equal(t, mode, fi.Mode(), name)
+		require.Equal(t, mode, must.Value(os.Stat(filepath.Join(dir, name)))(t).Mode(), name)
 	}
 }
 
 func TestAgainKeepsWhatIsGoodAndRenewsTheRest(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	read := func(name string) string {
-		raw, err := os.ReadFile(filepath.Join(dir, name))
-		require.NoError(t, err)
-		return string(raw)
+		return string(must.Value(os.ReadFile(filepath.Join(dir, name)))(t))
 	}
 	issue := func(at time.Time, hosts ...string) string {
 		a := open(t, dir, 30, at)
-		done, err := a.Issue("server", hosts)
-		require.NoError(t, err)
-		return done
+		return must.Value(a.Issue("server", hosts))(t)
 	}
 	require.Equal(t, authority.Made, issue(now, "a", "b"))
 	first, ca := read("server/tls.pem"), read("ca.pem")
@@ -128,20 +117,17 @@ func TestAgainKeepsWhatIsGoodAndRenewsTheRest(t *testing.T) {
 	other := t.TempDir()
 	require.Equal(t, authority.Made, open(t, other, 0, now).Done)
 	for _, name := range []string{"ca.pem", "authority/ca.key"} {
-		raw, err := os.ReadFile(filepath.Join(other, name))
-		require.NoError(t, err)
+		raw := must.Value(os.ReadFile(filepath.Join(other, name)))(t)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), raw, 0o600))
 	}
 	require.Equal(t, authority.Renewed, issue(now.Add(21*day), "a", "c"), "another authority")
 
 	a := open(t, dir, 0, now)
-	done, err := a.Secret("server/key")
-	require.NoError(t, err)
+	done := must.Value(a.Secret("server/key"))(t)
 	require.Equal(t, authority.Made, done)
 	secret := read("server/key")
 	require.Regexp(t, `^[0-9a-f]{64}\n$`, secret)
-	done, err = a.Secret("server/key")
-	require.NoError(t, err)
+	done = must.Value(a.Secret("server/key"))(t)
 	require.Equal(t, authority.Kept, done)
 	require.Equal(t, secret, read("server/key"))
 }
@@ -151,28 +137,21 @@ func TestAnAuthorityNearItsEnd(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	open(t, dir, 0, now)
 	a := open(t, dir, 0, now.AddDate(9, 11, 0))
-	_, err := a.Issue("server", []string{"a"})
-	require.NoError(t, err)
-	root, err := authority.Look(filepath.Join(dir, "ca.pem"))
-	require.NoError(t, err)
-	leaf, err := authority.Look(filepath.Join(dir, "server", "tls.pem"))
-	require.NoError(t, err)
+	must.Value(a.Issue("server", []string{"a"}))(t)
+	root := must.Value(authority.Look(filepath.Join(dir, "ca.pem")))(t)
+	leaf := must.Value(authority.Look(filepath.Join(dir, "server", "tls.pem")))(t)
 	require.Equal(t, root.NotAfter, leaf.NotAfter)
 }
 
 // Somebody else's authority: what is there stays, and nothing is signed.
 func TestAForeignAuthority(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
-	_, err := open(t, dir, 30, now).Issue("server", []string{"a"})
-	require.NoError(t, err)
+	must.Value(open(t, dir, 30, now).Issue("server", []string{"a"}))(t)
 	require.NoError(t, os.Remove(filepath.Join(dir, "authority", "ca.key")))
 	a := open(t, dir, 30, now.Add(29*day))
 	require.Equal(t, authority.Kept, a.Done)
-	done, err := a.Issue("server", []string{"b"})
-	require.NoError(t, err)
-	require.Equal(t, authority.Kept, done)
-	_, err = a.Issue("another", nil)
-	require.ErrorContains(t, err, "put tls.pem, tls.key and ca.pem there yourself")
+	require.Equal(t, authority.Kept, must.Value(a.Issue("server", []string{"b"}))(t))
+	must.Fail(a.Issue("another", nil))(t, "put tls.pem, tls.key and ca.pem there yourself")
 }
 
 func TestWhatIsNotMade(t *testing.T) {
@@ -192,26 +171,20 @@ func TestWhatIsNotMade(t *testing.T) {
 		"": nil, "authority": nil, "../x": nil, "Server": nil, "a b": nil, "good": {"not a host"}, "fine": {"-x"},
 		"well": {""}, "much": hosts(authority.MaxHosts + 1),
 	} {
-		_, err := a.Issue(name, hosts)
-		require.Error(t, err, name)
+		require.Error(t, must.Err(a.Issue(name, hosts)), name)
 	}
 	for _, n := range []int{authority.MaxHosts - 1, authority.MaxHosts} {
-		_, err := a.Issue("many", hosts(n))
-		require.NoError(t, err)
+		must.Value(a.Issue("many", hosts(n)))(t)
 	}
 	for _, path := range []string{"../key", "/key", ""} {
-		_, err := a.Secret(path)
-		require.Error(t, err, path)
+		require.Error(t, must.Err(a.Secret(path)), path)
 	}
-	_, err := authority.Look(filepath.Join(dir, "authority", "ca.key"))
-	require.ErrorContains(t, err, "no certificate in PEM")
+	must.Fail(authority.Look(filepath.Join(dir, "authority", "ca.key")))(t, "no certificate in PEM")
 
 	// A key that is not the certificate's.
 	strange := t.TempDir()
 	open(t, strange, 0, time.Now())
-	raw, err := os.ReadFile(filepath.Join(strange, "authority", "ca.key"))
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(filepath.Join(strange, "authority", "ca.key")))(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "authority", "ca.key"), raw, 0o600))
-	_, err = authority.Open(authority.Config{Dir: dir, Owner: -1})
-	require.ErrorContains(t, err, "is not the key of")
+	must.Fail(authority.Open(authority.Config{Dir: dir, Owner: -1}))(t, "is not the key of")
 }

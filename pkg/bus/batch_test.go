@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 )
 
@@ -16,19 +17,15 @@ import (
 func TestBatches(t *testing.T) {
 	nc := natsdtest.Connect(t)
 	require.NoError(t, EnsureStream(t.Context(), nc, 1, DefaultBytes, nil))
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
 	stored := func() int {
-		s, err := js.Stream(t.Context(), Stream)
-		require.NoError(t, err)
-		return int(s.CachedInfo().State.Msgs)
+		return int(must.Value(js.Stream(t.Context(), Stream))(t).CachedInfo().State.Msgs)
 	}
 	send := func(b *batches, last bool) error {
 		return b.publish(t.Context(), &nats.Msg{Subject: "quartet.events.a.b.c.d", Data: []byte(strconv.Itoa(b.sent))},
 			last)
 	}
-	b, err := newBatches(nc, 5*time.Second)
-	require.NoError(t, err)
+	b := must.Value(newBatches(nc, 5*time.Second))(t)
 	want := 0
 	for _, n := range []int{1, 2, batchMessages - 1, batchMessages, batchMessages + 1, 3*batchMessages + 7} {
 		for i := range n {
@@ -43,14 +40,10 @@ func TestBatches(t *testing.T) {
 	require.ErrorContains(t, send(b, true), "gap")
 
 	// A stream that does not take batches says so; nothing is taken for done.
-	s, err := js.Stream(t.Context(), Stream)
-	require.NoError(t, err)
-	cfg := s.CachedInfo().Config
+	cfg := must.Value(js.Stream(t.Context(), Stream))(t).CachedInfo().Config
 	cfg.AllowBatchPublish = false
-	_, err = js.UpdateStream(t.Context(), cfg)
-	require.NoError(t, err)
-	b, err = newBatches(nc, 5*time.Second)
-	require.NoError(t, err)
+	must.Value(js.UpdateStream(t.Context(), cfg))(t)
+	b = must.Value(newBatches(nc, 5*time.Second))(t)
 	require.NoError(t, send(b, false))
 	require.Error(t, send(b, true))
 }

@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 )
 
@@ -33,40 +34,28 @@ type rig struct {
 func setup(t testing.TB) *rig {
 	t.Helper()
 	ctx := context.Background()
-	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
-	require.NoError(t, err)
+	srv := must.Value(natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess}))(t)
 	t.Cleanup(srv.Stop)
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
+	nc := must.Value(srv.Connect("test"))(t)
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	_, err = jetlog.Ensure(ctx, nc, "test", 1, 1)
-	require.NoError(t, err)
-	_, err = jetlog.Ensure(ctx, nc, "test", 1, 1)
-	require.NoError(t, err, "what is there and right stays")
+	js := must.Value(jetstream.New(nc))(t)
+	must.Value(jetlog.Ensure(ctx, nc, "test", 1, 1))(t)
+	must.Value(jetlog.Ensure(ctx, nc, "test", 1, 1))(t, "what is there and right stays")
 	require.NoError(t, bus.EnsureStream(ctx, nc, 1, bus.DefaultBytes, nil))
 	require.NoError(t, bus.EnsureStream(ctx, nc, 1, bus.DefaultBytes, nil))
-	log, err := jetlog.New(nc, "test", 0)
-	require.NoError(t, err)
-	p, err := journal.Open(ctx, journaltest.Config(log))
-	require.NoError(t, err)
+	p := must.Value(journal.Open(ctx, journaltest.Config(must.Value(jetlog.New(nc, "test", 0))(t))))(t)
 	t.Cleanup(func() { require.NoError(t, p.Close(context.Background())) })
 	return &rig{srv, nc, js, p}
 }
 
 func (r *rig) source(t testing.TB, plane string) journal.Source {
 	t.Helper()
-	log, err := jetlog.New(r.nc, plane, 0)
-	require.NoError(t, err)
-	return journal.NewSource(plane, 0, log)
+	return journal.NewSource(plane, 0, must.Value(jetlog.New(r.nc, plane, 0))(t))
 }
 
 func (r *rig) start(t testing.TB) *bus.Publisher {
 	t.Helper()
-	pub, err := bus.Start(context.Background(), bus.Config{Conn: r.nc, Source: r.source(t, "test")})
-	require.NoError(t, err)
-	return pub
+	return must.Value(bus.Start(context.Background(), bus.Config{Conn: r.nc, Source: r.source(t, "test")}))(t)
 }
 
 func (r *rig) put(t testing.TB, key, value string) {
@@ -176,8 +165,7 @@ func TestX10_AtLeastOnceAcrossRestarts(t *testing.T) {
 		require.NoError(t, json.Unmarshal(m.Data, &ev))
 		v := ev.Data.Payload.Domain
 		var got int
-		_, err := fmt.Sscan(fmt.Sprint(v), &got)
-		require.NoError(t, err)
+		must.Value(fmt.Sscan(fmt.Sprint(v), &got))(t)
 		require.LessOrEqual(t, got, want, "a gap")
 		if got == want {
 			want++
@@ -191,7 +179,7 @@ func TestSourceReadsFrames(t *testing.T) {
 	r.put(t, "keeper", "v")
 	ctx, cancel := context.WithCancel(t.Context())
 	var types []string
-	err := src.Follow(ctx, framelog.End{}, func(_ framelog.End, lines []journal.Line) error {
+	require.ErrorIs(t, src.Follow(ctx, framelog.End{}, func(_ framelog.End, lines []journal.Line) error {
 		for _, line := range lines {
 			typ, _ := line.Type()
 			types = append(types, typ)
@@ -200,17 +188,14 @@ func TestSourceReadsFrames(t *testing.T) {
 			cancel()
 		}
 		return nil
-	})
-	require.ErrorIs(t, err, context.Canceled)
+	}), context.Canceled)
 	require.Equal(t, []string{"partition_opened", "error_info"}, types)
 }
 
 func TestStartNeedsAJournal(t *testing.T) {
 	r := setup(t)
-	_, err := bus.Start(t.Context(), bus.Config{Conn: r.nc, Source: r.source(t, "nowhere")})
-	require.Error(t, err)
-	_, err = bus.Start(t.Context(), bus.Config{})
-	require.Error(t, err)
+	require.Error(t, must.Err(bus.Start(t.Context(), bus.Config{Conn: r.nc, Source: r.source(t, "nowhere")})))
+	require.Error(t, must.Err(bus.Start(t.Context(), bus.Config{})))
 }
 
 // BenchmarkPublish is how fast a journal is copied, in events a second.
@@ -227,8 +212,7 @@ func BenchmarkPublish(b *testing.B) {
 		}
 		return d, nil
 	}
-	s, err := r.js.Stream(context.Background(), bus.Stream)
-	require.NoError(b, err)
+	s := must.Value(r.js.Stream(context.Background(), bus.Stream))(b)
 	copied := func(n uint64) {
 		require.Eventually(b, func() bool {
 			info, err := s.Info(context.Background(), jetstream.WithSubjectFilter("quartet.events.>"))

@@ -13,29 +13,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 )
 
 // A cluster that chooses a leader drops requests. Each is asked for again.
 func TestAStreamThatIsNotAnsweredFor(t *testing.T) {
-	srv, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true,
-		NoSigs: true,
-	})
-	require.NoError(t, err)
+	srv := must.Value(server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
+	}))(t)
 	srv.Start()
 	t.Cleanup(func() {
 		srv.Shutdown()
 		srv.WaitForShutdown()
 	})
 	require.True(t, srv.ReadyForConnections(10*time.Second))
-	nc, err := nats.Connect(srv.ClientURL())
-	require.NoError(t, err)
+	nc := must.Value(nats.Connect(srv.ClientURL()))(t)
 	t.Cleanup(nc.Close)
 	var asked atomic.Int32
 	// JetStream's side: the first question for the stream is lost, and so is the
 	// first order to make it.
-	_, err = nc.Subscribe("$JS.API.STREAM.>", func(m *nats.Msg) {
+	_, err := nc.Subscribe("$JS.API.STREAM.>", func(m *nats.Msg) {
 		n := asked.Add(1)
 		switch {
 		case n == 1, n == 3:
@@ -70,8 +68,7 @@ func TestEventsTakeLessWhereThereIsLess(t *testing.T) {
 		require.NoError(t, err)
 		srv.Start()
 		require.True(t, srv.ReadyForConnections(10*time.Second))
-		nc, err := nats.Connect(srv.ClientURL())
-		require.NoError(t, err)
+		nc := must.Value(nats.Connect(srv.ClientURL()))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		for range 2 { // an existing stream keeps what it has
 			err = EnsureStream(ctx, nc, 1, DefaultBytes, nil)
@@ -80,11 +77,8 @@ func TestEventsTakeLessWhereThereIsLess(t *testing.T) {
 				continue
 			}
 			require.NoError(t, err, space)
-			js, err := jetstream.New(nc)
-			require.NoError(t, err)
-			s, err := js.Stream(ctx, Stream)
-			require.NoError(t, err)
-			require.Equal(t, want, s.CachedInfo().Config.MaxBytes, space)
+			js := must.Value(jetstream.New(nc))(t)
+			require.Equal(t, want, must.Value(js.Stream(ctx, Stream))(t).CachedInfo().Config.MaxBytes, space)
 		}
 		cancel()
 		nc.Close()
@@ -105,10 +99,7 @@ func TestX16_EventsTakeAQuarter(t *testing.T) {
 			return framelog.RoomState{Limit: limit}, nil
 		}))
 		require.NoError(t, EnsureStream(t.Context(), nc, 1, DefaultBytes, space))
-		js, err := jetstream.New(nc)
-		require.NoError(t, err)
-		s, err := js.Stream(t.Context(), Stream)
-		require.NoError(t, err)
-		require.Equal(t, want, s.CachedInfo().Config.MaxBytes, limit)
+		js := must.Value(jetstream.New(nc))(t)
+		require.Equal(t, want, must.Value(js.Stream(t.Context(), Stream))(t).CachedInfo().Config.MaxBytes, limit)
 	}
 }

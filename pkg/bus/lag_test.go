@@ -10,6 +10,7 @@ import (
 	"quartet/pkg/bus"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 )
 
 // TestX10_HowFarEventsIsBehind: what the publisher has not copied is counted, also while none runs, and nothing once it
@@ -17,9 +18,7 @@ import (
 func TestX10_HowFarEventsIsBehind(t *testing.T) {
 	r := setup(t)
 	lag := func(now time.Time) bus.Lag {
-		l, err := bus.LagOf(t.Context(), r.js, "test", 0, now)
-		require.NoError(t, err)
-		return l
+		return must.Value(bus.LagOf(t.Context(), r.js, "test", 0, now))(t)
 	}
 	r.put(t, "keeper", "v")
 	got := lag(time.Now().Add(time.Hour))
@@ -40,12 +39,10 @@ func TestX10_HowFarEventsIsBehind(t *testing.T) {
 	require.Eventually(t, func() bool { return lag(time.Now()) == bus.Lag{} }, time.Minute, 10*time.Millisecond)
 	pub.Stop()
 
-	log, err := jetlog.New(r.nc, "test", 0)
-	require.NoError(t, err)
+	log := must.Value(jetlog.New(r.nc, "test", 0))(t)
 	_, last, err := log.Tail(t.Context())
 	require.NoError(t, err)
-	_, err = log.Append(t.Context(), last, framelog.Frame{ID: "fence", Generation: 1})
-	require.NoError(t, err)
+	must.Value(log.Append(t.Context(), last, framelog.Frame{ID: "fence", Generation: 1}))(t)
 	require.Zero(t, lag(time.Now().Add(time.Hour)), "a fence has nothing to copy")
 	_, err = bus.LagOf(t.Context(), r.js, "nowhere", 0, time.Now())
 	require.ErrorContains(t, err, "how far EVENTS is behind the journal of nowhere/0")
@@ -63,17 +60,12 @@ func TestX10_EventsOfAQuietJournal(t *testing.T) {
 	pub := r.start(t)
 	require.Eventually(t, func() bool { n, err := through(48 * time.Hour); return err == nil && n < math.MaxUint64 },
 		time.Minute, 10*time.Millisecond)
-	known, err := through(30 * 24 * time.Hour)
-	require.NoError(t, err)
+	known := must.Value(through(30 * 24 * time.Hour))(t)
 	require.EqualValues(t, 2, known, "a position that is there counts, however old it is")
 	pub.Stop()
 
-	s, err := r.js.Stream(t.Context(), bus.Stream)
-	require.NoError(t, err)
-	require.NoError(t, s.Purge(t.Context()))
-	_, err = through(48 * time.Hour)
-	require.ErrorContains(t, err, "how far EVENTS has the journal of test/0 is not known")
-	known, err = through(7 * 24 * time.Hour)
-	require.NoError(t, err)
+	require.NoError(t, must.Value(r.js.Stream(t.Context(), bus.Stream))(t).Purge(t.Context()))
+	must.Fail(through(48*time.Hour))(t, "how far EVENTS has the journal of test/0 is not known")
+	known = must.Value(through(7 * 24 * time.Hour))(t)
 	require.Equal(t, uint64(math.MaxUint64), known)
 }

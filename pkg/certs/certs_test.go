@@ -15,16 +15,15 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"quartet/pkg/authority"
+	"quartet/pkg/must"
 )
 
 // issued returns the files of a certificate for localhost, of an authority of its own.
 func issued(t *testing.T) Files {
 	t.Helper()
 	dir := t.TempDir()
-	a, err := authority.Open(authority.Config{Dir: dir, Owner: -1, Group: -1})
-	require.NoError(t, err)
-	_, err = a.Issue("server", []string{"localhost"})
-	require.NoError(t, err)
+	a := must.Value(authority.Open(authority.Config{Dir: dir, Owner: -1, Group: -1}))(t)
+	must.Value(a.Issue("server", []string{"localhost"}))(t)
 	return Files{
 		Cert: filepath.Join(dir, "server", "tls.pem"), Key: filepath.Join(dir, "server", "tls.key"),
 		CA: filepath.Join(dir, "ca.pem"),
@@ -35,9 +34,7 @@ func issued(t *testing.T) Files {
 func replace(t *testing.T, files, by Files) {
 	t.Helper()
 	for to, from := range map[string]string{files.Cert: by.Cert, files.Key: by.Key, files.CA: by.CA} {
-		b, err := os.ReadFile(from)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(to, b, 0o600))
+		require.NoError(t, os.WriteFile(to, must.Value(os.ReadFile(from))(t), 0o600))
 	}
 }
 
@@ -45,8 +42,7 @@ func replace(t *testing.T, files, by Files) {
 // sides.
 func served(t *testing.T, server, client *tls.Config) (shown *x509.Certificate, serverErr, clientErr error) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := must.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	done := make(chan error, 1)
 	go func() {
@@ -64,8 +60,7 @@ func served(t *testing.T, server, client *tls.Config) (shown *x509.Certificate, 
 		}
 		done <- err
 	}()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
+	conn := must.Value(net.Dial("tcp", l.Addr().String()))(t)
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	client = client.Clone()
@@ -95,8 +90,7 @@ func TestCheckFindsContradictions(t *testing.T) {
 		"needs tls-client-ca-file":                             {Cert: "c", Key: "k", RequireClient: true},
 	} {
 		require.ErrorContains(t, bad.Check(), want)
-		_, err := Open(bad, nil)
-		require.ErrorContains(t, err, want)
+		must.Fail(Open(bad, nil))(t, want)
 	}
 }
 
@@ -104,13 +98,11 @@ func TestOpenNamesTheFileThatCannotBeRead(t *testing.T) {
 	f := issued(t)
 	none := f
 	none.Cert = filepath.Join(t.TempDir(), "none.pem")
-	_, err := Open(none, nil)
-	require.ErrorContains(t, err, none.Cert)
+	must.Fail(Open(none, nil))(t, none.Cert)
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	require.NoError(t, os.WriteFile(empty, []byte("no PEM"), 0o600))
 	for _, bad := range []Files{{CA: empty}, {Cert: f.Cert, Key: f.Key, ClientCA: empty}} {
-		_, err := Open(bad, nil)
-		require.ErrorContains(t, err, empty+" holds no certificate")
+		must.Fail(Open(bad, nil))(t, empty+" holds no certificate")
 	}
 }
 
@@ -118,33 +110,28 @@ func TestClientsAreChecked(t *testing.T) {
 	f := issued(t)
 	mutual := f
 	mutual.ClientCA, mutual.RequireClient = f.CA, true
-	server, err := Open(mutual, nil)
-	require.NoError(t, err)
+	server := must.Value(Open(mutual, nil))(t)
 	require.True(t, server.Serves())
 	require.True(t, server.Mutual())
-	client, err := Open(f, nil)
-	require.NoError(t, err)
+	client := must.Value(Open(f, nil))(t)
 	require.False(t, client.Mutual())
 	_, serverErr, clientErr := served(t, server.Server(), client.Client())
 	require.NoError(t, serverErr)
 	require.NoError(t, clientErr)
 
-	bare, err := Open(Files{CA: f.CA}, nil)
-	require.NoError(t, err)
+	bare := must.Value(Open(Files{CA: f.CA}, nil))(t)
 	require.False(t, bare.Serves())
 	_, serverErr, clientErr = served(t, server.Server(), bare.Client())
 	require.Error(t, serverErr, "without a certificate")
 	require.Error(t, clientErr)
 
 	stranger := issued(t)
-	foreign, err := Open(Files{CA: f.CA, Cert: stranger.Cert, Key: stranger.Key}, nil)
-	require.NoError(t, err)
+	foreign := must.Value(Open(Files{CA: f.CA, Cert: stranger.Cert, Key: stranger.Key}, nil))(t)
 	_, serverErr, _ = served(t, server.Server(), foreign.Client())
 	require.Error(t, serverErr, "with one of another authority")
 
 	mutual.RequireClient = false
-	optional, err := Open(mutual, nil)
-	require.NoError(t, err)
+	optional := must.Value(Open(mutual, nil))(t)
 	_, serverErr, clientErr = served(t, optional.Server(), bare.Client())
 	require.NoError(t, serverErr)
 	require.NoError(t, clientErr)
@@ -158,25 +145,21 @@ func TestClientsAreChecked(t *testing.T) {
 func TestARenewalIsServedWithoutARestart(t *testing.T) {
 	f, renewed := issued(t), issued(t)
 	core, logs := observer.New(zapcore.InfoLevel)
-	server, err := Open(f, zap.New(core))
-	require.NoError(t, err)
+	server := must.Value(Open(f, zap.New(core)))(t)
 	config := server.Server() // made once, as a listener does
 	serial := func(ca string) string {
 		t.Helper()
 		server.mu.Lock()
 		server.looked = time.Time{} // as if a second had passed
 		server.mu.Unlock()
-		client, err := Open(Files{CA: ca}, nil)
-		require.NoError(t, err)
+		client := must.Value(Open(Files{CA: ca}, nil))(t)
 		shown, serverErr, clientErr := served(t, config, client.Client())
 		require.NoError(t, serverErr)
 		require.NoError(t, clientErr)
 		return shown.SerialNumber.String()
 	}
 	oldCA := filepath.Join(t.TempDir(), "old.pem")
-	b, err := os.ReadFile(f.CA)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(oldCA, b, 0o600))
+	require.NoError(t, os.WriteFile(oldCA, must.Value(os.ReadFile(f.CA))(t), 0o600))
 	first := serial(oldCA)
 	require.Equal(t, first, serial(oldCA))
 

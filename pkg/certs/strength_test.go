@@ -15,13 +15,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 // signed writes a certificate for localhost with an RSA key of some bits, signed by itself.
 func signed(t *testing.T, bits int) Files {
 	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, bits)
-	require.NoError(t, err)
+	key := must.Value(rsa.GenerateKey(rand.Reader, bits))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(int64(bits)), Subject: pkix.Name{CommonName: "localhost"},
 		DNSNames:  []string{"localhost"},
@@ -31,10 +32,8 @@ func signed(t *testing.T, bits int) Files {
 			x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth,
 		},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
+	der := must.Value(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
+	raw := must.Value(x509.MarshalPKCS8PrivateKey(key))(t)
 	f := Files{Cert: filepath.Join(t.TempDir(), "tls.pem"), Key: filepath.Join(t.TempDir(), "tls.key")}
 	f.CA = f.Cert
 	require.NoError(t, os.WriteFile(f.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
@@ -66,23 +65,17 @@ func TestI10_ShortRSAKeysAreNotLoaded(t *testing.T) {
 // A peer that shows one is refused, also where the authority is not loaded here.
 func TestI10_ShortRSAKeysOfPeersAreRefused(t *testing.T) {
 	weak, good := signed(t, 1024), issued(t)
-	pair, err := tls.LoadX509KeyPair(weak.Cert, weak.Key)
-	require.NoError(t, err)
+	pair := must.Value(tls.LoadX509KeyPair(weak.Cert, weak.Key))(t)
 	roots := x509.NewCertPool()
-	text, err := os.ReadFile(weak.Cert)
-	require.NoError(t, err)
-	require.True(t, roots.AppendCertsFromPEM(text))
+	require.True(t, roots.AppendCertsFromPEM(must.Value(os.ReadFile(weak.Cert))(t)))
 
-	client, err := Open(good, nil)
-	require.NoError(t, err)
+	client := must.Value(Open(good, nil))(t)
 	trusting := client.Client()
 	trusting.RootCAs = roots
-	_, _, err = served(t, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}, trusting)
+	_, _, err := served(t, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}, trusting)
 	require.ErrorContains(t, err, "an RSA key has 1024 bits")
 
-	server, err := Open(good, nil)
-	require.NoError(t, err)
-	asking := server.current().serverOf.Clone()
+	asking := must.Value(Open(good, nil))(t).current().serverOf.Clone()
 	asking.ClientCAs, asking.ClientAuth = roots, tls.RequireAndVerifyClientCert
 	showing := client.Client()
 	showing.Certificates = []tls.Certificate{pair}

@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/client"
 	"quartet/pkg/fault"
 	"quartet/pkg/localtoken"
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/tests/dev"
 )
@@ -27,8 +28,7 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 		return me.GetPrincipal(), err
 	}
 	dial := func(addr string, opts ...client.Option) *client.Client {
-		c, err := client.Dial(addr, opts...)
-		require.NoError(t, err)
+		c := must.Value(client.Dial(addr, opts...))(t)
 		t.Cleanup(func() { require.NoError(t, c.Close()) })
 		return c
 	}
@@ -36,25 +36,20 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 	require.NoError(t, err)
 	for _, addr := range []string{s.Cfg.GRPCAddr, "localhost:" + port, "LocalHost:" + port, "passthrough:///" +
 		s.Cfg.GRPCAddr, "dns:///" + s.Cfg.GRPCAddr} {
-		principal, err := who(dial(addr))
-		require.NoError(t, err, addr)
+		principal := must.Value(who(dial(addr)))(t, addr)
 		require.Equal(t, "local", principal, addr)
 	}
-	_, err = who(dial(s.Cfg.GRPCAddr, client.WithToken("qlt_wrong")))
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(who(dial(s.Cfg.GRPCAddr, client.WithToken("qlt_wrong"))))(t, fault.Unauthenticated)
 	_, err = who(s.Client, "authorization", "Bearer qlt_wrong")
 	require.ErrorIs(t, err, fault.Unauthenticated, "a call's own credential is the only one")
-	_, err = identityv1.NewIdentityServiceClient(s.Conn()).WhoAmI(client.As(dev.Within(t), "qlt_wrong"),
-		&identityv1.WhoAmIRequest{})
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(identityv1.NewIdentityServiceClient(s.Conn()).WhoAmI(client.As(dev.Within(t), "qlt_wrong"),
+		&identityv1.WhoAmIRequest{}))(t, fault.Unauthenticated)
 
 	s.Down()
 	older := dial(s.Cfg.GRPCAddr)
 	s.Up()
 	for _, c := range []*client.Client{older, s.Client} {
-		principal, err := who(c)
-		require.NoError(t, err)
-		require.Equal(t, "local", principal)
+		require.Equal(t, "local", must.Value(who(c))(t))
 	}
 
 	// A server that restarts has no token file for a moment.
@@ -67,8 +62,7 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 	require.NoError(t, err)
 
 	t.Setenv("XDG_STATE_HOME", t.TempDir()) // another user's
-	_, err = who(dial(s.Cfg.GRPCAddr))
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(who(dial(s.Cfg.GRPCAddr)))(t, fault.Unauthenticated)
 }
 
 // The command that a message names starts a server where the client looks for one.

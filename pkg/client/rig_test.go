@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/tests/dev"
 )
@@ -32,18 +33,15 @@ func newRig(t testing.TB, opts ...grpc.DialOption) *rig {
 }
 
 func (r *rig) spawn(agentID, message string) {
-	_, err := r.Agents.SpawnAgent(context.Background(), &agentv1.SpawnAgentRequest{
+	must.Value(r.Agents.SpawnAgent(context.Background(), &agentv1.SpawnAgentRequest{
 		AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, InitialMessage: message,
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 }
 
 func (r *rig) say(agentID, text string, p agentv1.Priority) string {
-	resp, err := r.Agents.EnqueueMessage(context.Background(), &agentv1.EnqueueMessageRequest{
+	return must.Value(r.Agents.EnqueueMessage(context.Background(), &agentv1.EnqueueMessageRequest{
 		AgentId: agentID, Text: text, Priority: p,
-	})
-	require.NoError(r.t, err)
-	return resp.GetMessageId()
+	}))(r.t).GetMessageId()
 }
 
 func (r *rig) turn(agentID, turnID string) *agentv1.Turn {
@@ -53,17 +51,13 @@ func (r *rig) turn(agentID, turnID string) *agentv1.Turn {
 }
 
 func (r *rig) message(agentID, messageID string) *agentv1.Message {
-	resp, err := r.Agents.GetMessage(context.Background(), &agentv1.GetMessageRequest{
+	return must.Value(r.Agents.GetMessage(context.Background(), &agentv1.GetMessageRequest{
 		AgentId: agentID, MessageId: messageID,
-	})
-	require.NoError(r.t, err)
-	return resp.GetMessage()
+	}))(r.t).GetMessage()
 }
 
 func call(t testing.TB, id, name string, args map[string]any) *agentv1.ToolCall {
-	c, err := client.Call(id, name, args)
-	require.NoError(t, err)
-	return c
+	return must.Value(client.Call(id, name, args))(t)
 }
 
 func listen(t testing.TB, addr string) net.Listener {

@@ -11,22 +11,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/tests/dev"
 )
 
 // lay makes a board of the session keeper, and lets the pool "go" work it.
 func (r *rig) lay(boardID string, steps ...*boardv1.StepInput) {
-	_, err := r.Boards.CreateBoard(dev.Within(r.t), &boardv1.CreateBoardRequest{
+	must.Value(r.Boards.CreateBoard(dev.Within(r.t), &boardv1.CreateBoardRequest{
 		SessionId: "keeper", BoardId: boardID, WalName: boardID, Title: boardID, DefaultWorkerPoolId: "go",
 		Steps: steps,
-	})
-	require.NoError(r.t, err)
-	_, err = r.Boards.OpenStandingDispatch(dev.Within(r.t), &boardv1.OpenStandingDispatchRequest{
-		SessionId: "keeper",
-		BoardId:   boardID, WorkerPoolId: "go",
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
+	must.Value(r.Boards.OpenStandingDispatch(dev.Within(r.t), &boardv1.OpenStandingDispatchRequest{
+		SessionId: "keeper", BoardId: boardID, WorkerPoolId: "go",
+	}))(r.t)
 }
 
 func aStep(id string, needs ...string) *boardv1.StepInput {
@@ -34,11 +32,9 @@ func aStep(id string, needs ...string) *boardv1.StepInput {
 }
 
 func (r *rig) board(boardID string) *boardv1.Board {
-	got, err := client.Again(dev.Within(r.t), func(ctx context.Context) (*boardv1.GetBoardResponse, error) {
+	return must.Value(client.Again(dev.Within(r.t), func(ctx context.Context) (*boardv1.GetBoardResponse, error) {
 		return r.Boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: "keeper", BoardId: boardID})
-	})
-	require.NoError(r.t, err)
-	return got.GetBoard()
+	}))(r.t).GetBoard()
 }
 
 func (r *rig) step(boardID, stepID string) *boardv1.Step {
@@ -57,8 +53,7 @@ func (r *rig) workSteps(capacity int, handle client.StepHandler) (stop func()) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- r.RunSteps(ctx, client.StepOptions{
-			ID: "w-1", Pools: []string{"go"}, Capacity: capacity,
-			Heartbeat: 50 * time.Millisecond,
+			ID: "w-1", Pools: []string{"go"}, Capacity: capacity, Heartbeat: 50 * time.Millisecond,
 		}, handle)
 	}()
 	stop = sync.OnceFunc(func() {
@@ -162,19 +157,16 @@ func TestB10_StepsThatAreGivenUp(t *testing.T) {
 
 	r.workSteps(1, hang)
 	if r.step("build", "one").GetStatus() == boardv1.StepStatus_STEP_STATUS_FAILED {
-		_, err := r.Boards.UpdateBoard(dev.Within(t), &boardv1.UpdateBoardRequest{
+		must.Value(r.Boards.UpdateBoard(dev.Within(t), &boardv1.UpdateBoardRequest{
 			SessionId: "keeper", BoardId: "build",
 			Operations: []*boardv1.Operation{
 				{Op: boardv1.OperationKind_OPERATION_KIND_REOPEN_STEP, StepId: "one", Reason: "again"},
 			},
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	r.eventually(func() bool { return r.step("build", "one").GetStatus() == boardv1.StepStatus_STEP_STATUS_RUNNING })
-	_, err := r.Boards.CancelWorkerRun(dev.Within(t), &boardv1.CancelWorkerRunRequest{
-		SessionId: "keeper",
-		BoardId:   "build", RunId: r.step("build", "one").GetClaimedByRunId(),
-	})
-	require.NoError(t, err)
+	must.Value(r.Boards.CancelWorkerRun(dev.Within(t), &boardv1.CancelWorkerRunRequest{
+		SessionId: "keeper", BoardId: "build", RunId: r.step("build", "one").GetClaimedByRunId(),
+	}))(t)
 	require.ErrorIs(t, <-why, client.ErrStopped)
 }

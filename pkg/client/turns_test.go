@@ -13,6 +13,7 @@ import (
 
 	"quartet/pkg/client"
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/tests/dev"
 )
@@ -56,8 +57,7 @@ func TestA6_TheErrorIsTheOutcome(t *testing.T) {
 			messageID := r.say(name, "work", agentv1.Priority_PRIORITY_NORMAL)
 			var got *client.Turn
 			require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{
-				Name: "test", AgentIDs: []string{name},
-				MaxTurns: 1,
+				Name: "test", AgentIDs: []string{name}, MaxTurns: 1,
 			}, func(_ context.Context, turn *client.Turn) error {
 				got = turn
 				require.Equal(t, "work", turn.Message.GetText())
@@ -106,25 +106,22 @@ func TestA6_RoundsUntilTheTurnEnds(t *testing.T) {
 		finished = append(finished, err)
 	}}
 	require.NoError(t, r.RunTurns(dev.Within(t), opts, func(ctx context.Context, turn *client.Turn) error {
-		got, err := turn.Round(ctx, client.Reply{Calls: []*agentv1.ToolCall{
+		got := must.Value(turn.Round(ctx, client.Reply{Calls: []*agentv1.ToolCall{
 			call(t, "a", "CreateWorkItem", map[string]any{"objective": "Write it", "plan_status": "ready"}),
 			call(t, "b", "NoSuchTool", nil),
-		}})
-		require.NoError(t, err)
+		}}))(t)
 		require.Len(t, got.GetToolResults(), 2)
 		require.Equal(t, "tool_not_available", got.GetToolResults()[1].GetError().GetKind())
 		item := got.GetToolResults()[0].GetResult().AsMap()["work_item"].(map[string]any)["work_item_id"]
-		got, err = turn.Round(ctx, client.Reply{Text: "Written.", Calls: []*agentv1.ToolCall{
+		got = must.Value(turn.Round(ctx, client.Reply{Text: "Written.", Calls: []*agentv1.ToolCall{
 			call(t, "c", "PickWorkItem", map[string]any{"work_item_id": item}),
 			call(t, "d", "CompleteWorkItem", map[string]any{"work_item_id": item}),
-		}, Usage: &agentv1.TokenUsage{InputTokens: 7, OutputTokens: 3}})
-		require.NoError(t, err)
+		}, Usage: &agentv1.TokenUsage{InputTokens: 7, OutputTokens: 3}}))(t)
 		require.True(t, got.GetTurnEnded())
 		require.True(t, turn.Ended())
 		require.Equal(t, item, got.GetPromotedWorkItemId())
 		require.Equal(t, 2, turn.Rounds())
-		_, err = turn.Round(ctx, client.Reply{Text: "and"})
-		require.ErrorIs(t, err, fault.TurnEnded)
+		must.Refuse(turn.Round(ctx, client.Reply{Text: "and"}))(t, fault.TurnEnded)
 		return nil
 	}))
 	require.Equal(t, []error{nil}, finished)
@@ -150,15 +147,13 @@ func TestA7_AbortAndInterjection(t *testing.T) {
 	require.NoError(t, r.RunTurns(dev.Within(t), opts, func(ctx context.Context, turn *client.Turn) error {
 		r.say("keeper", "wrong branch", agentv1.Priority_PRIORITY_INTERJECT)
 		require.Equal(t, "wrong branch", <-announced)
-		got, err := turn.Round(ctx, client.Reply{Text: "hm"})
-		require.NoError(t, err)
+		got := must.Value(turn.Round(ctx, client.Reply{Text: "hm"}))(t)
 		require.Len(t, got.GetInterjections(), 1)
 		require.Equal(t, "wrong branch", got.GetInterjections()[0].GetText())
 		// An operator has a context of its own: the handler's ends by the abort.
-		_, err = r.Agents.AbortRun(dev.Within(t), &agentv1.AbortRunRequest{
+		must.Value(r.Agents.AbortRun(dev.Within(t), &agentv1.AbortRunRequest{
 			AgentId: "keeper", RunId: turn.Record.GetRunId(),
-		})
-		require.NoError(t, err)
+		}))(t)
 		<-ctx.Done()
 		cause = context.Cause(ctx)
 		return cause
@@ -183,9 +178,8 @@ func TestA7_AbortIsHeardWithoutAWatch(t *testing.T) {
 	r.spawn("keeper", "go")
 	require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"keeper"}, MaxTurns: 1},
 		func(ctx context.Context, turn *client.Turn) error {
-			_, err := r.Agents.AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: "keeper"})
-			require.NoError(t, err)
-			_, err = turn.Round(ctx, client.Reply{Text: "too late"})
+			must.Value(r.Agents.AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: "keeper"}))(t)
+			_, err := turn.Round(ctx, client.Reply{Text: "too late"})
 			require.ErrorIs(t, err, client.ErrAborted)
 			require.ErrorIs(t, context.Cause(ctx), client.ErrAborted)
 			return err
@@ -202,17 +196,15 @@ func TestX14_ARunnerOutlivesARestart(t *testing.T) {
 			r.Down()
 			var again sync.WaitGroup
 			again.Go(r.Up)
-			got, err := turn.Round(ctx,
+			got := must.Value(turn.Round(ctx,
 				client.Reply{
 					Calls: []*agentv1.ToolCall{call(t, "a", "CreateWorkItem", map[string]any{"objective": "Once"})},
-				})
-			require.NoError(t, err)
+				}))(t)
 			require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetToolResults()[0].GetStatus())
 			again.Wait()
 			return nil
 		}))
-	ts, err := r.Agents.ListTurns(context.Background(), &agentv1.ListTurnsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	ts := must.Value(r.Agents.ListTurns(context.Background(), &agentv1.ListTurnsRequest{AgentId: "keeper"}))(t)
 	require.Len(t, ts.GetTurns(), 1)
 	require.Equal(t, agentv1.TurnState_TURN_STATE_COMPLETED, ts.GetTurns()[0].GetState())
 	require.EqualValues(t, 1, ts.GetTurns()[0].GetRounds())
@@ -265,9 +257,8 @@ func TestA6_ConcurrencyAndGrace(t *testing.T) {
 // A request that will never be good is an error, not a loop.
 func TestX5_ARefusalEndsTheRunner(t *testing.T) {
 	r := newRig(t)
-	err := r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"Not A Name"}, Concurrency: 2},
-		func(context.Context, *client.Turn) error { return nil })
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	require.ErrorIs(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"Not A Name"}, Concurrency: 2},
+		func(context.Context, *client.Turn) error { return nil }), fault.InvalidArgument)
 }
 
 // SPEC X4: a turn's token acts as its agent, and for nobody else.
@@ -278,10 +269,8 @@ func TestX4_TheTurnsOwnToken(t *testing.T) {
 	require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AgentIDs: []string{"keeper"}, MaxTurns: 1},
 		func(ctx context.Context, turn *client.Turn) error {
 			own := client.As(ctx, turn.Token)
-			_, err := r.Agents.ListTools(own, &agentv1.ListToolsRequest{AgentId: "keeper"})
-			require.NoError(t, err)
-			_, err = r.Agents.ListTools(own, &agentv1.ListToolsRequest{AgentId: "other"})
-			require.ErrorIs(t, err, fault.PermissionDenied)
+			must.Value(r.Agents.ListTools(own, &agentv1.ListToolsRequest{AgentId: "keeper"}))(t)
+			must.Refuse(r.Agents.ListTools(own, &agentv1.ListToolsRequest{AgentId: "other"}))(t, fault.PermissionDenied)
 			return nil
 		}))
 }
@@ -293,7 +282,6 @@ func TestD7_AllNamespaces(t *testing.T) {
 	require.NoError(t, r.RunTurns(dev.Within(t), client.RunnerOptions{AllNamespaces: true, MaxTurns: 1},
 		func(ctx context.Context, turn *client.Turn) error {
 			require.Equal(t, "default", turn.Namespace)
-			_, err := turn.Round(ctx, client.Reply{Text: "seen"})
-			return err
+			return must.Err(turn.Round(ctx, client.Reply{Text: "seen"}))
 		}))
 }

@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -42,27 +43,22 @@ func newFloor(t *testing.T) *floor {
 	f := &floor{t: t, log: journaltest.NewMemLog(), output: taskoutput.NewMemory(taskoutput.Kept), addr: "127.0.0.1:0"}
 	f.up()
 	t.Cleanup(f.down)
-	var err error
-	f.Client, err = client.Dial(f.addr)
-	require.NoError(t, err)
+	f.Client = must.Value(client.Dial(f.addr))(t)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
 
 func (f *floor) up() {
-	var err error
-	f.service, err = task.New(task.Config{}, task.Deps{
+	f.service = must.Value(task.New(task.Config{}, task.Deps{
 		Deps: plane.Deps{
 			Log:     func(string, int) (framelog.Log, error) { return f.log, nil },
 			Sources: func(string) ([]journal.Source, error) { return nil, nil },
 		},
 		Output: f.output,
-	})
-	require.NoError(f.t, err)
+	}))(f.t)
 	require.NoError(f.t, f.service.Start(context.Background()))
 	f.server = rpc.NewServer(rpc.Config{
-		Auth: rpc.NewKeyring(nil, true), Deadlines: task.Deadlines(),
-		Ready: f.service.Ready,
+		Auth: rpc.NewKeyring(nil, true), Deadlines: task.Deadlines(), Ready: f.service.Ready,
 	})
 	f.service.Register(f.server)
 	lis := listen(f.t, f.addr)
@@ -101,25 +97,20 @@ func (f *floor) work(handle client.CommandHandler) (stop func() error) {
 }
 
 func (f *floor) exec(ctx context.Context, spec *taskv1.CommandSpec, yield time.Duration) *taskv1.ExecCommandResponse {
-	r, err := client.Again(ctx, func(ctx context.Context) (*taskv1.ExecCommandResponse, error) {
+	return must.Value(client.Again(ctx, func(ctx context.Context) (*taskv1.ExecCommandResponse, error) {
 		return f.Tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{
-			AgentId: "a", RequestId: spec.GetCmd(),
-			Command: spec, YieldTime: durationpb.New(yield),
+			AgentId: "a", RequestId: spec.GetCmd(), Command: spec, YieldTime: durationpb.New(yield),
 		})
-	})
-	require.NoError(f.t, err)
-	return r
+	}))(f.t)
 }
 
 func (f *floor) ended(ctx context.Context, taskID string) *taskv1.Task {
 	for offset := int64(0); ; {
-		r, err := client.Again(ctx, func(ctx context.Context) (*taskv1.GetTaskOutputResponse, error) {
+		r := must.Value(client.Again(ctx, func(ctx context.Context) (*taskv1.GetTaskOutputResponse, error) {
 			return f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{
-				AgentId: "a", TaskId: taskID, Offset: offset,
-				Block: true,
+				AgentId: "a", TaskId: taskID, Offset: offset, Block: true,
 			})
-		})
-		require.NoError(f.t, err)
+		}))(f.t)
 		if r.GetTask().GetTerminal() {
 			return r.GetTask()
 		}
@@ -139,8 +130,7 @@ func TestT4_AWorkerIsAHandler(t *testing.T) {
 			return errors.New("no tool for that")
 		case "much":
 			// 1 MiB, twice the window
-			_, err := io.WriteString(c.Stdout(), strings.Repeat("0123456789abcde\n", 256<<10/4))
-			return err
+			return must.Err(io.WriteString(c.Stdout(), strings.Repeat("0123456789abcde\n", 256<<10/4)))
 		}
 		return nil
 	})
@@ -178,19 +168,16 @@ func TestT3_InputAndStop(t *testing.T) {
 	taskID := f.exec(ctx, &taskv1.CommandSpec{Cmd: "listen", AcceptsInput: true}, 0).GetHandle().GetTaskId()
 	require.Eventually(t, func() bool {
 		r, err := f.Tasks.SendTaskInput(ctx, &taskv1.SendTaskInputRequest{
-			AgentId: "a", TaskId: taskID, RequestId: "in",
-			Text: "hello\n", EndOfInput: true,
+			AgentId: "a", TaskId: taskID, RequestId: "in", Text: "hello\n", EndOfInput: true,
 		})
 		return err == nil && r.GetAcceptedInput()
 	}, time.Minute, 5*time.Millisecond)
 	require.Equal(t, taskv1.TaskState_TASK_STATE_COMPLETED, f.ended(ctx, taskID).GetState())
-	out, err := f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: "a", TaskId: taskID})
-	require.NoError(t, err)
+	out := must.Value(f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: "a", TaskId: taskID}))(t)
 	require.Equal(t, "acked hello\n", out.GetText())
 
 	taskID = f.exec(ctx, &taskv1.CommandSpec{Cmd: "forever"}, 0).GetHandle().GetTaskId()
-	_, err = f.Tasks.StopTask(ctx, &taskv1.StopTaskRequest{AgentId: "a", TaskId: taskID})
-	require.NoError(t, err)
+	must.Value(f.Tasks.StopTask(ctx, &taskv1.StopTaskRequest{AgentId: "a", TaskId: taskID}))(t)
 	require.Equal(t, taskv1.TaskState_TASK_STATE_CANCELLED, f.ended(ctx, taskID).GetState())
 
 	taskID = f.exec(ctx, &taskv1.CommandSpec{Cmd: "slow", Timeout: durationpb.New(10 * time.Millisecond)}, 0).
@@ -216,20 +203,17 @@ func TestT4_AWorkerOutlivesARestart(t *testing.T) {
 	})
 	ctx := dev.Within(t)
 	taskID := f.exec(ctx, &taskv1.CommandSpec{Cmd: "long"}, 0).GetHandle().GetTaskId()
-	_, err := f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: "a", TaskId: taskID, Block: true})
-	require.NoError(t, err)
+	must.Value(f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: "a", TaskId: taskID, Block: true}))(t)
 	f.down()
 	close(goOn)
 	f.up()
 	require.Equal(t, taskv1.TaskState_TASK_STATE_COMPLETED, f.ended(ctx, taskID).GetState())
-	out, err := f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: "a", TaskId: taskID})
-	require.NoError(t, err)
+	out := must.Value(f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: "a", TaskId: taskID}))(t)
 	require.Equal(t, "before after\n", out.GetText())
 
 	goOn = make(chan struct{})
 	taskID = f.exec(ctx, &taskv1.CommandSpec{Cmd: "cut short"}, 0).GetHandle().GetTaskId()
-	_, err = f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: "a", TaskId: taskID, Block: true})
-	require.NoError(t, err)
+	must.Value(f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: "a", TaskId: taskID, Block: true}))(t)
 	require.NoError(t, stop())
 	require.Equal(t, taskv1.TaskState_TASK_STATE_INTERRUPTED, f.ended(ctx, taskID).GetState())
 }
@@ -247,8 +231,7 @@ func TestX12_ANewerWorkerTakesOver(t *testing.T) {
 	go func() { first <- f.RunWorker(context.Background(), client.WorkerOptions{ID: "mine"}, run) }()
 	taskID := f.exec(dev.Within(t), &taskv1.CommandSpec{Cmd: "mine"}, 0).GetHandle().GetTaskId()
 	<-started
-	other, err := client.Dial(f.addr, client.WithGRPC(grpc.WithUserAgent("second")))
-	require.NoError(t, err)
+	other := must.Value(client.Dial(f.addr, client.WithGRPC(grpc.WithUserAgent("second"))))(t)
 	defer other.Close()
 	ctx, cancel := context.WithCancel(dev.Within(t))
 	second := make(chan error, 1)

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"quartet/pkg/confine"
+	"quartet/pkg/must"
 )
 
 // attackArgument makes the test binary an attacker, whose next argument names the attack.
@@ -303,8 +304,7 @@ type host struct {
 
 // newHost makes files, a process and servers, each of which answers with the word SECRET.
 func newHost(t *testing.T) *host {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	require.NoError(t, err)
+	dir := must.Value(filepath.EvalSymlinks(t.TempDir()))(t)
 	h := &host{
 		dir: dir, data: filepath.Join(dir, "data"), secret: filepath.Join(dir, "secret"),
 		private: filepath.Join(dir, "data", "key"), socket: filepath.Join(dir, "s"),
@@ -315,10 +315,8 @@ func newHost(t *testing.T) *host {
 	for _, path := range []string{h.secret, h.private} {
 		require.NoError(t, os.WriteFile(path, []byte("SECRET"), 0o666))
 	}
-	segment, err := unix.SysvShmGet(segmentKey, len("SECRET"), unix.IPC_CREAT|0o600)
-	require.NoError(t, err)
-	memory, err := unix.SysvShmAttach(segment, 0, 0)
-	require.NoError(t, err)
+	segment := must.Value(unix.SysvShmGet(segmentKey, len("SECRET"), unix.IPC_CREAT|0o600))(t)
+	memory := must.Value(unix.SysvShmAttach(segment, 0, 0))(t)
 	copy(memory, "SECRET")
 	t.Cleanup(func() { _ = unix.SysvShmDetach(memory) })
 	victim := exec.Command("sleep", "1000")
@@ -337,8 +335,7 @@ func newHost(t *testing.T) *host {
 
 // answer runs a server that sends SECRET to every client that connects, until the test ends.
 func answer(t *testing.T, network, address string) net.Addr {
-	l, err := net.Listen(network, address)
-	require.NoError(t, err)
+	l := must.Value(net.Listen(network, address))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -355,8 +352,7 @@ func answer(t *testing.T, network, address string) net.Addr {
 
 // answerPackets is answer for UDP.
 func answerPackets(t *testing.T, address string) net.Addr {
-	packets, err := net.ListenPacket("udp", address)
-	require.NoError(t, err)
+	packets := must.Value(net.ListenPacket("udp", address))(t)
 	t.Cleanup(func() { _ = packets.Close() })
 	go func() {
 		b := make([]byte, 100)
@@ -373,8 +369,7 @@ func answerPackets(t *testing.T, address string) net.Addr {
 
 // ownAddress returns an address of this host, not of loopback if it has one.
 func ownAddress(t *testing.T) string {
-	addrs, err := net.InterfaceAddrs()
-	require.NoError(t, err)
+	addrs := must.Value(net.InterfaceAddrs())(t)
 	for _, a := range addrs {
 		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() {
 			return n.IP.String()
@@ -411,8 +406,7 @@ func TestAttacks(t *testing.T) {
 			_, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
 		}
 	})
-	exe, err := os.Executable()
-	require.NoError(t, err)
+	exe := must.Value(os.Executable())(t)
 	for _, p := range profiles {
 		t.Run(string(p.level)+"-"+string(p.network), func(t *testing.T) {
 			t.Parallel()
@@ -526,9 +520,7 @@ func TestAttacks(t *testing.T) {
 				require.Equal(t, a.allowed, reached, "%s %v: %s", a.name, a.args, out)
 			}
 			require.NoError(t, unix.Kill(h.victim, 0))
-			content, err := os.ReadFile(h.secret)
-			require.NoError(t, err)
-			require.Equal(t, "SECRET", string(content))
+			require.Equal(t, "SECRET", string(must.Value(os.ReadFile(h.secret))(t)))
 			out, _ := s.run("echo alive")
 			require.Equal(t, "alive", out, "the sandbox outlives its commands")
 		})

@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/confine"
+	"quartet/pkg/must"
 )
 
 // BenchmarkCommand compares a command in an open sandbox with one that is not confined, and with what opening a
 // sandbox costs.
 func BenchmarkCommand(b *testing.B) {
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	require.NoError(b, err)
+	null := must.Value(os.OpenFile(os.DevNull, os.O_RDWR, 0))(b)
 	b.Cleanup(func() { _ = null.Close() })
 	b.Run("unconfined", func(b *testing.B) {
 		for b.Loop() {
@@ -23,11 +23,9 @@ func BenchmarkCommand(b *testing.B) {
 		}
 	})
 	open := func(b *testing.B, n confine.Network) *confine.Sandbox {
-		dir, err := filepath.EvalSymlinks(b.TempDir())
-		require.NoError(b, err)
-		s, err := confine.Open(confine.Policy{Dir: filepath.Join(dir, "s"), Writable: []string{dir}, Network: n},
-			[]string{"/proc/self/exe", helperArgument}, nil)
-		require.NoError(b, err)
+		dir := must.Value(filepath.EvalSymlinks(b.TempDir()))(b)
+		s := must.Value(confine.Open(confine.Policy{Dir: filepath.Join(dir, "s"), Writable: []string{dir}, Network: n},
+			[]string{"/proc/self/exe", helperArgument}, nil))(b)
 		return s
 	}
 	b.Run("confined", func(b *testing.B) {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/confine"
+	"quartet/pkg/must"
 )
 
 // replace replaces a file as editors and key rotation do: a file beside it is renamed over it.
@@ -22,9 +23,7 @@ func replace(t *testing.T, path, content string) {
 // replace it, make it, write a copy beside it, or replace a directory around it. The rest of the directory is there
 // (SPEC T10).
 func TestT10_WhatIsReplacedStaysHidden(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	require.NoError(t, err)
-	etc := filepath.Join(dir, "etc")
+	etc := filepath.Join(must.Value(filepath.EvalSymlinks(t.TempDir()))(t), "etc")
 	key, absent, tls := filepath.Join(etc, "app", "key"), filepath.Join(etc, "app", "token"),
 		filepath.Join(etc, "app", "tls")
 	for path, content := range map[string]string{
@@ -129,8 +128,7 @@ func TestT10_WhatIsReplacedInARootIsHiddenAgain(t *testing.T) {
 
 // A sandbox does not end because the host replaces what is hidden at the moment when it is to be hidden again.
 func TestT10_WhatIsReplacedAllTheTimeEndsNoSandbox(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	require.NoError(t, err)
+	dir := must.Value(filepath.EvalSymlinks(t.TempDir()))(t)
 	file := filepath.Join(dir, ".env")
 	require.NoError(t, os.WriteFile(file, []byte("SECRET"), 0o600))
 	another := func() *sandbox {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"quartet/pkg/confine"
+	"quartet/pkg/must"
 )
 
 // insideNamespace is set in the process of TestT10_OutsideIsEveryHostButThisOne that has a network of its own.
@@ -24,8 +25,7 @@ const outsideAddress = "192.0.2.1"
 
 // TestT10_OutsideIsEveryHostButThisOne runs in a network namespace of its own, in which it may make routes.
 func TestT10_OutsideIsEveryHostButThisOne(t *testing.T) {
-	exe, err := os.Executable()
-	require.NoError(t, err)
+	exe := must.Value(os.Executable())(t)
 	if os.Getenv(insideNamespace) == "" {
 		cmd := exec.Command(exe, "-test.run=^TestT10_OutsideIsEveryHostButThisOne$", "-test.v")
 		cmd.Env = append(os.Environ(), insideNamespace+"=1")
@@ -40,8 +40,7 @@ func TestT10_OutsideIsEveryHostButThisOne(t *testing.T) {
 		require.Contains(t, string(out), "--- PASS")
 		return
 	}
-	lo, err := netlink.LinkByName("lo")
-	require.NoError(t, err)
+	lo := must.Value(netlink.LinkByName("lo"))(t)
 	require.NoError(t, netlink.LinkSetUp(lo))
 	_, outside, err := net.ParseCIDR(outsideAddress + "/32")
 	require.NoError(t, err)

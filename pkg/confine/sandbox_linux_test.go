@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"quartet/pkg/confine"
+	"quartet/pkg/must"
 )
 
 // helperArgument makes the test binary a helper.
@@ -48,8 +49,7 @@ type sandbox struct {
 
 // open opens a sandbox. change may be nil.
 func open(t *testing.T, change func(*confine.Policy)) *sandbox {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	require.NoError(t, err)
+	dir := must.Value(filepath.EvalSymlinks(t.TempDir()))(t)
 	p := confine.Policy{
 		Dir: filepath.Join(dir, "sandbox"), Writable: []string{filepath.Join(dir, "workspace")},
 		Network: confine.NetworkNone,
@@ -58,8 +58,7 @@ func open(t *testing.T, change func(*confine.Policy)) *sandbox {
 	if change != nil {
 		change(&p)
 	}
-	s, err := confine.Open(p, []string{"/proc/self/exe", helperArgument}, nil)
-	require.NoError(t, err)
+	s := must.Value(confine.Open(p, []string{"/proc/self/exe", helperArgument}, nil))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return &sandbox{s, t, p.Writable[0]}
 }
@@ -68,18 +67,15 @@ func open(t *testing.T, change func(*confine.Policy)) *sandbox {
 func (s *sandbox) start(command string) (*confine.Process, func() string) {
 	r, w, err := os.Pipe()
 	require.NoError(s.t, err)
-	null, err := os.Open(os.DevNull)
-	require.NoError(s.t, err)
-	p, err := s.Start(confine.Spec{
+	null := must.Value(os.Open(os.DevNull))(s.t)
+	p := must.Value(s.Start(confine.Spec{
 		Argv: []string{"sh", "-c", command}, Dir: s.workspace, Files: [3]*os.File{null, w, w},
 		Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + confine.Home(s.Dir()), "TMPDIR=" + confine.Temp(s.Dir())},
-	})
-	require.NoError(s.t, err)
+	}))(s.t)
 	require.NoError(s.t, w.Close())
 	require.NoError(s.t, null.Close())
 	return p, func() string {
-		out, err := io.ReadAll(r)
-		require.NoError(s.t, err)
+		out := must.Value(io.ReadAll(r))(s.t)
 		require.NoError(s.t, r.Close())
 		return strings.TrimSpace(string(out))
 	}
@@ -152,10 +148,9 @@ func TestCloseKillsWhatIsLeft(t *testing.T) {
 
 func TestAMissingProgramIsAnError(t *testing.T) {
 	s := open(t, nil)
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	require.NoError(t, err)
+	null := must.Value(os.OpenFile(os.DevNull, os.O_RDWR, 0))(t)
 	defer func() { _ = null.Close() }()
-	_, err = s.Start(confine.Spec{Argv: []string{"no-such-program"}, Dir: "/", Files: [3]*os.File{null, null, null}})
+	_, err := s.Start(confine.Spec{Argv: []string{"no-such-program"}, Dir: "/", Files: [3]*os.File{null, null, null}})
 	require.ErrorContains(t, err, "executable file not found")
 	_, err = s.Start(confine.Spec{Argv: []string{"/no/such"}, Dir: "/", Files: [3]*os.File{null, null, null}})
 	require.ErrorContains(t, err, "no such file")
@@ -203,8 +198,7 @@ func TestT10_ParentsOfWhatIsHiddenCannotBeMoved(t *testing.T) {
 		out, _ := s.run(command)
 		require.NotContains(t, out, "SECRET", command)
 		for _, path := range []string{hidden[0] + "/f", hidden[2]} {
-			content, err := os.ReadFile(path)
-			require.NoError(t, err, "%s: %s", command, out)
+			content := must.Value(os.ReadFile(path))(t, "%s: %s", command, out)
 			require.Equal(t, "SECRET", string(content), command)
 		}
 	}

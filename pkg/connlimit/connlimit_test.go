@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"quartet/pkg/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,8 +30,7 @@ type door struct {
 
 func newDoor(t *testing.T, limits Limits) *door {
 	var lc net.ListenConfig
-	raw, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	raw := must.Value(lc.Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	d := &door{t: t, metrics: prometheus.NewRegistry(), accepted: make(chan *Conn, 1000)}
 	d.Listener = Listen(raw, "test", limits, d.metrics)
 	done := make(chan struct{})
@@ -58,8 +59,7 @@ func newDoor(t *testing.T, limits Limits) *door {
 func (d *door) dial(from string) net.Conn {
 	d.t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-	c, err := dialer.DialContext(d.t.Context(), "tcp", d.Addr().String())
-	require.NoError(d.t, err)
+	c := must.Value(dialer.DialContext(d.t.Context(), "tcp", d.Addr().String()))(d.t)
 	d.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -89,18 +89,15 @@ func closed(t *testing.T, c net.Conn) {
 // open asserts that data still comes through a connection.
 func open(t *testing.T, client net.Conn, server *Conn) {
 	t.Helper()
-	_, err := server.Write([]byte("x"))
-	require.NoError(t, err)
+	must.Value(server.Write([]byte("x")))(t)
 	require.NoError(t, client.SetReadDeadline(time.Now().Add(soon)))
-	_, err = io.ReadFull(client, make([]byte, 1))
-	require.NoError(t, err)
+	must.Value(io.ReadFull(client, make([]byte, 1)))(t)
 }
 
 // count returns how many connections were closed for a reason.
 func (d *door) count(reason string) int {
 	d.t.Helper()
-	families, err := d.metrics.Gather()
-	require.NoError(d.t, err)
+	families := must.Value(d.metrics.Gather())(d.t)
 	for _, m := range families[0].GetMetric() { // there is no other
 		for _, l := range m.GetLabel() {
 			if l.GetName() == "reason" && l.GetValue() == reason {
@@ -214,11 +211,9 @@ func TestG8_BytesBeforeACredential(t *testing.T) {
 	d := newDoor(t, Limits{Free: 8 << 10, Rate: 1})
 	client, server := d.enter("127.0.0.1")
 	go func() { _, _ = client.Write(make([]byte, 64<<10)) }()
-	_, err := io.ReadFull(server, make([]byte, 8<<10))
-	require.NoError(t, err)
+	must.Value(io.ReadFull(server, make([]byte, 8<<10)))(t)
 	require.NoError(t, server.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-	_, err = server.Read(make([]byte, 1<<10))
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	must.Refuse(server.Read(make([]byte, 1<<10)))(t, os.ErrDeadlineExceeded)
 	require.NoError(t, server.SetDeadline(time.Time{}))
 
 	got := make(chan error, 1)
@@ -237,8 +232,7 @@ func TestG8_AGrantIsForOneBody(t *testing.T) {
 	go func() { _, _ = client.Write(make([]byte, 64<<10)) }()
 	release, ok := server.Grant(t.Context().Done(), 32<<10)
 	require.True(t, ok)
-	_, err := io.ReadFull(server, make([]byte, 32<<10))
-	require.NoError(t, err)
+	must.Value(io.ReadFull(server, make([]byte, 32<<10)))(t)
 	left := make(chan struct{})
 	close(left)
 	_, ok = server.Grant(left, 1)
@@ -246,8 +240,7 @@ func TestG8_AGrantIsForOneBody(t *testing.T) {
 	release()
 	release, ok = server.Grant(t.Context().Done(), 1<<10)
 	require.True(t, ok)
-	_, err = io.ReadFull(server, make([]byte, 1<<10))
-	require.NoError(t, err)
+	must.Value(io.ReadFull(server, make([]byte, 1<<10)))(t)
 	release()
 }
 
@@ -255,19 +248,15 @@ func TestG8_AGrantIsForOneBody(t *testing.T) {
 func TestG8_CallsBeforeACredential(t *testing.T) {
 	d := newDoor(t, Limits{Calls: 2})
 	client, server := d.enter("127.0.0.1")
-	_, err := client.Write([]byte("ab"))
-	require.NoError(t, err)
+	must.Value(client.Write([]byte("ab")))(t)
 	server.Enter()
-	_, err = io.ReadFull(server, make([]byte, 1))
-	require.NoError(t, err)
+	must.Value(io.ReadFull(server, make([]byte, 1)))(t)
 	server.Enter()
 	require.NoError(t, server.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-	_, err = server.Read(make([]byte, 1))
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	must.Refuse(server.Read(make([]byte, 1)))(t, os.ErrDeadlineExceeded)
 	require.NoError(t, server.SetReadDeadline(time.Time{}))
 	server.Leave()
-	_, err = io.ReadFull(server, make([]byte, 1))
-	require.NoError(t, err)
+	must.Value(io.ReadFull(server, make([]byte, 1)))(t)
 }
 
 // TestG8_Refusals: after so many refusals the connection is closed, unless one credential was valid.
@@ -297,18 +286,15 @@ func TestG8_RefusalsEndReading(t *testing.T) {
 	one := make([]byte, 1)
 	for range 2 {
 		server.Refuse()
-		_, err = server.Read(one)
-		require.NoError(t, err, "below the limit")
+		must.Value(server.Read(one))(t, "below the limit")
 	}
 	server.Refuse()
 	require.NoError(t, server.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-	_, err = server.Read(one)
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "at the limit")
+	must.Refuse(server.Read(one))(t, os.ErrDeadlineExceeded, "at the limit")
 	require.NoError(t, server.SetReadDeadline(time.Time{}))
 	server.Prove()
 	server.Refuse() // above it
-	_, err = io.ReadFull(server, make([]byte, 2))
-	require.NoError(t, err)
+	must.Value(io.ReadFull(server, make([]byte, 2)))(t)
 }
 
 // TestG8_ADebtIsPaid: while the budget lasts, all of it may be read; once it was used up, nothing is until there are
@@ -316,8 +302,7 @@ func TestG8_RefusalsEndReading(t *testing.T) {
 func TestG8_ADebtIsPaid(t *testing.T) {
 	start := time.Now()
 	c := &Conn{
-		listener: &Listener{limits: Limits{Free: 8 << 10, Rate: 1 << 10}.complete()}, budget: 8 << 10,
-		filled: start,
+		listener: &Listener{limits: Limits{Free: 8 << 10, Rate: 1 << 10}.complete()}, budget: 8 << 10, filled: start,
 	}
 	allowed := func(after time.Duration) int {
 		n, pause := c.allowed(16<<10, start.Add(after))

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"quartet/pkg/connlimit"
+	"quartet/pkg/must"
 )
 
 // secured serves what it is asked with TLS, and returns its address and how clients trust it.
@@ -27,8 +28,7 @@ func secured(t *testing.T, limits connlimit.Limits) (address string, trusted *tl
 	t.Helper()
 	certificates := httptest.NewTLSServer(nil)
 	t.Cleanup(certificates.Close)
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	lis := must.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	lis = connlimit.Listen(lis, "http", limits, nil)
 	core, logged := observer.New(zap.InfoLevel)
 	srv := &http.Server{
@@ -60,15 +60,13 @@ func TestListen_Protocols(t *testing.T) {
 			p.SetHTTP1(true)
 			c.Transport.(*http.Transport).Protocols = p
 		}
-		resp, err := c.Get("https://" + address)
-		require.NoError(t, err)
+		resp := must.Value(c.Get("https://" + address))(t)
 		text, err := io.ReadAll(resp.Body)
 		require.NoError(t, resp.Body.Close())
 		require.NoError(t, err)
 		require.Equal(t, map[bool]string{true: "HTTP/2.0 true", false: "HTTP/1.1 true"}[two], string(text))
 	}
-	resp, err := http.Get("http://" + address)
-	require.NoError(t, err)
+	resp := must.Value(http.Get("http://" + address))(t)
 	text, err := io.ReadAll(resp.Body)
 	require.NoError(t, resp.Body.Close())
 	require.NoError(t, err)
@@ -91,8 +89,7 @@ func TestG8_FramesOverTLS(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		settings := []byte{0, 0, 0, 4, 0, 0, 0, 0, 0}
-		_, err = conn.Write(append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), settings...))
-		require.NoError(t, err)
+		must.Value(conn.Write(append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), settings...)))(t)
 		const sent = 2000 // 18 KB, and 512 KB with what a frame counts
 		go func() {
 			for range sent {
@@ -108,8 +105,7 @@ func TestG8_FramesOverTLS(t *testing.T) {
 			if _, err = io.ReadFull(r, head); err != nil {
 				break
 			}
-			_, err = io.CopyN(io.Discard, r, int64(binary.BigEndian.Uint32(append([]byte{0}, head[:3]...))))
-			require.NoError(t, err)
+			must.Value(io.CopyN(io.Discard, r, int64(binary.BigEndian.Uint32(append([]byte{0}, head[:3]...)))))(t)
 			if head[3] == 4 && head[4] == 1 {
 				answers++
 			}

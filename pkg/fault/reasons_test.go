@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 )
 
 func TestX5_EveryReasonIsDocumentedOnce(t *testing.T) {
@@ -32,8 +33,7 @@ func TestX5_EveryReasonIsDocumentedOnce(t *testing.T) {
 // declaredReasons reads the constants from the source, so that a constant
 // without a table row fails here and not in a client.
 func declaredReasons(t *testing.T) []string {
-	file, err := parser.ParseFile(token.NewFileSet(), "reasons.go", nil, 0)
-	require.NoError(t, err)
+	file := must.Value(parser.ParseFile(token.NewFileSet(), "reasons.go", nil, 0))(t)
 	var out []string
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
@@ -41,9 +41,7 @@ func declaredReasons(t *testing.T) []string {
 			return true
 		}
 		if name, ok := spec.Type.(*ast.Ident); ok && name.Name == "Reason" {
-			text, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-			require.NoError(t, err)
-			out = append(out, text)
+			out = append(out, must.Value(strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value))(t))
 		}
 		return true
 	})

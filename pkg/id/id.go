@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"sync"
@@ -89,28 +88,6 @@ func (s *Sequence) New(prefix string) string {
 	return encode(prefix, v)
 }
 
-// Fixed is a Source for tests that returns the given ids in order, whatever the prefix, and
-// panics after the last.
-type Fixed struct {
-	mu  sync.Mutex
-	ids []string
-}
-
-// NewFixed returns a Source of ids.
-func NewFixed(ids ...string) *Fixed { return &Fixed{ids: ids} }
-
-// New returns the next id of the list.
-func (f *Fixed) New(prefix string) string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.ids) == 0 {
-		panic("id: Fixed has no id left for prefix " + prefix)
-	}
-	next := f.ids[0]
-	f.ids = f.ids[1:]
-	return next
-}
-
 // Derived returns an id that is a function of parts. Parts are hashed with their lengths, so
 // ("ab", "c") and ("a", "bc") differ.
 func Derived(prefix string, parts ...string) string {
@@ -125,15 +102,8 @@ func Derived(prefix string, parts ...string) string {
 	return encode(prefix, [16]byte(sum[:16]))
 }
 
-// Secret returns 256 random bits in base64url without padding (43 characters).
-func Secret() string {
-	var raw [32]byte
-	_, _ = rand.Read(raw[:]) // never fails since Go 1.24
-	return base64.RawURLEncoding.EncodeToString(raw[:])
-}
-
-// Hash returns the SHA-256, in hex, of a secret that Secret returned. Records have the hash in place of the
-// secret. No salt or slow hash is necessary, because such a secret has 256 random bits.
+// Hash returns the SHA-256, in hex, of a secret. Records have the hash in place of the secret. No salt or slow
+// hash is necessary, because secrets have 256 random bits.
 func Hash(secret string) string {
 	sum := sha256.Sum256([]byte(secret))
 	return hex.EncodeToString(sum[:])

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 // keep is a command that writes nothing and whose answer is remembered.
@@ -37,8 +38,7 @@ func TestX2_ARequestWithoutEventsIsRemembered(t *testing.T) {
 			notified = append(notified, ev.Type)
 		}
 	}
-	p, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	p := must.Value(journal.Open(t.Context(), cfg))(t)
 	do := func(op journal.Op[*journaltest.State, *wrapperspb.StringValue], want string, replayed bool) {
 		t.Helper()
 		out, res, err := journal.Do(t.Context(), p, op)
@@ -49,13 +49,12 @@ func TestX2_ARequestWithoutEventsIsRemembered(t *testing.T) {
 	do(keep("r1", "a", "first"), "first", false)
 	do(keep("r1", "a", "second"), "first", true)
 	do(keep("", "a", "unnamed"), "unnamed", false)
-	_, _, err = journal.Do(t.Context(), p, keep("r1", "b", "third"))
+	_, _, err := journal.Do(t.Context(), p, keep("r1", "b", "third"))
 	require.ErrorIs(t, err, fault.RequestIDReused)
 	require.NoError(t, p.Close(context.Background()))
 	require.Empty(t, notified)
 
-	p, err = journal.Open(t.Context(), journaltest.Config(log))
-	require.NoError(t, err)
+	p = must.Value(journal.Open(t.Context(), journaltest.Config(log)))(t)
 	t.Cleanup(func() { require.NoError(t, p.Close(context.Background())) })
 	do(keep("r1", "a", "fourth"), "first", true)
 	_, _, err = journal.Do(t.Context(), p, keep("r1", "b", "fifth"))
@@ -73,10 +72,9 @@ func TestX2_ARequestWithoutEventsIsRemembered(t *testing.T) {
 
 // A repeated request may have had arguments that mean the same; others are still refused.
 func TestX2_EquivalentArguments(t *testing.T) {
-	p, err := journal.Open(t.Context(), journaltest.Config(journaltest.NewMemLog()))
-	require.NoError(t, err)
+	p := must.Value(journal.Open(t.Context(), journaltest.Config(journaltest.NewMemLog())))(t)
 	t.Cleanup(func() { require.NoError(t, p.Close(context.Background())) })
-	_, _, err = journal.Do(t.Context(), p, keep("r1", "under key 1", "first"))
+	_, _, err := journal.Do(t.Context(), p, keep("r1", "under key 1", "first"))
 	require.NoError(t, err)
 	again := keep("r1", "under key 3", "second")
 	again.Equivalent = []proto.Message{wrapperspb.String("under key 2")}
@@ -92,9 +90,8 @@ func TestX2_EquivalentArguments(t *testing.T) {
 // Only a request that its caller named takes a line of the journal.
 func TestX2_ARequestWithoutEventsIsOneLine(t *testing.T) {
 	log := journaltest.NewMemLog()
-	p, err := journal.Open(t.Context(), journaltest.Config(log))
-	require.NoError(t, err)
-	_, _, err = journal.Do(t.Context(), p, keep("r1", "a", "first"))
+	p := must.Value(journal.Open(t.Context(), journaltest.Config(log)))(t)
+	_, _, err := journal.Do(t.Context(), p, keep("r1", "a", "first"))
 	require.NoError(t, err)
 	_, _, err = journal.Do(t.Context(), p, keep("", "a", "first"))
 	require.NoError(t, err)
@@ -102,9 +99,7 @@ func TestX2_ARequestWithoutEventsIsOneLine(t *testing.T) {
 	var types []string
 	require.NoError(t, log.Scan(t.Context(), 0, func(_ uint64, f framelog.Frame) error {
 		for _, line := range framelog.SplitLines(f.Body) {
-			raw, err := journal.ParseLine(line)
-			require.NoError(t, err)
-			types = append(types, raw.Type)
+			types = append(types, must.Value(journal.ParseLine(line))(t).Type)
 		}
 		return nil
 	}))

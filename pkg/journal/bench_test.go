@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 )
 
@@ -21,19 +22,15 @@ import (
 func jetLog(tb testing.TB) framelog.Log {
 	tb.Helper()
 	nc := natsdtest.Connect(tb)
-	_, err := jetlog.Ensure(context.Background(), nc, "test", 1, 1)
-	require.NoError(tb, err)
-	log, err := jetlog.New(nc, "test", 0)
-	require.NoError(tb, err)
-	return log
+	must.Value(jetlog.Ensure(context.Background(), nc, "test", 1, 1))(tb)
+	return must.Value(jetlog.New(nc, "test", 0))(tb)
 }
 
 // BenchmarkAppend is the loop alone, without gRPC, every answer fsynced.
 func BenchmarkAppend(b *testing.B) {
 	for _, callers := range []int{1, 16, 64, 256} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			p, err := journal.Open(b.Context(), journaltest.Config(jetLog(b)))
-			require.NoError(b, err)
+			p := must.Value(journal.Open(b.Context(), journaltest.Config(jetLog(b))))(b)
 			b.ReportAllocs()
 			var left atomic.Int64
 			left.Store(int64(b.N))

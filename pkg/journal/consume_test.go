@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 type partition = journal.Partition[*journaltest.State]
@@ -23,9 +24,7 @@ func open(t *testing.T, log framelog.Log, plane string) *partition {
 	t.Helper()
 	cfg := journaltest.Config(log)
 	cfg.Plane = plane
-	p, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
-	return p
+	return must.Value(journal.Open(t.Context(), cfg))(t)
 }
 
 // copies makes p put what source put, under the key heard.
@@ -122,8 +121,7 @@ func TestConsumeCutsAFrameThatGrows(t *testing.T) {
 	require.NoError(t, err)
 	cfg := journaltest.Config(journaltest.NewMemLog())
 	cfg.MaxFrame = 3000
-	to, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	to := must.Value(journal.Open(t.Context(), cfg))(t)
 	stop := copies(t, to, from.Source())
 	var want []string
 	for i := range 10 {

@@ -25,6 +25,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/must"
 	"quartet/tests/proc"
 )
 
@@ -179,9 +180,7 @@ func (v *village) log() *archive.Log {
 // open opens the partition.
 func (v *village) open(t *testing.T) *journal.Partition[*people] {
 	t.Helper()
-	p, err := v.tryOpen(t)
-	require.NoError(t, err)
-	return p
+	return must.Value(v.tryOpen(t))(t)
 }
 
 func (v *village) tryOpen(t *testing.T) (*journal.Partition[*people], error) {
@@ -189,8 +188,7 @@ func (v *village) tryOpen(t *testing.T) (*journal.Partition[*people], error) {
 	v.store.Fail = func(string) error { return v.call(func() error { return nil }) }
 	return journal.Open(t.Context(), journal.Config[*people]{
 		Log: v.log(), Plane: "test", New: newPeople, Registry: journaltest.Registry(), NewID: id.New().New,
-		Logger:    zap.NewNop(),
-		Snapshots: v.store, SnapshotBytes: 1500, SegmentSize: 4000,
+		Logger: zap.NewNop(), Snapshots: v.store, SnapshotBytes: 1500, SegmentSize: 4000,
 	})
 }
 
@@ -232,21 +230,16 @@ func (v *village) talk(t *testing.T, p *journal.Partition[*people]) {
 func (v *village) found(t *testing.T, text string) bool {
 	t.Helper()
 	all := journaltest.ArchiveContent(t, v.dir)
-	segments, err := v.live.Segments(t.Context())
-	require.NoError(t, err)
+	segments := must.Value(v.live.Segments(t.Context()))(t)
 	require.NoError(t, v.live.Scan(t.Context(), segments[0].First, func(_ uint64, f framelog.Frame) error {
 		all = append(all, f.Body...)
 		return nil
 	}))
 	v.store.Fail = nil
-	numbers, err := v.store.Numbers(t.Context())
-	require.NoError(t, err)
+	numbers := must.Value(v.store.Numbers(t.Context()))(t)
 	for _, n := range numbers {
-		b, err := v.store.Get(t.Context(), n)
-		require.NoError(t, err)
-		plain, err := s2.Decode(nil, b)
-		require.NoError(t, err)
-		all = append(all, plain...)
+		b := must.Value(v.store.Get(t.Context(), n))(t)
+		all = append(all, must.Value(s2.Decode(nil, b))(t)...)
 	}
 	return strings.Contains(string(all), text)
 }
@@ -298,29 +291,24 @@ func TestErase(t *testing.T) {
 	p := v.open(t)
 	v.talk(t, p)
 	bob := saidOf(t, p, "bob")
-	n, err := p.Erase(t.Context(), time.Now().Add(-time.Hour), nil)
-	require.NoError(t, err)
+	n := must.Value(p.Erase(t.Context(), time.Now().Add(-time.Hour), nil))(t)
 	require.Zero(t, n, "it was deleted later")
 	require.Len(t, saidOf(t, p, "ada"), 7)
 
-	n, err = p.Erase(t.Context(), time.Now().Add(time.Hour), nil)
-	require.NoError(t, err)
+	n = must.Value(p.Erase(t.Context(), time.Now().Add(time.Hour), nil))(t)
 	require.EqualValues(t, 7, n)
-	all, err := snapshot.Stored(t.Context(), v.store, "test/0")
-	require.NoError(t, err)
+	all := must.Value(snapshot.Stored(t.Context(), v.store, "test/0"))(t)
 	require.EqualValues(t, 4, all[0].Manifest.GetFormat(), "which earlier versions refuse")
 	require.NotZero(t, all[0].Manifest.GetErasedThrough())
 	before := v.made
-	n, err = p.Erase(t.Context(), time.Now().Add(time.Hour), nil)
-	require.NoError(t, err)
+	n = must.Value(p.Erase(t.Context(), time.Now().Add(time.Hour), nil))(t)
 	require.Zero(t, n)
 	require.Equal(t, before, v.made, "there is nothing to do")
 	v.erasedWholly(t, p, bob, false)
 
 	p = v.open(t)
 	before = v.made
-	n, err = p.Erase(t.Context(), time.Now().Add(time.Hour), nil)
-	require.NoError(t, err)
+	n = must.Value(p.Erase(t.Context(), time.Now().Add(time.Hour), nil))(t)
 	require.Zero(t, n)
 	require.Equal(t, before, v.made, "that it was done is in the snapshot")
 	require.NoError(t, p.Close(t.Context()))
@@ -373,8 +361,7 @@ func TestEraseEndsAnywhere(t *testing.T) {
 			}
 			p = v.open(t)
 			require.Equal(t, bob, saidOf(t, p, "bob"))
-			_, err := p.Erase(t.Context(), time.Now().Add(time.Hour), nil)
-			require.NoError(t, err, "after %d calls", calls)
+			must.Value(p.Erase(t.Context(), time.Now().Add(time.Hour), nil))(t, "after %d calls", calls)
 			v.erasedWholly(t, p, bob, c.lost)
 		}
 		require.Greater(t, calls, 20)
@@ -384,14 +371,12 @@ func TestEraseEndsAnywhere(t *testing.T) {
 // TestEraseNeedsAnArchive: what cannot be erased stays as it is, and says so.
 func TestEraseNeedsAnArchive(t *testing.T) {
 	v := newVillage(t)
-	p, err := journal.Open(t.Context(), journal.Config[*people]{
+	p := must.Value(journal.Open(t.Context(), journal.Config[*people]{
 		Log: v.live, Plane: "test", New: newPeople, Registry: journaltest.Registry(), NewID: id.New().New,
 		Snapshots: v.store, SegmentSize: 4000,
-	})
-	require.NoError(t, err)
+	}))(t)
 	v.talk(t, p)
-	_, err = p.Erase(t.Context(), time.Now().Add(time.Hour), nil)
-	require.ErrorIs(t, err, journal.ErrNotErasable)
+	must.Refuse(p.Erase(t.Context(), time.Now().Add(time.Hour), nil))(t, journal.ErrNotErasable)
 	require.Len(t, saidOf(t, p, "ada"), 7)
 	require.NoError(t, p.Close(t.Context()))
 }

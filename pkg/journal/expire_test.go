@@ -16,6 +16,7 @@ import (
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/tests/proc"
 )
 
@@ -55,8 +56,7 @@ func (v *village) expired(t *testing.T, p *journal.Partition[*people], ada, bob 
 	require.NotContains(t, content, "what ada said 0")
 	require.Contains(t, content, "farewell ada's friend")
 
-	events, err := journal.ReadBack(t.Context(), p, []uint64{1, 2, 3})
-	require.NoError(t, err)
+	events := must.Value(journal.ReadBack(t.Context(), p, []uint64{1, 2, 3}))(t)
 	for i, ev := range events {
 		require.True(t, ev.Removed())
 		require.EqualValues(t, i+1, ev.WalSeq)
@@ -67,20 +67,17 @@ func (v *village) expired(t *testing.T, p *journal.Partition[*people], ada, bob 
 	for _, f := range frames {
 		if f.Removed.Seq > 0 {
 			removed++
-			_, err := framelog.Read(t.Context(), v.log(), "test/0", f.Seq)
-			require.ErrorIs(t, err, framelog.ErrRemoved)
+			must.Refuse(framelog.Read(t.Context(), v.log(), "test/0", f.Seq))(t, framelog.ErrRemoved)
 		}
 		kept += strings.Count(string(f.Body), "farewell")
 	}
 	require.Positive(t, removed)
 	require.Equal(t, 1, kept)
 
-	c, err := archive.Read(t.Context(), archive.NewDirectory(v.dir, "test", 0), "test/0")
-	require.NoError(t, err)
+	c := must.Value(archive.Read(t.Context(), archive.NewDirectory(v.dir, "test", 0), "test/0"))(t)
 	require.NotZero(t, c.Segments[0].GetRemovedLines())
 	// Somebody who has read up to a frame that was removed goes on behind it.
-	last, err := p.Source().End(t.Context())
-	require.NoError(t, err)
+	last := must.Value(p.Source().End(t.Context()))(t)
 	after := framelog.End{Seq: c.Segments[0].Before.Seq + 2, WalSeq: 2, Hash: framelog.Hash{1}, Incarnation: 1}
 	require.ErrorIs(t, p.Source().Follow(t.Context(), after, func(at framelog.End, _ []journal.Line) error {
 		if at.Seq == last.Seq {
@@ -102,34 +99,28 @@ func TestExpire(t *testing.T) {
 	n, err := p.Expire(t.Context(), allOld, time.Now().Add(-time.Hour), time.Now().Add(-time.Hour), math.MaxUint64)
 	require.NoError(t, err)
 	require.Zero(t, n, "what was archived is not old enough")
-	n, err = p.Expire(t.Context(), allOld, time.Now().Add(time.Hour), time.Now().Add(-time.Hour), 1)
-	require.NoError(t, err)
+	n = must.Value(p.Expire(t.Context(), allOld, time.Now().Add(time.Hour), time.Now().Add(-time.Hour), 1))(t)
 	require.Zero(t, n, "nobody has read it")
-	n, err = p.Expire(t.Context(), func(string) time.Time { return time.Time{} }, time.Now().Add(time.Hour),
-		time.Now().Add(-time.Hour), math.MaxUint64)
-	require.NoError(t, err)
+	n = must.Value(p.Expire(t.Context(), func(string) time.Time { return time.Time{} }, time.Now().Add(time.Hour),
+		time.Now().Add(-time.Hour), math.MaxUint64))(t)
 	require.Zero(t, n, "everything is kept")
 	require.Equal(t, all, string(journaltest.ArchiveContent(t, v.dir)))
 
-	n, err = expire(t.Context(), p)
-	require.NoError(t, err)
+	n = must.Value(expire(t.Context(), p))(t)
 	require.Positive(t, n)
 	require.Less(t, len(journaltest.ArchiveContent(t, v.dir)), len(all)/2)
 	v.expired(t, p, ada, bob)
-	n, err = expire(t.Context(), p)
-	require.NoError(t, err)
+	n = must.Value(expire(t.Context(), p))(t)
 	require.Zero(t, n)
 	require.NoError(t, os.Rename(v.dir, v.dir+"-away"))
-	n, err = expire(t.Context(), p)
-	require.NoError(t, err, "nothing is read while the state is the same")
+	n = must.Value(expire(t.Context(), p))(t, "nothing is read while the state is the same")
 	require.Zero(t, n)
 	require.NoError(t, os.Rename(v.dir+"-away", v.dir))
 	require.NoError(t, p.Close(t.Context()))
 
 	p = v.open(t)
 	v.expired(t, p, ada, bob)
-	_, err = p.Erase(t.Context(), time.Now().Add(time.Hour), nil)
-	require.NoError(t, err)
+	must.Value(p.Erase(t.Context(), time.Now().Add(time.Hour), nil))(t)
 	require.Nil(t, saidOf(t, p, "ada"))
 	require.Equal(t, bob, saidOf(t, p, "bob"))
 	require.False(t, v.found(t, "what ada said"))
@@ -142,13 +133,12 @@ func TestExpireByNamespace(t *testing.T) {
 	v := newVillage(t)
 	p := v.open(t)
 	v.remember(t, p)
-	n, err := p.Expire(t.Context(), func(namespace string) time.Time {
+	n := must.Value(p.Expire(t.Context(), func(namespace string) time.Time {
 		if namespace == "default" {
 			return time.Time{}
 		}
 		return time.Now().Add(time.Hour)
-	}, time.Now().Add(time.Hour), time.Now().Add(time.Hour), math.MaxUint64)
-	require.NoError(t, err)
+	}, time.Now().Add(time.Hour), time.Now().Add(time.Hour), math.MaxUint64))(t)
 	require.Positive(t, n, "events of the journal itself")
 	content := string(journaltest.ArchiveContent(t, v.dir))
 	require.Contains(t, content, "what ada said 0")
@@ -162,23 +152,20 @@ func TestExpireNeedsASnapshot(t *testing.T) {
 	v := newVillage(t)
 	p := v.open(t)
 	v.remember(t, p)
-	numbers, err := v.store.Numbers(t.Context())
-	require.NoError(t, err)
+	numbers := must.Value(v.store.Numbers(t.Context()))(t)
 	before := journaltest.ArchiveContent(t, v.dir)
 	require.NoError(t, v.store.Remove(t.Context(), numbers[:len(numbers)-1])) // pages that the newest one needs
-	_, err = expire(t.Context(), p)
-	require.ErrorContains(t, err, "the newest snapshot of test/0 cannot be read")
+	must.Fail(expire(t.Context(), p))(t, "the newest snapshot of test/0 cannot be read")
 	require.Equal(t, before, journaltest.ArchiveContent(t, v.dir))
 	require.NoError(t, p.Close(t.Context()))
 
 	v = newVillage(t)
 	p = v.open(t)
 	v.remember(t, p)
-	_, err = expire(t.Context(), p)
-	require.NoError(t, err)
+	must.Value(expire(t.Context(), p))(t)
 	require.NoError(t, p.Close(t.Context()))
 	v.store = journaltest.NewMemSnapshots()
-	_, err = v.tryOpen(t)
+	_, err := v.tryOpen(t)
 	require.True(t, journal.IsDamage(err))
 	require.ErrorContains(t, err, "old events were removed there (history-days)")
 }
@@ -214,8 +201,7 @@ func TestExpireEndsAnywhere(t *testing.T) {
 			v.calls = -1
 			v.mu.Unlock()
 			p = v.open(t)
-			_, err = expire(t.Context(), p)
-			require.NoError(t, err, "after %d calls", calls)
+			must.Value(expire(t.Context(), p))(t, "after %d calls", calls)
 			v.expired(t, p, ada, bob)
 			require.NoError(t, p.Close(t.Context()))
 		}

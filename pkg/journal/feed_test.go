@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 // hears is what a follower heard, and over which way.
@@ -61,9 +63,7 @@ func (r *feedRig) open(t *testing.T) *partition {
 	t.Helper()
 	cfg := journaltest.Config(r.log)
 	cfg.Plane, cfg.Feed = "fed", r.feeds.Of("fed", 0)
-	p, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
-	return p
+	return must.Value(journal.Open(t.Context(), cfg))(t)
 }
 
 func (r *feedRig) source() journal.Source {
@@ -123,8 +123,7 @@ func TestFeedSaysWhatTheLogSays(t *testing.T) {
 		put(t, p, "k", fmt.Sprint(i))
 	}
 	late, stopLate := r.follow(t, framelog.End{})
-	end, err := r.source().End(t.Context())
-	require.NoError(t, err)
+	end := must.Value(r.source().End(t.Context()))(t)
 	newest, stopNewest := r.follow(t, end)
 	for i := range 600 { // more than the feed keeps
 		put(t, p, "k", fmt.Sprint(20+i))
@@ -175,8 +174,7 @@ func TestFeedReceivesAnotherWriter(t *testing.T) {
 	put(t, p, "k", "1")
 	cfg := journaltest.Config(r.log)
 	cfg.Plane = "fed"
-	other, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	other := must.Value(journal.Open(t.Context(), cfg))(t)
 	for i := range 5 {
 		put(t, other, "k", fmt.Sprint(i))
 	}
@@ -199,8 +197,7 @@ func TestFeedGivesBackTheFollowersError(t *testing.T) {
 	p := r.open(t)
 	put(t, p, "k", "1")
 	enough := errors.New("enough")
-	end, err := r.source().End(t.Context())
-	require.NoError(t, err)
+	end := must.Value(r.source().End(t.Context()))(t)
 	for _, after := range []framelog.End{{}, end} {
 		done := make(chan error, 1)
 		go func() {
@@ -229,4 +226,66 @@ func TestConsumeOverTheFeed(t *testing.T) {
 	}
 	require.NoError(t, to.Close(t.Context()))
 	require.NoError(t, from.Close(t.Context()))
+}
+
+// shortened is a log that loses its last frame.
+type shortened struct {
+	framelog.Log
+	from atomic.Uint64 // the frames from there on are gone; 0: none is
+}
+
+// Tail implements framelog.Log.
+func (s *shortened) Tail(ctx context.Context) (last framelog.Frame, at uint64, err error) {
+	gone := s.from.Load()
+	err = s.Scan(ctx, 0, func(seq uint64, f framelog.Frame) error {
+		if gone == 0 || seq < gone {
+			last, at = f, seq
+		}
+		return nil
+	})
+	return last, at, err
+}
+
+// Get implements framelog.Log.
+func (s *shortened) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
+	if gone := s.from.Load(); gone > 0 && seq >= gone {
+		return framelog.Frame{}, framelog.ErrGone
+	}
+	return s.Log.Get(ctx, seq)
+}
+
+// TestR10_FollowersInTheHoldersProcessNotice: they get their frames from memory, and notice all the same, while nothing
+// is written, that the log does not have the last one any more.
+func TestR10_FollowersInTheHoldersProcessNotice(t *testing.T) {
+	log, feeds := &shortened{Log: journaltest.NewMemLog()}, journal.NewFeeds()
+	cfg := journaltest.Config(log)
+	cfg.Feed = feeds.Of(cfg.Plane, 0)
+	p, err := journal.Open(t.Context(), cfg)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close(context.Background())) }()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	read, ended := make(chan uint64, 10), make(chan error, 1)
+	go func() {
+		ended <- feeds.Source(journal.NewSource(cfg.Plane, 0, log)).Follow(ctx, framelog.End{},
+			func(at framelog.End, _ []journal.Line) error {
+				read <- at.Seq
+				return nil
+			})
+	}()
+	<-read
+	_, _, err = journal.Do(t.Context(), p, journaltest.Put("k", "v", ""))
+	require.NoError(t, err)
+	last := <-read
+	require.Empty(t, feeds.Damage.All())
+	log.from.Store(last)
+	var broken *framelog.Broken
+	select {
+	case err := <-ended:
+		require.ErrorAs(t, err, &broken)
+	case <-time.After(time.Minute):
+		t.Fatal("it goes on")
+	}
+	require.Equal(t, last, broken.Seq)
+	require.Len(t, feeds.Damage.All(), 1)
 }

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 )
 
@@ -21,25 +22,19 @@ import (
 // Every write is refused at once, none is in doubt, what was stored can be read, and when something was removed the
 // partition is written again. No other generation of the partition begins.
 func TestX16_AFullServer(t *testing.T) {
-	server, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), MaxStore: 8 << 20, Port: natsd.InProcess})
-	require.NoError(t, err)
+	server := must.Value(natsd.Start(natsd.Config{StoreDir: t.TempDir(), MaxStore: 8 << 20, Port: natsd.InProcess}))(t)
 	t.Cleanup(server.Stop)
-	nc, err := server.Connect("test")
-	require.NoError(t, err)
+	nc := must.Value(server.Connect("test"))(t)
 	t.Cleanup(nc.Close)
-	_, err = jetlog.Ensure(t.Context(), nc, "test", 1, 1)
-	require.NoError(t, err)
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
+	must.Value(jetlog.Ensure(t.Context(), nc, "test", 1, 1))(t)
+	js := must.Value(jetstream.New(nc))(t)
 	other, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "other", Subjects: []string{"other"}})
 	require.NoError(t, err)
 	for range 4 {
 		require.NoError(t, publish(t, js, 1<<20))
 	}
-	log, err := jetlog.New(nc, "test", 0)
-	require.NoError(t, err)
-	p, err := journal.Open(t.Context(), journaltest.Config(log))
-	require.NoError(t, err)
+	log := must.Value(jetlog.New(nc, "test", 0))(t)
+	p := must.Value(journal.Open(t.Context(), journaltest.Config(log)))(t)
 	value := strings.Repeat("x", 500_000)
 	stored := 0
 	for err == nil {
@@ -75,8 +70,7 @@ func TestX16_AFullServer(t *testing.T) {
 		return nil
 	}))
 	require.Equal(t, 1, opened)
-	p, err = journal.Open(t.Context(), journaltest.Config(log))
-	require.NoError(t, err)
+	p = must.Value(journal.Open(t.Context(), journaltest.Config(log)))(t)
 	again, _, err := journal.View(t.Context(), p, journaltest.Snapshot)
 	require.NoError(t, err)
 	require.Equal(t, live, again)
@@ -84,6 +78,5 @@ func TestX16_AFullServer(t *testing.T) {
 }
 
 func publish(t *testing.T, js jetstream.JetStream, size int) error {
-	_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "other", Data: make([]byte, size)})
-	return err
+	return must.Err(js.PublishMsg(t.Context(), &nats.Msg{Subject: "other", Data: make([]byte, size)}))
 }

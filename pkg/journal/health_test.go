@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 // While nothing can be written time stands still for leases, and after 30 s
@@ -23,8 +24,7 @@ func TestStallIsMeasuredAndUnhealthy(t *testing.T) {
 	cfg.Mono = func() time.Time { return time.Unix(0, mono.Load()) }
 	loads := 0
 	cfg.OnLoad = func(*journaltest.State) { loads++ }
-	p, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	p := must.Value(journal.Open(t.Context(), cfg))(t)
 	require.NoError(t, p.Health())
 	log.Inject(journaltest.Late)
 	done := make(chan error, 1)
@@ -54,8 +54,7 @@ func TestOnCommitGetsThePlanesEventsInOrder(t *testing.T) {
 			got = append(got, ev.WalSeq)
 		}
 	}
-	p, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	p := must.Value(journal.Open(t.Context(), cfg))(t)
 	for range 3 {
 		put(t, p, "k", "v")
 	}
@@ -65,16 +64,12 @@ func TestOnCommitGetsThePlanesEventsInOrder(t *testing.T) {
 
 func TestOpenRefusesWhatItCannotRead(t *testing.T) {
 	log := journaltest.NewMemLog()
-	_, err := log.Append(t.Context(), 0, framelog.Frame{ID: "x", Body: []byte("no line\n")})
-	require.NoError(t, err)
-	_, err = journal.Open(t.Context(), journaltest.Config(log))
-	require.Error(t, err)
-	_, err = journal.Open(t.Context(), journal.Config[*journaltest.State]{})
-	require.Error(t, err)
+	must.Value(log.Append(t.Context(), 0, framelog.Frame{ID: "x", Body: []byte("no line\n")}))(t)
+	require.Error(t, must.Err(journal.Open(t.Context(), journaltest.Config(log))))
+	require.Error(t, must.Err(journal.Open(t.Context(), journal.Config[*journaltest.State]{})))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = journal.Open(ctx, journaltest.Config(journaltest.NewMemLog()))
-	require.ErrorIs(t, err, context.Canceled)
+	must.Refuse(journal.Open(ctx, journaltest.Config(journaltest.NewMemLog())))(t, context.Canceled)
 }
 
 func TestSetSpreadsOwners(t *testing.T) {
@@ -84,10 +79,8 @@ func TestSetSpreadsOwners(t *testing.T) {
 		}
 		return journal.OpenShare(t.Context(), journal.WholeShare(n), config)
 	}
-	_, err := open(0)
-	require.Error(t, err)
-	s, err := open(4)
-	require.NoError(t, err)
+	require.Error(t, must.Err(open(0)))
+	s := must.Value(open(4))(t)
 	used := map[int]bool{}
 	for _, owner := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {
 		p := s.For("default", owner)
@@ -106,7 +99,7 @@ func TestSetSpreadsOwners(t *testing.T) {
 func TestSetThatCannotBeOpened(t *testing.T) {
 	over := &lease{}
 	over.over.Store(true)
-	_, err := journal.OpenShare(t.Context(), journal.WholeShare(6), func(partition int) (
+	must.Refuse(journal.OpenShare(t.Context(), journal.WholeShare(6), func(partition int) (
 		journal.Config[*journaltest.State], error,
 	) {
 		cfg := journaltest.Config(journaltest.NewMemLog())
@@ -114,9 +107,8 @@ func TestSetThatCannotBeOpened(t *testing.T) {
 			cfg.Lease = over
 		}
 		return cfg, nil
-	})
-	require.ErrorIs(t, err, journal.ErrNotHeld)
-	_, err = journal.OpenShare(t.Context(), journal.WholeShare(2), func(partition int) (
+	}))(t, journal.ErrNotHeld)
+	_, err := journal.OpenShare(t.Context(), journal.WholeShare(2), func(partition int) (
 		journal.Config[*journaltest.State], error,
 	) {
 		if partition == 1 {

@@ -10,6 +10,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 // lease is a lease that a test takes away.
@@ -39,8 +40,7 @@ func TestR6_ALapsedLeaseShowsNothing(t *testing.T) {
 	open := func(l journal.Lease) *journal.Partition[*journaltest.State] {
 		cfg := journaltest.Config(log)
 		cfg.Lease = l
-		p, err := journal.Open(t.Context(), cfg)
-		require.NoError(t, err)
+		p := must.Value(journal.Open(t.Context(), cfg))(t)
 		t.Cleanup(func() { require.NoError(t, p.Close(context.WithoutCancel(t.Context()))) })
 		return p
 	}
@@ -78,12 +78,11 @@ func TestR6_ALeaseThatComesBackShowsAgain(t *testing.T) {
 	mine := &lease{}
 	cfg := journaltest.Config(journaltest.NewMemLog())
 	cfg.Lease = mine
-	p, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	p := must.Value(journal.Open(t.Context(), cfg))(t)
 	require.NoError(t, try(t, p, "a"))
 	mine.over.Store(true)
 	require.NoError(t, try(t, p, "a"), "a write is fenced by the log, not by the lease")
-	_, _, err = journal.View(t.Context(), p, journaltest.Count("a"))
+	_, _, err := journal.View(t.Context(), p, journaltest.Count("a"))
 	require.ErrorIs(t, err, journal.ErrNotHeld)
 	mine.over.Store(false)
 	require.Equal(t, 2, count(t, p, "a"))
@@ -97,8 +96,7 @@ func TestR6_NotOpenedWithoutALease(t *testing.T) {
 	log := journaltest.NewMemLog()
 	cfg := journaltest.Config(log)
 	cfg.Lease = mine
-	_, err := journal.Open(t.Context(), cfg)
-	require.ErrorIs(t, err, journal.ErrNotHeld)
+	must.Refuse(journal.Open(t.Context(), cfg))(t, journal.ErrNotHeld)
 	_, seq, err := log.Tail(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, seq, "it did not fence whoever holds it")
@@ -119,11 +117,9 @@ func TestX1_AShareHoldsItsOwners(t *testing.T) {
 		{First: 3, Count: 2, Of: 4},
 		{Count: 0, Of: 1},
 	} {
-		_, err := open(bad)
-		require.Error(t, err, bad)
+		require.Error(t, must.Err(open(bad)), bad)
 	}
-	s, err := open(journal.SingleShare(2, n))
-	require.NoError(t, err)
+	s := must.Value(open(journal.SingleShare(2, n)))(t)
 	seen := map[bool]int{}
 	for _, owner := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"} {
 		here := journal.PartitionOf("default", owner, n) == 2

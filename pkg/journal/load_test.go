@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 // BenchmarkLoad is a restart without snapshots, in events a second: 1 000 000
@@ -17,8 +18,7 @@ import (
 func BenchmarkLoad(b *testing.B) {
 	const frames, events = 1000, 100
 	log := jetLog(b)
-	p, err := journal.Open(b.Context(), journaltest.Config(log))
-	require.NoError(b, err)
+	p := must.Value(journal.Open(b.Context(), journaltest.Config(log)))(b)
 	op := journaltest.Put("", "", "")
 	op.Answer = nil
 	op.Decide = func(*journaltest.State, journal.Env) (journal.Decision[int], error) {
@@ -38,8 +38,7 @@ func BenchmarkLoad(b *testing.B) {
 	b.ResetTimer()
 	start := time.Now()
 	for range b.N {
-		p, err := journal.Open(b.Context(), journaltest.Config(log))
-		require.NoError(b, err)
+		p := must.Value(journal.Open(b.Context(), journaltest.Config(log)))(b)
 		require.NoError(b, p.Close(context.Background()))
 	}
 	b.ReportMetric(float64(b.N*frames*events)/time.Since(start).Seconds(), "events/s")

@@ -11,14 +11,14 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestX1_DoThenView(t *testing.T) {
 	ctx := t.Context()
-	p, err := journal.Open(ctx, journaltest.Config(journaltest.NewMemLog()))
-	require.NoError(t, err)
+	p := must.Value(journal.Open(ctx, journaltest.Config(journaltest.NewMemLog())))(t)
 	for i := range 3 {
 		n, res, err := journal.Do(ctx, p, journaltest.Put("k", "v", ""))
 		require.NoError(t, err)
@@ -40,8 +40,7 @@ func TestR4_AReaderSoonGetsTheErrorOfAStalledLog(t *testing.T) {
 	log := journaltest.NewFaultLog(journaltest.NewMemLog())
 	cfg := journaltest.Config(log)
 	cfg.ViewPatience = 20 * time.Millisecond
-	p, err := journal.Open(ctx, cfg)
-	require.NoError(t, err)
+	p := must.Value(journal.Open(ctx, cfg))(t)
 	log.Inject(journaltest.Late)
 	written := make(chan error, 1)
 	go func() {
@@ -49,7 +48,7 @@ func TestR4_AReaderSoonGetsTheErrorOfAStalledLog(t *testing.T) {
 		written <- err
 	}()
 	<-log.Held()
-	_, _, err = journal.View(ctx, p, journaltest.Count("k"))
+	_, _, err := journal.View(ctx, p, journaltest.Count("k"))
 	require.ErrorIs(t, err, fault.Storage)
 	require.Equal(t, "none", fault.From(err).Metadata()["outcome"])
 	require.Empty(t, written)
@@ -73,10 +72,8 @@ func TestR4_WhoWritesNextSeesWhatIsBeingWritten(t *testing.T) {
 		applied <- events[0].Type
 		return 0
 	}
-	p, err := journal.Open(ctx, cfg)
-	require.NoError(t, err)
-	other, err := journal.Open(ctx, journaltest.Config(journaltest.NewMemLog()))
-	require.NoError(t, err)
+	p := must.Value(journal.Open(ctx, cfg))(t)
+	other := must.Value(journal.Open(ctx, journaltest.Config(journaltest.NewMemLog())))(t)
 	log.Inject(journaltest.Late)
 	written := make(chan error, 1)
 	go func() {
@@ -102,8 +99,7 @@ func TestViewEndsWithAPartitionThatHasToReload(t *testing.T) {
 	log := journaltest.NewFaultLog(journaltest.NewMemLog())
 	cfg := journaltest.Config(log)
 	cfg.ViewPatience = time.Hour
-	p, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	p := must.Value(journal.Open(t.Context(), cfg))(t)
 	log.Inject(journaltest.Late)
 	done := make(chan error, 3)
 	go func() {

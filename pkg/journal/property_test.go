@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 // TestX1_NothingTwiceNothingMissing: whatever the log does, every answered put
@@ -33,9 +34,7 @@ func TestX1_NothingTwiceNothingMissing(t *testing.T) {
 		for i := range writers {
 			cfg := config()
 			cfg.AppendTimeout, cfg.SegmentSize = 5*time.Millisecond, segment
-			p, err := journal.Open(context.Background(), cfg)
-			require.NoError(t, err)
-			writers[i] = p
+			writers[i] = must.Value(journal.Open(context.Background(), cfg))(t)
 		}
 		faults := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) journaltest.Fault {
 			f := journaltest.Fault(rapid.IntRange(0, int(journaltest.Last)-1).Draw(t, "fault"))
@@ -77,13 +76,11 @@ func TestX1_NothingTwiceNothingMissing(t *testing.T) {
 		for _, p := range writers {
 			require.NoError(t, p.Close(context.Background()))
 		}
-		p, err := journal.Open(context.Background(), config())
-		require.NoError(t, err)
+		p := must.Value(journal.Open(context.Background(), config()))(t)
 		restored, _, err := journal.View(context.Background(), p, journaltest.Snapshot)
 		require.NoError(t, err)
 		require.NoError(t, p.Close(context.Background()))
-		p, err = journal.Open(context.Background(), journaltest.Config(log))
-		require.NoError(t, err)
+		p = must.Value(journal.Open(context.Background(), journaltest.Config(log)))(t)
 		replayed, _, err := journal.View(context.Background(), p, journaltest.Snapshot)
 		require.NoError(t, err)
 		require.NoError(t, p.Close(context.Background()))

@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 // Whatever stands in the log can be read back by its coordinates, in any order,
@@ -18,8 +19,7 @@ import (
 func TestW11_ReadBack(t *testing.T) {
 	ctx := context.Background()
 	log := journaltest.NewFaultLog(journaltest.NewMemLog())
-	p, err := journal.Open(ctx, journaltest.Config(log))
-	require.NoError(t, err)
+	p := must.Value(journal.Open(ctx, journaltest.Config(log)))(t)
 	const n = 200
 	var mu sync.Mutex
 	wrote := map[uint64]string{}
@@ -42,27 +42,21 @@ func TestW11_ReadBack(t *testing.T) {
 		back = append(back, seq)
 	}
 	for _, when := range []string{"live", "after a restart"} {
-		events, err := journal.ReadBack(ctx, p, back)
-		require.NoError(t, err, when)
+		events := must.Value(journal.ReadBack(ctx, p, back))(t, when)
 		require.Len(t, events, n)
 		for i, ev := range events {
 			require.Equal(t, back[i], ev.WalSeq)
 			require.Equal(t, wrote[ev.WalSeq], ev.RequestID)
 			require.NotNil(t, ev.Payload)
 		}
-		_, err = journal.ReadBack(ctx, p, []uint64{1 << 40})
-		require.Error(t, err, "what was never written")
-		_, err = journal.ReadBack(ctx, p, []uint64{0})
-		require.Error(t, err)
-		events, err = journal.ReadBack(ctx, p, nil)
-		require.NoError(t, err)
+		require.Error(t, must.Err(journal.ReadBack(ctx, p, []uint64{1 << 40})), "what was never written")
+		require.Error(t, must.Err(journal.ReadBack(ctx, p, []uint64{0})))
+		events = must.Value(journal.ReadBack(ctx, p, nil))(t)
 		require.Empty(t, events)
 
 		require.NoError(t, p.Close(ctx))
-		_, err = journal.ReadBack(ctx, p, back)
-		require.ErrorIs(t, err, fault.Storage)
-		p, err = journal.Open(ctx, journaltest.Config(log))
-		require.NoError(t, err)
+		must.Refuse(journal.ReadBack(ctx, p, back))(t, fault.Storage)
+		p = must.Value(journal.Open(ctx, journaltest.Config(log)))(t)
 	}
 	require.NoError(t, p.Close(ctx))
 }
@@ -71,8 +65,7 @@ func TestW11_ReadBack(t *testing.T) {
 func TestX1_ReadBackWaitsForTheDisk(t *testing.T) {
 	ctx := context.Background()
 	log := journaltest.NewFaultLog(journaltest.NewMemLog())
-	p, err := journal.Open(ctx, journaltest.Config(log))
-	require.NoError(t, err)
+	p := must.Value(journal.Open(ctx, journaltest.Config(log)))(t)
 	log.Inject(journaltest.Late)
 	wrote := make(chan error, 1)
 	go func() {
@@ -90,8 +83,6 @@ func TestX1_ReadBackWaitsForTheDisk(t *testing.T) {
 	require.Error(t, <-read, "nothing is shown before it is on disk")
 	log.Release()
 	require.NoError(t, <-wrote)
-	events, err := journal.ReadBack(ctx, p, []uint64{2})
-	require.NoError(t, err)
-	require.Equal(t, "r1", events[0].RequestID)
+	require.Equal(t, "r1", must.Value(journal.ReadBack(ctx, p, []uint64{2}))(t)[0].RequestID)
 	require.NoError(t, p.Close(ctx))
 }

@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 )
 
@@ -39,17 +40,13 @@ func withSnapshots(t *testing.T, log framelog.Log, store snapshot.Store, bytes i
 	t.Helper()
 	cfg := journaltest.Config(log)
 	cfg.Snapshots, cfg.SnapshotBytes = store, bytes
-	p, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
-	return p
+	return must.Value(journal.Open(t.Context(), cfg))(t)
 }
 
 // stored returns the snapshots in a store, the newest first.
 func stored(t *testing.T, store snapshot.Store) []*snapshot.Snapshot {
 	t.Helper()
-	all, err := snapshot.Stored(t.Context(), store, "test/0")
-	require.NoError(t, err)
-	return all
+	return must.Value(snapshot.Stored(t.Context(), store, "test/0"))(t)
 }
 
 // untilStored puts keys until the store has a snapshot of at least the given number.
@@ -79,9 +76,7 @@ func TestX2_AClockStepForgetsNoRequest(t *testing.T) {
 		cfg := journaltest.Config(log)
 		cfg.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 		cfg.Snapshots, cfg.SnapshotBytes = store, 3000
-		p, err := journal.Open(t.Context(), cfg)
-		require.NoError(t, err)
-		return p
+		return must.Value(journal.Open(t.Context(), cfg))(t)
 	}
 	p := open()
 	once := func() bool {
@@ -109,13 +104,9 @@ func TestR11_ALoadBeginsAtTheSnapshot(t *testing.T) {
 		},
 		"JetStream": func(t *testing.T) (framelog.Log, snapshot.Store) {
 			nc := natsdtest.Connect(t)
-			_, err := jetlog.Ensure(t.Context(), nc, "test", 1, 1)
-			require.NoError(t, err)
-			log, err := jetlog.New(nc, "test", 0)
-			require.NoError(t, err)
-			store, err := jetlog.NewSnapshotStore(nc, "test", 0, 1)
-			require.NoError(t, err)
-			return log, store
+			must.Value(jetlog.Ensure(t.Context(), nc, "test", 1, 1))(t)
+			log := must.Value(jetlog.New(nc, "test", 0))(t)
+			return log, must.Value(jetlog.NewSnapshotStore(nc, "test", 0, 1))(t)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,16 +132,14 @@ func TestR11_ALoadBeginsAtTheSnapshot(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, res.Replayed, "the request is remembered by the snapshot")
 			require.Equal(t, 1, n)
-			ev, err := journal.ReadBack(t.Context(), p, []uint64{2, want.Seq})
-			require.NoError(t, err)
+			ev := must.Value(journal.ReadBack(t.Context(), p, []uint64{2, want.Seq}))(t)
 			require.Equal(t, uint64(2), ev[0].WalSeq, "the index of frames is in the snapshot")
 			put(t, p, "once", "more")
 			require.NoError(t, p.Close(t.Context()))
 
 			// The same without any.
 			cfg := journaltest.Config(log)
-			p, err = journal.Open(t.Context(), cfg)
-			require.NoError(t, err)
+			p = must.Value(journal.Open(t.Context(), cfg))(t)
 			want.Puts["once"]++
 			got := stateOf(t, p)
 			require.Equal(t, want.Puts, got.Puts)
@@ -167,13 +156,11 @@ func TestR11_ADamagedSnapshotIsPassedOver(t *testing.T) {
 	untilStored(t, p, store, 5)
 	want := stateOf(t, p)
 	require.NoError(t, p.Close(t.Context()))
-	numbers, err := store.Numbers(t.Context())
-	require.NoError(t, err)
+	numbers := must.Value(store.Numbers(t.Context()))(t)
 	all := stored(t, store)
 	for _, place := range []int{0, 1, 2} { // the beginning, the middle, and all of it
 		for _, n := range numbers {
-			b, err := store.Get(t.Context(), n)
-			require.NoError(t, err)
+			b := must.Value(store.Get(t.Context(), n))(t)
 			at := len(b) * place / 2
 			store.Damage(n, at)
 			p := withSnapshots(t, log, store, 1<<30)
@@ -237,8 +224,7 @@ func TestR11_AFailingStore(t *testing.T) {
 				clock = clock.Add(time.Second) // soon it is tried again
 				return clock
 			}
-			p, err := journal.Open(t.Context(), cfg)
-			require.NoError(t, err)
+			p := must.Value(journal.Open(t.Context(), cfg))(t)
 			untilStored(t, p, store, 2)
 			mu.Lock()
 			failing = true
@@ -278,8 +264,7 @@ func TestR11_WhatIsNotAnnounced(t *testing.T) {
 	p = withSnapshots(t, log, store, 1<<30)
 	got := stateOf(t, p)
 	require.NoError(t, p.Close(t.Context()))
-	p, err := journal.Open(t.Context(), journaltest.Config(log))
-	require.NoError(t, err)
+	p = must.Value(journal.Open(t.Context(), journaltest.Config(log)))(t)
 	require.Equal(t, stateOf(t, p), got)
 	require.NoError(t, p.Close(t.Context()))
 }
@@ -310,9 +295,7 @@ func TestR11_WhatChangedIsWritten(t *testing.T) {
 	require.Less(t, added, all/2, "of the pages")
 	untilStored(t, p, store, after.Snapshot+6)
 	require.NoError(t, p.Close(t.Context()))
-	numbers, err := store.Numbers(t.Context())
-	require.NoError(t, err)
-	require.Less(t, len(numbers), 30)
+	require.Less(t, len(must.Value(store.Numbers(t.Context()))(t)), 30)
 }
 
 // TestR11_ASnapshotWhileCommandsRun: the pages are those of one moment, whatever changes while they are written.
@@ -349,8 +332,7 @@ func TestR11_ASnapshotWhileCommandsRun(t *testing.T) {
 	p = withSnapshots(t, log, store, 1<<30)
 	got := stateOf(t, p)
 	require.NoError(t, p.Close(t.Context()))
-	p, err := journal.Open(t.Context(), journaltest.Config(log))
-	require.NoError(t, err)
+	p = must.Value(journal.Open(t.Context(), journaltest.Config(log)))(t)
 	require.Equal(t, stateOf(t, p), got)
 	require.NoError(t, p.Close(t.Context()))
 }
@@ -365,8 +347,7 @@ func TestR11_AStoreThatLosesObjects(t *testing.T) {
 	}
 	for lost := range 3 {
 		untilStored(t, p, store, uint64(5*lost+5))
-		numbers, err := store.Numbers(t.Context())
-		require.NoError(t, err)
+		numbers := must.Value(store.Numbers(t.Context()))(t)
 		if lost > 0 { // some, and then all of them
 			numbers = numbers[:len(numbers)/3]
 		}
@@ -377,8 +358,7 @@ func TestR11_AStoreThatLosesObjects(t *testing.T) {
 			if len(all) == 0 || all[0].Snapshot < uint64(5*lost+7) {
 				return false
 			}
-			now, err := store.Numbers(t.Context())
-			require.NoError(t, err)
+			now := must.Value(store.Numbers(t.Context()))(t)
 			for _, o := range all[0].Manifest.GetPages() {
 				if !slices.Contains(now, o.GetNumber()) {
 					return false
@@ -408,8 +388,7 @@ func TestR11_AFullStoreGetsNoSnapshot(t *testing.T) {
 			}))
 	}
 	use(381 << 20) // the reserve is 20 MiB
-	p, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	p := must.Value(journal.Open(t.Context(), cfg))(t)
 	end := journaltest.Put("key", "value", "")
 	end.Frees = true
 	for range 50 {

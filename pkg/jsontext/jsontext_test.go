@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"quartet/pkg/must"
 )
 
 // What AppendString writes is what encoding/json reads, and what Str reads.
@@ -22,9 +24,7 @@ func TestAString(t *testing.T) {
 		var want string
 		require.NoError(t, json.Unmarshal(text, &want))
 		l := Lexer{In: text}
-		got, err := l.Str()
-		require.NoError(t, err)
-		require.Equal(t, want, string(got))
+		require.Equal(t, want, string(must.Value(l.Str())(t)))
 		require.Equal(t, len(text), l.Pos)
 		if valid {
 			require.Equal(t, want, s)
@@ -37,16 +37,12 @@ func TestATime(t *testing.T) {
 		at := time.UnixMicro(rapid.Int64Range(-62167219200_000000, 253402300799_999999).Draw(t, "micros")).UTC()
 		text := AppendTime(nil, at)
 		require.Equal(t, `"`+at.Format(timeLayout)+`"`, string(text))
-		got, err := ParseTime(text[1 : len(text)-1])
-		require.NoError(t, err)
+		got := must.Value(ParseTime(text[1 : len(text)-1]))(t)
 		require.True(t, at.Equal(got), "%s became %s", at, got)
 	})
 	for _, s := range []string{"2026-01-02T03:04:05Z", "2026-01-02T03:04:05.5+02:00"} {
-		want, err := time.Parse(time.RFC3339Nano, s)
-		require.NoError(t, err)
-		got, err := ParseTime([]byte(s))
-		require.NoError(t, err)
-		require.True(t, want.Equal(got))
+		want := must.Value(time.Parse(time.RFC3339Nano, s))(t)
+		require.True(t, want.Equal(must.Value(ParseTime([]byte(s)))(t)))
 	}
 	for _, s := range []string{
 		"", "2026", "2026-02-30T00:00:00.000000Z", "2026-13-01T00:00:00.000000Z", "2026-00-01T00:00:00.000000Z",
@@ -54,8 +50,7 @@ func TestATime(t *testing.T) {
 		"2026-01-00T00:00:00.000000Z",
 		"2026-01-01 00:00:00.000000Z", "2o26-01-01T00:00:00.000000Z",
 	} {
-		_, err := ParseTime([]byte(s))
-		require.Error(t, err, s)
+		require.Error(t, must.Err(ParseTime([]byte(s))), s)
 	}
 	require.Equal(t, `"12026-01-02T03:04:05.000000Z"`,
 		string(AppendTime(nil, time.Date(12026, 1, 2, 3, 4, 5, 0, time.UTC))))
@@ -71,8 +66,7 @@ func TestRaw(t *testing.T) {
 		`[[],[{}]]`:         `[[],[{}]]`,
 	} {
 		l := Lexer{In: []byte(text)}
-		got, err := l.Raw()
-		require.NoError(t, err, text)
+		got := must.Value(l.Raw())(t, text)
 		require.Equal(t, want, string(got))
 	}
 	for _, text := range []string{"", " ", `"abc`, `{"a":1`, `[`, `[1}2`, `,`, `{"a`} {
@@ -88,16 +82,14 @@ func TestRaw(t *testing.T) {
 func TestSyntaxErrorsSayWhere(t *testing.T) {
 	l := Lexer{In: []byte(`{"a" 1}`)}
 	require.NoError(t, l.Expect('{'))
-	_, err := l.Str()
-	require.NoError(t, err)
+	must.Value(l.Str())(t)
 	require.EqualError(t, l.Expect(':'), `'1' where ':' should be at byte 5`)
 	l = Lexer{In: []byte(`["a",]`)}
 	require.NoError(t, l.Expect('['))
 	more, err := l.Next(']', true)
 	require.True(t, more)
 	require.NoError(t, err)
-	_, err = l.Str()
-	require.NoError(t, err)
+	must.Value(l.Str())(t)
 	_, err = l.Next(']', false)
 	require.EqualError(t, err, "a comma without a value after it at byte 5")
 }

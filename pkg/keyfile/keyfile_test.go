@@ -15,27 +15,24 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 var now = time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
 
 // grown returns a ring with one old, one active and one pending key.
 func grown(t require.TestingT) Ring {
-	r, err := New(now).Add(now)
-	require.NoError(t, err)
+	r := must.Value(New(now).Add(now))(t)
 	next, _ := r.Pending()
-	r, err = r.Activate(next.ID)
-	require.NoError(t, err)
-	r, err = r.Add(now.Add(time.Hour))
-	require.NoError(t, err)
+	r = must.Value(r.Activate(next.ID))(t)
+	r = must.Value(r.Add(now.Add(time.Hour)))(t)
 	return r
 }
 
 func TestI20_AFileIsReadAsItWasWritten(t *testing.T) {
 	for _, r := range []Ring{New(now), grown(t), Of(bytes.Repeat([]byte{7}, 32))} {
-		again, err := Parse(r.format())
-		require.NoError(t, err)
-		require.Equal(t, r, again)
+		require.Equal(t, r, must.Value(Parse(r.format()))(t))
 	}
 	r := grown(t)
 	require.Equal(t, []State{Old, Active, Pending}, []State{r.Keys()[0].State, r.Keys()[1].State, r.Keys()[2].State})
@@ -54,24 +51,19 @@ func TestI20_AFileIsReadAsItWasWritten(t *testing.T) {
 // of records that name none.
 func TestI20_TheOlderFormat(t *testing.T) {
 	secret := bytes.Repeat([]byte{1, 2}, 16)
-	r, err := Parse([]byte(hex.EncodeToString(secret) + "\n"))
-	require.NoError(t, err)
+	r := must.Value(Parse([]byte(hex.EncodeToString(secret) + "\n")))(t)
 	require.Equal(t, secret, r.Active().Secret)
 	k, ok := r.Find("")
 	require.True(t, ok)
 	require.Equal(t, r.Active(), k)
-	r, err = r.Add(now)
-	require.NoError(t, err)
+	r = must.Value(r.Add(now))(t)
 	next, _ := r.Pending()
-	r, err = r.Activate(next.ID)
-	require.NoError(t, err)
-	r, err = Parse(r.format())
-	require.NoError(t, err)
+	r = must.Value(r.Activate(next.ID))(t)
+	r = must.Value(Parse(r.format()))(t)
 	k, ok = r.Find("")
 	require.True(t, ok, "after a rotation it is still the one")
 	require.Equal(t, secret, k.Secret)
-	r, err = r.Retire(k.ID)
-	require.NoError(t, err)
+	r = must.Value(r.Retire(k.ID))(t)
 	_, ok = r.Find("")
 	require.False(t, ok, "and no other key takes its place")
 }
@@ -103,14 +95,12 @@ func TestI20_WrongFilesAreRefused(t *testing.T) {
 		require.NotContains(t, err.Error(), one[9:40], name)
 	}
 	for n := range good {
-		_, err := Parse([]byte(good[:n]))
-		require.Error(t, err, "the first %d bytes", n)
+		require.Error(t, must.Err(Parse([]byte(good[:n]))), "the first %d bytes", n)
 	}
 	for at := len(lines[0]); at < len(lines[0])+9+64; at++ {
 		changed := []byte(good)
 		changed[at] ^= 1
-		_, err := Parse(changed)
-		require.Error(t, err, "byte %d", at)
+		require.Error(t, must.Err(Parse(changed)), "byte %d", at)
 	}
 }
 
@@ -118,18 +108,15 @@ func TestI20_TheNumberOfKeysIsLimited(t *testing.T) {
 	r := New(now)
 	for range MaxKeys - 1 {
 		var err error
-		r, err = r.Add(now)
-		require.NoError(t, err)
+		r = must.Value(r.Add(now))(t)
 		_, err = r.Add(now)
 		require.ErrorContains(t, err, "pending already")
 		next, _ := r.Pending()
-		r, err = r.Activate(next.ID)
-		require.NoError(t, err)
+		r = must.Value(r.Activate(next.ID))(t)
 	}
-	_, err := Parse(r.format())
-	require.NoError(t, err, "%d keys", MaxKeys)
+	must.Value(Parse(r.format()))(t, "%d keys", MaxKeys)
 	require.LessOrEqual(t, len(r.format()), MaxFile)
-	_, err = r.Add(now)
+	_, err := r.Add(now)
 	require.ErrorContains(t, err, "retire one first")
 }
 
@@ -144,9 +131,7 @@ func TestI20_WhichKeysCanBeRetired(t *testing.T) {
 		require.ErrorContains(t, err, "no key")
 	}
 	next, _ := r.Pending()
-	less, err := r.Retire(next.ID)
-	require.NoError(t, err)
-	require.Len(t, less.Keys(), 2)
+	require.Len(t, must.Value(r.Retire(next.ID))(t).Keys(), 2)
 	require.Len(t, r.Keys(), 3, "a ring is a value")
 }
 
@@ -176,12 +161,8 @@ func TestI20_AFileIsCreatedOnce(t *testing.T) {
 	for _, r := range rings {
 		require.Equal(t, rings[0], r)
 	}
-	info, err := os.Stat(path)
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	entries, err := os.ReadDir(filepath.Dir(path))
-	require.NoError(t, err)
-	require.Len(t, entries, 1, "nothing else stays")
+	require.Equal(t, os.FileMode(0o600), must.Value(os.Stat(path))(t).Mode().Perm())
+	require.Len(t, must.Value(os.ReadDir(filepath.Dir(path)))(t), 1, "nothing else stays")
 }
 
 func TestI20_UpdatesAreAtomic(t *testing.T) {
@@ -194,35 +175,26 @@ func TestI20_UpdatesAreAtomic(t *testing.T) {
 	require.NoError(t, os.Symlink("key", link))
 	add := func(r Ring) (Ring, error) { return r.Add(now) }
 
-	r, err := Update(link, add)
-	require.NoError(t, err)
+	r := must.Value(Update(link, add))(t)
 	require.Len(t, r.Keys(), 2)
-	loaded, err := Load(path)
-	require.NoError(t, err)
-	require.Equal(t, r, loaded)
-	info, err := os.Lstat(link)
-	require.NoError(t, err)
+	require.Equal(t, r, must.Value(Load(path))(t))
+	info := must.Value(os.Lstat(link))(t)
 	require.NotZero(t, info.Mode()&os.ModeSymlink, "the link is still one")
-	info, err = os.Stat(path)
-	require.NoError(t, err)
+	info = must.Value(os.Stat(path))(t)
 	require.Equal(t, os.FileMode(0o640), info.Mode().Perm(), "the mode is kept")
 
 	if os.Geteuid() == 0 { // a superuser that changes the file leaves it to the servers' user
 		require.NoError(t, os.Chown(path, 65532, 65532))
-		_, err = Update(path, func(r Ring) (Ring, error) { k, _ := r.Pending(); return r.Activate(k.ID) })
-		require.NoError(t, err)
-		_, err = Update(path, add)
-		require.NoError(t, err)
-		info, err = os.Stat(path)
-		require.NoError(t, err)
+		must.Value(Update(path, func(r Ring) (Ring, error) { k, _ := r.Pending(); return r.Activate(k.ID) }))(t)
+		must.Value(Update(path, add))(t)
+		info = must.Value(os.Stat(path))(t)
 		owner, ok := info.Sys().(*syscall.Stat_t)
 		require.True(t, ok)
 		require.EqualValues(t, 65532, owner.Uid)
 	}
-	before, err := os.ReadFile(path)
-	require.NoError(t, err)
+	before := must.Value(os.ReadFile(path))(t)
 	refusal := errors.New("no")
-	_, err = Update(path, func(r Ring) (Ring, error) { return r, refusal })
+	_, err := Update(path, func(r Ring) (Ring, error) { return r, refusal })
 	require.ErrorIs(t, err, refusal)
 	_, err = Update(path, add)
 	require.ErrorContains(t, err, "pending already")
@@ -235,12 +207,8 @@ func TestI20_UpdatesAreAtomic(t *testing.T) {
 		return r, refusal
 	})
 	require.ErrorIs(t, err, refusal)
-	after, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, string(before), string(after))
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, entries, 2, "no temporary file stays")
+	require.Equal(t, string(before), string(must.Value(os.ReadFile(path))(t)))
+	require.Len(t, must.Value(os.ReadDir(dir))(t), 2, "no temporary file stays")
 }
 
 func TestI20_AProcessFollowsItsFile(t *testing.T) {
@@ -250,20 +218,16 @@ func TestI20_AProcessFollowsItsFile(t *testing.T) {
 	first := s.Ring()
 	var seen atomic.Int32
 	s.OnChange(func() { seen.Add(1) })
-	changed, err := s.Poll()
-	require.NoError(t, err)
+	changed := must.Value(s.Poll())(t)
 	require.False(t, changed)
 
-	next, err := Update(path, func(r Ring) (Ring, error) { return r.Add(now) })
-	require.NoError(t, err)
-	changed, err = s.Poll()
-	require.NoError(t, err)
+	next := must.Value(Update(path, func(r Ring) (Ring, error) { return r.Add(now) }))(t)
+	changed = must.Value(s.Poll())(t)
 	require.True(t, changed)
 	require.Equal(t, next, s.Ring())
 	require.EqualValues(t, 1, seen.Load())
 
-	whole, err := os.ReadFile(path)
-	require.NoError(t, err)
+	whole := must.Value(os.ReadFile(path))(t)
 	for name, bad := range map[string][]byte{
 		"half": whole[:len(whole)/2], "empty": nil,
 		"of another installation": New(now).format(),
@@ -278,14 +242,12 @@ func TestI20_AProcessFollowsItsFile(t *testing.T) {
 	_, err = s.Poll()
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.NoError(t, os.WriteFile(path, whole, 0o600))
-	changed, err = s.Poll()
-	require.NoError(t, err)
+	changed = must.Value(s.Poll())(t)
 	require.False(t, changed, "it is as it was")
 	require.EqualValues(t, 1, seen.Load())
 	require.NotEqual(t, first, s.Ring())
 
-	_, err = Open(filepath.Join(path, "below"), now)
-	require.Error(t, err)
+	require.Error(t, must.Err(Open(filepath.Join(path, "below"), now)))
 }
 
 func FuzzParse(f *testing.F) {
@@ -297,8 +259,6 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := Parse(r.format())
-		require.NoError(t, err)
-		require.Equal(t, r, again)
+		require.Equal(t, r, must.Value(Parse(r.format()))(t))
 	})
 }

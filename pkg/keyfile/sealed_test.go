@@ -5,37 +5,27 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 func TestSealedSecrets(t *testing.T) {
 	key, other := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
-	sealed, err := SealSecret(key, "a", "secret")
-	require.NoError(t, err)
-	again, err := SealSecret(key, "a", "secret")
-	require.NoError(t, err)
-	require.Equal(t, sealed, again)
+	sealed := must.Value(SealSecret(key, "a", "secret"))(t)
+	require.Equal(t, sealed, must.Value(SealSecret(key, "a", "secret"))(t))
 	for _, c := range [][2]string{{"b", "secret"}, {"a", "secrets"}} {
-		different, err := SealSecret(key, c[0], c[1])
-		require.NoError(t, err)
+		different := must.Value(SealSecret(key, c[0], c[1]))(t)
 		require.NotEqual(t, sealed[:12], different[:12], "the nonce is another one")
 	}
-	got, err := OpenSecret(key, "a", sealed)
-	require.NoError(t, err)
-	require.Equal(t, "secret", got)
+	require.Equal(t, "secret", must.Value(OpenSecret(key, "a", sealed))(t))
 	for i := range sealed {
 		changed := bytes.Clone(sealed)
 		changed[i] ^= 1
-		_, err := OpenSecret(key, "a", changed)
-		require.Error(t, err, "byte %d", i)
-		_, err = OpenSecret(key, "a", sealed[:i])
-		require.Error(t, err, "%d bytes", i)
+		require.Error(t, must.Err(OpenSecret(key, "a", changed)), "byte %d", i)
+		require.Error(t, must.Err(OpenSecret(key, "a", sealed[:i])), "%d bytes", i)
 	}
-	_, err = OpenSecret(other, "a", sealed)
-	require.Error(t, err)
-	_, err = OpenSecret(key, "b", sealed)
-	require.Error(t, err)
-	_, err = SealSecret(key[:31], "a", "secret")
-	require.Error(t, err)
-	_, err = OpenSecret(key[:31], "a", sealed)
-	require.Error(t, err)
+	require.Error(t, must.Err(OpenSecret(other, "a", sealed)))
+	require.Error(t, must.Err(OpenSecret(key, "b", sealed)))
+	require.Error(t, must.Err(SealSecret(key[:31], "a", "secret")))
+	require.Error(t, must.Err(OpenSecret(key[:31], "a", sealed)))
 }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"quartet/pkg/lease"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 )
 
@@ -48,8 +49,7 @@ type instance struct {
 }
 
 func newHouse(t *testing.T) *house {
-	server, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
-	require.NoError(t, err)
+	server := must.Value(natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess}))(t)
 	t.Cleanup(server.Stop)
 	h := &house{
 		t: t, server: server, began: time.Now(), open: map[int]map[string]*lease.Lease{}, ever: map[int]bool{},
@@ -78,8 +78,7 @@ func (h *house) valid(n int) (names []string) {
 
 func (h *house) join(name string) *instance {
 	h.t.Helper()
-	nc, err := h.server.Connect(name)
-	require.NoError(h.t, err)
+	nc := must.Value(h.server.Connect(name))(h.t)
 	h.t.Cleanup(nc.Close)
 	i := &instance{name: name, nc: nc}
 	i.keeper = lease.NewKeeper(lease.Config{
@@ -326,8 +325,7 @@ func TestR6_AStopWaitsForNoOpening(t *testing.T) {
 // The services of a process start beside each other, and each declares its group.
 func TestGroupsAreDeclaredAtTheSameTime(t *testing.T) {
 	h := newHouse(t)
-	nc, err := h.server.Connect("one")
-	require.NoError(t, err)
+	nc := must.Value(h.server.Connect("one"))(t)
 	t.Cleanup(nc.Close)
 	keeper := lease.NewKeeper(lease.Config{Conn: nc, ID: "one", Term: term, Peer: lease.Peer{Addr: "one:1"}})
 	groups := make([]*lease.Group, 8)

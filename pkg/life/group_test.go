@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/life"
+	"quartet/pkg/must"
 )
 
 // journal records what happened, in order.
@@ -87,23 +88,18 @@ func TestModulesBesideEachOther(t *testing.T) {
 
 	j.lines = nil
 	meet.Add(3)
-	g, err = life.NewGroup(j.module("nats"), beside("agent", false), beside("work", true), beside("task", false),
-		j.module("rpc", "agent", "work", "task"))
-	require.NoError(t, err)
+	g = must.Value(life.NewGroup(j.module("nats"), beside("agent", false), beside("work", true), beside("task", false),
+		j.module("rpc", "agent", "work", "task")))(t)
 	require.EqualError(t, g.Start(t.Context()), "start work: no disk")
 	require.Equal(t, []string{"start nats", "stop task", "stop agent", "stop nats"}, j.lines)
 }
 
 func TestBadTablesAreRefused(t *testing.T) {
 	j := &journal{}
-	_, err := life.NewGroup(j.module("a", "b"), j.module("b", "c"), j.module("c", "b"))
-	require.ErrorContains(t, err, "b -> c -> b")
-	_, err = life.NewGroup(j.module("a", "a"))
-	require.ErrorContains(t, err, "a -> a")
-	_, err = life.NewGroup(j.module("a", "ghost"))
-	require.ErrorContains(t, err, `"ghost"`)
-	_, err = life.NewGroup(j.module("a"), j.module("a"))
-	require.ErrorContains(t, err, "two modules")
+	must.Fail(life.NewGroup(j.module("a", "b"), j.module("b", "c"), j.module("c", "b")))(t, "b -> c -> b")
+	must.Fail(life.NewGroup(j.module("a", "a")))(t, "a -> a")
+	must.Fail(life.NewGroup(j.module("a", "ghost")))(t, `"ghost"`)
+	must.Fail(life.NewGroup(j.module("a"), j.module("a")))(t, "two modules")
 }
 
 func TestFailingStartUnwinds(t *testing.T) {
@@ -117,9 +113,8 @@ func TestFailingStartUnwinds(t *testing.T) {
 		j.add("stop leaky")
 		return leak
 	}}}
-	g, err := life.NewGroup(leaky, j.module("a"), j.module("b", "a"), bad, j.module("after", "bad"))
-	require.NoError(t, err)
-	err = g.Start(t.Context())
+	g := must.Value(life.NewGroup(leaky, j.module("a"), j.module("b", "a"), bad, j.module("after", "bad")))(t)
+	err := g.Start(t.Context())
 	require.ErrorIs(t, err, boom)
 	require.ErrorIs(t, err, leak)
 	require.ErrorContains(t, err, "start bad")
@@ -136,9 +131,7 @@ func TestStartHonoursItsContext(t *testing.T) {
 		OnStart: func(context.Context) error { cancel(); return nil },
 		OnStop:  func(ctx context.Context) error { return ctx.Err() }, // unwinding has a living ctx
 	}}
-	g, err := life.NewGroup(first, j.module("second"))
-	require.NoError(t, err)
-	err = g.Start(ctx)
+	err := must.Value(life.NewGroup(first, j.module("second")))(t).Start(ctx)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotContains(t, err.Error(), "stop first")
 	require.Empty(t, j.lines)
@@ -146,10 +139,9 @@ func TestStartHonoursItsContext(t *testing.T) {
 
 func TestReadyNamesWhoIsNot(t *testing.T) {
 	wait := errors.New("catching up")
-	g, err := life.NewGroup(
+	g := must.Value(life.NewGroup(
 		life.Module{Service: life.Func{Label: "ok"}},
-		life.Module{Service: life.Func{Label: "slow", OnReady: func() error { return wait }}})
-	require.NoError(t, err)
+		life.Module{Service: life.Func{Label: "slow", OnReady: func() error { return wait }}}))(t)
 	require.NoError(t, g.Start(t.Context()))
 	require.ErrorIs(t, g.Ready(), wait)
 	require.ErrorContains(t, g.Ready(), "slow: catching up")
@@ -159,11 +151,10 @@ func TestReadyNamesWhoIsNot(t *testing.T) {
 func TestNotReadyComesBeforeDrain(t *testing.T) {
 	var g *life.Group
 	var seen error
-	g, err := life.NewGroup(life.Module{Service: life.Func{
+	g = must.Value(life.NewGroup(life.Module{Service: life.Func{
 		Label:  "a",
 		OnStop: func(context.Context) error { seen = g.Ready(); return nil },
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	require.NoError(t, g.Start(t.Context()))
 	require.NoError(t, g.Stop(t.Context()))
 	require.ErrorIs(t, seen, life.ErrNotStarted)
@@ -198,8 +189,7 @@ func TestStartStopUnderStress(t *testing.T) {
 			},
 		}
 	}
-	g, err := life.NewGroup(modules...)
-	require.NoError(t, err)
+	g := must.Value(life.NewGroup(modules...))(t)
 	var wg sync.WaitGroup
 	for w := range 8 {
 		wg.Go(func() {

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 const at = "127.0.0.1:7480"
@@ -47,68 +49,49 @@ func TestI1_OnlyLoopbackAddressesHaveAFile(t *testing.T) {
 		}
 		require.Equal(t, want, Path(addr), addr)
 		if want == "" {
-			_, err := Publish(addr, "qlt_x")
-			require.ErrorContains(t, err, "not a loopback address", addr)
-			token, err := Read(addr)
-			require.NoError(t, err)
-			require.Empty(t, token)
+			must.Fail(Publish(addr, "qlt_x"))(t, "not a loopback address", addr)
+			require.Empty(t, must.Value(Read(addr))(t))
 		}
 	}
 }
 
 func TestI1_ATokenIsThereWhileItsServerRuns(t *testing.T) {
 	dir := home(t)
-	token, err := Read(at)
-	require.NoError(t, err)
+	token := must.Value(Read(at))(t)
 	require.Empty(t, token, "no directory")
-	f, err := Publish(at, "qlt_one")
-	require.NoError(t, err)
-	raw, err := os.ReadFile(f.Path())
-	require.NoError(t, err)
-	require.Equal(t, "Authorization: Bearer qlt_one\n", string(raw))
-	info, err := os.Stat(f.Path())
-	require.NoError(t, err)
+	f := must.Value(Publish(at, "qlt_one"))(t)
+	require.Equal(t, "Authorization: Bearer qlt_one\n", string(must.Value(os.ReadFile(f.Path()))(t)))
+	info := must.Value(os.Stat(f.Path()))(t)
 	require.Equal(t, fs.FileMode(0o600), info.Mode())
-	info, err = os.Stat(dir)
-	require.NoError(t, err)
+	info = must.Value(os.Stat(dir))(t)
 	require.Equal(t, fs.FileMode(0o700), info.Mode().Perm())
-	token, err = Read(at)
-	require.NoError(t, err)
+	token = must.Value(Read(at))(t)
 	require.Equal(t, "qlt_one", token)
-	token, err = Read("127.0.0.1:7481")
-	require.NoError(t, err)
+	token = must.Value(Read("127.0.0.1:7481"))(t)
 	require.Empty(t, token, "another address")
 
 	// A later server takes the place; what the earlier one removes is its own file.
-	later, err := Publish(at, "qlt_two")
-	require.NoError(t, err)
+	later := must.Value(Publish(at, "qlt_two"))(t)
 	require.NoError(t, f.Remove())
-	token, err = Read(at)
-	require.NoError(t, err)
+	token = must.Value(Read(at))(t)
 	require.Equal(t, "qlt_two", token)
 	require.NoError(t, later.Remove())
 	require.NoError(t, later.Remove(), "it is idempotent")
 	require.NoFileExists(t, later.Path())
 	require.NoError(t, (*File)(nil).Remove())
-	left, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Empty(t, must.Value(os.ReadDir(dir))(t))
 }
 
 // A server that was killed leaves its file, and releases the lock.
 func TestI1_ATokenOfAnEndedServerIsNotSent(t *testing.T) {
 	dir := home(t)
-	f, err := Publish(at, "qlt_one")
-	require.NoError(t, err)
+	f := must.Value(Publish(at, "qlt_one"))(t)
 	require.NoError(t, f.lock.Close())
 	require.FileExists(t, f.Path())
-	token, err := Read(at)
-	require.NoError(t, err)
-	require.Empty(t, token)
+	require.Empty(t, must.Value(Read(at))(t))
 	// The next server of any address removes it, and no file that is not a token file.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600))
-	other, err := Publish("127.0.0.1:7481", "qlt_two")
-	require.NoError(t, err)
+	other := must.Value(Publish("127.0.0.1:7481", "qlt_two"))(t)
 	require.NoFileExists(t, f.Path())
 	require.FileExists(t, filepath.Join(dir, "notes"))
 	require.NoError(t, other.Remove())
@@ -116,8 +99,7 @@ func TestI1_ATokenOfAnEndedServerIsNotSent(t *testing.T) {
 
 func TestI1_FilesThatOthersCouldUseAreRefused(t *testing.T) {
 	dir := home(t)
-	f, err := Publish(at, "qlt_one")
-	require.NoError(t, err)
+	f := must.Value(Publish(at, "qlt_one"))(t)
 	for _, mode := range []fs.FileMode{0o640, 0o604, 0o620, 0o602, 0o610, 0o601, 0o644} {
 		require.NoError(t, os.Chmod(f.Path(), mode))
 		_, err := Read(at)
@@ -125,44 +107,35 @@ func TestI1_FilesThatOthersCouldUseAreRefused(t *testing.T) {
 		require.ErrorContains(t, err, "chmod 600 "+f.Path())
 	}
 	require.NoError(t, os.Chmod(f.Path(), 0o600))
-	_, err = Read(at)
-	require.NoError(t, err)
+	must.Value(Read(at))(t)
 
 	// A link, whatever it leads to, a directory and a pipe are no token files.
 	require.NoError(t, os.Rename(f.Path(), filepath.Join(dir, "real")))
 	require.NoError(t, os.Symlink(filepath.Join(dir, "real"), f.Path()))
-	_, err = Read(at)
-	require.ErrorIs(t, err, syscall.ELOOP)
+	must.Refuse(Read(at))(t, syscall.ELOOP)
 	require.NoError(t, os.Remove(f.Path()))
 	require.NoError(t, os.Mkdir(f.Path(), 0o700))
-	_, err = Read(at)
-	require.ErrorContains(t, err, "is not a regular file")
+	must.Fail(Read(at))(t, "is not a regular file")
 	require.NoError(t, os.Remove(f.Path()))
 	require.NoError(t, syscall.Mkfifo(f.Path(), 0o600))
-	_, err = Read(at)
-	require.ErrorContains(t, err, "is not a regular file")
+	must.Fail(Read(at))(t, "is not a regular file")
 	require.NoError(t, os.Remove(f.Path()))
 	require.NoError(t, f.Remove())
 }
 
 func TestI1_FilesOfAnotherUserAreRefused(t *testing.T) {
 	home(t)
-	f, err := Publish(at, "qlt_one")
-	require.NoError(t, err)
+	f := must.Value(Publish(at, "qlt_one"))(t)
 	if os.Geteuid() != 0 {
 		// Only root can give a file away; what another user owns is seen from the other side.
-		info, err := os.Stat("/")
-		require.NoError(t, err)
-		require.ErrorContains(t, private("/", info, "chmod 700"), "belongs to another user")
+		require.ErrorContains(t, private("/", must.Value(os.Stat("/"))(t), "chmod 700"), "belongs to another user")
 		return
 	}
 	require.NoError(t, os.Chown(f.Path(), 12345, -1))
-	_, err = Read(at)
-	require.ErrorContains(t, err, "belongs to another user")
+	must.Fail(Read(at))(t, "belongs to another user")
 	require.NoError(t, f.Remove())
 	require.NoError(t, os.Chown(Dir(), 12345, -1))
-	_, err = Publish(at, "qlt_one")
-	require.ErrorContains(t, err, "belongs to another user")
+	must.Fail(Publish(at, "qlt_one"))(t, "belongs to another user")
 }
 
 func TestI1_ContentOfAnotherFormIsRefused(t *testing.T) {
@@ -171,16 +144,12 @@ func TestI1_ContentOfAnotherFormIsRefused(t *testing.T) {
 		"", "one", "qk_one", "qlt_a b", "qlt_a\nX-Header: b",
 		"qlt_" + strings.Repeat("x", maxFile),
 	} {
-		f, err := Publish(at, token)
-		require.NoError(t, err)
-		_, err = Read(at)
-		require.ErrorContains(t, err, "does not have the form", "%.30q", token)
+		f := must.Value(Publish(at, token))(t)
+		must.Fail(Read(at))(t, "does not have the form", "%.30q", token)
 		require.NoError(t, f.Remove())
 	}
-	f, err := Publish(at, "qlt_"+strings.Repeat("x", maxFile-len(header)-len("qlt_\n")))
-	require.NoError(t, err)
-	_, err = Read(at)
-	require.NoError(t, err, "the largest")
+	f := must.Value(Publish(at, "qlt_"+strings.Repeat("x", maxFile-len(header)-len("qlt_\n"))))(t)
+	must.Value(Read(at))(t, "the largest")
 	require.NoError(t, f.Remove())
 }
 
@@ -188,41 +157,29 @@ func TestI1_TheDirectoryIsPrivate(t *testing.T) {
 	dir := home(t)
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	require.NoError(t, os.Chmod(dir, 0o755))
-	_, err := Publish(at, "qlt_one")
-	require.ErrorContains(t, err, "chmod 700 "+dir)
+	must.Fail(Publish(at, "qlt_one"))(t, "chmod 700 "+dir)
 	require.NoError(t, os.Remove(dir))
 	elsewhere := t.TempDir()
 	require.NoError(t, os.Symlink(elsewhere, dir))
-	_, err = Publish(at, "qlt_one")
-	require.ErrorContains(t, err, "is not a directory")
-	left, err := os.ReadDir(elsewhere)
-	require.NoError(t, err)
-	require.Empty(t, left, "nothing was written through the link")
+	must.Fail(Publish(at, "qlt_one"))(t, "is not a directory")
+	require.Empty(t, must.Value(os.ReadDir(elsewhere))(t), "nothing was written through the link")
 	require.NoError(t, os.Remove(dir))
 	require.NoError(t, os.WriteFile(dir, nil, 0o600))
-	_, err = Publish(at, "qlt_one")
-	require.ErrorContains(t, err, "is not a directory")
+	must.Fail(Publish(at, "qlt_one"))(t, "is not a directory")
 	t.Setenv("XDG_STATE_HOME", "/proc/nowhere")
-	_, err = Publish(at, "qlt_one")
-	require.ErrorContains(t, err, "XDG_STATE_HOME")
+	must.Fail(Publish(at, "qlt_one"))(t, "XDG_STATE_HOME")
 }
 
 // Publish replaces what is at its path and follows no link there.
 func TestI1_NoLinkIsFollowed(t *testing.T) {
 	home(t)
-	dir, err := Prepare()
-	require.NoError(t, err)
+	dir := must.Value(Prepare())(t)
 	victim := filepath.Join(t.TempDir(), "victim")
 	require.NoError(t, os.WriteFile(victim, []byte("kept"), 0o600))
 	require.NoError(t, os.Symlink(victim, filepath.Join(dir, at)))
-	f, err := Publish(at, "qlt_one")
-	require.NoError(t, err)
-	raw, err := os.ReadFile(victim)
-	require.NoError(t, err)
-	require.Equal(t, "kept", string(raw))
-	token, err := Read(at)
-	require.NoError(t, err)
-	require.Equal(t, "qlt_one", token)
+	f := must.Value(Publish(at, "qlt_one"))(t)
+	require.Equal(t, "kept", string(must.Value(os.ReadFile(victim))(t)))
+	require.Equal(t, "qlt_one", must.Value(Read(at))(t))
 	require.NoError(t, f.Remove())
 }
 
@@ -254,24 +211,19 @@ func TestI1_ManyAtOnce(t *testing.T) {
 // The lock does not pass to programs that the server starts.
 func TestI1_ChildrenDoNotHoldTheLock(t *testing.T) {
 	home(t)
-	f, err := Publish(at, "qlt_one")
-	require.NoError(t, err)
+	f := must.Value(Publish(at, "qlt_one"))(t)
 	child := exec.Command("cat")
-	in, err := child.StdinPipe()
-	require.NoError(t, err)
+	in := must.Value(child.StdinPipe())(t)
 	require.NoError(t, child.Start())
 	require.NoError(t, f.lock.Close())
-	token, err := Read(at)
-	require.NoError(t, err)
-	require.Empty(t, token)
+	require.Empty(t, must.Value(Read(at))(t))
 	require.NoError(t, in.Close())
 	require.NoError(t, child.Wait())
 }
 
 func BenchmarkRead(b *testing.B) {
 	b.Setenv("XDG_STATE_HOME", b.TempDir())
-	f, err := Publish(at, "qlt_one")
-	require.NoError(b, err)
+	f := must.Value(Publish(at, "qlt_one"))(b)
 	for b.Loop() {
 		if _, err := Read(at); err != nil {
 			b.Fatal(err)
@@ -283,18 +235,14 @@ func BenchmarkRead(b *testing.B) {
 // Running finds the servers that run, and no file of one that ended.
 func TestI1_ServersThatRun(t *testing.T) {
 	home(t)
-	all, err := Running()
-	require.NoError(t, err)
+	all := must.Value(Running())(t)
 	require.Empty(t, all, "no directory")
 	var files []*File
 	for _, addr := range []string{"127.0.0.1:9481", "127.0.0.1:8481", "127.0.0.1:7481"} {
-		f, err := Publish(addr, "qlt_"+addr[10:11])
-		require.NoError(t, err)
-		files = append(files, f)
+		files = append(files, must.Value(Publish(addr, "qlt_"+addr[10:11]))(t))
 	}
 	require.NoError(t, files[0].lock.Close()) // killed
-	all, err = Running()
-	require.NoError(t, err)
+	all = must.Value(Running())(t)
 	require.Equal(t, []string{"127.0.0.1:7481", "127.0.0.1:8481"}, all)
 	for _, f := range files[1:] {
 		require.NoError(t, f.Remove())

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 )
 
@@ -16,8 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func start(t *testing.T, port int) *natsd.Server {
 	t.Helper()
-	s, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: port})
-	require.NoError(t, err)
+	s := must.Value(natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: port}))(t)
 	t.Cleanup(s.Stop)
 	return s
 }
@@ -25,8 +25,7 @@ func start(t *testing.T, port int) *natsd.Server {
 func TestInProcessOnly(t *testing.T) {
 	s := start(t, natsd.InProcess)
 	require.Empty(t, s.URL())
-	nc, err := s.Connect("test")
-	require.NoError(t, err)
+	nc := must.Value(s.Connect("test"))(t)
 	defer nc.Close()
 	require.EqualValues(t, natsd.MaxPayload, nc.MaxPayload())
 	s.Stop()
@@ -37,17 +36,14 @@ func TestInProcessOnly(t *testing.T) {
 func TestListensOnLoopback(t *testing.T) {
 	s := start(t, 0)
 	require.Contains(t, s.URL(), "127.0.0.1")
-	nc, err := natsd.Remote{URL: s.URL()}.Connect(t.Context(), "test", nil)
-	require.NoError(t, err)
+	nc := must.Value(natsd.Remote{URL: s.URL()}.Connect(t.Context(), "test", nil))(t)
 	nc.Close()
 	s.Stop()
-	_, err = natsd.Remote{URL: "nats://127.0.0.1:1"}.Connect(t.Context(), "test", nil)
-	require.Error(t, err)
+	require.Error(t, must.Err(natsd.Remote{URL: "nats://127.0.0.1:1"}.Connect(t.Context(), "test", nil)))
 }
 
 func TestNeedsAStore(t *testing.T) {
-	_, err := natsd.Start(natsd.Config{})
-	require.Error(t, err)
+	require.Error(t, must.Err(natsd.Start(natsd.Config{})))
 }
 
 // A restart keeps what was stored, and connections come back.
@@ -56,12 +52,9 @@ func TestRestart(t *testing.T) {
 	nc, err := s.Connect("test")
 	require.NoError(t, err)
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
-	require.NoError(t, err)
-	_, err = js.Publish(t.Context(), "s", []byte("kept"))
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
+	must.Value(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}))(t)
+	must.Value(js.Publish(t.Context(), "s", []byte("kept")))(t)
 	require.NoError(t, s.Restart())
 	// A connection that has not yet noticed loses what it sends, so the first
 	// questions may go unanswered.
@@ -72,7 +65,5 @@ func TestRestart(t *testing.T) {
 		str, err = js.Stream(ctx, "S")
 		return err == nil
 	}, time.Minute, 5*time.Millisecond)
-	m, err := str.GetMsg(t.Context(), 1)
-	require.NoError(t, err)
-	require.Equal(t, "kept", string(m.Data))
+	require.Equal(t, "kept", string(must.Value(str.GetMsg(t.Context(), 1))(t).Data))
 }

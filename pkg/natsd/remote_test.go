@@ -26,14 +26,14 @@ import (
 
 	"quartet/pkg/authority"
 	"quartet/pkg/certs"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 )
 
 // serveNATS returns a real NATS server with a configuration of the test's.
 func serveNATS(t *testing.T, conf string) (url string, stop func()) {
 	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	lis := must.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	addr := lis.Addr().String()
 	require.NoError(t, lis.Close())
 	return "nats://" + addr, serveNATSAt(t, addr, conf)
@@ -43,11 +43,9 @@ func serveNATSAt(t *testing.T, addr, conf string) (stop func()) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "nats.conf")
 	require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf("listen: %q\n%s", addr, conf)), 0o600))
-	opts, err := server.ProcessConfigFile(file)
-	require.NoError(t, err)
+	opts := must.Value(server.ProcessConfigFile(file))(t)
 	opts.NoSigs, opts.NoLog = true, true
-	srv, err := server.NewServer(opts)
-	require.NoError(t, err)
+	srv := must.Value(server.NewServer(opts))(t)
 	srv.Start()
 	require.True(t, srv.ReadyForConnections(10*time.Second))
 	stop = func() {
@@ -62,8 +60,7 @@ func serveNATSAt(t *testing.T, addr, conf string) (stop func()) {
 func pair(dir, name string) certs.Files {
 	at := filepath.Join(dir, name)
 	return certs.Files{
-		CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"),
-		Key: filepath.Join(at, "tls.key"),
+		CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(at, "tls.pem"), Key: filepath.Join(at, "tls.key"),
 	}
 }
 
@@ -86,8 +83,7 @@ func issue(t *testing.T, dir string, now time.Time, days int) {
 		"server":    {"127.0.0.1", "nats.example.com"},
 		"elsewhere": {"elsewhere.example.com"}, "client": {"quartet-service"}, "stranger": {"somebody"},
 	} {
-		_, err := a.Issue(name, hosts)
-		require.NoError(t, err)
+		must.Value(a.Issue(name, hosts))(t)
 	}
 }
 
@@ -95,26 +91,20 @@ func issue(t *testing.T, dir string, now time.Time, days int) {
 func ended(t *testing.T, dir, name string) certs.Files {
 	t.Helper()
 	read := func(path string) []byte {
-		raw, err := os.ReadFile(filepath.Join(dir, path))
-		require.NoError(t, err)
+		raw := must.Value(os.ReadFile(filepath.Join(dir, path)))(t)
 		block, _ := pem.Decode(raw)
 		return block.Bytes
 	}
-	ca, err := x509.ParseCertificate(read("ca.pem"))
-	require.NoError(t, err)
-	caKey, err := x509.ParsePKCS8PrivateKey(read("authority/ca.key"))
-	require.NoError(t, err)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+	ca := must.Value(x509.ParseCertificate(read("ca.pem")))(t)
+	caKey := must.Value(x509.ParsePKCS8PrivateKey(read("authority/ca.key")))(t)
+	key := must.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	der := must.Value(x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-2 * time.Hour),
 		NotAfter: time.Now().Add(-time.Hour),
 		DNSNames: []string{"quartet-service"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, ca, &key.PublicKey, caKey)
-	require.NoError(t, err)
-	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
+	}, ca, &key.PublicKey, caKey))(t)
+	raw := must.Value(x509.MarshalPKCS8PrivateKey(key))(t)
 	f := pair(dir, name)
 	require.NoError(t, os.MkdirAll(filepath.Dir(f.Cert), 0o700))
 	require.NoError(t, os.WriteFile(f.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
@@ -163,8 +153,7 @@ func TestX15_WhoIsLetInToNATS(t *testing.T) {
 		},
 		"mutual": {natsd.Remote{URL: mutual, TLS: good}, nil},
 		"a password": {natsd.Remote{
-			URL: passwords, TLS: onlyCA, User: "quartet",
-			PasswordFile: secret(t, "hush-hush\n"),
+			URL: passwords, TLS: onlyCA, User: "quartet", PasswordFile: secret(t, "hush-hush\n"),
 		}, nil},
 		"a password in the address": {natsd.Remote{URL: in, TLS: onlyCA}, nil},
 		"an nkey":                   {natsd.Remote{URL: nkey, NKeyFile: "testdata/user.nk"}, nil},
@@ -201,8 +190,7 @@ func TestX15_WhoIsLetInToNATS(t *testing.T) {
 		},
 		"a stranger's certificate": {
 			natsd.Remote{URL: mutual, TLS: certs.Files{
-				CA: good.CA, Cert: pair(others, "client").Cert,
-				Key: pair(others, "client").Key,
+				CA: good.CA, Cert: pair(others, "client").Cert, Key: pair(others, "client").Key,
 			}}, []string{"signed by the authority that the servers trust"},
 		},
 		"a certificate of somebody else": {
@@ -218,16 +206,14 @@ func TestX15_WhoIsLetInToNATS(t *testing.T) {
 			[]string{"the servers do not know this user"},
 		},
 		"a wrong password": {natsd.Remote{
-			URL: passwords, TLS: onlyCA, User: "quartet",
-			PasswordFile: secret(t, "tush"),
+			URL: passwords, TLS: onlyCA, User: "quartet", PasswordFile: secret(t, "tush"),
 		}, []string{"the servers do not know this user"}},
 		"a wrong password in the address": {natsd.Remote{
 			URL: strings.Replace(in, "hush-hush", "tush-tush", 1),
 			TLS: onlyCA,
 		}, []string{"the servers do not know this user"}},
 		"no such password file": {natsd.Remote{
-			URL: passwords, TLS: onlyCA, User: "quartet",
-			PasswordFile: "testdata/nothing",
+			URL: passwords, TLS: onlyCA, User: "quartet", PasswordFile: "testdata/nothing",
 		}, []string{"nats-password-file", "let this user read the file"}},
 		"no such nkey": {
 			natsd.Remote{URL: nkey, NKeyFile: "testdata/nothing"},
@@ -271,9 +257,7 @@ func TestX15_WhoIsLetInToNATS(t *testing.T) {
 }
 
 func text(t *testing.T, path string) string {
-	raw, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return string(raw)
+	return string(must.Value(os.ReadFile(path))(t))
 }
 
 // TestX15_NATSFilesAreReadAgain: passwords, certificates and authorities that are
@@ -286,9 +270,8 @@ func TestX15_NATSFilesAreReadAgain(t *testing.T) {
 	}
 	url, stop := serveNATS(t, conf("first"))
 	core, logs := observer.New(zap.WarnLevel)
-	nc, err := natsd.Remote{URL: url, TLS: pair(dir, "client"), User: "quartet", PasswordFile: password}.Connect(
-		t.Context(), "test", zap.New(core))
-	require.NoError(t, err)
+	nc := must.Value(natsd.Remote{URL: url, TLS: pair(dir, "client"), User: "quartet", PasswordFile: password}.Connect(
+		t.Context(), "test", zap.New(core)))(t)
 	defer nc.Close()
 	stop()
 
@@ -325,9 +308,7 @@ func TestX15_NATSFilesAreReadAgain(t *testing.T) {
 }
 
 func replace(t *testing.T, from, to string) {
-	raw, err := os.ReadFile(from)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(to+".new", raw, 0o600))
+	require.NoError(t, os.WriteFile(to+".new", must.Value(os.ReadFile(from))(t), 0o600))
 	require.NoError(t, os.Rename(to+".new", to))
 }
 
@@ -361,17 +342,13 @@ const insideTrusting = "NATSD_TEST_TRUSTED"
 func TestI10_NATSServersHaveStrongKeys(t *testing.T) {
 	if os.Getenv(insideTrusting) == "" {
 		dir := t.TempDir()
-		key, err := rsa.GenerateKey(rand.Reader, 1024)
-		require.NoError(t, err)
+		key := must.Value(rsa.GenerateKey(rand.Reader, 1024))(t)
 		template := &x509.Certificate{
-			SerialNumber: big.NewInt(7), NotBefore: time.Now().Add(-time.Hour),
-			NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true,
-			BasicConstraintsValid: true,
+			SerialNumber: big.NewInt(7), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+			IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 		}
-		der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-		require.NoError(t, err)
-		raw, err := x509.MarshalPKCS8PrivateKey(key)
-		require.NoError(t, err)
+		der := must.Value(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
+		raw := must.Value(x509.MarshalPKCS8PrivateKey(key))(t)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.pem"),
 			pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.key"),

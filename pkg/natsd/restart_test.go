@@ -4,25 +4,23 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 // A restart that failed can be tried again, until the server is stopped.
 func TestRestartAfterOneThatFailed(t *testing.T) {
-	s, err := Start(Config{StoreDir: t.TempDir(), Port: InProcess})
-	require.NoError(t, err)
+	s := must.Value(Start(Config{StoreDir: t.TempDir(), Port: InProcess}))(t)
 	t.Cleanup(s.Stop)
 	pending := s.opts.MaxPending
 	s.opts.MaxPending = 1 // less than MaxPayload, which the server refuses
 	for range 2 {
-		err := s.Restart()
-		require.ErrorContains(t, err, "max_payload")
-		_, err = s.Connect("test")
-		require.ErrorIs(t, err, errStopped)
+		require.ErrorContains(t, s.Restart(), "max_payload")
+		must.Refuse(s.Connect("test"))(t, errStopped)
 	}
 	s.opts.MaxPending = pending
 	require.NoError(t, s.Restart())
-	nc, err := s.Connect("test")
-	require.NoError(t, err)
+	nc := must.Value(s.Connect("test"))(t)
 	nc.Close()
 	s.Stop()
 	require.ErrorIs(t, s.Restart(), errStopped)

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"pgregory.net/rapid"
+
+	"quartet/pkg/must"
 )
 
 // texts packs strings.
@@ -91,16 +93,14 @@ func TestQueue(t *testing.T) {
 		}
 		require.Less(t, len(q.tail), GroupSize+Kept)
 		require.Less(t, len(q.head), GroupSize)
-		again, err := Restored[*string, texts](q.Dropped(), q.All())
-		require.NoError(t, err)
+		again := must.Value(Restored[*string, texts](q.Dropped(), q.All()))(t)
 		require.Equal(t, append([][]byte{}, q.groups...), append([][]byte{}, again.groups...))
 		require.Equal(t, values(q.tail), values(again.tail))
 		require.Equal(t, values(q.head), values(again.head))
 	})
 	var q Queue[*string, texts]
 	require.Nil(t, q.Last())
-	_, err := Restored[*string, texts](-1, nil)
-	require.ErrorContains(t, err, "forgotten -1")
+	must.Fail(Restored[*string, texts](-1, nil))(t, "forgotten -1")
 }
 
 func values(all []*string) []string {
@@ -121,9 +121,7 @@ func TestQueue_Unchanged(t *testing.T) {
 	*q.All()[0] = "changed"
 	require.Equal(t, "good", *q.All()[0])
 	bad := "bad"
-	b, err := Encode(texts{}.Message([]*string{&bad}))
-	require.NoError(t, err)
-	q.groups[0] = b
+	q.groups[0] = must.Value(Encode(texts{}.Message([]*string{&bad})))(t)
 	require.PanicsWithValue(t, "packed: what was kept in memory cannot be read: it is bad", func() { q.All() })
 }
 
@@ -133,12 +131,9 @@ func TestDecode(t *testing.T) {
 	for i := range 50 {
 		l.Values = append(l.Values, structpb.NewStringValue(fmt.Sprint("a text that is there more than once, ", i)))
 	}
-	b, err := Encode(l)
-	require.NoError(t, err)
+	b := must.Value(Encode(l))(t)
 	require.Less(t, len(b), proto.Size(l)/4)
-	again, err := Encode(l)
-	require.NoError(t, err)
-	require.Equal(t, b, again)
+	require.Equal(t, b, must.Value(Encode(l))(t))
 	var got structpb.ListValue
 	require.NoError(t, Decode(b, &got))
 	require.True(t, proto.Equal(l, &got))

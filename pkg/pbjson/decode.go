@@ -20,26 +20,17 @@ import (
 // A null means that the field is absent, except for singular fields of type Value. Elements of
 // lists and maps must not be null, unless they are Values.
 func Unmarshal(b []byte, m proto.Message) error {
-	_, err := read(m, decoder{Lexer: jsontext.Lexer{In: b}})
-	return err
+	return read(m, decoder{Lexer: jsontext.Lexer{In: b}})
 }
 
 // UnmarshalProtoJSON is Unmarshal, and also accepts 64-bit integers as strings, as written by
 // ProtoJSON.
 func UnmarshalProtoJSON(b []byte, m proto.Message) error {
-	_, err := read(m, decoder{Lexer: jsontext.Lexer{In: b}, quotedIntegers: true})
-	return err
+	return read(m, decoder{Lexer: jsontext.Lexer{In: b}, quotedIntegers: true})
 }
 
-// UnmarshalNulls is Unmarshal, and also returns the paths of the fields that were null. Tools
-// clear a field with null (SPEC W5).
-func UnmarshalNulls(b []byte, m proto.Message) (nulls []string, err error) {
-	return read(m, decoder{Lexer: jsontext.Lexer{In: b}, wantNulls: true})
-}
-
-// read decodes all of d's input into m and returns the paths of the fields that were null, if
-// d.wantNulls is set.
-func read(m proto.Message, d decoder) ([]string, error) {
+// read decodes all of d's input into m.
+func read(m proto.Message, d decoder) error {
 	proto.Reset(m)
 	r := m.ProtoReflect()
 	err := d.message(r, planOf(r.Descriptor()), 0)
@@ -50,17 +41,14 @@ func read(m proto.Message, d decoder) ([]string, error) {
 		}
 	}
 	if err != nil {
-		return nil, refusal(err)
+		return refusal(err)
 	}
-	return d.nulls, nil
+	return nil
 }
 
 type decoder struct {
 	jsontext.Lexer
-	quotedIntegers bool     // also accept 64-bit integers as strings
-	wantNulls      bool     // collect nulls
-	nulls          []string // paths of the fields that were null
-	path           []string // of the message that is read now; only if wantNulls is set
+	quotedIntegers bool // also accept 64-bit integers as strings
 }
 
 // badField is an error about a field. Each level of the decoder through which it is returned adds its
@@ -182,9 +170,6 @@ func (d *decoder) message(m protoreflect.Message, p *plan, depth int) error {
 			if err := d.Literal("null"); err != nil {
 				return err
 			}
-			if d.wantNulls {
-				d.nulls = append(d.nulls, strings.Join(append(d.path, f.name), "."))
-			}
 			continue
 		}
 		if f.oneof >= 0 && oneofs.set(f.oneof) {
@@ -212,10 +197,6 @@ func unknown(key string) error {
 }
 
 func (d *decoder) field(m protoreflect.Message, f *field, depth int) error {
-	if d.wantNulls && (f.msg != nil || f.value != nil) {
-		d.path = append(d.path, f.name)
-		defer func() { d.path = d.path[:len(d.path)-1] }()
-	}
 	switch {
 	case f.value != nil:
 		return d.dict(m, f, depth)
@@ -250,12 +231,8 @@ func (d *decoder) list(m protoreflect.Message, f *field, depth int) error {
 		var v protoreflect.Value
 		if f.msg != nil {
 			v = l.NewElement()
-			step := "[" + strconv.Itoa(i) + "]"
-			if d.wantNulls {
-				d.path[len(d.path)-1] = f.name + step
-			}
 			if err := d.message(v.Message(), f.msg, depth+1); err != nil {
-				return in(step, err)
+				return in("["+strconv.Itoa(i)+"]", err)
 			}
 		} else if v, err = d.scalar(f); err != nil {
 			return in("["+strconv.Itoa(i)+"]", err)
@@ -299,9 +276,6 @@ func (d *decoder) dict(m protoreflect.Message, f *field, depth int) error {
 		var v protoreflect.Value
 		if f.value.msg != nil {
 			v = entries.NewValue()
-			if d.wantNulls {
-				d.path[len(d.path)-1] = f.name + step()
-			}
 			err = d.message(v.Message(), f.value.msg, depth+1)
 		} else {
 			v, err = d.scalar(f.value)

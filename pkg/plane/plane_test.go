@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -42,8 +43,7 @@ func open(t *testing.T, deps plane.Deps, change ...func(*plane.Config[*journalte
 	for _, c := range change {
 		c(&cfg)
 	}
-	e, err := plane.Open(t.Context(), cfg, deps)
-	require.NoError(t, err)
+	e := must.Value(plane.Open(t.Context(), cfg, deps))(t)
 	t.Cleanup(func() {
 		require.NoError(t, e.Close(context.Background()))
 		require.NoError(t, e.Close(context.Background()))
@@ -75,8 +75,7 @@ func count(ctx context.Context, e *engine, key string) (int, int64, error) {
 func TestDoActsAsTheCaller(t *testing.T) {
 	journals := planetest.NewJournals()
 	e := open(t, over(journals))
-	n, err := put(as(rpc.RoleOperator), e, "k", "")
-	require.NoError(t, err)
+	n := must.Value(put(as(rpc.RoleOperator), e, "k", ""))(t)
 	require.Equal(t, 1, n)
 	n, seq, err := count(as(rpc.RoleOperator), e, "k")
 	require.NoError(t, err)
@@ -89,10 +88,9 @@ func TestDoActsAsTheCaller(t *testing.T) {
 	})
 
 	op := journaltest.Put("k", "v", "")
-	_, err = plane.Do(as(rpc.RoleOperator), e, plane.Command[*journaltest.State, int]{
+	must.Value(plane.Do(as(rpc.RoleOperator), e, plane.Command[*journaltest.State, int]{
 		Method: "Put", AgentID: "a1", Args: op.Args, Decide: op.Decide, Answer: op.Answer, Actor: plane.System("acme"),
-	})
-	require.NoError(t, err)
+	}))(t)
 	ev = journals.Events(t, "test", journaltest.Registry())[1]
 	require.Equal(t, []string{"quartet", rpc.RoleService}, []string{ev.Principal, ev.Role},
 		"what the plane does by itself")
@@ -101,18 +99,12 @@ func TestDoActsAsTheCaller(t *testing.T) {
 func TestARepeatedRequestIsExecutedOnce(t *testing.T) {
 	e := open(t, over(planetest.NewJournals()))
 	for range 3 {
-		n, err := put(as(rpc.RoleOperator), e, "k", "r1")
-		require.NoError(t, err)
-		require.Equal(t, 1, n)
+		require.Equal(t, 1, must.Value(put(as(rpc.RoleOperator), e, "k", "r1"))(t))
 	}
 	recalling := rpc.AskRecall(metadata.NewIncomingContext(as(rpc.RoleOperator), metadata.MD{}))
-	n, err := put(recalling, e, "k", "r1")
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	_, err = put(recalling, e, "k", "r2")
-	require.ErrorIs(t, err, fault.NotFound, "a recalled request is not executed")
-	_, err = put(recalling, e, "k", "")
-	require.NoError(t, err, "without a request id there is nothing to recall")
+	require.Equal(t, 1, must.Value(put(recalling, e, "k", "r1"))(t))
+	must.Refuse(put(recalling, e, "k", "r2"))(t, fault.NotFound, "a recalled request is not executed")
+	must.Value(put(recalling, e, "k", ""))(t, "without a request id there is nothing to recall")
 }
 
 // after returns a context of a served call whose caller gave the positions.
@@ -204,9 +196,7 @@ func TestAPartitionThatCannotBeWritten(t *testing.T) {
 	faults.Release()
 	require.Error(t, <-done)
 	require.Eventually(t, func() bool { return e.Ready() == nil && e.Stalled() == 0 }, time.Minute, time.Millisecond)
-	n, err := put(as(rpc.RoleOperator), e, "k", "")
-	require.NoError(t, err)
-	require.Equal(t, 1, n, "what was refused has left nothing")
+	require.Equal(t, 1, must.Value(put(as(rpc.RoleOperator), e, "k", ""))(t), "what was refused has left nothing")
 }
 
 // A refused append of an effect ends neither following nor the effect.
@@ -294,8 +284,7 @@ func TestDepsAreCompleted(t *testing.T) {
 	journals := planetest.NewJournals()
 	for _, d := range []plane.Deps{{}, {Log: journals.Log}, {Sources: journals.Sources}} {
 		require.ErrorContains(t, d.Complete(), "Log and Sources")
-		_, err := plane.Open(t.Context(), plane.Config[*journaltest.State]{}, d)
-		require.Error(t, err)
+		require.Error(t, must.Err(plane.Open(t.Context(), plane.Config[*journaltest.State]{}, d)))
 	}
 	fake := clock.NewFake(time.Unix(1, 0))
 	d := over(journals)
@@ -311,19 +300,16 @@ func TestErrorsOfTheProcess(t *testing.T) {
 	journals := planetest.NewJournals()
 	deps := over(journals)
 	deps.Log = func(string, int) (framelog.Log, error) { return nil, errors.New("no stream") }
-	_, err := plane.Open(t.Context(), plane.Config[*journaltest.State]{
-		Plane: "test", New: journaltest.New,
-		Events: errdetails.File_google_rpc_error_details_proto,
-	}, deps)
-	require.ErrorContains(t, err, "no stream")
+	must.Fail(plane.Open(t.Context(), plane.Config[*journaltest.State]{
+		Plane: "test", New: journaltest.New, Events: errdetails.File_google_rpc_error_details_proto,
+	}, deps))(t, "no stream")
 
 	deps = over(journals)
 	deps.Sources = func(string) ([]journal.Source, error) { return nil, errors.New("no journal") }
-	e, err := plane.Open(t.Context(), plane.Config[*journaltest.State]{
+	e := must.Value(plane.Open(t.Context(), plane.Config[*journaltest.State]{
 		Plane: "test", New: journaltest.New, Events: errdetails.File_google_rpc_error_details_proto,
 		Follow: []plane.Followed{{Plane: "source"}},
-	}, deps)
-	require.NoError(t, err)
+	}, deps))(t)
 	require.ErrorContains(t, e.Follow(t.Context()), "test: follow source: no journal")
 	require.NoError(t, e.Close(context.Background()))
 }

@@ -22,6 +22,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/must"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -55,11 +56,10 @@ func openLeaving(t *testing.T, gone *snapshot.Owner, deps plane.Deps) (*plane.En
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	deps.Metrics = reg
-	e, err := plane.Open(t.Context(), plane.Config[leaving]{
+	e := must.Value(plane.Open(t.Context(), plane.Config[leaving]{
 		Plane: "test", New: func() leaving { return leaving{journaltest.New(), gone} },
 		Events: errdetails.File_google_rpc_error_details_proto,
-	}, deps)
-	require.NoError(t, err)
+	}, deps))(t)
 	t.Cleanup(func() { require.NoError(t, e.Close(context.Background())) })
 	return e, reg
 }
@@ -67,8 +67,7 @@ func openLeaving(t *testing.T, gone *snapshot.Owner, deps plane.Deps) (*plane.En
 // removed returns the metrics of what is removed, by name and cause.
 func removed(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()
-	families, err := reg.Gather()
-	require.NoError(t, err)
+	families := must.Value(reg.Gather())(t)
 	out := map[string]float64{}
 	for _, f := range families {
 		if !strings.HasPrefix(f.GetName(), "quartet_remov") {
@@ -110,20 +109,17 @@ func TestWhatIsRemovedIsCounted(t *testing.T) {
 	p := e.For("acme", "a1")
 	for i := range 60 {
 		key := fmt.Sprintf("k%d", i)
-		_, err := plane.Do(as(rpc.RoleOperator), e, plane.Command[leaving, struct{}]{
+		must.Value(plane.Do(as(rpc.RoleOperator), e, plane.Command[leaving, struct{}]{
 			Method: "Put", AgentID: "a1", Decide: func(leaving, journal.Env) (journal.Decision[struct{}], error) {
 				return journal.Decision[struct{}]{
 					Events: []*journal.Event{journaltest.Event(key, strings.Repeat("x", 300))},
 				}, nil
 			},
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.NoError(t, p.SettleSnapshot(t.Context()))
 	}
 	require.Eventually(t, func() bool {
-		c, err := archive.Read(t.Context(), store, "test/0")
-		require.NoError(t, err)
-		return len(c.Segments) > 2
+		return len(must.Value(archive.Read(t.Context(), store, "test/0"))(t).Segments) > 2
 	}, time.Minute, time.Millisecond)
 	require.Nil(t, all.Failed())
 	require.Equal(t, map[string]float64{

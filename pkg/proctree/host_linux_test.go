@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"quartet/pkg/must"
 )
 
 // The test binary is its own guard, and a host that is killed.
@@ -58,9 +60,7 @@ const escapingProcesses = 4
 func readPIDs(t *testing.T, path string) (out []int) {
 	raw, _ := os.ReadFile(path)
 	for _, f := range strings.Fields(string(raw)) {
-		pid, err := strconv.Atoi(f)
-		require.NoError(t, err)
-		out = append(out, pid)
+		out = append(out, must.Value(strconv.Atoi(f))(t))
 	}
 	return out
 }
@@ -76,8 +76,7 @@ func eventually(t *testing.T, ok func() bool) {
 }
 
 func open(t *testing.T, owner, boot string) *Host {
-	h, err := Open(t.Context(), Config{Owner: owner, Boot: boot})
-	require.NoError(t, err)
+	h := must.Value(Open(t.Context(), Config{Owner: owner, Boot: boot}))(t)
 	t.Cleanup(func() { require.NoError(t, h.Close(context.Background())) })
 	return h
 }
@@ -85,8 +84,7 @@ func open(t *testing.T, owner, boot string) *Host {
 // start runs a shell line as a tree, to be reaped when it ends.
 func start(t *testing.T, h *Host, line string) (Mark, *exec.Cmd, chan error) {
 	cmd := exec.Command("sh", "-c", line)
-	m, err := h.Start(cmd, nil)
-	require.NoError(t, err)
+	m := must.Value(h.Start(cmd, nil))(t)
 	gone := make(chan error, 1)
 	go func() { gone <- cmd.Wait() }()
 	return m, cmd, gone
@@ -101,20 +99,17 @@ func TestT6_NoProcessEscapes(t *testing.T) {
 		m, _, gone := start(t, h, escaping(pids))
 		require.NotEqual(t, other, m)
 		eventually(t, func() bool { return len(readPIDs(t, pids)) == escapingProcesses })
-		n, err := h.End(t.Context(), m, 0)
-		require.NoError(t, err)
+		n := must.Value(h.End(t.Context(), m, 0))(t)
 		require.GreaterOrEqual(t, n, escapingProcesses)
 		require.ErrorContains(t, <-gone, "killed")
 		for _, pid := range readPIDs(t, pids) {
 			require.False(t, lives(pid), pid)
 		}
-		n, err = h.End(t.Context(), m, 0)
-		require.NoError(t, err)
+		n = must.Value(h.End(t.Context(), m, 0))(t)
 		require.Zero(t, n)
 	}
 	require.True(t, lives(kept.Process.Pid))
-	_, err := h.End(t.Context(), other, 0)
-	require.NoError(t, err)
+	must.Value(h.End(t.Context(), other, 0))(t)
 	<-keptGone
 }
 
@@ -123,13 +118,10 @@ func TestT6_EndAfterTheLeader(t *testing.T) {
 	h := open(t, "o@"+t.TempDir(), "1")
 	pids := filepath.Join(t.TempDir(), "pids")
 	cmd := exec.Command("sh", "-c", "setsid sh -c 'echo $$ >> "+pids+"; exec sleep 300' & exit 0")
-	m, err := h.Start(cmd, nil)
-	require.NoError(t, err)
+	m := must.Value(h.Start(cmd, nil))(t)
 	eventually(t, func() bool { return len(readPIDs(t, pids)) == 1 })
 	require.NoError(t, unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil))
-	n, err := h.End(t.Context(), m, cmd.Process.Pid)
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
+	require.Equal(t, 1, must.Value(h.End(t.Context(), m, cmd.Process.Pid))(t))
 	require.False(t, lives(readPIDs(t, pids)[0]))
 	require.NoError(t, cmd.Wait())
 }
@@ -215,20 +207,15 @@ func TestT6_TheGuardEndsWhatAKilledHostLeft(t *testing.T) {
 
 // A guard that is killed is replaced; it ends when its host is closed.
 func TestT6_TheGuardIsReplaced(t *testing.T) {
-	h, err := Open(t.Context(), Config{
-		Owner: "o@" + t.TempDir(), Boot: "1",
-		Guard: []string{"/proc/self/exe", "guard"},
-	})
-	require.NoError(t, err)
+	h := must.Value(Open(t.Context(), Config{
+		Owner: "o@" + t.TempDir(), Boot: "1", Guard: []string{"/proc/self/exe", "guard"},
+	}))(t)
 	guards := func() (out []int) {
-		entries, err := os.ReadDir("/proc")
-		require.NoError(t, err)
+		entries := must.Value(os.ReadDir("/proc"))(t)
 		for _, e := range entries {
 			line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
 			if strings.HasSuffix(string(line), "guard\x00"+strconv.FormatUint(uint64(h.first), 10)+"\x00") {
-				pid, err := strconv.Atoi(e.Name())
-				require.NoError(t, err)
-				out = append(out, pid)
+				out = append(out, must.Value(strconv.Atoi(e.Name()))(t))
 			}
 		}
 		return out
@@ -249,16 +236,11 @@ func TestT7_Use(t *testing.T) {
 	h := open(t, "o@"+t.TempDir(), "1")
 	m, _, _ := start(t, h, "setsid env -i sleep 300 & head -c 20000000 /dev/zero | tail | sleep 300")
 	eventually(t, func() bool {
-		used, err := h.Use()
-		require.NoError(t, err)
-		u := used[m]
+		u := must.Value(h.Use())(t)[m]
 		return u.Processes == 4 && u.Memory > 20_000_000 && u.Memory < 40_000_000
 	})
-	_, err := h.End(t.Context(), m, 0)
-	require.NoError(t, err)
-	used, err := h.Use()
-	require.NoError(t, err)
-	require.NotContains(t, used, m)
+	must.Value(h.End(t.Context(), m, 0))(t)
+	require.NotContains(t, must.Value(h.Use())(t), m)
 }
 
 func TestMarksOfDifferentOwnersBootsAndTrees(t *testing.T) {
@@ -274,8 +256,7 @@ func TestMarksOfDifferentOwnersBootsAndTrees(t *testing.T) {
 			require.GreaterOrEqual(t, uint64(m), uint64(leading))
 		}
 	}
-	_, err := Open(t.Context(), Config{})
-	require.Error(t, err)
+	require.Error(t, must.Err(Open(t.Context(), Config{})))
 	h := open(t, "o@"+t.TempDir(), "1")
 	first, again := h.reserve(), h.reserve()
 	require.NotEqual(t, first, again)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 // A Blob has its bytes, in the file or, if there is none or it is full, in memory, and so has the Blob that its
@@ -34,8 +36,7 @@ func TestBlob(t *testing.T) {
 			if test.stored {
 				require.Positive(t, test.file.Bytes())
 			}
-			again, err := BlobOf(test.file, bytes.Clone(b.Ref()))
-			require.NoError(t, err)
+			again := must.Value(BlobOf(test.file, bytes.Clone(b.Ref())))(t)
 			for _, b := range []Blob{b, again} {
 				require.True(t, bytes.Equal(content, b.Bytes()))
 				require.Equal(t, any(content), b.Comparable())
@@ -53,11 +54,9 @@ func TestBlob(t *testing.T) {
 	Blob{}.Free()
 	require.Zero(t, written.Bytes(), "nothing was stored for it")
 	for _, ref := range [][]byte{nil, {refKept}, {refStored}, make([]byte, 9), Blob{}.Ref()} {
-		_, err := BlobOf(written, ref)
-		require.Error(t, err, "%v", ref)
+		require.Error(t, must.Err(BlobOf(written, ref)), "%v", ref)
 	}
-	_, err := BlobOf(nil, NewBlob(written, []byte("x")).Ref())
-	require.Error(t, err)
+	require.Error(t, must.Err(BlobOf(nil, NewBlob(written, []byte("x")).Ref())))
 }
 
 // The place of a Blob that was freed is used again.
@@ -66,24 +65,20 @@ func TestBlobIsFreed(t *testing.T) {
 	first := NewBlob(f, noise(1000))
 	size := f.Size()
 	first.Free()
-	second, err := NewBlob(nil, noise(1000)).Store(f)
-	require.NoError(t, err)
+	second := must.Value(NewBlob(nil, noise(1000)).Store(f))(t)
 	require.Equal(t, size, f.Size())
 	require.Equal(t, first.stored, second.stored)
-	again, err := second.Store(newFile(t))
-	require.NoError(t, err)
-	require.Equal(t, second, again, "it is in a file")
+	require.Equal(t, second, must.Value(second.Store(newFile(t)))(t), "it is in a file")
 }
 
 // A Blob that cannot be read is the panic that has a partition loaded again.
 func TestUnreadableBlob(t *testing.T) {
 	f := newFile(t)
 	b := NewBlob(f, noise(1000))
-	_, err := f.f.WriteAt([]byte("damage"), int64(b.stored.at)*unit+100)
-	require.NoError(t, err)
+	must.Value(f.f.WriteAt([]byte("damage"), int64(b.stored.at)*unit+100))(t)
 	require.ErrorIs(t, unreadable(t, func() { b.Bytes() }), ErrUnreadable)
 	require.NoError(t, f.Close())
-	err = unreadable(t, func() { b.Bytes() })
+	err := unreadable(t, func() { b.Bytes() })
 	require.ErrorIs(t, err, ErrUnreadable)
 	require.ErrorIs(t, err, os.ErrClosed)
 }

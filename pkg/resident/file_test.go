@@ -10,11 +10,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 func newFile(t *testing.T) *File {
-	f, err := Create(t.TempDir())
-	require.NoError(t, err)
+	f := must.Value(Create(t.TempDir()))(t)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
@@ -31,24 +32,15 @@ func noise(n int) []byte {
 // The file has no name, and nothing is left of it.
 func TestFileHasNoName(t *testing.T) {
 	dir := t.TempDir()
-	f, err := Create(dir)
-	require.NoError(t, err)
-	p, err := f.put([]byte("a value"))
-	require.NoError(t, err)
-	b, err := f.get(p, nil)
-	require.NoError(t, err)
-	require.Equal(t, "a value", string(b))
+	f := must.Value(Create(dir))(t)
+	p := must.Value(f.put([]byte("a value")))(t)
+	require.Equal(t, "a value", string(must.Value(f.get(p, nil))(t)))
 	require.NoError(t, f.Close())
-	left, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Empty(t, left)
-	_, err = f.get(p, nil)
-	require.ErrorIs(t, err, os.ErrClosed)
+	require.Empty(t, must.Value(os.ReadDir(dir))(t))
+	must.Refuse(f.get(p, nil))(t, os.ErrClosed)
 	require.NoError(t, os.WriteFile(dir+"/taken", nil, 0o600))
-	_, err = Create(dir + "/taken")
-	require.ErrorIs(t, err, syscall.ENOTDIR)
-	f, err = Create(dir + "/made")
-	require.NoError(t, err)
+	must.Refuse(Create(dir+"/taken"))(t, syscall.ENOTDIR)
+	f = must.Value(Create(dir + "/made"))(t)
 	require.NoError(t, f.Close())
 }
 
@@ -68,30 +60,23 @@ func TestFileKeepsBlobs(t *testing.T) {
 			continue
 		}
 		plain := noise(rand.IntN(5000))
-		p, err := f.put(plain)
-		require.NoError(t, err)
+		p := must.Value(f.put(plain))(t)
 		require.NotContains(t, all, p)
 		all[p] = plain
 		bytesOfAll += int64(p.size)
 	}
 	for p, want := range all {
-		got, err := f.get(p, nil)
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(want, got))
+		require.True(t, bytes.Equal(want, must.Value(f.get(p, nil))(t)))
 	}
 	require.Equal(t, bytesOfAll, f.Bytes())
-	p, err := f.put(make([]byte, 1<<20))
-	require.NoError(t, err)
-	require.Less(t, p.size, uint32(1<<10), "blobs are compressed")
+	require.Less(t, must.Value(f.put(make([]byte, 1<<20)))(t).size, uint32(1<<10), "blobs are compressed")
 }
 
 // Places that were freed are used again, those of the same room only.
 func TestFileUsesPlacesAgain(t *testing.T) {
 	f := newFile(t)
 	put := func(size int) place {
-		p, err := f.put(noise(size))
-		require.NoError(t, err)
-		return p
+		return must.Value(f.put(noise(size)))(t)
 	}
 	first, second, large := put(100), put(100), put(10_000)
 	end := f.end
@@ -137,17 +122,12 @@ func TestRooms(t *testing.T) {
 // A file ends where places cannot name more. What is in it stays, and what is freed can be used.
 func TestFileIsFull(t *testing.T) {
 	f := newFile(t)
-	p, err := f.put(noise(100))
-	require.NoError(t, err)
+	p := must.Value(f.put(noise(100)))(t)
 	f.end = math.MaxUint32
-	_, err = f.put(noise(100))
-	require.ErrorIs(t, err, ErrFull)
-	_, err = f.get(p, nil)
-	require.NoError(t, err)
+	must.Refuse(f.put(noise(100)))(t, ErrFull)
+	must.Value(f.get(p, nil))(t)
 	f.remove(p)
-	again, err := f.put(noise(100))
-	require.NoError(t, err)
-	require.Equal(t, p.at, again.at)
+	require.Equal(t, p.at, must.Value(f.put(noise(100)))(t).at)
 }
 
 // A place of which the write failed can be used again, and counts for nothing.
@@ -155,21 +135,17 @@ func TestFileWriteFails(t *testing.T) {
 	f := newFile(t)
 	whole := f.f
 	f.f = unwritable(t)
-	_, err := f.put(noise(100))
-	require.ErrorContains(t, err, "resident: write")
+	must.Fail(f.put(noise(100)))(t, "resident: write")
 	require.Zero(t, f.Bytes())
 	f.f = whole
-	p, err := f.put(noise(100))
-	require.NoError(t, err)
-	require.EqualValues(t, 1, p.at)
+	require.EqualValues(t, 1, must.Value(f.put(noise(100)))(t).at)
 }
 
 // unwritable returns a file that cannot be written, as a disk that is full.
 func unwritable(t *testing.T) *os.File {
 	name := t.TempDir() + "/file"
 	require.NoError(t, os.WriteFile(name, nil, 0o600))
-	f, err := os.Open(name)
-	require.NoError(t, err)
+	f := must.Value(os.Open(name))(t)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
@@ -177,22 +153,17 @@ func unwritable(t *testing.T) *os.File {
 // Bytes that were changed, or are missing, are errors.
 func TestFileIsDamaged(t *testing.T) {
 	f := newFile(t)
-	p, err := f.put(noise(1000))
-	require.NoError(t, err)
+	p := must.Value(f.put(noise(1000)))(t)
 	for at := int64(0); at < int64(p.size); at += 97 {
 		b := make([]byte, 1)
-		_, err := f.f.ReadAt(b, int64(p.at)*unit+at)
-		require.NoError(t, err)
-		_, err = f.f.WriteAt([]byte{b[0] ^ 1}, int64(p.at)*unit+at)
-		require.NoError(t, err)
-		_, err = f.get(p, nil)
+		must.Value(f.f.ReadAt(b, int64(p.at)*unit+at))(t)
+		must.Value(f.f.WriteAt([]byte{b[0] ^ 1}, int64(p.at)*unit+at))(t)
+		_, err := f.get(p, nil)
 		require.EqualError(t, err, "resident: the checksum is another one")
-		_, err = f.f.WriteAt(b, int64(p.at)*unit+at)
-		require.NoError(t, err)
+		must.Value(f.f.WriteAt(b, int64(p.at)*unit+at))(t)
 	}
-	_, err = f.get(p, nil)
-	require.NoError(t, err)
-	_, err = f.get(place{p.at, 3}, nil)
+	must.Value(f.get(p, nil))(t)
+	_, err := f.get(place{p.at, 3}, nil)
 	require.EqualError(t, err, "resident: the checksum is another one")
 	require.NoError(t, f.f.Truncate(int64(p.at)*unit+500))
 	_, err = f.get(p, nil)

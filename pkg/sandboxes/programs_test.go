@@ -58,12 +58,11 @@ func TestRunEndsWithItsContext(t *testing.T) {
 		started := new(notified)
 		started.f = cancel
 		var out bytes.Buffer
-		err := sandboxes.Run(ctx, h, nil, sandboxes.Program{
+		require.Error(t, sandboxes.Run(ctx, h, nil, sandboxes.Program{
 			Spec: confine.Spec{Argv: []string{"/bin/sh", "-c", "trap 'echo asked; exit 1' TERM; echo up >&2; while " +
 				":; do sleep 0.01; done"}, Dir: "/"},
 			Stdout: &out, Stderr: started, Grace: grace,
-		})
-		require.Error(t, err)
+		}))
 		require.Equal(t, want, out.String())
 	}
 }

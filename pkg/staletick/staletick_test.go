@@ -38,13 +38,11 @@ func TestD4_StaleTicks(t *testing.T) {
 	picked.IsCurrent = true
 	stalled := []*agentv1.StalledItem{{WorkItemId: "wi_2", Turns: 3, Since: timestamppb.New(time.Unix(100, 0))}}
 	changed := []*agentv1.StalledItem{{
-		WorkItemId: "wi_2", Turns: 3, Since: timestamppb.New(time.Unix(200, 0)),
-		Revision: 6,
+		WorkItemId: "wi_2", Turns: 3, Since: timestamppb.New(time.Unix(200, 0)), Revision: 6,
 	}}
 	// the clock was set back
 	ahead := []*agentv1.StalledItem{{
-		WorkItemId: "wi_2", Turns: 3, Since: timestamppb.New(time.Unix(1, 0)),
-		Revision: 7,
+		WorkItemId: "wi_2", Turns: 3, Since: timestamppb.New(time.Unix(1, 0)), Revision: 7,
 	}}
 	written := []*agentv1.StalledItem{{WorkItemId: "wi_2", Turns: 3, Since: timestamppb.New(time.Unix(99, 0))}}
 	for name, c := range map[string]struct {

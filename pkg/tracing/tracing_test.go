@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"quartet/pkg/must"
 	"quartet/pkg/tracing"
 	"quartet/tests/collector"
 )
@@ -55,8 +56,7 @@ func TestOffDoesNothing(t *testing.T) {
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
 		t.Setenv(name, "")
 	}
-	off, err := tracing.New(t.Context(), tracing.Config{Ratio: 1})
-	require.NoError(t, err)
+	off := must.Value(tracing.New(t.Context(), tracing.Config{Ratio: 1}))(t)
 	require.Nil(t, off)
 	require.False(t, off.On())
 	ctx, span := off.Begin(t.Context(), "x")
@@ -70,8 +70,7 @@ func TestOffDoesNothing(t *testing.T) {
 
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 	t.Setenv("OTEL_SDK_DISABLED", "true")
-	off, err = tracing.New(t.Context(), tracing.Config{Ratio: 1})
-	require.NoError(t, err)
+	off = must.Value(tracing.New(t.Context(), tracing.Config{Ratio: 1}))(t)
 	require.Nil(t, off, "OpenTelemetry's own switch")
 }
 
@@ -94,8 +93,7 @@ func TestSettingsAreChecked(t *testing.T) {
 // start returns a tracer that sends to a collector, and stop that waits for what it sent.
 func start(t *testing.T, c tracing.Config) (tracer *tracing.Tracer, stop func()) {
 	c.Version = "test"
-	tracer, err := tracing.New(t.Context(), c)
-	require.NoError(t, err)
+	tracer = must.Value(tracing.New(t.Context(), c))(t)
 	return tracer, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -202,18 +200,16 @@ func TestACollectorThatIsAwayIsNoError(t *testing.T) {
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
 	core, logs := observer.New(zap.WarnLevel)
 	reg := prometheus.NewRegistry()
-	tracer, err := tracing.New(t.Context(), tracing.Config{
+	tracer := must.Value(tracing.New(t.Context(), tracing.Config{
 		Endpoint: "http://127.0.0.1:1", Ratio: 1,
 		Logger: zap.New(core), Metrics: reg,
-	})
-	require.NoError(t, err)
+	}))(t)
 	for range 5 {
 		_, span := tracer.Begin(t.Context(), "x", trace.WithSpanKind(trace.SpanKindServer))
 		span.End()
 	}
 	lost := func() float64 {
-		families, err := reg.Gather()
-		require.NoError(t, err)
+		families := must.Value(reg.Gather())(t)
 		for _, f := range families {
 			if f.GetName() == "quartet_trace_spans_failed_total" {
 				return f.GetMetric()[0].GetCounter().GetValue()
@@ -231,8 +227,7 @@ func TestACollectorThatIsAwayIsNoError(t *testing.T) {
 // BenchmarkSpan is what a sampled span costs who makes it, and what the traceparent
 // of an event does.
 func BenchmarkSpan(b *testing.B) {
-	tracer, err := tracing.New(b.Context(), tracing.Config{Endpoint: "http://127.0.0.1:1", Ratio: 1})
-	require.NoError(b, err)
+	tracer := must.Value(tracing.New(b.Context(), tracing.Config{Endpoint: "http://127.0.0.1:1", Ratio: 1}))(b)
 	ctx, _ := tracer.Begin(b.Context(), "root")
 	b.Run("span", func(b *testing.B) {
 		b.ReportAllocs()

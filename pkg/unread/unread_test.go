@@ -16,8 +16,7 @@ func TestLine(t *testing.T) {
 	for number, name := range agentv1.MessageKind_name {
 		m := &agentv1.Message{
 			MessageId: "msg_1", Kind: agentv1.MessageKind(number), TriggerId: "trg_1", TaskId: "tsk_1",
-			Text:      "a\nb \x1b[31m",
-			CreatedAt: timestamppb.New(time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)),
+			Text: "a\nb \x1b[31m", CreatedAt: timestamppb.New(time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)),
 		}
 		switch who := from(m); m.GetKind() {
 		case agentv1.MessageKind_MESSAGE_KIND_UNSPECIFIED, agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK,

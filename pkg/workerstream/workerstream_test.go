@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 )
@@ -210,28 +211,20 @@ func TestReservationsAndAssignments(t *testing.T) {
 		close(c.stream.in)
 		<-c.ended
 	}()
-	_, err := r.Reserve("acme", "go", "w9")
-	require.ErrorIs(t, err, fault.NotFound)
-	_, err = r.Reserve("acme", "gpu", "w1")
-	require.ErrorIs(t, err, fault.NotFound)
-	_, err = r.Reserve("beta", "go", "")
-	require.ErrorIs(t, err, fault.WorkerPoolBusy, "another namespace's worker")
+	must.Refuse(r.Reserve("acme", "go", "w9"))(t, fault.NotFound)
+	must.Refuse(r.Reserve("acme", "gpu", "w1"))(t, fault.NotFound)
+	must.Refuse(r.Reserve("beta", "go", ""))(t, fault.WorkerPoolBusy, "another namespace's worker")
 
-	v, err := r.Reserve("acme", "go", "")
-	require.NoError(t, err)
+	v := must.Value(r.Reserve("acme", "go", ""))(t)
 	require.True(t, v.Assign("run_1"))
 	require.Same(t, c.session, r.Holder("acme", "run_1"))
-	v, err = r.Reserve("acme", "go", "w1")
-	require.NoError(t, err)
+	v = must.Value(r.Reserve("acme", "go", "w1"))(t)
 	require.Zero(t, r.Room(c.session))
-	_, err = r.Reserve("acme", "go", "w1")
-	require.ErrorIs(t, err, fault.WorkerBusy)
-	_, err = r.Reserve("acme", "go", "")
-	require.ErrorIs(t, err, fault.WorkerPoolBusy)
+	must.Refuse(r.Reserve("acme", "go", "w1"))(t, fault.WorkerBusy)
+	must.Refuse(r.Reserve("acme", "go", ""))(t, fault.WorkerPoolBusy)
 	require.False(t, v.Assign("run_1"), "it has that one already")
 	require.Equal(t, 1, r.Room(c.session))
-	v, err = r.Reserve("acme", "go", "")
-	require.NoError(t, err)
+	v = must.Value(r.Reserve("acme", "go", ""))(t)
 	v.Cancel()
 
 	r.Assign(c.session, "run_2")

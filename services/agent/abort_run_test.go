@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
@@ -15,8 +16,7 @@ import (
 
 func (r *rig) abort(runID, requestID string) (*agentv1.AbortRunResponse, error) {
 	return r.service.AbortRun(r.operator(), &agentv1.AbortRunRequest{
-		AgentId: "keeper", RunId: runID,
-		RequestId: requestID, Reason: "wrong branch",
+		AgentId: "keeper", RunId: runID, RequestId: requestID, Reason: "wrong branch",
 	})
 }
 
@@ -26,8 +26,7 @@ func TestA7_AnAbortEndsTheTurnAndPauses(t *testing.T) {
 	r, a := turn(t)
 	next := r.send("keeper", "two", normal)
 	before := len(r.events())
-	resp, err := r.abort(a.GetTurn().GetRunId(), "req")
-	require.NoError(t, err)
+	resp := must.Value(r.abort(a.GetTurn().GetRunId(), "req"))(t)
 	require.Equal(t, agentv1.TurnState_TURN_STATE_ABORTED, resp.GetTurn().GetState())
 	require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_ABORTED, resp.GetTurn().GetEndReason())
 	require.Equal(t, paused, resp.GetAgent().GetControl())
@@ -42,13 +41,11 @@ func TestA7_AnAbortEndsTheTurnAndPauses(t *testing.T) {
 	// Again: by request id, by the guard of the run that was aborted, and after a restart.
 	written := len(r.events())
 	for _, requestID := range []string{"req", ""} {
-		again, err := r.abort(a.GetTurn().GetRunId(), requestID)
-		require.NoError(t, err)
+		again := must.Value(r.abort(a.GetTurn().GetRunId(), requestID))(t)
 		require.Equal(t, a.GetTurn().GetTurnId(), again.GetTurn().GetTurnId())
 	}
 	r.restart()
-	again, err := r.abort(a.GetTurn().GetRunId(), "")
-	require.NoError(t, err)
+	again := must.Value(r.abort(a.GetTurn().GetRunId(), ""))(t)
 	require.Equal(t, a.GetTurn().GetTurnId(), again.GetTurn().GetTurnId())
 	require.Len(t, r.events(), written)
 	require.True(t, r.poll("keeper").GetPending())
@@ -61,16 +58,14 @@ func TestA7_AnAbortEndsTheTurnAndPauses(t *testing.T) {
 func TestA7_WhatComesAfterAnAbortLeavesNoTrace(t *testing.T) {
 	r, a := turn(t)
 	r.submit(a, 0, "first", use("ListWorkItems"))
-	_, err := r.abort("", "")
-	require.NoError(t, err)
+	must.Value(r.abort("", ""))(t)
 	before, called := len(r.events()), len(r.others.seen())
 	for _, late := range []func() error{
 		func() error { _, err := r.trySubmit(a, 1, "late", use("CreateWorkItem", "objective", "x")); return err },
 		func() error { _, err := r.tryFinish(a, done); return err },
 		func() error { _, err := r.tryFinish(a, retryable); return err },
 		func() error {
-			_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-				GetTurnId(), RunId: a.GetTurn().GetRunId()})
+			_, err := r.tryRenew(a)
 			return err
 		},
 	} {
@@ -91,9 +86,8 @@ func TestA7_AnAbortDuringACall(t *testing.T) {
 		_, err := r.abort(a.GetTurn().GetRunId(), "")
 		return &workv1.CreateWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: "wi_1"}}, err
 	})
-	_, err := r.trySubmit(a, 0, "x", use("CreateWorkItem", "objective", "one"),
-		use("CreateWorkItem", "objective", "two"))
-	require.ErrorIs(t, err, fault.RunStale)
+	must.Refuse(r.trySubmit(a, 0, "x", use("CreateWorkItem", "objective", "one"),
+		use("CreateWorkItem", "objective", "two")))(t, fault.RunStale)
 	require.Equal(t, []string{"CreateWorkItem"}, r.others.methods())
 	require.NotContains(t, planetest.Types(r.events()), "tool_result_recorded")
 	require.NotContains(t, planetest.Types(r.events()), "round_settled")
@@ -111,14 +105,12 @@ func TestA7_AStaleGuard(t *testing.T) {
 		require.ErrorIs(t, err, fault.RunStale)
 		require.Equal(t, b.GetTurn().GetRunId(), fault.From(err).Metadata()["current_run_id"])
 	}
-	_, err := r.abort("nonsense", "")
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	must.Refuse(r.abort("nonsense", ""))(t, fault.InvalidArgument)
 	require.Len(t, r.events(), before)
 	require.Equal(t, running, r.facts("keeper").GetAgent().GetControl())
 	r.submit(b, 0, "unharmed")
 	r.finish(b, done)
-	_, err = r.abort(b.GetTurn().GetRunId(), "")
-	require.ErrorIs(t, err, fault.RunStale, "it ended by itself")
+	must.Refuse(r.abort(b.GetTurn().GetRunId(), ""))(t, fault.RunStale, "it ended by itself")
 }
 
 // A7: with no turn open the agent is paused all the same: the turn may have
@@ -126,16 +118,13 @@ func TestA7_AStaleGuard(t *testing.T) {
 func TestA7_AnAbortWithoutATurn(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	resp, err := r.abort("", "")
-	require.NoError(t, err)
+	resp := must.Value(r.abort("", ""))(t)
 	require.Nil(t, resp.GetTurn())
 	require.Equal(t, paused, resp.GetAgent().GetControl())
 	before := len(r.events())
-	_, err = r.abort("", "")
-	require.NoError(t, err)
+	must.Value(r.abort("", ""))(t)
 	r.must("stop", "keeper")
-	resp, err = r.abort("", "")
-	require.NoError(t, err)
+	resp = must.Value(r.abort("", ""))(t)
 	require.Equal(t, stopped, resp.GetAgent().GetControl(), "an abort starts nobody")
 	require.Len(t, r.events(), before+1)
 }
@@ -147,8 +136,7 @@ func TestA9_AnInterjectionOutlivesAnAbort(t *testing.T) {
 	heard := r.send("keeper", "heard", interject)
 	require.Len(t, r.submit(a, 0, "x").GetInterjections(), 1)
 	undelivered := r.send("keeper", "undelivered", interject)
-	_, err := r.abort("", "")
-	require.NoError(t, err)
+	must.Value(r.abort("", ""))(t)
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message("keeper", heard).GetState())
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message("keeper", undelivered).GetState())
 	r.restart()

@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -72,8 +73,7 @@ func TestX13_NothingToDoIsPendingAtOnce(t *testing.T) {
 		durationpb.New(-1), durationpb.New(56 * time.Second),
 		{Seconds: 1, Nanos: -1},
 	} {
-		_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: wait})
-		require.ErrorIs(t, err, fault.LimitExceeded)
+		must.Refuse(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: wait}))(t, fault.LimitExceeded)
 	}
 }
 
@@ -85,17 +85,15 @@ func TestX15_WhoMayAcquire(t *testing.T) {
 	wait := durationpb.New(0)
 	// An agent's credential is for its own turns.
 	own := planetest.AsAgent(t.Context(), "keeper")
-	_, err := r.service.AcquireTurn(own, &agentv1.AcquireTurnRequest{Wait: wait})
-	require.ErrorIs(t, err, fault.InvalidArgument)
-	_, err = r.service.AcquireTurn(own, &agentv1.AcquireTurnRequest{Wait: wait, AgentIds: []string{"other"}})
+	must.Refuse(r.service.AcquireTurn(own, &agentv1.AcquireTurnRequest{Wait: wait}))(t, fault.InvalidArgument)
+	_, err := r.service.AcquireTurn(own, &agentv1.AcquireTurnRequest{Wait: wait, AgentIds: []string{"other"}})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	resp, err := r.service.AcquireTurn(own, &agentv1.AcquireTurnRequest{Wait: wait, AgentIds: []string{"keeper"}})
 	require.NoError(t, err)
 	require.True(t, resp.GetPending())
 	// Another tenant's runner finds nothing.
 	ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "umbrella", Principal: "runner", Role: rpc.RoleRunner})
-	resp, err = r.service.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{Wait: wait})
-	require.NoError(t, err)
+	resp = must.Value(r.service.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{Wait: wait}))(t)
 	require.True(t, resp.GetPending())
 }
 
@@ -186,30 +184,23 @@ func TestX2_ARepeatedAcquireIsTheSameTurn(t *testing.T) {
 	r.clk.Advance(time.Second)
 	r.send("other", "y", normal)
 	req := &agentv1.AcquireTurnRequest{RequestId: "r1", RunnerId: "me", Wait: durationpb.New(0)}
-	first, err := r.service.AcquireTurn(r.runner(), req)
-	require.NoError(t, err)
+	first := must.Value(r.service.AcquireTurn(r.runner(), req))(t)
 	for range 2 {
-		again, err := r.service.AcquireTurn(r.runner(), req)
-		require.NoError(t, err)
+		again := must.Value(r.service.AcquireTurn(r.runner(), req))(t)
 		require.Equal(t, first.GetTurn().GetTurnId(), again.GetTurn().GetTurnId())
 		require.Equal(t, first.GetRunToken(), again.GetRunToken())
 		require.Equal(t, first.GetMessage().GetMessageId(), again.GetMessage().GetMessageId())
 		r.restart()
 	}
-	_, err = r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
-		RequestId: "r1", RunnerId: "somebody else",
-		Wait: durationpb.New(0),
-	})
-	require.ErrorIs(t, err, fault.RequestIDReused)
-	_, err = r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
-		RequestId: "r1", RunnerId: "me",
-		AgentIds: []string{"other"}, Wait: durationpb.New(0),
-	})
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	must.Refuse(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+		RequestId: "r1", RunnerId: "somebody else", Wait: durationpb.New(0),
+	}))(t, fault.RequestIDReused)
+	must.Refuse(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+		RequestId: "r1", RunnerId: "me", AgentIds: []string{"other"}, Wait: durationpb.New(0),
+	}))(t, fault.RequestIDReused)
 
 	r.finish(first, done)
-	again, err := r.service.AcquireTurn(r.runner(), req)
-	require.NoError(t, err)
+	again := must.Value(r.service.AcquireTurn(r.runner(), req))(t)
 	require.Equal(t, agentv1.TurnState_TURN_STATE_COMPLETED, again.GetTurn().GetState(),
 		"of a turn that has ended the record alone")
 	require.Empty(t, again.GetRunToken())
@@ -260,8 +251,7 @@ func TestA6_AnUndeliveredTurnIsGivenBackUncounted(t *testing.T) {
 				return &workv1.GetWorkQueueResponse{AgentId: "keeper"}, nil
 			}
 		})
-		_, err := r.service.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
-		require.Error(t, err)
+		require.Error(t, must.Err(r.service.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})))
 		cancel()
 	}
 	r.others.set(func() { r.others.queue = nil })
@@ -292,13 +282,10 @@ func TestX2_ARepeatedAcquireHoldsWhatItIsAnswered(t *testing.T) {
 			defer close(left)
 			_, _ = r.service.AcquireTurn(first, req)
 		}()
-		again, err := r.service.AcquireTurn(r.runner(), req)
-		require.NoError(t, err)
+		again := must.Value(r.service.AcquireTurn(r.runner(), req))(t)
 		<-left
 		require.Equal(t, agentv1.TurnState_TURN_STATE_OPEN, again.GetTurn().GetState())
-		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: again.GetTurn().
-			GetTurnId(), RunId: again.GetTurn().GetRunId()})
-		require.NoError(t, err)
+		must.Value(r.tryRenew(again))(t)
 		require.Equal(t, messageID, again.GetMessage().GetMessageId())
 		r.finish(again, done)
 		leave()
@@ -314,13 +301,11 @@ func TestD5_AFailedLookReservesNothing(t *testing.T) {
 	r.others.set(func() {
 		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) { return nil, fault.NotReady.New("starting") }
 	})
-	_, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+	must.Refuse(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
 		AgentIds: []string{"keeper"},
 		Wait:     durationpb.New(0),
-	})
-	require.ErrorIs(t, err, fault.NotReady, "who asks for one agent is told")
-	got, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
-	require.NoError(t, err)
+	}))(t, fault.NotReady, "who asks for one agent is told")
+	got := must.Value(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)}))(t)
 	require.True(t, got.GetPending(), "who serves all waits for another")
 	ctx, cancel := context.WithCancel(r.runner())
 	cancel()
@@ -342,16 +327,13 @@ func TestD4_AStaleTickIsDropped(t *testing.T) {
 	r.spawn("keeper")
 	f := r.facts("keeper")
 	dec := &agentv1.Decision{
-		Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
-		TickReason: agentv1.TickReason_TICK_REASON_PICK_QUEUED, Reason: "queued_runnable", WorkItemId: "wi_1",
-		WorkItemRevision: 1,
+		Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_PICK_QUEUED,
+		Reason: "queued_runnable", WorkItemId: "wi_1", WorkItemRevision: 1,
 	}
 	offer := func() agentv1.OfferResult {
-		resp, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
+		return must.Value(r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
 			AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(), Decision: dec,
-		})
-		require.NoError(t, err)
-		return resp.GetResult()
+		}))(t).GetResult()
 	}
 	require.EqualValues(t, 1, f.GetFactsRevision())
 	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, offer())
@@ -375,8 +357,7 @@ func TestX12_TheTurnIsLeasedHoweverItsAnswerWasLost(t *testing.T) {
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
 			head := st.Lookup(plane.Key{Namespace: "acme", ID: "keeper"}).Lane.Head()
 			d, err := turns.DecideAcquire(st, env, &agentv1.Turn{
-				TurnId: "trn_1", RunId: "run_1", AgentId: "keeper",
-				MessageId: head.GetMessageId(),
+				TurnId: "trn_1", RunId: "run_1", AgentId: "keeper", MessageId: head.GetMessageId(),
 			})
 			return journal.Decision[struct{}]{Events: d.Events}, err
 		},

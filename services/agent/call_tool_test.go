@@ -13,6 +13,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -77,16 +78,14 @@ func TestC4_SchemasSayWhatCallsTake(t *testing.T) {
 			for _, r := range slices.Concat(tl.Required, tl.OneOf) {
 				with[r] = exampleOf(properties[r].GetStructValue())
 			}
-			args, err := structpb.NewStruct(with)
-			require.NoError(t, err)
-			_, err = tl.Request(tools.Scope{Agent: plane.Key{Namespace: "acme", ID: "keeper"}, Remaining: time.Minute},
+			args := must.Value(structpb.NewStruct(with))(t)
+			_, err := tl.Request(tools.Scope{Agent: plane.Key{Namespace: "acme", ID: "keeper"}, Remaining: time.Minute},
 				args)
 			require.NoError(t, err, "%s.%s", spec.GetName(), name)
 			for _, r := range slices.Concat(tl.Required, tl.OneOf) {
 				delete(with, r)
 			}
-			args, err = structpb.NewStruct(with)
-			require.NoError(t, err)
+			args = must.Value(structpb.NewStruct(with))(t)
 			if _, err = tl.Request(tools.Scope{
 				Agent:     plane.Key{Namespace: "acme", ID: "keeper"},
 				Remaining: time.Minute,
@@ -94,8 +93,7 @@ func TestC4_SchemasSayWhatCallsTake(t *testing.T) {
 				require.ErrorIs(t, err, fault.InvalidArgument, "%s without what it requires", spec.GetName())
 			}
 		}
-		_, err := json.Marshal(spec.GetInputSchema().AsMap())
-		require.NoError(t, err)
+		must.Value(json.Marshal(spec.GetInputSchema().AsMap()))(t)
 	}
 }
 
@@ -103,33 +101,27 @@ func TestC4_SchemasSayWhatCallsTake(t *testing.T) {
 func TestC4_ToolsGoByProfile(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	all, err := r.service.ListTools(r.operator(), &agentv1.ListToolsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	all := must.Value(r.service.ListTools(r.operator(), &agentv1.ListToolsRequest{AgentId: "keeper"}))(t)
 	require.Len(t, all.GetTools(), len(tools.Table))
 	child := r.delegate(r.operator(), "one", "do it").GetAgentId()
-	few, err := r.service.ListTools(r.operator(), &agentv1.ListToolsRequest{AgentId: child})
-	require.NoError(t, err)
+	few := must.Value(r.service.ListTools(r.operator(), &agentv1.ListToolsRequest{AgentId: child}))(t)
 	for _, tl := range few.GetTools() {
 		require.Contains(t, children.ChildFamilies(), tl.GetFamily())
 	}
 	require.Less(t, len(few.GetTools()), len(tools.Table))
-	resp, err := r.service.CallTool(r.operator(), &agentv1.CallToolRequest{
-		AgentId: child, Name: "SpawnAgent",
-		Arguments: use("", "initial_message", "go").GetArguments(),
-	})
-	require.NoError(t, err)
+	resp := must.Value(r.service.CallTool(r.operator(), &agentv1.CallToolRequest{
+		AgentId: child, Name: "SpawnAgent", Arguments: use("", "initial_message", "go").GetArguments(),
+	}))(t)
 	require.Equal(t, "tool_not_available", resp.GetResult().GetError().GetKind())
 	require.NotContains(t, r.others.methods(), "SpawnAgent")
 }
 
 func (r *rig) callTool(ctx context.Context, requestID, text, name string, args ...any) *agentv1.CallToolResponse {
 	r.t.Helper()
-	resp, err := r.service.CallTool(ctx, &agentv1.CallToolRequest{
+	return must.Value(r.service.CallTool(ctx, &agentv1.CallToolRequest{
 		AgentId: "keeper", RequestId: requestID, Name: name, Arguments: use(name, args...).GetArguments(),
 		RoundText: text,
-	})
-	require.NoError(r.t, err)
-	return resp
+	}))(r.t)
 }
 
 // Outside a turn a tool runs as its caller, under the caller's request id.
@@ -154,13 +146,11 @@ func TestC4_CallToolOutsideATurn(t *testing.T) {
 		{AgentId: "", Name: "ListWorkItems"},
 		{AgentId: "keeper", Name: "ListWorkItems", RoundText: string(make([]byte, fault.MaxRoundTextBytes+1))},
 	} {
-		_, err := r.service.CallTool(r.operator(), bad)
-		require.Error(t, err)
+		require.Error(t, must.Err(r.service.CallTool(r.operator(), bad)))
 	}
-	_, err := r.service.CallTool(planetest.AsAgent(t.Context(), "other"), &agentv1.CallToolRequest{
+	must.Refuse(r.service.CallTool(planetest.AsAgent(t.Context(), "other"), &agentv1.CallToolRequest{
 		AgentId: "keeper", Name: "ListWorkItems",
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	}))(t, fault.PermissionDenied)
 }
 
 // inFocus makes the work plane say which item is in focus, "" for none.
@@ -312,9 +302,7 @@ func TestW7_RoundTextOfAnItemOutOfFocus(t *testing.T) {
 func TestT1_AnAnsweredCommandBringsNoMessage(t *testing.T) {
 	ended := func(id string) *journal.Event {
 		return &journal.Event{Namespace: "acme", AgentID: "keeper", TaskID: id, Payload: &taskv1.TaskCompleted{
-			Task: &taskv1.Task{
-				TaskId: id, AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_COMPLETED,
-			},
+			Task: &taskv1.Task{TaskId: id, AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_COMPLETED},
 		}}
 	}
 	for name, inTurn := range map[string]bool{"in a turn": true, "outside": false} {

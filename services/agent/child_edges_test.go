@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -113,11 +114,10 @@ func TestA12_ADroppedTickEndsTheChild(t *testing.T) {
 	})
 	child := r.delegate(r.operator(), "", "work")
 	r.finish(r.take(child.GetAgentId()), done)
-	_, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
+	must.Value(r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
 		AgentId: child.GetAgentId(), FactsRevision: r.facts(child.GetAgentId()).GetFactsRevision(),
 		Decision: tickOf("wi_1", 1),
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.others.set(func() { open = 0 })
 	r.stays(child)
 	require.Nil(t, r.poll(child.GetAgentId()).GetTurn(), "the tick is stale")
@@ -138,13 +138,11 @@ func TestA9_WhatAnAbortedRunWasHandedIsHeardAgain(t *testing.T) {
 	require.Equal(t, own, a.GetMessage().GetMessageId())
 	one, two := r.send("keeper", "one", interject), r.send("keeper", "two", interject)
 	require.Len(t, r.submit(a, 0, "so").GetInterjections(), 2)
-	_, err := r.service.AbortRun(r.operator(), &agentv1.AbortRunRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	must.Value(r.service.AbortRun(r.operator(), &agentv1.AbortRunRequest{AgentId: "keeper"}))(t)
 	younger := r.send("keeper", "younger", interject)
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_ABORTED, r.message("keeper", own).GetState())
 	r.restart()
-	_, err = r.order(r.operator(), "resume", "keeper", "", "")
-	require.NoError(t, err)
+	must.Value(r.order(r.operator(), "resume", "keeper", "", ""))(t)
 	b := r.take("keeper")
 	require.Equal(t, one, b.GetMessage().GetMessageId())
 	require.Len(t, b.GetInterjections(), 2)
@@ -178,8 +176,7 @@ func TestA4_GetAgentShowsItsWaits(t *testing.T) {
 	r.others.set(func() { r.others.waits = waits })
 	for _, id := range []string{"keeper", child} {
 		for _, ctx := range []context.Context{r.operator(), planetest.AsAgent(t.Context(), "keeper")} {
-			got, err := r.service.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: id})
-			require.NoError(t, err)
+			got := must.Value(r.service.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: id}))(t)
 			require.EqualValues(t, len(waits), got.GetTotalWaits())
 			for i, w := range got.GetWaits() {
 				require.True(t, proto.Equal(waits[i], w))
@@ -193,8 +190,7 @@ func TestA4_GetAgentShowsItsWaits(t *testing.T) {
 	}
 	for _, n := range []int{directory.ShownWaits - 1, directory.ShownWaits, directory.ShownWaits + 1} {
 		r.others.set(func() { r.others.waits = make([]*waitingv1.Wait, n) })
-		got, err := r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		got := must.Value(r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: "keeper"}))(t)
 		require.Len(t, got.GetWaits(), min(n, directory.ShownWaits))
 		require.EqualValues(t, n, got.GetTotalWaits())
 	}

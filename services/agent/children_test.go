@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -54,28 +55,21 @@ func (r *rig) endsHandles() {
 
 func (r *rig) delegate(ctx context.Context, requestID, text string) *agentv1.SpawnAgentResponse {
 	r.t.Helper()
-	resp, err := r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-		ParentAgentId: "keeper", InitialMessage: text,
-		RequestId: requestID,
-	})
-	require.NoError(r.t, err)
-	return resp
+	return must.Value(r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		ParentAgentId: "keeper", InitialMessage: text, RequestId: requestID,
+	}))(r.t)
 }
 
 func (r *rig) delegation(delegationID string) *agentv1.Delegation {
 	r.t.Helper()
-	resp, err := r.service.GetDelegation(r.operator(), &agentv1.GetDelegationRequest{
+	return must.Value(r.service.GetDelegation(r.operator(), &agentv1.GetDelegationRequest{
 		AgentId: "keeper", DelegationId: delegationID,
-	})
-	require.NoError(r.t, err)
-	return resp.GetDelegation()
+	}))(r.t).GetDelegation()
 }
 
 func (r *rig) record(agentID string) *agentv1.Agent {
 	r.t.Helper()
-	resp, err := r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: agentID})
-	require.NoError(r.t, err)
-	return resp.GetAgent()
+	return must.Value(r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: agentID}))(r.t).GetAgent()
 }
 
 // until lets small times pass until something holds.
@@ -133,14 +127,11 @@ func TestA1_SpawnPrivateChild(t *testing.T) {
 		require.Equal(t, got.GetTaskId(), again.GetTaskId())
 		r.restart()
 	}
-	l, err := r.service.ListDelegations(r.operator(), &agentv1.ListDelegationsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	l := must.Value(r.service.ListDelegations(r.operator(), &agentv1.ListDelegationsRequest{AgentId: "keeper"}))(t)
 	require.Len(t, l.GetDelegations(), 1)
-	_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
-		ParentAgentId:  "keeper",
-		InitialMessage: "other", RequestId: "req",
-	})
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	must.Refuse(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+		ParentAgentId: "keeper", InitialMessage: "other", RequestId: "req",
+	}))(t, fault.RequestIDReused)
 }
 
 // A1: what a spawn of a child may not say; nothing is written.
@@ -165,19 +156,16 @@ func TestA1_ChildSpawnRefusals(t *testing.T) {
 	}
 	_, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{InitialMessage: "x"})
 	require.ErrorIs(t, err, fault.InvalidArgument, "an operator names the parent")
-	_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+	must.Refuse(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
 		InitialMessage: "x",
 		ParentAgentId:  "nobody",
-	})
-	require.ErrorIs(t, err, fault.NotFound)
-	_, err = r.service.SpawnAgent(planetest.AsAgent(t.Context(), "other"), &agentv1.SpawnAgentRequest{
+	}))(t, fault.NotFound)
+	must.Refuse(r.service.SpawnAgent(planetest.AsAgent(t.Context(), "other"), &agentv1.SpawnAgentRequest{
 		InitialMessage: "x", ParentAgentId: "keeper",
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	}))(t, fault.PermissionDenied)
 	stale := rpc.WithActor(t.Context(), access.RunActor(plane.Key{Namespace: "acme", ID: "keeper"},
 		"run_00000000000000000000000zzz"))
-	_, err = r.service.SpawnAgent(stale, &agentv1.SpawnAgentRequest{InitialMessage: "x"})
-	require.ErrorIs(t, err, fault.RunStale)
+	must.Refuse(r.service.SpawnAgent(stale, &agentv1.SpawnAgentRequest{InitialMessage: "x"}))(t, fault.RunStale)
 	require.Len(t, r.events(), before)
 }
 
@@ -227,51 +215,38 @@ func TestA2_WhoReachesAPrivateChild(t *testing.T) {
 		agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
 		agentv1.MessageKind_MESSAGE_KIND_DELEGATION,
 	} {
-		_, err := r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleAdmin), &agentv1.EnqueueMessageRequest{
+		must.Refuse(r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleAdmin), &agentv1.EnqueueMessageRequest{
 			AgentId: c, Text: "psst", Kind: kind,
-		})
-		require.ErrorIs(t, err, fault.PermissionDenied, "nobody claims to be the supervisor")
+		}))(t, fault.PermissionDenied, "nobody claims to be the supervisor")
 	}
-	_, err := r.service.EnqueueMessage(r.scheduler(), &agentv1.EnqueueMessageRequest{
-		AgentId: "keeper", Text: "x",
-		Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied, "a public agent has no supervisor")
+	must.Refuse(r.service.EnqueueMessage(r.scheduler(), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: "x", Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP,
+	}))(t, fault.PermissionDenied, "a public agent has no supervisor")
 	for _, verb := range []string{"pause", "resume", "stop", "start", "abort"} {
-		_, err := r.order(r.operator(), verb, c, "", "")
-		require.ErrorIs(t, err, fault.PermissionDenied, verb)
-		_, err = r.order(planetest.AsAgent(t.Context(), other), verb, c, "", "")
-		require.ErrorIs(t, err, fault.PermissionDenied, verb)
+		must.Refuse(r.order(r.operator(), verb, c, "", ""))(t, fault.PermissionDenied, verb)
+		must.Refuse(r.order(planetest.AsAgent(t.Context(), other), verb, c, "", ""))(t, fault.PermissionDenied, verb)
 	}
-	_, err = r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: c})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	must.Refuse(r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: c}))(t, fault.PermissionDenied)
 	// Its own calls: no spawning. Its parent reads that it stands, not what it thinks.
-	_, err = r.service.SpawnAgent(planetest.AsAgent(t.Context(), c), &agentv1.SpawnAgentRequest{InitialMessage: "x"})
+	_, err := r.service.SpawnAgent(planetest.AsAgent(t.Context(), c), &agentv1.SpawnAgentRequest{InitialMessage: "x"})
 	require.ErrorIs(t, err, fault.ToolNotAvailable)
-	_, err = r.service.SpawnAgent(planetest.AsAgent(t.Context(), c), &agentv1.SpawnAgentRequest{
+	must.Refuse(r.service.SpawnAgent(planetest.AsAgent(t.Context(), c), &agentv1.SpawnAgentRequest{
 		AgentId: "big", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.ErrorIs(t, err, fault.ToolNotAvailable)
+	}))(t, fault.ToolNotAvailable)
 	parent := planetest.AsAgent(t.Context(), "keeper")
-	_, err = r.service.ListMessages(parent, &agentv1.ListMessagesRequest{AgentId: c})
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = r.service.ListTurns(parent, &agentv1.ListTurnsRequest{AgentId: c})
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = r.service.GetContext(parent, &agentv1.GetContextRequest{AgentId: c})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	must.Refuse(r.service.ListMessages(parent, &agentv1.ListMessagesRequest{AgentId: c}))(t, fault.PermissionDenied)
+	must.Refuse(r.service.ListTurns(parent, &agentv1.ListTurnsRequest{AgentId: c}))(t, fault.PermissionDenied)
+	must.Refuse(r.service.GetContext(parent, &agentv1.GetContextRequest{AgentId: c}))(t, fault.PermissionDenied)
 	_, err = r.service.GetAgent(planetest.AsAgent(t.Context(), other), &agentv1.GetAgentRequest{AgentId: c})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	require.Len(t, r.events(), before)
 
-	seen, err := r.service.GetAgent(parent, &agentv1.GetAgentRequest{AgentId: c})
-	require.NoError(t, err)
+	seen := must.Value(r.service.GetAgent(parent, &agentv1.GetAgentRequest{AgentId: c}))(t)
 	require.Equal(t, agentv1.Posture_POSTURE_QUEUED_INPUT, seen.GetAgent().GetPosture())
-	own, err := r.service.GetAgent(parent, &agentv1.GetAgentRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	own := must.Value(r.service.GetAgent(parent, &agentv1.GetAgentRequest{AgentId: "keeper"}))(t)
 	require.Len(t, own.GetChildren(), 2)
 	for _, verb := range []string{"pause", "resume"} {
-		_, err := r.order(parent, verb, c, "", "")
-		require.NoError(t, err, "its supervisor")
+		must.Value(r.order(parent, verb, c, "", ""))(t, "its supervisor")
 	}
 }
 
@@ -281,8 +256,7 @@ func TestA4_ListsOfPrivateAgents(t *testing.T) {
 	r.spawn("stranger")
 	c := r.delegate(r.operator(), "", "work").GetAgentId()
 	list := func(ctx context.Context, req *agentv1.ListAgentsRequest) []string {
-		resp, err := r.service.ListAgents(ctx, req)
-		require.NoError(t, err)
+		resp := must.Value(r.service.ListAgents(ctx, req))(t)
 		var ids []string
 		for _, a := range resp.GetAgents() {
 			ids = append(ids, a.GetAgentId())
@@ -296,10 +270,9 @@ func TestA4_ListsOfPrivateAgents(t *testing.T) {
 		IncludePrivate: true,
 	}))
 	require.Empty(t, list(planetest.AsAgent(t.Context(), "stranger"), &agentv1.ListAgentsRequest{IncludePrivate: true}))
-	_, err := r.service.ListAgents(planetest.AsAgent(t.Context(), "stranger"), &agentv1.ListAgentsRequest{
+	must.Refuse(r.service.ListAgents(planetest.AsAgent(t.Context(), "stranger"), &agentv1.ListAgentsRequest{
 		LineageParentAgentId: "keeper",
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	}))(t, fault.PermissionDenied)
 }
 
 // A12: what keeps a child alive, one by one, and what it hands over.
@@ -426,14 +399,12 @@ func TestA12_FailedAndCancelled(t *testing.T) {
 			})
 		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its task was stopped"},
 		"deleted by its supervisor": {func(r *rig, child *agentv1.SpawnAgentResponse) {
-			_, err := r.service.DeleteAgent(planetest.AsAgent(r.t.Context(), "keeper"), &agentv1.DeleteAgentRequest{
+			must.Value(r.service.DeleteAgent(planetest.AsAgent(r.t.Context(), "keeper"), &agentv1.DeleteAgentRequest{
 				AgentId: child.GetAgentId(), Reason: "enough",
-			})
-			require.NoError(r.t, err)
+			}))(r.t)
 		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "enough"},
 		"its parent deleted": {func(r *rig, _ *agentv1.SpawnAgentResponse) {
-			_, err := r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"})
-			require.NoError(r.t, err)
+			must.Value(r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"}))(r.t)
 		}, agentv1.DelegationOutcome_DELEGATION_OUTCOME_CANCELLED, "its parent was deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -465,18 +436,14 @@ func TestT8_FollowUps(t *testing.T) {
 			Text: "also the readme",
 		})
 	}
-	first, err := follow("f1")
-	require.NoError(t, err)
-	again, err := follow("f1")
-	require.NoError(t, err)
-	require.Equal(t, first.GetMessageId(), again.GetMessageId())
+	first := must.Value(follow("f1"))(t)
+	require.Equal(t, first.GetMessageId(), must.Value(follow("f1"))(t).GetMessageId())
 	a := r.take(child)
 	require.Equal(t, agentv1.Origin_ORIGIN_PARENT, a.GetMessage().GetOrigin())
 	r.others.set(func() { r.others.waits = nil })
 	r.finish(a, done)
 	r.until(func() bool { return r.record(child).GetLifecycle() != alive })
-	_, err = follow("f2")
-	require.ErrorIs(t, err, fault.AgentDeleted)
+	must.Refuse(follow("f2"))(t, fault.AgentDeleted)
 }
 
 // A8: what a deletion does in its first frame, and who may ask for it how.
@@ -494,8 +461,7 @@ func TestA8_DeleteAgent(t *testing.T) {
 	_, err := del("", 7)
 	require.ErrorIs(t, err, fault.RevisionConflict)
 	require.Equal(t, "1", fault.From(err).Metadata()["current_revision"])
-	_, err = del("", -1)
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	must.Refuse(del("", -1))(t, fault.InvalidArgument)
 	require.Len(t, r.events(), before)
 	open := true
 	r.on("ListTasks", func(context.Context, proto.Message) (proto.Message, error) {
@@ -506,14 +472,11 @@ func TestA8_DeleteAgent(t *testing.T) {
 		}
 		return &taskv1.ListTasksResponse{}, nil
 	})
-	ag, err := del("req", 1)
-	require.NoError(t, err)
-	require.Equal(t, deleting, ag.GetLifecycle())
+	require.Equal(t, deleting, must.Value(del("req", 1))(t).GetLifecycle())
 	require.Equal(t, []string{"message_aborted", "turn_aborted", "message_dropped", "agent_deleting"},
 		planetest.Types(r.events()[before:]))
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_DROPPED, r.message("keeper", queued).GetState())
-	_, err = r.trySubmit(a, 0, "late")
-	require.ErrorIs(t, err, fault.RunStale)
+	must.Refuse(r.trySubmit(a, 0, "late"))(t, fault.RunStale)
 
 	// Deleting goes on over restarts until nothing is left elsewhere.
 	for range 3 {
@@ -524,17 +487,14 @@ func TestA8_DeleteAgent(t *testing.T) {
 	r.others.set(func() { open = false })
 	r.until(func() bool { return r.record("keeper").GetLifecycle() == deleted })
 	for range 2 {
-		again, err := del("req", 1)
-		require.NoError(t, err)
+		again := must.Value(del("req", 1))(t)
 		require.Equal(t, "keeper", again.GetAgentId())
-		again, err = del("", 99)
-		require.NoError(t, err, "what is asked for is so")
+		again = must.Value(del("", 99))(t, "what is asked for is so")
 		require.Equal(t, deleted, again.GetLifecycle())
-		_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+		must.Refuse(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
 			AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-		})
-		require.ErrorIs(t, err, fault.AlreadyExists)
-		_, err = r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "x"})
+		}))(t, fault.AlreadyExists)
+		_, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "x"})
 		require.ErrorIs(t, err, fault.AgentDeleted)
 		_, err = r.trySubmit(a, 0, "late")
 		require.ErrorIs(t, err, fault.RunStale)
@@ -542,23 +502,19 @@ func TestA8_DeleteAgent(t *testing.T) {
 			_, err = r.order(r.operator(), verb, "keeper", "", "")
 			require.ErrorIs(t, err, fault.AgentDeleted)
 		}
-		_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+		must.Refuse(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
 			ParentAgentId:  "keeper",
 			InitialMessage: "x",
-		})
-		require.ErrorIs(t, err, fault.AgentDeleted)
+		}))(t, fault.AgentDeleted)
 		r.hear(said(&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_1"}}))
 		require.Zero(t, r.facts("keeper").GetQueued())
 		r.restart()
 	}
-	l, err := r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{})
-	require.NoError(t, err)
+	l := must.Value(r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{}))(t)
 	require.Empty(t, l.GetAgents())
-	l, err = r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{IncludeDeleted: true})
-	require.NoError(t, err)
+	l = must.Value(r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{IncludeDeleted: true}))(t)
 	require.Len(t, l.GetAgents(), 1)
-	sweep, err := r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{})
-	require.NoError(t, err)
+	sweep := must.Value(r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{}))(t)
 	require.Empty(t, sweep.GetFacts(), "nobody looks at deleted agents any more")
 }
 
@@ -573,8 +529,7 @@ func TestA3_ADelegationSurvivesEveryCut(t *testing.T) {
 		},
 		"stopped": func(r *rig, child *agentv1.SpawnAgentResponse) { r.stopTask(child) },
 		"the parent deleted": func(r *rig, _ *agentv1.SpawnAgentResponse) {
-			_, err := r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"})
-			require.NoError(r.t, err)
+			must.Value(r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"}))(r.t)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -615,8 +570,7 @@ func TestA3_ADelegationSurvivesEveryCut(t *testing.T) {
 
 // frames returns the agent plane's log.
 func (r *rig) frames() []framelog.Frame {
-	log, err := r.journals.Log(Plane, 0)
-	require.NoError(r.t, err)
+	log := must.Value(r.journals.Log(Plane, 0))(r.t)
 	var all []framelog.Frame
 	require.NoError(r.t, log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		f.Body = slices.Clone(f.Body)
@@ -641,12 +595,10 @@ func cutRigWith(t *testing.T, frames []framelog.Frame, ready func(*rig)) *rig {
 		r.ids.New("") // those of the log are taken
 	}
 	r.others.answer = map[string]func(context.Context, proto.Message) (proto.Message, error){}
-	log, err := r.journals.Log(Plane, 0)
-	require.NoError(t, err)
+	log := must.Value(r.journals.Log(Plane, 0))(t)
 	last := uint64(0)
 	for _, f := range frames {
-		last, err = log.Append(context.Background(), last, f)
-		require.NoError(t, err)
+		last = must.Value(log.Append(context.Background(), last, f))(t)
 	}
 	r.endsHandles()
 	ready(r)

@@ -23,8 +23,7 @@ func TestT5_ATaskResultIsOneMessage(t *testing.T) {
 	r.spawn("keeper")
 	task := &taskv1.Task{
 		TaskId: "tsk_1", AgentId: "keeper", WorkItemId: "wi_a", Label: "make test",
-		State:    taskv1.TaskState_TASK_STATE_FAILED,
-		ExitCode: proto.Int32(2), EndMessage: "exit status 2",
+		State: taskv1.TaskState_TASK_STATE_FAILED, ExitCode: proto.Int32(2), EndMessage: "exit status 2",
 	}
 	for range 2 {
 		r.hear(said(&taskv1.TaskFailed{Task: task, OutputTail: "FAIL"}))
@@ -61,8 +60,7 @@ func TestP4_ATimerIsOneTickAFire(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	fired := &waitingv1.TimerFired{Timer: &waitingv1.Timer{
-		TimerId: "tmr_1", Description: "look at CI",
-		WorkItemId: "wi_a", FireCount: 1,
+		TimerId: "tmr_1", Description: "look at CI", WorkItemId: "wi_a", FireCount: 1,
 	}}
 	r.hear(said(fired))
 	r.hear(said(fired))

@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -34,32 +35,27 @@ func (r *rig) order(ctx context.Context, verb, agentID, requestID, reason string
 	switch verb {
 	case "pause":
 		resp, err := r.service.PauseAgent(ctx, &agentv1.PauseAgentRequest{
-			AgentId: agentID, RequestId: requestID,
-			Reason: reason,
+			AgentId: agentID, RequestId: requestID, Reason: reason,
 		})
 		return resp.GetAgent(), err
 	case "resume":
 		resp, err := r.service.ResumeAgent(ctx, &agentv1.ResumeAgentRequest{
-			AgentId: agentID, RequestId: requestID,
-			Reason: reason,
+			AgentId: agentID, RequestId: requestID, Reason: reason,
 		})
 		return resp.GetAgent(), err
 	case "stop":
 		resp, err := r.service.StopAgent(ctx, &agentv1.StopAgentRequest{
-			AgentId: agentID, RequestId: requestID,
-			Reason: reason,
+			AgentId: agentID, RequestId: requestID, Reason: reason,
 		})
 		return resp.GetAgent(), err
 	case "start":
 		resp, err := r.service.StartAgent(ctx, &agentv1.StartAgentRequest{
-			AgentId: agentID, RequestId: requestID,
-			Reason: reason,
+			AgentId: agentID, RequestId: requestID, Reason: reason,
 		})
 		return resp.GetAgent(), err
 	case "abort":
 		resp, err := r.service.AbortRun(ctx, &agentv1.AbortRunRequest{
-			AgentId: agentID, RequestId: requestID,
-			Reason: reason,
+			AgentId: agentID, RequestId: requestID, Reason: reason,
 		})
 		return resp.GetAgent(), err
 	}
@@ -68,9 +64,7 @@ func (r *rig) order(ctx context.Context, verb, agentID, requestID, reason string
 
 func (r *rig) must(verb, agentID string) *agentv1.Agent {
 	r.t.Helper()
-	a, err := r.order(r.operator(), verb, agentID, "", "")
-	require.NoError(r.t, err)
-	return a
+	return must.Value(r.order(r.operator(), verb, agentID, "", ""))(r.t)
 }
 
 // A8: from every control, every order; what changes nothing writes nothing.
@@ -129,12 +123,10 @@ func TestA8_OrdersAndWhereTheyLead(t *testing.T) {
 			}
 			r.must(other, "keeper")
 			r.restart()
-			again, err := r.order(r.operator(), c.order, "keeper", "req", "because")
-			require.NoError(t, err)
+			again := must.Value(r.order(r.operator(), c.order, "keeper", "req", "because"))(t)
 			require.Equal(t, c.to, again.GetControl(), "the first answer")
 			require.NotEqual(t, c.to, r.facts("keeper").GetAgent().GetControl(), "nothing changed")
-			_, err = r.order(r.operator(), c.order, "keeper", "req", "another reason")
-			require.ErrorIs(t, err, fault.RequestIDReused)
+			must.Refuse(r.order(r.operator(), c.order, "keeper", "req", "another reason"))(t, fault.RequestIDReused)
 		})
 	}
 }
@@ -147,16 +139,13 @@ func TestX15_WhoGivesOrders(t *testing.T) {
 		before := len(r.events())
 		_, err := r.order(planetest.AsAgent(t.Context(), "keeper"), verb, "keeper", "", "")
 		require.ErrorIs(t, err, fault.PermissionDenied)
-		_, err = r.order(r.operator(), verb, "nobody", "", "")
-		require.ErrorIs(t, err, fault.NotFound)
-		_, err = r.order(r.operator(), verb, "Bad Name", "", "")
-		require.ErrorIs(t, err, fault.InvalidArgument)
+		must.Refuse(r.order(r.operator(), verb, "nobody", "", ""))(t, fault.NotFound)
+		must.Refuse(r.order(r.operator(), verb, "Bad Name", "", ""))(t, fault.InvalidArgument)
 		_, err = r.order(r.operator(), verb, "keeper", "", strings.Repeat("ä", control.MaxReasonChars+1))
 		require.ErrorIs(t, err, fault.LimitExceeded)
 		require.Len(t, r.events(), before, "a refusal writes nothing")
-		_, err = r.order(planetest.As(t.Context(), rpc.RoleAdmin), verb, "keeper", "",
-			strings.Repeat("ä", control.MaxReasonChars))
-		require.NoError(t, err)
+		must.Value(r.order(planetest.As(t.Context(), rpc.RoleAdmin), verb, "keeper", "",
+			strings.Repeat("ä", control.MaxReasonChars)))(t)
 	}
 }
 
@@ -171,17 +160,13 @@ func TestX2_AnOrderThatChangedNothingIsRemembered(t *testing.T) {
 	}{"a": {"pause", "resume", paused}, "b": {"stop", "start", stopped}} {
 		r.spawn(agent)
 		for _, request := range []string{"one", "two"} {
-			got, err := r.order(r.operator(), c.order, agent, request, "")
-			require.NoError(t, err)
-			require.Equal(t, c.to, got.GetControl())
+			require.Equal(t, c.to, must.Value(r.order(r.operator(), c.order, agent, request, ""))(t).GetControl())
 		}
 		require.Equal(t, running, r.must(c.back, agent).GetControl())
 		r.restart()
-		got, err := r.order(r.operator(), c.order, agent, "two", "")
-		require.NoError(t, err)
+		got := must.Value(r.order(r.operator(), c.order, agent, "two", ""))(t)
 		require.Equal(t, c.to, got.GetControl(), "the first answer")
-		now, err := r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: agent})
-		require.NoError(t, err)
+		now := must.Value(r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: agent}))(t)
 		require.Equal(t, running, now.GetAgent().GetControl())
 	}
 }
@@ -192,28 +177,24 @@ func TestX2_AnAbortThatChangedNothingIsRemembered(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	r.must("pause", "keeper")
-	_, err := r.abort("", "late")
-	require.NoError(t, err)
+	must.Value(r.abort("", "late"))(t)
 	r.must("resume", "keeper")
 	r.send("keeper", "go", normal)
 	a := r.take("keeper")
-	got, err := r.abort("", "late")
-	require.NoError(t, err)
+	got := must.Value(r.abort("", "late"))(t)
 	require.Nil(t, got.GetTurn())
 	require.Equal(t, running, r.record("keeper").GetControl())
 
 	// So is that of a run that was aborted before.
 	run := a.GetTurn().GetRunId()
 	for _, request := range []string{"first", "second"} {
-		got, err = r.abort(run, request)
-		require.NoError(t, err)
+		got = must.Value(r.abort(run, request))(t)
 		require.Equal(t, run, got.GetTurn().GetRunId())
 	}
 	r.must("resume", "keeper")
 	r.send("keeper", "on", normal)
 	r.finish(r.take("keeper"), done)
-	got, err = r.abort(run, "second")
-	require.NoError(t, err, "the first answer")
+	got = must.Value(r.abort(run, "second"))(t, "the first answer")
 	require.Equal(t, run, got.GetTurn().GetRunId())
 }
 
@@ -227,10 +208,9 @@ func TestA8_APausedAgentBeginsNoTurn(t *testing.T) {
 	require.Equal(t, agentv1.TurnState_TURN_STATE_COMPLETED, r.finish(a, done).GetState())
 
 	r.send("keeper", "two", normal)
-	_, err := r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleIntegration), &agentv1.EnqueueMessageRequest{
+	must.Value(r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleIntegration), &agentv1.EnqueueMessageRequest{
 		AgentId: "keeper", Text: "an event",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.True(t, r.poll("keeper").GetPending())
 	require.Equal(t, agentv1.Posture_POSTURE_PAUSED, r.posture("keeper"))
 	r.restart()
@@ -241,8 +221,7 @@ func TestA8_APausedAgentBeginsNoTurn(t *testing.T) {
 
 func (r *rig) posture(agentID string) agentv1.Posture {
 	r.t.Helper()
-	resp, err := r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: agentID})
-	require.NoError(r.t, err)
+	resp := must.Value(r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: agentID}))(r.t)
 	return resp.GetAgent().GetPosture()
 }
 
@@ -272,11 +251,8 @@ func TestA8_AStopGivesTheMessageBack(t *testing.T) {
 		before := len(r.events())
 		_, err := r.trySubmit(a, 1, "late", use("UpdateWorkItem", "work_item_id", "wi_1", "objective", "x"))
 		require.ErrorIs(t, err, fault.RunStale)
-		_, err = r.tryFinish(a, done)
-		require.ErrorIs(t, err, fault.RunStale)
-		_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-			GetTurnId(), RunId: a.GetTurn().GetRunId()})
-		require.ErrorIs(t, err, fault.RunStale)
+		must.Refuse(r.tryFinish(a, done))(t, fault.RunStale)
+		must.Refuse(r.tryRenew(a))(t, fault.RunStale)
 		require.Len(t, r.events(), before)
 		require.NotContains(t, r.others.methods(), "UpdateWorkItem")
 
@@ -292,12 +268,10 @@ func TestA8_AStopGivesTheMessageBack(t *testing.T) {
 
 func (r *rig) turn(a *agentv1.AcquireTurnResponse) *agentv1.Turn {
 	r.t.Helper()
-	resp, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{
+	return must.Value(r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{
 		AgentId: a.GetTurn().GetAgentId(),
 		TurnId:  a.GetTurn().GetTurnId(),
-	})
-	require.NoError(r.t, err)
-	return resp.GetTurn()
+	}))(r.t).GetTurn()
 }
 
 // A8: a stopped agent takes operators' words and the results of tasks.
@@ -306,10 +280,9 @@ func TestA8_WhatAStoppedAgentTakes(t *testing.T) {
 	r.spawn("keeper")
 	r.must("stop", "keeper")
 	operatorID := r.send("keeper", "for later", normal)
-	_, err := r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleIntegration), &agentv1.EnqueueMessageRequest{
+	must.Refuse(r.service.EnqueueMessage(planetest.As(t.Context(), rpc.RoleIntegration), &agentv1.EnqueueMessageRequest{
 		AgentId: "keeper", Text: "an event",
-	})
-	require.ErrorIs(t, err, fault.AgentStopped)
+	}))(t, fault.AgentStopped)
 	r.hear(said(&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_1"}}))
 	require.EqualValues(t, 2, r.facts("keeper").GetQueued())
 	require.True(t, r.poll("keeper").GetPending())
@@ -416,7 +389,7 @@ func TestA8_ADroppedTickComesAgain(t *testing.T) {
 	completed := said(&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_1"}})
 	r.hear(completed)
 	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
-	_, err := plane.Do(t.Context(), r.service.engine, plane.Command[*state.State, struct{}]{
+	must.Value(plane.Do(t.Context(), r.service.engine, plane.Command[*state.State, struct{}]{
 		Method: "drop", AgentID: "keeper", Actor: plane.System(completed.Namespace),
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
 			a, err := st.Find(completed.Namespace, "keeper")
@@ -425,8 +398,7 @@ func TestA8_ADroppedTickComesAgain(t *testing.T) {
 			}
 			return journal.Decision[struct{}]{Events: a.RecordAnswer(env, "tsk_1")}, nil
 		},
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Zero(t, r.facts("keeper").GetQueued(), "a second message is dropped")
 	r.must("start", "keeper")
 	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, offer())

@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/page"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -24,11 +25,9 @@ const continueCurrent = agentv1.TickReason_TICK_REASON_CONTINUE_CURRENT
 
 func (r *rig) offer(revision int64, d *agentv1.Decision) *agentv1.OfferDecisionResponse {
 	r.t.Helper()
-	resp, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
+	return must.Value(r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
 		AgentId: "keeper", FactsRevision: revision, Decision: d,
-	})
-	require.NoError(r.t, err)
-	return resp
+	}))(r.t)
 }
 
 func tickOf(item string, revision int64) *agentv1.Decision {
@@ -142,8 +141,7 @@ func TestD6_AnUnchangedDecisionIsNotWrittenAgain(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	idle := &agentv1.Decision{
-		Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "no_work_items",
-		Explanation: "idle: nothing",
+		Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "no_work_items", Explanation: "idle: nothing",
 	}
 	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(1, idle).GetResult())
 	before := len(r.events())
@@ -155,20 +153,18 @@ func TestD6_AnUnchangedDecisionIsNotWrittenAgain(t *testing.T) {
 	require.Equal(t, "no_work_items", r.facts("keeper").GetLastDecision().GetReason())
 	require.Zero(t, r.facts("keeper").GetQueued(), "idling queues nothing")
 
-	l, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	l := must.Value(r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper"}))(t)
 	require.Len(t, l.GetDecisions(), 1)
-	_, err = r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageSize: 101})
+	_, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper", PageSize: 101})
 	require.ErrorIs(t, err, fault.LimitExceeded)
 
 	for i := range state.KeptDecisions + 5 {
 		r.offer(r.facts("keeper").GetFactsRevision(),
 			&agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: fmt.Sprint(i)})
 	}
-	l, err = r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{
+	l = must.Value(r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{
 		AgentId: "keeper", PageSize: state.KeptDecisions,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, l.GetDecisions(), state.KeptDecisions)
 	require.Equal(t, fmt.Sprint(state.KeptDecisions+4), l.GetDecisions()[0].GetReason(), "newest first")
 	require.Empty(t, l.GetNextPageToken())
@@ -176,8 +172,7 @@ func TestD6_AnUnchangedDecisionIsNotWrittenAgain(t *testing.T) {
 
 func TestD1_NobodyHasNoFacts(t *testing.T) {
 	r := newRig(t)
-	_, err := r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{AgentId: "nobody"})
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{AgentId: "nobody"}))(t, fault.NotFound)
 }
 
 // A sweep sees every agent of every namespace once, page by page (SPEC X14).
@@ -187,19 +182,17 @@ func TestX14_ASweepSeesEveryAgent(t *testing.T) {
 	for _, ns := range []string{"acme", "umbrella"} {
 		ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: ns, Principal: "op", Role: rpc.RoleOperator})
 		for i := range each {
-			_, err := r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			must.Value(r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 				AgentId: fmt.Sprintf("a%04d", i),
 				Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
-			})
-			require.NoError(t, err)
+			}))(t)
 		}
 	}
 	seen := map[string]int{}
 	req := &agentv1.GetFactsRequest{}
 	pages := 0
 	for {
-		resp, err := r.service.GetFacts(r.scheduler(), req)
-		require.NoError(t, err)
+		resp := must.Value(r.service.GetFacts(r.scheduler(), req))(t)
 		for _, f := range resp.GetFacts() {
 			seen[f.GetNamespace()+"/"+f.GetAgent().GetAgentId()]++
 		}
@@ -211,8 +204,7 @@ func TestX14_ASweepSeesEveryAgent(t *testing.T) {
 	require.Len(t, seen, 2*each)
 	require.Equal(t, 3, pages)
 	for _, bad := range []string{"x", req.GetPageToken() + "y"} {
-		_, err := r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{PageToken: bad})
-		require.Error(t, err)
+		require.Error(t, must.Err(r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{PageToken: bad})))
 	}
 }
 
@@ -224,8 +216,7 @@ func TestX14_ASweepOfPendingDecisions(t *testing.T) {
 		t.Helper()
 		req := &agentv1.GetFactsRequest{PendingOnly: true}
 		for {
-			resp, err := r.service.GetFacts(r.scheduler(), req)
-			require.NoError(t, err)
+			resp := must.Value(r.service.GetFacts(r.scheduler(), req))(t)
 			for _, f := range resp.GetFacts() {
 				found = append(found, f.GetAgent().GetAgentId())
 			}
@@ -254,11 +245,9 @@ func TestX14_ASweepOfPendingDecisions(t *testing.T) {
 	require.Empty(t, pending())
 	r.hear(said(&waitingv1.TriggerDelivered{Trigger: &waitingv1.Trigger{TriggerId: "trg_1"}, WakeAgent: true}))
 	require.Equal(t, []string{"keeper"}, pending(), "a wait has woken it")
-	_, err := r.service.PauseAgent(r.operator(), &agentv1.PauseAgentRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	must.Value(r.service.PauseAgent(r.operator(), &agentv1.PauseAgentRequest{AgentId: "keeper"}))(t)
 	require.Empty(t, pending(), "it is paused")
-	_, err = r.service.ResumeAgent(r.operator(), &agentv1.ResumeAgentRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	must.Value(r.service.ResumeAgent(r.operator(), &agentv1.ResumeAgentRequest{AgentId: "keeper"}))(t)
 	require.Equal(t, []string{"keeper"}, pending())
 }
 
@@ -280,8 +269,7 @@ func TestP7_FactsNameWhatTurnsWereShown(t *testing.T) {
 	})
 	turn := func(outcome agentv1.TurnOutcome) {
 		r.send("keeper", "x", normal)
-		resp, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)})
-		require.NoError(t, err)
+		resp := must.Value(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{Wait: durationpb.New(0)}))(t)
 		r.finish(resp, outcome)
 	}
 	turn(fatal)
@@ -308,8 +296,7 @@ func TestD6_DecisionsArePaged(t *testing.T) {
 	var got []string
 	req := &agentv1.ListDecisionsRequest{AgentId: "keeper", PageSize: 10}
 	for {
-		l, err := r.service.ListDecisions(r.operator(), req)
-		require.NoError(t, err)
+		l := must.Value(r.service.ListDecisions(r.operator(), req))(t)
 		for _, d := range l.GetDecisions() {
 			got = append(got, d.GetReason())
 		}
@@ -321,14 +308,12 @@ func TestD6_DecisionsArePaged(t *testing.T) {
 	require.Len(t, got, 25)
 	require.Equal(t, "24", got[0])
 	require.Equal(t, "0", got[24])
-	l, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	l := must.Value(r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{AgentId: "keeper"}))(t)
 	require.Len(t, l.GetDecisions(), facts.DefaultDecisions)
 	for _, bad := range []string{"x", page.Token("facts", "1"), page.Token("decisions", "x")} {
-		_, err := r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{
+		must.Refuse(r.service.ListDecisions(r.operator(), &agentv1.ListDecisionsRequest{
 			AgentId: "keeper", PageToken: bad,
-		})
-		require.ErrorIs(t, err, fault.CursorInvalid, bad)
+		}))(t, fault.CursorInvalid, bad)
 	}
 }
 

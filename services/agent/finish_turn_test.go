@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/pbjson"
@@ -74,13 +75,11 @@ func TestA6_Outcomes(t *testing.T) {
 			require.Equal(t, c.reason, pbjson.EnumText(r.finish(a, c.outcome).GetEndReason()))
 			require.Equal(t, c.reason, pbjson.EnumText(r.finish(a, fatal).GetEndReason()))
 			require.Len(t, r.events(), before)
-			_, err := r.trySubmit(a, 0, "late")
-			require.ErrorIs(t, err, fault.TurnEnded)
+			must.Refuse(r.trySubmit(a, 0, "late"))(t, fault.TurnEnded)
 		})
 	}
 	r, a := turn(t)
-	_, err := r.tryFinish(a, 99)
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	must.Refuse(r.tryFinish(a, 99))(t, fault.InvalidArgument)
 }
 
 // A runner that cannot go on gives its message back as often as it likes: the
@@ -183,16 +182,12 @@ func TestA5_ProgressIsBounded(t *testing.T) {
 func TestA6_RunsAreFenced(t *testing.T) {
 	r, a := turn(t)
 	forged := &agentv1.AcquireTurnResponse{Turn: &agentv1.Turn{
-		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(),
-		RunId: "run_00000000000000000000000zzz",
+		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: "run_00000000000000000000000zzz",
 	}}
-	_, err := r.tryFinish(forged, done)
-	require.ErrorIs(t, err, fault.RunStale)
-	_, err = r.trySubmit(forged, 0, "x")
-	require.ErrorIs(t, err, fault.RunStale)
+	must.Refuse(r.tryFinish(forged, done))(t, fault.RunStale)
+	must.Refuse(r.trySubmit(forged, 0, "x"))(t, fault.RunStale)
 	renew := func(a *agentv1.AcquireTurnResponse) error {
-		_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-			GetTurnId(), RunId: a.GetTurn().GetRunId()})
+		_, err := r.tryRenew(a)
 		return err
 	}
 	require.ErrorIs(t, renew(forged), fault.RunStale)
@@ -206,16 +201,14 @@ func TestA6_RunsAreFenced(t *testing.T) {
 		},
 		{Namespace: "acme", Principal: "p", Role: rpc.RoleAgent, AgentID: "other"},
 	} {
-		_, err := r.service.FinishTurn(rpc.WithActor(t.Context(), actor), &agentv1.FinishTurnRequest{
+		require.Error(t, must.Err(r.service.FinishTurn(rpc.WithActor(t.Context(), actor), &agentv1.FinishTurnRequest{
 			AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
-		})
-		require.Error(t, err, "%+v", actor)
+		})), "%+v", actor)
 	}
-	_, err = r.tryFinish(&agentv1.AcquireTurnResponse{
+	must.Refuse(r.tryFinish(&agentv1.AcquireTurnResponse{
 		Turn: &agentv1.Turn{AgentId: "keeper", TurnId: "trn_00000000000000000000000zzz", RunId: a.GetTurn().
 			GetRunId()},
-	}, done)
-	require.ErrorIs(t, err, fault.NotFound)
+	}, done))(t, fault.NotFound)
 	r.finish(a, done)
 }
 
@@ -245,9 +238,7 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 
 	// A sign of life begins the term anew, and writes no line.
 	before := len(r.events())
-	resp, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-		GetTurnId(), RunId: a.GetTurn().GetRunId()})
-	require.NoError(t, err)
+	resp := must.Value(r.tryRenew(a))(t)
 	require.Equal(t, r.clk.Now().Add(runners.Term), resp.GetLeaseExpiresAt().AsTime())
 	require.Len(t, r.events(), before)
 	r.clk.Advance(runners.Term - time.Millisecond)
@@ -262,13 +253,9 @@ func TestX12_ALostRunnerGivesItsMessageBack(t *testing.T) {
 
 	// The late runner is told so, whatever it does, and leaves no trace (SPEC X7).
 	before = len(r.events())
-	_, err = r.trySubmit(a, 0, "late", use("CreateWorkItem", "objective", "late"))
-	require.ErrorIs(t, err, fault.RunStale)
-	_, err = r.tryFinish(a, done)
-	require.ErrorIs(t, err, fault.RunStale)
-	_, err = r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-		GetTurnId(), RunId: a.GetTurn().GetRunId()})
-	require.ErrorIs(t, err, fault.RunStale)
+	must.Refuse(r.trySubmit(a, 0, "late", use("CreateWorkItem", "objective", "late")))(t, fault.RunStale)
+	must.Refuse(r.tryFinish(a, done))(t, fault.RunStale)
+	must.Refuse(r.tryRenew(a))(t, fault.RunStale)
 	require.Empty(t, r.others.seen())
 	require.Len(t, r.events(), before)
 
@@ -306,8 +293,7 @@ func TestD5_OneAgentsErrorsDelayNoOther(t *testing.T) {
 	r.take("beta")
 	hang, proceed := make(chan struct{}), make(chan struct{})
 	r.completeThenHang(hang, proceed)
-	_, err := r.trySubmit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1"))
-	require.ErrorIs(t, err, fault.NotReady)
+	must.Refuse(r.trySubmit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1")))(t, fault.NotReady)
 	r.clk.Advance(runners.Term)
 	<-hang // alpha's end waits for the work plane
 	r.eventually(func() bool { return r.facts("beta").GetAgent().GetCurrentRunId() == "" })
@@ -325,14 +311,13 @@ func TestD4_IdleTurnsAreCounted(t *testing.T) {
 	r.spawn("keeper")
 	idle := func() int32 { return r.facts("keeper").GetAgent().GetIdleTurns() }
 	tick := func() *agentv1.AcquireTurnResponse {
-		_, err := r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
+		must.Value(r.service.OfferDecision(r.scheduler(), &agentv1.OfferDecisionRequest{
 			AgentId: "keeper", FactsRevision: r.facts("keeper").GetFactsRevision(),
 			Decision: &agentv1.Decision{
 				Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
 				TickReason: agentv1.TickReason_TICK_REASON_WAKE_HINT, Reason: "agent_triggered",
 			},
-		})
-		require.NoError(t, err)
+		}))(t)
 		return r.take("keeper")
 	}
 	for i := range 3 {

@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
@@ -47,8 +48,7 @@ func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 	}
 	r.hear(promoted("brf_1", "wi_reported", "done"))
 	queued := r.send("keeper", "later", normal)
-	whole, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	whole := must.Value(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"}))(t)
 	require.Contains(t, whole.GetContext().GetText(), "[earlier parts are left out; ReadConversation has all of it]")
 	r.restart() // nothing is cached
 
@@ -61,8 +61,7 @@ func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 		t.Helper()
 		req.AgentId, req.PageSize = "keeper", 7
 		for {
-			resp, err := r.service.ListRounds(r.operator(), req)
-			require.NoError(t, err)
+			resp := must.Value(r.service.ListRounds(r.operator(), req))(t)
 			for _, round := range resp.GetRounds() {
 				texts = append(texts, round.GetText())
 				require.True(t, round.GetSettled())
@@ -92,11 +91,9 @@ func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 	got, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: ids[turns-needed]})
 	require.NoError(t, err)
 	require.Equal(t, fmt.Sprint("answer ", turns-needed), got.GetRounds()[0].GetText())
-	_, err = r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
-		AgentId: "keeper", TurnId: ids[0],
-		RunId: "run_00000000000000000000000abc", RoundIndex: 0, Text: "again",
-	})
-	require.ErrorIs(t, err, fault.HistoryRemoved)
+	must.Refuse(r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
+		AgentId: "keeper", TurnId: ids[0], RunId: "run_00000000000000000000000abc", RoundIndex: 0, Text: "again",
+	}))(t, fault.HistoryRemoved)
 
 	said := 0
 	var oldest *agentv1.Utterance
@@ -113,8 +110,7 @@ func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 	require.Len(t, briefs.GetBriefs(), needed)
 	require.True(t, briefs.GetHistoryRemoved())
 
-	shown, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	shown := must.Value(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"}))(t)
 	require.Contains(t, shown.GetContext().GetText(), fmt.Sprint("answer ", turns-1))
 	r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
 		return &workv1.GetWorkQueueResponse{AgentId: "keeper", Current: &workv1.WorkItem{
@@ -123,16 +119,13 @@ func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 		}}, nil
 	}
 	for range 2 { // the second time of what is remembered
-		shown, err = r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		shown = must.Value(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"}))(t)
 		require.Contains(t, shown.GetContext().GetText(), "[earlier parts are left out; ReadConversation has what "+
 			"was said since "+oldest.GetCreatedAt().AsTime().Format(time.RFC3339)+
 			"; what was said before was removed because of its age]\n")
-		about, err := r.service.ListRounds(r.operator(), &agentv1.ListRoundsRequest{
+		left := must.Value(r.service.ListRounds(r.operator(), &agentv1.ListRoundsRequest{
 			AgentId: "keeper", WorkItemId: "wi_open", PageSize: 100,
-		})
-		require.NoError(t, err)
-		left := about.GetRounds()[state.ShownRounds-1]
+		}))(t).GetRounds()[state.ShownRounds-1]
 		require.Contains(t, shown.GetContext().GetText(), "\n## Notes on it, from what was done since "+
 			left.GetCreatedAt().AsTime().Format(time.RFC3339)+
 			"; your older rounds for it were removed because of their age\n- none\n")
@@ -188,8 +181,7 @@ func TestA15_AContextWithoutTheArchive(t *testing.T) {
 	r.journals.Wrap = func(_ string, inner framelog.Log) framelog.Log { return unreachable{inner} }
 	r.restart() // nothing is cached
 	for range 2 {
-		got, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		got := must.Value(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"}))(t)
 		require.Contains(t, got.GetContext().GetText(), "question 299")
 		require.Contains(t, got.GetContext().GetText(), "ReadConversation has all of it")
 	}

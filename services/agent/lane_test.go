@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -19,8 +20,7 @@ func TestA1_SpawnPublicNamed(t *testing.T) {
 		AgentId: "keeper", RequestId: "r1", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 		InitialMessage: "hello", WorkspaceRoot: "/srv/repo",
 	}
-	resp, err := r.service.SpawnAgent(r.operator(), req)
-	require.NoError(t, err)
+	resp := must.Value(r.service.SpawnAgent(r.operator(), req))(t)
 	a := resp.GetAgent()
 	require.Equal(t, "keeper", resp.GetAgentId())
 	require.Nil(t, resp.GetTaskHandle(), "no task supervises a public agent")
@@ -31,23 +31,19 @@ func TestA1_SpawnPublicNamed(t *testing.T) {
 	require.EqualValues(t, 1, a.GetRevision())
 	require.Equal(t, "/srv/repo", a.GetWorkspaceRoot())
 
-	again, err := r.service.SpawnAgent(r.operator(), req)
-	require.NoError(t, err)
-	require.Equal(t, a.GetAgentId(), again.GetAgentId())
+	require.Equal(t, a.GetAgentId(), must.Value(r.service.SpawnAgent(r.operator(), req))(t).GetAgentId())
 	require.Equal(t, []string{"agent_spawned", "message_queued"}, planetest.Types(r.events()))
 
 	// An id is never used again (SPEC A8).
-	_, err = r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+	must.Refuse(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.ErrorIs(t, err, fault.AlreadyExists)
+	}))(t, fault.AlreadyExists)
 
 	// The same name in another namespace is another agent.
 	ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "umbrella", Principal: "op", Role: rpc.RoleOperator})
-	_, err = r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+	must.Value(r.service.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
+	}))(t)
 }
 
 func TestA1_SpawnRefusals(t *testing.T) {
@@ -59,12 +55,10 @@ func TestA1_SpawnRefusals(t *testing.T) {
 		"no id":           {Preset: public},
 		"a bad id":        {AgentId: "A b", Preset: public},
 		"explicit_root": {
-			AgentId: "a", Preset: public,
-			WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_EXPLICIT_ROOT,
+			AgentId: "a", Preset: public, WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_EXPLICIT_ROOT,
 		},
 		"a worktree": {
-			AgentId: "a", Preset: public,
-			WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE,
+			AgentId: "a", Preset: public, WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE,
 		},
 		"an unknown mode":  {AgentId: "a", Preset: public, WorkspaceMode: 99},
 		"a template":       {AgentId: "a", Preset: public, Template: "x"},
@@ -75,8 +69,7 @@ func TestA1_SpawnRefusals(t *testing.T) {
 		"too long a text":  {AgentId: "a", Preset: public, InitialMessage: strings.Repeat("x", 256<<10+1)},
 		"too long a reqid": {AgentId: "a", Preset: public, RequestId: strings.Repeat("x", 129)},
 	} {
-		_, err := r.service.SpawnAgent(r.operator(), req)
-		require.Error(t, err, name)
+		require.Error(t, must.Err(r.service.SpawnAgent(r.operator(), req)), name)
 	}
 	require.Empty(t, r.events())
 }
@@ -164,8 +157,7 @@ func TestX8_MessageLimitsAtBelowAndAbove(t *testing.T) {
 		"a long correlation":  {AgentId: "keeper", Text: "x", CorrelationId: strings.Repeat("c", 257)},
 		"a long content type": {AgentId: "keeper", Text: "x", ContentType: strings.Repeat("c", 256)},
 	} {
-		_, err := r.service.EnqueueMessage(r.operator(), req)
-		require.Error(t, err, name)
+		require.Error(t, must.Err(r.service.EnqueueMessage(r.operator(), req)), name)
 	}
 	_, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{AgentId: "nobody", Text: "x"})
 	require.ErrorIs(t, err, fault.NotFound)
@@ -175,17 +167,13 @@ func TestX2_ARepeatedMessageIsOneMessage(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
 	req := &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "x", RequestId: "r1"}
-	first, err := r.service.EnqueueMessage(r.operator(), req)
-	require.NoError(t, err)
+	first := must.Value(r.service.EnqueueMessage(r.operator(), req))(t)
 	r.restart()
-	again, err := r.service.EnqueueMessage(r.operator(), req)
-	require.NoError(t, err)
+	again := must.Value(r.service.EnqueueMessage(r.operator(), req))(t)
 	require.Equal(t, first.GetMessageId(), again.GetMessageId())
-	_, err = r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
-		AgentId: "keeper", Text: "y",
-		RequestId: "r1",
-	})
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	must.Refuse(r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: "y", RequestId: "r1",
+	}))(t, fault.RequestIDReused)
 	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
 }
 
@@ -243,8 +231,7 @@ func TestX9_ListsOfMessagesAndTurns(t *testing.T) {
 	var got []string
 	req := &agentv1.ListMessagesRequest{AgentId: "keeper", PageSize: 2}
 	for {
-		resp, err := r.service.ListMessages(r.operator(), req)
-		require.NoError(t, err)
+		resp := must.Value(r.service.ListMessages(r.operator(), req))(t)
 		for _, m := range resp.GetMessages() {
 			got = append(got, m.GetMessageId())
 		}
@@ -253,17 +240,15 @@ func TestX9_ListsOfMessagesAndTurns(t *testing.T) {
 		}
 	}
 	require.Equal(t, sent, got)
-	queued, err := r.service.ListMessages(r.operator(), &agentv1.ListMessagesRequest{
+	queued := must.Value(r.service.ListMessages(r.operator(), &agentv1.ListMessagesRequest{
 		AgentId: "keeper", State: agentv1.MessageState_MESSAGE_STATE_QUEUED,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, queued.GetMessages(), 2)
 
 	got = nil
 	treq := &agentv1.ListTurnsRequest{AgentId: "keeper", PageSize: 1}
 	for {
-		resp, err := r.service.ListTurns(r.operator(), treq)
-		require.NoError(t, err)
+		resp := must.Value(r.service.ListTurns(r.operator(), treq))(t)
 		for _, tr := range resp.GetTurns() {
 			got = append(got, tr.GetTurnId())
 		}
@@ -274,13 +259,11 @@ func TestX9_ListsOfMessagesAndTurns(t *testing.T) {
 	require.Equal(t, turns, got, "newest first")
 
 	r.spawn("alpha")
-	agents, err := r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{PageSize: 1})
-	require.NoError(t, err)
+	agents := must.Value(r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{PageSize: 1}))(t)
 	require.Equal(t, "alpha", agents.GetAgents()[0].GetAgentId())
-	agents, err = r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{
+	agents = must.Value(r.service.ListAgents(r.operator(), &agentv1.ListAgentsRequest{
 		PageSize: 1, PageToken: agents.GetNextPageToken(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, "keeper", agents.GetAgents()[0].GetAgentId())
 	require.Empty(t, agents.GetNextPageToken())
 }

@@ -10,15 +10,14 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
 func (r *rig) conversation(req *agentv1.ListConversationRequest) *agentv1.ListConversationResponse {
 	r.t.Helper()
 	req.AgentId = "keeper"
-	resp, err := r.service.ListConversation(r.operator(), req)
-	require.NoError(r.t, err)
-	return resp
+	return must.Value(r.service.ListConversation(r.operator(), req))(r.t)
 }
 
 // What was said is read back whole, newest first, also what left the index of contexts long
@@ -106,10 +105,9 @@ func TestC7_SearchesThatAreNotTaken(t *testing.T) {
 		require.Error(t, err, name)
 		require.NotErrorIs(t, err, fault.InternalError, name)
 	}
-	_, err := r.service.ListConversation(r.operator(), &agentv1.ListConversationRequest{
+	must.Value(r.service.ListConversation(r.operator(), &agentv1.ListConversationRequest{
 		AgentId: "keeper", Contains: strings.Repeat("a", 256),
-	})
-	require.NoError(t, err)
-	_, err = r.service.ListConversation(r.operator(), &agentv1.ListConversationRequest{AgentId: "nobody"})
+	}))(t)
+	_, err := r.service.ListConversation(r.operator(), &agentv1.ListConversationRequest{AgentId: "nobody"})
 	require.ErrorIs(t, err, fault.NotFound)
 }

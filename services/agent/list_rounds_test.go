@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	"quartet/pkg/packed"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -46,8 +47,7 @@ func TestC2_TheTranscriptIsReadBack(t *testing.T) {
 	list := func(req *agentv1.ListRoundsRequest) (all []*agentv1.Round) {
 		req.AgentId = "keeper"
 		for {
-			resp, err := r.service.ListRounds(r.operator(), req)
-			require.NoError(t, err)
+			resp := must.Value(r.service.ListRounds(r.operator(), req))(t)
 			all = append(all, resp.GetRounds()...)
 			if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
 				return all
@@ -90,12 +90,10 @@ func TestC2_TheTranscriptIsReadBack(t *testing.T) {
 				ToolCalls: []*agentv1.ToolCall{use("PickWorkItem", "work_item_id", "wi_2"), use("Nonsense")},
 			})
 		}
-		was, err := again("first of 2")
-		require.NoError(t, err)
+		was := must.Value(again("first of 2"))(t)
 		require.Equal(t, []string{"success", "error/tool_not_available"}, statuses(was))
 		require.False(t, was.GetTurnEnded(), "the turn went on after it")
-		_, err = again("something else")
-		require.ErrorIs(t, err, fault.RequestIDReused)
+		must.Refuse(again("something else"))(t, fault.RequestIDReused)
 		if first != nil {
 			require.Len(t, all, len(first))
 			for i := range all {

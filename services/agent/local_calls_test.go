@@ -8,17 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/agent/runners"
 	"quartet/services/agent/turns"
 )
 
 func (r *rig) startCalls(a *agentv1.AcquireTurnResponse, index int32, calls ...*agentv1.ToolCall) error {
-	_, err := r.service.StartLocalCalls(r.runner(), &agentv1.StartLocalCallsRequest{
+	return must.Err(r.service.StartLocalCalls(r.runner(), &agentv1.StartLocalCallsRequest{
 		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
 		RoundIndex: index, Calls: calls,
-	})
-	return err
+	}))
 }
 
 func (r *rig) started() int {
@@ -45,7 +45,7 @@ func TestA6_LocalCallsOfALostRunnerAreUnknown(t *testing.T) {
 	r, a := turn(t)
 	write := local("w1", "WorkspaceWrite", "path", "mail.txt", "text", "Dear all")
 	require.NoError(t, r.startCalls(a, 0, write))
-	_, err := r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
+	must.Value(r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
 		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "First.",
 		LocalToolCalls: []*agentv1.ToolCall{write},
 		LocalToolResults: []*agentv1.ToolResult{
@@ -54,8 +54,7 @@ func TestA6_LocalCallsOfALostRunnerAreUnknown(t *testing.T) {
 				SummaryText: "written",
 			},
 		},
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.NoError(t, r.startCalls(a, 1, local("w2", "WorkspaceEdit", "path", "list.txt"),
 		local("w3", "WorkspaceWrite", "path", "b.txt")))
 	require.NoError(t, r.startCalls(a, 1, local("w4", "WorkspaceWrite", "path", "c.txt")))
@@ -81,10 +80,9 @@ func TestA6_LocalCallsOfALostRunnerAreUnknown(t *testing.T) {
 func TestA6_ASubmittedRoundEndsItsLocalCalls(t *testing.T) {
 	r, a := turn(t)
 	require.NoError(t, r.startCalls(a, 0, local("w1", "WorkspaceWrite", "path", "x")))
-	_, err := r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
+	must.Value(r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
 		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "Changed my mind.",
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.finish(a, retryable)
 	b := r.take("keeper")
 	require.NotContains(t, b.GetContext().GetText(), "outcome unknown")
@@ -119,10 +117,9 @@ func TestA6_LocalCallsAreChecked(t *testing.T) {
 	require.NoError(t, r.startCalls(a, 0, many(turns.MaxCalls-1)...))
 	require.NoError(t, r.startCalls(a, 0, call), "a repetition adds none")
 
-	_, err := r.service.StartLocalCalls(r.runner(), &agentv1.StartLocalCallsRequest{
+	must.Refuse(r.service.StartLocalCalls(r.runner(), &agentv1.StartLocalCallsRequest{
 		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: "run_" + strings.Repeat("0", 26), Calls: many(1),
-	})
-	require.ErrorIs(t, err, fault.RunStale)
+	}))(t, fault.RunStale)
 	r.finish(a, done)
 	require.ErrorIs(t, r.startCalls(a, 0, local("w9", "X")), fault.TurnEnded)
 }

@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -321,11 +322,10 @@ func TestA14_AFollowUpHasNoMoreAuthorityThanItsTurn(t *testing.T) {
 	r.supervise(child)
 	r.finish(r.take("keeper"), done) // the question
 	follow := func(run string, most agentv1.Authority) agentv1.Authority {
-		resp, err := r.service.EnqueueMessage(r.scheduler(), &agentv1.EnqueueMessageRequest{
+		resp := must.Value(r.service.EnqueueMessage(r.scheduler(), &agentv1.EnqueueMessageRequest{
 			AgentId: child, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: "do it", SenderRunId: run,
 			MaxAuthority: most,
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.Equal(t, agentv1.Origin_ORIGIN_PARENT, resp.GetMessage().GetOrigin())
 		return resp.GetMessage().GetAuthority()
 	}
@@ -349,27 +349,22 @@ func TestA14_AFollowUpHasNoMoreAuthorityThanItsTurn(t *testing.T) {
 	require.Equal(t, evidence, byCallback.GetMessage().GetAuthority())
 	run = byCallback.GetTurn().GetRunId()
 	require.Equal(t, evidence, follow(run, 0), "what came from outside does not become an instruction")
-	_, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
-		AgentId: "keeper", Text: "go on",
-		Priority: interject,
-	})
-	require.NoError(t, err)
+	must.Value(r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
+		AgentId: "keeper", Text: "go on", Priority: interject,
+	}))(t)
 	r.submit(byCallback, 0, "reading")
 	require.Equal(t, evidence, follow(run, 0), "the least of both")
 
 	// So has the initial message of a child that the turn spawns, also one that is made after a
 	// crash.
-	spawned,
-		err := r.service.SpawnAgent(
+	spawned := must.Value(r.service.SpawnAgent(
 		rpc.WithActor(t.Context(), access.RunActor(plane.Key{Namespace: "acme", ID: "keeper"}, run)),
-		&agentv1.SpawnAgentRequest{InitialMessage: "do it"})
-	require.NoError(t, err)
+		&agentv1.SpawnAgentRequest{InitialMessage: "do it"}))(t)
 	require.Equal(t, evidence, r.take(spawned.GetAgentId()).GetMessage().GetAuthority())
 	r.finish(byCallback, done)
-	spawned, err = r.service.SpawnAgent(planetest.AsAgent(t.Context(), "keeper"), &agentv1.SpawnAgentRequest{
+	spawned = must.Value(r.service.SpawnAgent(planetest.AsAgent(t.Context(), "keeper"), &agentv1.SpawnAgentRequest{
 		InitialMessage: "do it",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, runtime, r.take(spawned.GetAgentId()).GetMessage().GetAuthority())
 }
 
@@ -390,8 +385,7 @@ func TestA14_WhoSendsAFollowUp(t *testing.T) {
 	}
 	followUp := func(change func(*agentv1.EnqueueMessageRequest)) (*agentv1.EnqueueMessageResponse, error) {
 		req := &agentv1.EnqueueMessageRequest{
-			AgentId: child, RequestId: "req",
-			Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: "x",
+			AgentId: child, RequestId: "req", Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: "x",
 		}
 		change(req)
 		return r.service.EnqueueMessage(r.scheduler(), req)
@@ -400,13 +394,10 @@ func TestA14_WhoSendsAFollowUp(t *testing.T) {
 	require.ErrorIs(t, err, fault.InvalidArgument)
 	_, err = followUp(func(req *agentv1.EnqueueMessageRequest) { req.AnsweredWaitId = "wt_1" })
 	require.ErrorIs(t, err, fault.InvalidArgument)
-	_, err = followUp(func(req *agentv1.EnqueueMessageRequest) { req.MaxAuthority = 99 })
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	must.Refuse(followUp(func(req *agentv1.EnqueueMessageRequest) { req.MaxAuthority = 99 }))(t, fault.InvalidArgument)
 	require.Len(t, r.events(), before)
-	first, err := followUp(func(*agentv1.EnqueueMessageRequest) {})
-	require.NoError(t, err)
-	again, err := followUp(func(req *agentv1.EnqueueMessageRequest) { req.MaxAuthority = evidence })
-	require.NoError(t, err)
+	first := must.Value(followUp(func(*agentv1.EnqueueMessageRequest) {}))(t)
+	again := must.Value(followUp(func(req *agentv1.EnqueueMessageRequest) { req.MaxAuthority = evidence }))(t)
 	require.Equal(t, first.GetMessageId(), again.GetMessageId())
 }
 
@@ -448,24 +439,17 @@ func TestA14_AnAnswerNamesItsQuestion(t *testing.T) {
 		require.Less(t, len(err.Error()), 400)
 	}
 	require.Equal(t, before, sent())
-	first, err := answer("a1", two)
-	require.NoError(t, err)
+	first := must.Value(answer("a1", two))(t)
 	require.Equal(t, two, first.GetMessage().GetAnsweredWaitId())
 	r.waiting(question(child, one, "Which colour?"))
-	again, err := answer("a1", two)
-	require.NoError(t, err)
-	require.Equal(t, first.GetMessageId(), again.GetMessageId())
+	require.Equal(t, first.GetMessageId(), must.Value(answer("a1", two))(t).GetMessageId())
 	require.Equal(t, before+1, sent())
-	_, err = answer("a1", one)
-	require.ErrorIs(t, err, fault.RequestIDReused)
-	_, err = answer("a2", two)
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	must.Refuse(answer("a1", one))(t, fault.RequestIDReused)
+	must.Refuse(answer("a2", two))(t, fault.InvalidArgument)
 	r.waiting()
-	_, err = answer("a3", one)
-	require.ErrorContains(t, err, "it asks nothing now")
+	must.Fail(answer("a3", one))(t, "it asks nothing now")
 	r.others.set(func() { r.others.waitsErr = fault.NotReady.New("starting") })
-	_, err = answer("a3", one)
-	require.ErrorIs(t, err, fault.NotReady, "a plane that cannot be asked is asked again")
+	must.Refuse(answer("a3", one))(t, fault.NotReady, "a plane that cannot be asked is asked again")
 }
 
 // The posture of both says who waits for whom.

@@ -36,8 +36,7 @@ func TestP2_ATurnReadsItsFactsOnce(t *testing.T) {
 			Type: "trigger_delivered", Namespace: "acme", AgentID: "keeper",
 			Payload: &waitingv1.TriggerDelivered{
 				DeliveryId: "dlv_1", Trigger: &waitingv1.Trigger{TriggerId: "trg_1", AgentId: "keeper"},
-				Contentful: true,
-				Body:       []byte("news"), WaitIds: []string{"wt_1"},
+				Contentful: true, Body: []byte("news"), WaitIds: []string{"wt_1"},
 			},
 		})
 	}
@@ -106,9 +105,8 @@ func TestD5_AMessageIsNotHeldBackByAPlaneThatIsDown(t *testing.T) {
 
 func recheckOf(itemID string) *agentv1.Decision {
 	return &agentv1.Decision{
-		Action:     agentv1.DecisionAction_DECISION_ACTION_TICK,
-		TickReason: agentv1.TickReason_TICK_REASON_RECHECK, Reason: "recheck_due", WorkItemId: itemID,
-		WorkItemRevision: 3,
+		Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_RECHECK,
+		Reason: "recheck_due", WorkItemId: itemID, WorkItemRevision: 3,
 	}
 }
 
@@ -130,10 +128,9 @@ func TestD4_AStaleRecheckIsDropped(t *testing.T) {
 		item *workv1.WorkItem
 		drop string
 	}{
-		"it stands": {&workv1.WorkItem{
-			WorkItemId: "wi_1", State: open, RecheckAt: at,
-			RecheckConsumedAt: at,
-		}, ""},
+		"it stands": {
+			&workv1.WorkItem{WorkItemId: "wi_1", State: open, RecheckAt: at, RecheckConsumedAt: at}, "",
+		},
 		"it is not yet marked":     {&workv1.WorkItem{WorkItemId: "wi_1", State: open, RecheckAt: at}, ""},
 		"the item was completed":   {&workv1.WorkItem{WorkItemId: "wi_1", State: completed}, "completed"},
 		"the wait it was for over": {&workv1.WorkItem{WorkItemId: "wi_1", State: open}, "is over"},

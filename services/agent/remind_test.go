@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/agent/tools"
@@ -193,8 +194,7 @@ func TestW11_AReminderSaysWhatToDo(t *testing.T) {
 func TestX2_ARoundUnderAUsedIndexIsCompared(t *testing.T) {
 	r, a := turn(t)
 	round := func() *agentv1.SubmitRoundRequest {
-		s, err := structpb.NewStruct(map[string]any{"exit_code": 0, "ratio": 0.1})
-		require.NoError(t, err)
+		s := must.Value(structpb.NewStruct(map[string]any{"exit_code": 0, "ratio": 0.1}))(t)
 		return &agentv1.SubmitRoundRequest{
 			AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "text",
 			LocalToolResults: []*agentv1.ToolResult{
@@ -203,12 +203,9 @@ func TestX2_ARoundUnderAUsedIndexIsCompared(t *testing.T) {
 			Usage: &agentv1.TokenUsage{InputTokens: 10, OutputTokens: 2},
 		}
 	}
-	first, err := r.service.SubmitRound(r.runner(), round())
-	require.NoError(t, err)
+	first := must.Value(r.service.SubmitRound(r.runner(), round()))(t)
 	for range 2 {
-		again, err := r.service.SubmitRound(r.runner(), round())
-		require.NoError(t, err)
-		require.Equal(t, statuses(first), statuses(again))
+		require.Equal(t, statuses(first), statuses(must.Value(r.service.SubmitRound(r.runner(), round()))(t)))
 		for name, change := range map[string]func(*agentv1.SubmitRoundRequest){
 			"another local result": func(q *agentv1.SubmitRoundRequest) {
 				q.LocalToolResults[0].Status = tools.StatusError
@@ -222,18 +219,15 @@ func TestX2_ARoundUnderAUsedIndexIsCompared(t *testing.T) {
 		} {
 			q := round()
 			change(q)
-			_, err := r.service.SubmitRound(r.runner(), q)
-			require.ErrorIs(t, err, fault.RequestIDReused, name)
+			must.Refuse(r.service.SubmitRound(r.runner(), q))(t, fault.RequestIDReused, name)
 		}
 		r.restart()
 	}
 
 	// No usage and a usage of nothing are one, also after a restart.
-	_, err = r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{AgentId: "keeper", TurnId: a.GetTurn().
-		GetTurnId(), RunId: a.GetTurn().GetRunId(), RoundIndex: 1, Usage: &agentv1.TokenUsage{}})
-	require.NoError(t, err)
+	must.Value(r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId(), RunId: a.GetTurn().GetRunId(), RoundIndex: 1, Usage: &agentv1.TokenUsage{}}))(t)
 	r.restart()
-	_, err = r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{AgentId: "keeper", TurnId: a.GetTurn().
-		GetTurnId(), RunId: a.GetTurn().GetRunId(), RoundIndex: 1})
-	require.NoError(t, err)
+	must.Value(r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId(), RunId: a.GetTurn().GetRunId(), RoundIndex: 1}))(t)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
@@ -23,6 +24,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -276,8 +278,7 @@ func (conn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOpt
 
 func newRig(t *testing.T) *rig {
 	r := &rig{
-		t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(),
-		others: &others{},
+		t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), others: &others{},
 	}
 	r.others.answer = map[string]func(context.Context, proto.Message) (proto.Message, error){}
 	r.up()
@@ -290,19 +291,16 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) up() {
 	r.t.Helper()
-	var err error
-	r.service, err = New(Config{}, Deps{
+	r.service = must.Value(New(Config{}, Deps{
 		Deps: plane.Deps{
-			Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, WaitClock: clock.System(),
-			IDs: r.ids,
+			Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, WaitClock: clock.System(), IDs: r.ids,
 		},
 		Work:    r.others,
 		Waiting: r.others,
 		Boards:  r.others,
 		Conn:    func(p string) (grpc.ClientConnInterface, error) { return conn{p, r.others}, nil },
 		MintRun: func(ns, agent, run string) string { return "token/" + ns + "/" + agent + "/" + run },
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 	planetest.Start(r.t, r.service)
 }
 
@@ -335,20 +333,16 @@ func (r *rig) scheduler() context.Context {
 
 func (r *rig) spawn(agentID string) {
 	r.t.Helper()
-	_, err := r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
+	must.Value(r.service.SpawnAgent(r.operator(), &agentv1.SpawnAgentRequest{
 		AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 }
 
 func (r *rig) send(agentID, text string, p agentv1.Priority) string {
 	r.t.Helper()
-	resp, err := r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
-		AgentId: agentID, Text: text,
-		Priority: p,
-	})
-	require.NoError(r.t, err)
-	return resp.GetMessageId()
+	return must.Value(r.service.EnqueueMessage(r.operator(), &agentv1.EnqueueMessageRequest{
+		AgentId: agentID, Text: text, Priority: p,
+	}))(r.t).GetMessageId()
 }
 
 // take acquires a turn that must be there.
@@ -361,20 +355,16 @@ func (r *rig) take(agents ...string) *agentv1.AcquireTurnResponse {
 
 func (r *rig) poll(agents ...string) *agentv1.AcquireTurnResponse {
 	r.t.Helper()
-	resp, err := r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
+	return must.Value(r.service.AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{
 		AgentIds: agents, Wait: durationpb.New(0),
-	})
-	require.NoError(r.t, err)
-	return resp
+	}))(r.t)
 }
 
 func (r *rig) submit(a *agentv1.AcquireTurnResponse, index int32, text string,
 	calls ...*agentv1.ToolCall,
 ) *agentv1.SubmitRoundResponse {
 	r.t.Helper()
-	resp, err := r.trySubmit(a, index, text, calls...)
-	require.NoError(r.t, err)
-	return resp
+	return must.Value(r.trySubmit(a, index, text, calls...))(r.t)
 }
 
 func (r *rig) trySubmit(a *agentv1.AcquireTurnResponse, index int32, text string, calls ...*agentv1.ToolCall) (
@@ -388,9 +378,7 @@ func (r *rig) trySubmit(a *agentv1.AcquireTurnResponse, index int32, text string
 
 func (r *rig) finish(a *agentv1.AcquireTurnResponse, outcome agentv1.TurnOutcome) *agentv1.Turn {
 	r.t.Helper()
-	resp, err := r.tryFinish(a, outcome)
-	require.NoError(r.t, err)
-	return resp.GetTurn()
+	return must.Value(r.tryFinish(a, outcome))(r.t).GetTurn()
 }
 
 func (r *rig) tryFinish(a *agentv1.AcquireTurnResponse, outcome agentv1.TurnOutcome) (*agentv1.FinishTurnResponse,
@@ -399,6 +387,12 @@ func (r *rig) tryFinish(a *agentv1.AcquireTurnResponse, outcome agentv1.TurnOutc
 	return r.service.FinishTurn(r.runner(), &agentv1.FinishTurnRequest{
 		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
 		Outcome: outcome,
+	})
+}
+
+func (r *rig) tryRenew(a *agentv1.AcquireTurnResponse) (*agentv1.RenewTurnResponse, error) {
+	return r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{
+		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
 	})
 }
 
@@ -411,8 +405,7 @@ func (r *rig) message(agentID, messageID string) *agentv1.Message {
 
 func (r *rig) facts(agentID string) *agentv1.AgentFacts {
 	r.t.Helper()
-	resp, err := r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{AgentId: agentID})
-	require.NoError(r.t, err)
+	resp := must.Value(r.service.GetFacts(r.scheduler(), &agentv1.GetFactsRequest{AgentId: agentID}))(r.t)
 	require.Len(r.t, resp.GetFacts(), 1)
 	return resp.GetFacts()[0]
 }
@@ -432,14 +425,13 @@ func (r *rig) checkPages() {
 // hear applies another plane's event by the plane's own rule, as consuming it would.
 func (r *rig) hear(ev *journal.Event) {
 	r.t.Helper()
-	_, err := plane.Do(context.Background(), r.service.engine, plane.Command[*state.State, struct{}]{
+	must.Value(plane.Do(context.Background(), r.service.engine, plane.Command[*state.State, struct{}]{
 		Method: "hear", AgentID: ev.AgentID, Actor: plane.System(ev.Namespace),
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
 			events, err := state.React(st, env, ev)
 			return journal.Decision[struct{}]{Events: events}, err
 		},
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 }
 
 func (r *rig) eventually(ok func() bool) {
@@ -493,3 +485,5 @@ func (r *rig) completeThenHang(hang, proceed chan struct{}) {
 		}
 	})
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -50,8 +50,7 @@ func TestP3_ARoundsSecretsAreNotWrittenDown(t *testing.T) {
 	// A result without a signing secret does not get one.
 	r.others.answer["CreateExternalTrigger"] = func(context.Context, proto.Message) (proto.Message, error) {
 		return &waitingv1.CreateExternalTriggerResponse{
-			Trigger: &waitingv1.Trigger{TriggerId: "trg_2"},
-			Token:   secrets[0], Url: secrets[1],
+			Trigger: &waitingv1.Trigger{TriggerId: "trg_2"}, Token: secrets[0], Url: secrets[1],
 		}, nil
 	}
 	require.Equal(t, []string{secrets[0], secrets[1], ""}, shown(r.submit(a, 1, "", use("CreateExternalTrigger"))))

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -70,8 +71,7 @@ func TestA6_RunnersChooseByCapability(t *testing.T) {
 		}, "keeper"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := r.choose(c.req)
-			require.NoError(t, err)
+			got := must.Value(r.choose(c.req))(t)
 			require.Equal(t, c.want, got.GetTurn().GetAgentId())
 			if c.want != "" {
 				r.finish(got, released)
@@ -82,20 +82,16 @@ func TestA6_RunnersChooseByCapability(t *testing.T) {
 		"no such preset": {Preset: 9}, "no such family": {ToolFamilies: []agentv1.ToolFamily{99}},
 		"no family": {ToolFamilies: []agentv1.ToolFamily{0}},
 	} {
-		_, err := r.choose(req)
-		require.ErrorIs(t, err, fault.InvalidArgument, name)
+		must.Refuse(r.choose(req))(t, fault.InvalidArgument, name)
 	}
-	_, err := r.service.AcquireTurn(planetest.As(t.Context(), rpc.RoleInstallationAdmin), &agentv1.AcquireTurnRequest{
+	must.Refuse(r.service.AcquireTurn(planetest.As(t.Context(), rpc.RoleInstallationAdmin), &agentv1.AcquireTurnRequest{
 		AllNamespaces: true, Preset: named,
-	})
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	}))(t, fault.InvalidArgument)
 
 	// The same request id with another choice is another request (SPEC X2).
-	got, err := r.choose(&agentv1.AcquireTurnRequest{RequestId: "r1", Preset: named})
-	require.NoError(t, err)
+	got := must.Value(r.choose(&agentv1.AcquireTurnRequest{RequestId: "r1", Preset: named}))(t)
 	require.Equal(t, "keeper", got.GetTurn().GetAgentId())
-	_, err = r.choose(&agentv1.AcquireTurnRequest{RequestId: "r1", Preset: privateChild})
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	must.Refuse(r.choose(&agentv1.AcquireTurnRequest{RequestId: "r1", Preset: privateChild}))(t, fault.RequestIDReused)
 }
 
 // A runner with a filter is woken only for agents that it accepts, and other runners are

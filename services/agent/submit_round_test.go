@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -55,8 +56,7 @@ func TestA6_CallsRunInOrderAsTheRun(t *testing.T) {
 	require.Equal(t, []string{"CreateWorkItem", "ListWorkItems", "ExecCommand"}, r.others.methods())
 	for i, c := range calls {
 		require.Equal(t, rpc.Actor{
-			Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper",
-			RunID: run,
+			Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: run,
 		}, c.actor)
 		if c.method != "ListWorkItems" {
 			require.Equal(t, fmt.Sprintf("%s/0/%d", run, i), c.requestID)
@@ -82,15 +82,12 @@ func TestX2_ARepeatedRoundRunsNothingTwice(t *testing.T) {
 	}
 	require.Equal(t, "c1", first.GetToolResults()[0].GetCallId())
 
-	_, err := r.trySubmit(a, 0, "another text", calls...)
-	require.ErrorIs(t, err, fault.RequestIDReused)
-	_, err = r.trySubmit(a, 0, "text", calls[0])
-	require.ErrorIs(t, err, fault.RequestIDReused)
-	_, err = r.trySubmit(a, 2, "text")
+	must.Refuse(r.trySubmit(a, 0, "another text", calls...))(t, fault.RequestIDReused)
+	must.Refuse(r.trySubmit(a, 0, "text", calls[0]))(t, fault.RequestIDReused)
+	_, err := r.trySubmit(a, 2, "text")
 	require.ErrorIs(t, err, fault.InvalidArgument)
 	require.Contains(t, err.Error(), "must be 1")
-	_, err = r.trySubmit(a, -1, "text")
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	must.Refuse(r.trySubmit(a, -1, "text"))(t, fault.InvalidArgument)
 	require.Len(t, r.others.seen(), 2)
 
 	// It is answered also after the turn has ended.
@@ -98,8 +95,7 @@ func TestX2_ARepeatedRoundRunsNothingTwice(t *testing.T) {
 	again := r.submit(a, 0, "text", calls...)
 	require.Equal(t, statuses(first), statuses(again))
 	require.True(t, again.GetTurnEnded())
-	_, err = r.trySubmit(a, 1, "more")
-	require.ErrorIs(t, err, fault.TurnEnded)
+	must.Refuse(r.trySubmit(a, 1, "more"))(t, fault.TurnEnded)
 }
 
 // A crash between two results: the repetition asks again, under the same
@@ -116,15 +112,12 @@ func TestA6_ACrashBetweenResultsResumes(t *testing.T) {
 		use("CreateWorkItem", "objective", "ship"),
 		use("PickWorkItem", "work_item_id", "wi_1"), use("ListWorkItems"),
 	}
-	_, err := r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
-		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(),
-		RunId: run, ToolCalls: calls,
-	})
-	require.Error(t, err)
+	require.Error(t, must.Err(r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+		AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: run, ToolCalls: calls,
+	})))
 	r.restart()
 
-	_, err = r.trySubmit(a, 1, "skip it")
-	require.ErrorIs(t, err, fault.InvalidArgument, "the round before has calls without a result")
+	must.Refuse(r.trySubmit(a, 1, "skip it"))(t, fault.InvalidArgument, "the round before has calls without a result")
 	resp := r.submit(a, 0, "", calls...)
 	require.Equal(t, []string{"success", "success", "success"}, statuses(resp))
 	require.Equal(t, []string{"CreateWorkItem", "PickWorkItem", "PickWorkItem", "ListWorkItems"}, r.others.methods())
@@ -239,9 +232,8 @@ func TestA6_APickRebindsAndACompletionUnbinds(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"a:", "b:wi_1", "c:wi_9", "d:wi_1", "e:"}, bound)
-	g, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-		GetTurnId()})
-	require.NoError(t, err)
+	g := must.Value(r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId()}))(t)
 	require.Empty(t, g.GetTurn().GetBoundWorkItemId(), "what the turn began with stays")
 	require.Equal(t, "wi_1", g.GetRounds()[1].GetWorkItemId())
 	require.EqualValues(t, 7, g.GetTurn().GetMutations())
@@ -263,8 +255,7 @@ func TestW5_AToolClearsTheReminder(t *testing.T) {
 	resp = r.submit(a, 1, "", use("UpdateWorkItem", "work_item_id", "wi_1", "recheck_at", "2026-03-01T13:00:00Z"))
 	require.Equal(t, []string{"success"}, statuses(resp))
 	require.False(t, got.GetClearRecheckAt())
-	list, err := r.service.ListTools(r.runner(), &agentv1.ListToolsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	list := must.Value(r.service.ListTools(r.runner(), &agentv1.ListToolsRequest{AgentId: "keeper"}))(t)
 	for _, spec := range list.GetTools() {
 		if spec.GetName() == "UpdateWorkItem" {
 			properties := spec.GetInputSchema().GetFields()["properties"].GetStructValue().GetFields()
@@ -290,9 +281,8 @@ func TestW5_AnUnchangedItemIsNoMutation(t *testing.T) {
 		resp.GetToolResults()[0].GetSummaryText())
 	require.True(t, resp.GetToolResults()[0].GetResult().GetFields()["unchanged"].GetBoolValue())
 	require.Equal(t, "UpdateWorkItem succeeded: wi_1", resp.GetToolResults()[1].GetSummaryText())
-	g, err := r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-		GetTurnId()})
-	require.NoError(t, err)
+	g := must.Value(r.service.GetTurn(r.operator(), &agentv1.GetTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
+		GetTurnId()}))(t)
 	require.EqualValues(t, 1, g.GetTurn().GetMutations())
 }
 
@@ -453,8 +443,7 @@ func TestW7_APromotionIsNotLost(t *testing.T) {
 					return nil, fault.NotReady.New("starting")
 				}
 			})
-			_, err := r.trySubmit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1"))
-			require.ErrorIs(t, err, fault.NotReady)
+			must.Refuse(r.trySubmit(a, 0, "done", use("CompleteWorkItem", "work_item_id", "wi_1")))(t, fault.NotReady)
 			r.restart()
 			r.others.set(func() { r.others.promote = nil })
 			resume(t, r, a)
@@ -508,11 +497,10 @@ func TestW7_ACompletionThatLandedUnrecordedKeepsItsReport(t *testing.T) {
 					WasCurrent: true,
 				}, nil
 			})
-			_, err := r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
+			require.Error(t, must.Err(r.service.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
 				AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(), Text: "done",
 				ToolCalls: calls,
-			})
-			require.Error(t, err, name)
+			})), name)
 			r.restart()
 			r.others.set(
 				func() { r.others.history = c.history(fmt.Sprintf("%s/0/%d", a.GetTurn().GetRunId(), len(calls)-1)) })
@@ -591,15 +579,11 @@ func TestX8_RoundLimits(t *testing.T) {
 	for i := range many {
 		many[i] = use("ListWorkItems")
 	}
-	_, err := r.trySubmit(a, 0, strings.Repeat("x", limit+1))
-	require.ErrorIs(t, err, fault.LimitExceeded)
-	_, err = r.trySubmit(a, 0, "", many...)
-	require.ErrorIs(t, err, fault.LimitExceeded)
-	_, err = r.trySubmit(a, 0, "", &agentv1.ToolCall{})
-	require.ErrorIs(t, err, fault.InvalidArgument)
-	_, err = r.trySubmit(a, 0, "", &agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"},
-		&agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"})
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	must.Refuse(r.trySubmit(a, 0, strings.Repeat("x", limit+1)))(t, fault.LimitExceeded)
+	must.Refuse(r.trySubmit(a, 0, "", many...))(t, fault.LimitExceeded)
+	must.Refuse(r.trySubmit(a, 0, "", &agentv1.ToolCall{}))(t, fault.InvalidArgument)
+	must.Refuse(r.trySubmit(a, 0, "", &agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"},
+		&agentv1.ToolCall{Name: "ListWorkItems", CallId: "c"}))(t, fault.InvalidArgument)
 	r.submit(a, 0, strings.Repeat("x", limit-1))
 	r.submit(a, 1, strings.Repeat("x", limit), many[:64]...)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/agent/state"
 )
@@ -19,8 +20,7 @@ func (r *rig) sumUp(a *agentv1.AcquireTurnResponse, index int32, text, through s
 ) {
 	return r.service.SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{
 		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
-		RoundIndex:          index,
-		ConversationSummary: &agentv1.ConversationSummary{Text: text, ThroughTurnId: through},
+		RoundIndex: index, ConversationSummary: &agentv1.ConversationSummary{Text: text, ThroughTurnId: through},
 	})
 }
 
@@ -50,13 +50,10 @@ func TestC7_ASummaryStandsInPlaceOfTheWords(t *testing.T) {
 	r.send("keeper", "the seventh", normal)
 	a := r.take("keeper")
 	require.Contains(t, conversationOf(a.GetContext()), "> question 0\n")
-	_, err := r.sumUp(a, 0, "Six questions,\nsix answers.", "")
-	require.NoError(t, err)
-	again, err := r.sumUp(a, 0, "Six questions,\nsix answers.", "")
-	require.NoError(t, err, "a repetition gets the same response")
+	must.Value(r.sumUp(a, 0, "Six questions,\nsix answers.", ""))(t)
+	again := must.Value(r.sumUp(a, 0, "Six questions,\nsix answers.", ""))(t, "a repetition gets the same response")
 	require.False(t, again.GetTurnEnded())
-	_, err = r.sumUp(a, 0, "Other words.", "")
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	must.Refuse(r.sumUp(a, 0, "Other words.", ""))(t, fault.RequestIDReused)
 	r.submit(a, 1, "answer to the seventh")
 	turn := r.finish(a, done)
 
@@ -82,19 +79,16 @@ func TestC7_ASummaryStandsInPlaceOfTheWords(t *testing.T) {
 	}
 	require.Len(t, r.conversation(&agentv1.ListConversationRequest{Contains: "question"}).GetUtterances(), 6,
 		"the words are kept")
-	rounds, err := r.service.ListRounds(r.operator(), &agentv1.ListRoundsRequest{
+	rounds := must.Value(r.service.ListRounds(r.operator(), &agentv1.ListRoundsRequest{
 		AgentId: "keeper", TurnId: turn.GetTurnId(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, "Six questions,\nsix answers.", rounds.GetRounds()[1].GetConversationSummary().GetText())
 
 	r.send("keeper", "the last", normal)
 	a = r.take("keeper")
-	_, err = r.sumUp(a, 0, "All of it.", turn.GetTurnId())
-	require.NoError(t, err)
+	must.Value(r.sumUp(a, 0, "All of it.", turn.GetTurnId()))(t)
 	r.finish(a, done)
-	c, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	c := must.Value(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"}))(t)
 	said := conversationOf(c.GetContext())
 	require.Contains(t, said, "> All of it.\n")
 	require.NotContains(t, said, "six answers")
@@ -129,15 +123,12 @@ func TestC7_SummariesThatAreNotTaken(t *testing.T) {
 	}
 	_, err := r.sumUp(b, 0, strings.Repeat("x", state.MaxSummaryBytes-1), "")
 	require.NoError(t, err, "none of the refused rounds was stored")
-	_, err = r.sumUp(b, 1, strings.Repeat("x", state.MaxSummaryBytes), "")
-	require.NoError(t, err)
+	must.Value(r.sumUp(b, 1, strings.Repeat("x", state.MaxSummaryBytes), ""))(t)
 	r.finish(b, done)
 	r.send("keeper", "another", normal)
 	next := r.take("keeper")
-	_, err = r.sumUp(next, 0, "older", a.GetTurn().GetTurnId())
-	require.NoError(t, err, "through the same turn")
-	_, err = r.sumUp(next, 1, "newer", b.GetTurn().GetTurnId())
-	require.NoError(t, err)
+	must.Value(r.sumUp(next, 0, "older", a.GetTurn().GetTurnId()))(t, "through the same turn")
+	must.Value(r.sumUp(next, 1, "newer", b.GetTurn().GetTurnId()))(t)
 	_, err = r.sumUp(next, 2, "older", a.GetTurn().GetTurnId())
 	require.ErrorContains(t, err, "must be "+b.GetTurn().GetTurnId()+" or a later turn")
 }
@@ -145,16 +136,13 @@ func TestC7_SummariesThatAreNotTaken(t *testing.T) {
 // A deleted agent keeps no summary.
 func TestC7_ADeletedAgentHasNoSummary(t *testing.T) {
 	r, a := turn(t)
-	_, err := r.sumUp(a, 0, "before", "")
-	require.NoError(t, err)
+	must.Value(r.sumUp(a, 0, "before", ""))(t)
 	r.finish(a, done)
 	context := func() string {
-		c, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		c := must.Value(r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"}))(t)
 		return c.GetContext().GetText()
 	}
 	require.Contains(t, context(), "> before\n")
-	_, err = r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	must.Value(r.service.DeleteAgent(r.operator(), &agentv1.DeleteAgentRequest{AgentId: "keeper"}))(t)
 	r.eventually(func() bool { return !strings.Contains(context(), "> before\n") })
 }

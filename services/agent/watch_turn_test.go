@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -65,8 +66,7 @@ func (r *rig) watch(ctx context.Context, a *agentv1.AcquireTurnResponse, runID s
 	w := &watching{t: r.t, ctx: ctx, got: make(chan *agentv1.WatchTurnResponse), over: make(chan error, 1)}
 	go func() {
 		w.over <- r.service.WatchTurn(&agentv1.WatchTurnRequest{
-			AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(),
-			RunId: runID,
+			AgentId: "keeper", TurnId: a.GetTurn().GetTurnId(), RunId: runID,
 		}, w)
 	}()
 	return w
@@ -88,8 +88,7 @@ func TestA9_AWatchAnnouncesAndEnds(t *testing.T) {
 		"announced, not handed over")
 	require.Len(t, r.submit(a, 0, "a safe point").GetInterjections(), 2)
 
-	_, err := r.abort(a.GetTurn().GetRunId(), "")
-	require.NoError(t, err)
+	must.Value(r.abort(a.GetTurn().GetRunId(), ""))(t)
 	ended := w.next().GetEnded()
 	require.Equal(t, agentv1.TurnState_TURN_STATE_ABORTED, ended.GetState())
 	require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_ABORTED, ended.GetEndReason())
@@ -117,9 +116,7 @@ func TestX12_AWatchIsKeptAlive(t *testing.T) {
 		}
 		r.clk.Advance(1)
 		require.Nil(t, w.next().GetEnded())
-		_, err := r.service.RenewTurn(r.runner(), &agentv1.RenewTurnRequest{AgentId: "keeper", TurnId: a.GetTurn().
-			GetTurnId(), RunId: a.GetTurn().GetRunId()})
-		require.NoError(t, err)
+		must.Value(r.tryRenew(a))(t)
 	}
 	r.service.Release()
 	require.ErrorIs(t, w.end(), fault.NotReady)

@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/agent/children"
@@ -75,9 +76,7 @@ func (r *rig) trySpawnTree(requestID string) (*agentv1.SpawnAgentResponse, error
 
 func (r *rig) spawnTree() *agentv1.SpawnAgentResponse {
 	r.t.Helper()
-	resp, err := r.trySpawnTree("tree")
-	require.NoError(r.t, err)
-	return resp
+	return must.Value(r.trySpawnTree("tree"))(r.t)
 }
 
 func (r *rig) over(child *agentv1.SpawnAgentResponse) *agentv1.Delegation {
@@ -103,9 +102,7 @@ func TestT9_AChildInItsWorktree(t *testing.T) {
 			require.Equal(t, "quartet/"+child.GetTaskId(), wt.GetBranch())
 			require.Equal(t, "w1", wt.GetWorkerId(), "its commands are pinned there (T4)")
 			require.True(t, proto.Equal(wt, r.delegation(child.GetDelegationId()).GetWorktree()))
-			again, err := r.trySpawnTree("tree")
-			require.NoError(t, err)
-			require.Equal(t, child.GetAgentId(), again.GetAgentId())
+			require.Equal(t, child.GetAgentId(), must.Value(r.trySpawnTree("tree"))(t).GetAgentId())
 			r.submit(a, 0, "done it")
 			r.finish(a, done)
 			d := r.over(child)
@@ -130,8 +127,7 @@ func TestT9_SpawnRefused(t *testing.T) {
 	before := len(r.events())
 	for _, why := range []error{fault.NotAWorkTree.New("no"), fault.NotReady.New("no worker")} {
 		r.others.set(func() { f.plan = why })
-		_, err := r.trySpawnTree("tree")
-		require.ErrorIs(t, err, fault.From(why).Reason())
+		must.Refuse(r.trySpawnTree("tree"))(t, fault.From(why).Reason())
 	}
 	require.Len(t, r.events(), before)
 	r.others.set(func() { f.plan = nil })
@@ -237,8 +233,7 @@ func TestT9_StoppedBeforeItWasMade(t *testing.T) {
 	cancel()
 	require.Equal(t, wtPreparing, d.GetWorktree().GetState())
 	child := &agentv1.SpawnAgentResponse{
-		DelegationId: d.GetDelegationId(), TaskId: d.GetTaskId(),
-		AgentId: d.GetChildAgentId(),
+		DelegationId: d.GetDelegationId(), TaskId: d.GetTaskId(), AgentId: d.GetChildAgentId(),
 	}
 	r.stopTask(child)
 	d = r.over(child)

@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
@@ -37,11 +38,9 @@ type archivedDir struct {
 // open runs a server over a data directory.
 func open(t *testing.T, dir string, fn func(nc *nats.Conn)) {
 	t.Helper()
-	srv, err := natsd.Start(natsd.Config{StoreDir: datadir.Store(dir), Port: natsd.InProcess})
-	require.NoError(t, err)
+	srv := must.Value(natsd.Start(natsd.Config{StoreDir: datadir.Store(dir), Port: natsd.InProcess}))(t)
 	defer srv.Stop()
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
+	nc := must.Value(srv.Connect("test"))(t)
 	defer nc.Close()
 	fn(nc)
 }
@@ -49,8 +48,7 @@ func open(t *testing.T, dir string, fn func(nc *nats.Conn)) {
 // logOf returns the log of a partition of work with its archive.
 func logOf(t *testing.T, nc *nats.Conn, dir string, partition int) *segments.Log {
 	t.Helper()
-	live, err := jetlog.New(nc, "work", partition)
-	require.NoError(t, err)
+	live := must.Value(jetlog.New(nc, "work", partition))(t)
 	return segments.NewLog(live, segments.NewDirectory(datadir.Archive(dir), "work", partition),
 		framelog.PartitionName("work", partition))
 }
@@ -85,29 +83,23 @@ type sent struct {
 
 func (s sent) Context() context.Context { return s.ctx }
 
-func (s sent) Send(r *backupv1.ExportBackupResponse) error {
-	_, err := s.f.Write(r.GetChunk())
-	return err
-}
+func (s sent) Send(r *backupv1.ExportBackupResponse) error { return must.Err(s.f.Write(r.GetChunk())) }
 
 func newArchivedDir(t *testing.T) *archivedDir {
 	t.Helper()
 	d := &archivedDir{cfg: defaults(t), backup: filepath.Join(t.TempDir(), "backup")}
 	require.NoError(t, d.cfg.Complete())
-	ring, err := keyfile.LoadOrCreate(d.cfg.KeyFile, time.Now())
-	require.NoError(t, err)
+	ring := must.Value(keyfile.LoadOrCreate(d.cfg.KeyFile, time.Now()))(t)
 	open(t, d.cfg.DataDir, func(nc *nats.Conn) {
 		for _, plane := range planes {
 			n := 1
 			if plane == "work" {
 				n = 2
 			}
-			_, err := jetlog.Ensure(t.Context(), nc, plane, 1, n)
-			require.NoError(t, err)
+			must.Value(jetlog.Ensure(t.Context(), nc, plane, 1, n))(t)
 		}
 		for i := range 2 {
-			live, err := jetlog.New(nc, "work", i)
-			require.NoError(t, err)
+			live := must.Value(jetlog.New(nc, "work", i))(t)
 			j := journaltest.NewArchivedJournal(live, segments.NewDirectory(datadir.Archive(d.cfg.DataDir), "work", i),
 				framelog.PartitionName("work", i))
 			for range 3 - 2*i {
@@ -117,8 +109,7 @@ func newArchivedDir(t *testing.T) *archivedDir {
 			j.Write(t, 5, 100)
 			j.Archive(t)
 		}
-		f, err := os.Create(d.backup)
-		require.NoError(t, err)
+		f := must.Value(os.Create(d.backup))(t)
 		defer f.Close()
 		s, err := backup.New(backup.Config{Journals: journalStreams, Key: func() keyfile.Key { return ring.Active() }},
 			backup.Deps{
@@ -147,8 +138,7 @@ func (d *archivedDir) copy(t *testing.T) Config {
 // files returns the files of the archive of work/0.
 func files(t *testing.T, dir, pattern string) []string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(datadir.Archive(dir), "work-0", pattern))
-	require.NoError(t, err)
+	all := must.Value(filepath.Glob(filepath.Join(datadir.Archive(dir), "work-0", pattern)))(t)
 	require.NotEmpty(t, all)
 	return all
 }
@@ -161,26 +151,21 @@ func TestArchivedSegmentsAreRestored(t *testing.T) {
 	d := newArchivedDir(t)
 	cfg := defaults(t)
 	require.NoError(t, cfg.Complete())
-	key, err := os.ReadFile(d.cfg.KeyFile)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(cfg.KeyFile, key, 0o600))
+	require.NoError(t, os.WriteFile(cfg.KeyFile, must.Value(os.ReadFile(d.cfg.KeyFile))(t), 0o600))
 	leftover := filepath.Join(datadir.Archive(cfg.DataDir), "work-0")
 	require.NoError(t, os.MkdirAll(leftover, 0o700))
-	_, err = Restore(t.Context(), cfg, Backup{File: d.backup})
+	_, err := Restore(t.Context(), cfg, Backup{File: d.backup})
 	require.ErrorContains(t, err, "contains an installation already")
 	require.ErrorContains(t, err, datadir.Archive(cfg.DataDir))
 	require.NoError(t, os.Remove(leftover))
-	_, err = Restore(t.Context(), cfg, Backup{File: d.backup})
-	require.NoError(t, err)
+	must.Value(Restore(t.Context(), cfg, Backup{File: d.backup}))(t)
 	require.NoDirExists(t, leftover)
 	got := framesOf(t, cfg.DataDir)
 	for i, want := range d.frames {
 		requireFrames(t, want, got[i], 1) // the restore began an incarnation
 	}
 	open(t, cfg.DataDir, func(nc *nats.Conn) {
-		live, err := logOf(t, nc, cfg.DataDir, 0).Segments(t.Context())
-		require.NoError(t, err)
-		require.Len(t, live, 4)
+		require.Len(t, must.Value(logOf(t, nc, cfg.DataDir, 0).Segments(t.Context()))(t), 4)
 		// What is archived again is the same.
 		archivedAgain(t, logOf(t, nc, cfg.DataDir, 0), 3)
 	})
@@ -210,8 +195,7 @@ func TestR10_ArchivesAreRepaired(t *testing.T) {
 	flip := func(pattern string, at int) func(t *testing.T, dir string) {
 		return func(t *testing.T, dir string) {
 			for _, f := range files(t, dir, pattern) {
-				b, err := os.ReadFile(f)
-				require.NoError(t, err)
+				b := must.Value(os.ReadFile(f))(t)
 				b[(at+len(b))%len(b)] ^= 1
 				require.NoError(t, os.WriteFile(f, b, 0o600))
 			}
@@ -236,8 +220,7 @@ func TestR10_ArchivesAreRepaired(t *testing.T) {
 		"the catalogs are gone":      {damage: remove("catalog-*")},
 		"the newest catalog is gone": {damage: remove("catalog-3")},
 		"an object": {flip("segment-1-*", 100), &repair.Range{
-			First: frames[12].Seq + 1,
-			Last:  frames[16].Seq, FirstWalSeq: 13, LastWalSeq: 16,
+			First: frames[12].Seq + 1, Last: frames[16].Seq, FirstWalSeq: 13, LastWalSeq: 16,
 		}, 4},
 		"an index":                   {flip("segment-1-*", -20), &whole, 13},
 		"a segment is gone":          {remove("segment-1-*"), &whole, 13},
@@ -263,8 +246,7 @@ func TestR10_ArchivesAreRepaired(t *testing.T) {
 			c.damage(t, cfg.DataDir)
 			run := func(from Backup, stores []string, apply bool) *repair.Archive {
 				t.Helper()
-				r, err := Repair(t.Context(), cfg, from, stores, nil, apply)
-				require.NoError(t, err)
+				r := must.Value(Repair(t.Context(), cfg, from, stores, nil, apply))(t)
 				for _, j := range r.Journals {
 					require.Equal(t, repair.Intact, j.Status, "%s: %v", j.Partition, j.Damage)
 					if j.Partition != "work/0" {
@@ -314,26 +296,22 @@ func TestR10_ALossBehindAnArchive(t *testing.T) {
 	d := newArchivedDir(t)
 	damaged := func(t *testing.T) Config {
 		cfg := d.copy(t)
-		blocks, err := filepath.Glob(
+		blocks := must.Value(filepath.Glob(
 			filepath.Join(blockfile.Messages(datadir.Store(cfg.DataDir), account,
-				jetlog.Place{Plane: "work", Segment: 3}.Stream()), "*.blk"))
-		require.NoError(t, err)
+				jetlog.Place{Plane: "work", Segment: 3}.Stream()), "*.blk")))(t)
 		require.Len(t, blocks, 1)
-		b, err := os.ReadFile(blocks[0])
-		require.NoError(t, err)
+		b := must.Value(os.ReadFile(blocks[0]))(t)
 		b[len(b)/2], b[len(b)/2+40] = b[len(b)/2]^7, b[len(b)/2+40]^7
 		require.NoError(t, os.WriteFile(blocks[0], b, 0o600))
 		return cfg
 	}
 	cfg := damaged(t)
-	r, err := Repair(t.Context(), cfg, Backup{File: d.backup}, nil, nil, true)
-	require.NoError(t, err)
+	r := must.Value(Repair(t.Context(), cfg, Backup{File: d.backup}, nil, nil, true))(t)
 	require.NotEmpty(t, r.Replaced)
 	requireFrames(t, d.frames[0], framesOf(t, cfg.DataDir)[0], 0)
 
 	cfg = damaged(t)
-	r, err = Repair(t.Context(), cfg, Backup{}, nil, []string{"work/0"}, true)
-	require.NoError(t, err)
+	r = must.Value(Repair(t.Context(), cfg, Backup{}, nil, []string{"work/0"}, true))(t)
 	for _, j := range r.Journals {
 		require.Nil(t, j.Archive)
 		if j.Partition == "work/0" {
@@ -350,9 +328,7 @@ func TestR10_ALossBehindAnArchive(t *testing.T) {
 	open(t, cfg.DataDir, func(nc *nats.Conn) {
 		l := logOf(t, nc, cfg.DataDir, 0)
 		archivedAgain(t, l, 4)
-		c, err := l.Catalog(t.Context())
-		require.NoError(t, err)
-		require.Len(t, c.Segments, 4, "the segment that was cut, too")
+		require.Len(t, must.Value(l.Catalog(t.Context()))(t).Segments, 4, "the segment that was cut, too")
 	})
 	requireFrames(t, got[0], framesOf(t, cfg.DataDir)[0], 0)
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/certs"
+	"quartet/pkg/must"
 )
 
 // Each file with a secret of the process is hidden from the commands of its worker, and is in no root unless its
 // directory is hidden.
 func TestT10_SecretsOfTheServerAreHidden(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	require.NoError(t, err)
+	dir := must.Value(filepath.EvalSymlinks(t.TempDir()))(t)
 	root, data, keys := filepath.Join(dir, "root"), filepath.Join(dir, "root", "data"),
 		filepath.Join(dir, "root", "keys")
 	require.NoError(t, errors.Join(os.MkdirAll(data, 0o700), os.Mkdir(keys, 0o700)))
@@ -29,8 +29,7 @@ func TestT10_SecretsOfTheServerAreHidden(t *testing.T) {
 		},
 	}
 	cfg.NATS.PasswordFile = filepath.Join(dir, "password")
-	s, err := cfg.confinement()
-	require.NoError(t, err)
+	s := must.Value(cfg.confinement())(t)
 	require.Subset(t, s.Hidden, []string{
 		data, keys, cfg.KeyFile, cfg.TLS.Key, cfg.NATS.PasswordFile,
 		filepath.Join(dir, "quartet.yaml"),
@@ -41,8 +40,7 @@ func TestT10_SecretsOfTheServerAreHidden(t *testing.T) {
 	} {
 		before := *path
 		*path = filepath.Join(root, "secret")
-		_, err := cfg.confinement()
-		require.ErrorContains(t, err, name+": "+*path)
+		must.Fail(cfg.confinement())(t, name+": "+*path)
 		*path = before
 	}
 }

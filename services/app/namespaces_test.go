@@ -5,19 +5,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 func TestSettingsOfNamespacesAreParsed(t *testing.T) {
-	weights, err := weightsOf(map[string]string{"a": "3"})
-	require.NoError(t, err)
-	require.Equal(t, map[string]int{"a": 3}, weights)
-	rechecks, err := rechecksOf(map[string]string{"a": "30m", "b": "0"})
-	require.NoError(t, err)
+	require.Equal(t, map[string]int{"a": 3}, must.Value(weightsOf(map[string]string{"a": "3"}))(t))
+	rechecks := must.Value(rechecksOf(map[string]string{"a": "30m", "b": "0"}))(t)
 	require.Equal(t, map[string]time.Duration{"a": 30 * time.Minute, "b": 0}, rechecks)
 	for _, text := range []string{"0", "1001", "many", ""} {
-		_, err := weightsOf(map[string]string{"a": text})
-		require.ErrorContains(t, err, "namespace-weights", text)
+		must.Fail(weightsOf(map[string]string{"a": text}))(t, "namespace-weights", text)
 	}
-	_, err = rechecksOf(map[string]string{"a": "soon"})
-	require.ErrorContains(t, err, "namespace-rechecks")
+	must.Fail(rechecksOf(map[string]string{"a": "soon"}))(t, "namespace-rechecks")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/archive"
+	"quartet/pkg/must"
 )
 
 // A restore can be repeated wherever it was interrupted while its directories were put into
@@ -53,10 +54,8 @@ func TestAnInterruptedRestoreCanBeRepeated(t *testing.T) {
 			for _, dir := range c.undo {
 				require.FileExists(t, filepath.Join(cfg.DataDir, dir, "file"))
 			}
-			entries, err := os.ReadDir(cfg.DataDir)
-			require.NoError(t, err)
-			require.Len(t, entries, len(c.undo))
-			err = checkTarget(cfg, archive.Manifest{})
+			require.Len(t, must.Value(os.ReadDir(cfg.DataDir))(t), len(c.undo))
+			err := checkTarget(cfg, archive.Manifest{})
 			if c.full {
 				require.ErrorContains(t, err, "contains an installation already")
 				return
@@ -73,8 +72,7 @@ func TestAnInterruptedRestoreCanBeRepeated(t *testing.T) {
 // A file with identities that others may read is refused with what to do about it; a pipe of a shell has no mode to
 // speak of.
 func TestIdentityFilesOfOthersAreRefused(t *testing.T) {
-	identity, err := age.GenerateX25519Identity()
-	require.NoError(t, err)
+	identity := must.Value(age.GenerateX25519Identity())(t)
 	path := filepath.Join(t.TempDir(), "identity")
 	require.NoError(t, os.WriteFile(path, []byte(identity.String()+"\n"), 0o600))
 	cfg := defaults(t)

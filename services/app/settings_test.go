@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	"quartet/services/storage/datadir"
 )
 
@@ -121,8 +122,7 @@ func TestPartitionsOfPlanes(t *testing.T) {
 }
 
 func TestAdvertisedAddress(t *testing.T) {
-	host, err := os.Hostname()
-	require.NoError(t, err)
+	host := must.Value(os.Hostname())(t)
 	for _, c := range []struct{ set, bound, want string }{
 		{"", "127.0.0.1:7481", "127.0.0.1:7481"},
 		{"", "[::]:7481", host + ":7481"},
@@ -130,23 +130,17 @@ func TestAdvertisedAddress(t *testing.T) {
 		{"work-1:7481", "[::]:1", "work-1:7481"},
 	} {
 		cfg := Config{AdvertiseAddr: c.set}
-		got, err := cfg.advertisedAddr(c.bound)
-		require.NoError(t, err)
-		require.Equal(t, c.want, got)
+		require.Equal(t, c.want, must.Value(cfg.advertisedAddr(c.bound))(t))
 	}
-	_, err = (&Config{}).advertisedAddr("nowhere")
-	require.Error(t, err)
+	require.Error(t, must.Err((&Config{}).advertisedAddr("nowhere")))
 }
 
 func TestDataDirectoryHasOneProcess(t *testing.T) {
 	dir := t.TempDir()
-	unlock, err := datadir.Lock(dir)
-	require.NoError(t, err)
-	_, err = datadir.Lock(dir)
-	require.ErrorContains(t, err, "in use by another process")
+	unlock := must.Value(datadir.Lock(dir))(t)
+	must.Fail(datadir.Lock(dir))(t, "in use by another process")
 	require.NoError(t, unlock())
-	unlock, err = datadir.Lock(dir)
-	require.NoError(t, err)
+	unlock = must.Value(datadir.Lock(dir))(t)
 	require.NoError(t, unlock())
 }
 
@@ -172,8 +166,7 @@ func TestNewThatFailsLeavesNothing(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	cfg := defaults(t)
 	cfg.OTLPEndpoint, cfg.WorkerID, cfg.WorkerUnconfined = "http://127.0.0.1:1", "No Name", true
-	_, err := New(cfg, nil, "test")
-	require.ErrorContains(t, err, "worker id")
+	must.Fail(New(cfg, nil, "test"))(t, "worker id")
 	goleak.VerifyNone(t, before)
 }
 
@@ -195,8 +188,7 @@ func TestAHostReportsTheLongestStall(t *testing.T) {
 	}
 	sampled := func() float64 {
 		g.sample(t.Context())
-		families, err := reg.Gather()
-		require.NoError(t, err)
+		families := must.Value(reg.Gather())(t)
 		for _, f := range families {
 			if f.GetName() == "quartet_journal_stalled_seconds" {
 				return f.GetMetric()[0].GetGauge().GetValue()
@@ -248,8 +240,7 @@ func TestModulesOfAProcess(t *testing.T) {
 				"127.0.0.1:0", true
 			require.NoError(t, cfg.Complete())
 			a := &App{cfg: cfg, logger: zap.NewNop()}
-			w, err := a.wire("test")
-			require.NoError(t, err)
+			w := must.Value(a.wire("test"))(t)
 			table := newTable(w)
 			for _, row := range w.services() {
 				if cfg.serves(row.name) {
@@ -265,8 +256,7 @@ func TestModulesOfAProcess(t *testing.T) {
 				require.Equal(t, cfg.serves(p.name), len(table.gauges.journals[p.name]) == 1, "%s reports its stalls",
 					p.name)
 			}
-			_, err = New(cfg, nil, "test")
-			require.NoError(t, err)
+			must.Value(New(cfg, nil, "test"))(t)
 		})
 	}
 }

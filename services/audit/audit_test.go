@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
@@ -47,8 +48,7 @@ func (r *rig) RecordAudit(ctx context.Context, req *auditv1.RecordAuditRequest, 
 		return nil, errors.New("away")
 	}
 	resp, err := r.service.RecordAudit(rpc.WithActor(ctx, rpc.Actor{
-		Namespace: "default", Principal: "quartet",
-		Role: rpc.RoleService,
+		Namespace: "default", Principal: "quartet", Role: rpc.RoleService,
 	}), req)
 	if r.loses {
 		return nil, errors.New("lost")
@@ -71,12 +71,10 @@ func newRig(t *testing.T) *rig {
 }
 
 func (r *rig) start() {
-	var err error
-	r.service, err = audit.New(plane.Deps{
+	r.service = must.Value(audit.New(plane.Deps{
 		Log:     func(string, int) (framelog.Log, error) { return r.log, nil },
 		Sources: func(string) ([]journal.Source, error) { return nil, nil }, Clock: r.clock,
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 	require.NoError(r.t, r.service.Start(context.Background()))
 }
 
@@ -99,16 +97,14 @@ const pause = agentv1.AgentService_PauseAgent_FullMethodName
 
 // call makes a call through the recorder that ends with err.
 func (r *rig) call(a rpc.Actor, method string, req, resp proto.Message, err error) error {
-	_, got := r.recorder.Unary(as(a), method, req, func(context.Context, any) (any, error) { return resp, err })
-	return got
+	return must.Err(r.recorder.Unary(as(a), method, req, func(context.Context, any) (any, error) { return resp, err }))
 }
 
 func (r *rig) list(a rpc.Actor, req *auditv1.ListAuditRequest) []*auditv1.AuditEntry {
 	r.t.Helper()
 	var all []*auditv1.AuditEntry
 	for {
-		resp, err := r.service.ListAudit(as(a), req)
-		require.NoError(r.t, err)
+		resp := must.Value(r.service.ListAudit(as(a), req))(r.t)
 		all = append(all, resp.GetEntries()...)
 		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
 			return all
@@ -153,9 +149,8 @@ func TestI16_WhoDidWhat(t *testing.T) {
 	first.Hash = ""
 	require.True(t, proto.Equal(&auditv1.AuditEntry{
 		Number: 1, At: timestamppb.New(epoch), Kind: auditv1.AuditKind_AUDIT_KIND_ATTEMPT,
-		Method:    "quartet.agent.v1.AgentService/PauseAgent",
-		Namespace: "acme", Principal: "ci", Role: "operator", KeyId: "key_ci", TargetNamespace: "acme",
-		Target: map[string]string{"agent_id": "keeper"}, RequestId: "p1",
+		Method: "quartet.agent.v1.AgentService/PauseAgent", Namespace: "acme", Principal: "ci", Role: "operator",
+		KeyId: "key_ci", TargetNamespace: "acme", Target: map[string]string{"agent_id": "keeper"}, RequestId: "p1",
 	}, first), "%v", first)
 	require.Equal(t, []any{int64(1), "OK"}, []any{all[1].GetAttempt(), all[1].GetCode()})
 	require.Equal(t, []any{int64(3), "NotFound", "NOT_FOUND"}, []any{
@@ -209,9 +204,8 @@ func TestI16_WhatIsNotRecorded(t *testing.T) {
 	}, nil, nil))
 	require.NoError(t, r.call(admin, auditv1.AuditService_ListAudit_FullMethodName, &auditv1.ListAuditRequest{After: 3},
 		nil, nil))
-	_, err := r.recorder.Unary(rpc.WithRecorded(as(operator)), pause, &agentv1.PauseAgentRequest{},
-		func(context.Context, any) (any, error) { return nil, nil })
-	require.NoError(t, err)
+	must.Value(r.recorder.Unary(rpc.WithRecorded(as(operator)), pause, &agentv1.PauseAgentRequest{},
+		func(context.Context, any) (any, error) { return nil, nil }))(t)
 	require.Empty(t, r.list(root, &auditv1.ListAuditRequest{}))
 	require.NoError(t, r.call(admin, identityv1.IdentityService_ListKeys_FullMethodName, &identityv1.ListKeysRequest{},
 		nil, nil))
@@ -265,10 +259,8 @@ func TestI16_WhoSeesWhat(t *testing.T) {
 		_, err = r.RecordAudit(t.Context(), &auditv1.RecordAuditRequest{Entries: make([]*auditv1.AuditEntry, n)})
 		require.Error(t, err)
 	}
-	_, err = r.service.ListAudit(as(root), &auditv1.ListAuditRequest{After: -1})
-	require.ErrorIs(t, err, fault.InvalidArgument)
-	_, err = r.service.ListAudit(as(root), &auditv1.ListAuditRequest{PageToken: "x"})
-	require.ErrorIs(t, err, fault.CursorInvalid)
+	must.Refuse(r.service.ListAudit(as(root), &auditv1.ListAuditRequest{After: -1}))(t, fault.InvalidArgument)
+	must.Refuse(r.service.ListAudit(as(root), &auditv1.ListAuditRequest{PageToken: "x"}))(t, fault.CursorInvalid)
 }
 
 // TestI16_RefusedLoginsAreCounted by source and minute, and kept while they cannot be

@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
 )
@@ -33,10 +34,8 @@ type archiving struct {
 
 func newArchiving(t *testing.T) *archiving {
 	a := &archiving{nc: natsdtest.Connect(t), dir: t.TempDir()}
-	_, err := jetlog.Ensure(t.Context(), a.nc, "work", 1, 1)
-	require.NoError(t, err)
-	live, err := jetlog.New(a.nc, "work", 0)
-	require.NoError(t, err)
+	must.Value(jetlog.Ensure(t.Context(), a.nc, "work", 1, 1))(t)
+	live := must.Value(jetlog.New(a.nc, "work", 0))(t)
 	a.ArchivedJournal = journaltest.NewArchivedJournal(live, segments.NewDirectory(a.dir, "work", 0), "work/0")
 	return a
 }
@@ -45,7 +44,7 @@ func newArchiving(t *testing.T) *archiving {
 func (a *archiving) export(t *testing.T) (all []segments.Frame, failure error) {
 	t.Helper()
 	listed := 0
-	s, err := New(Config{
+	s := must.Value(New(Config{
 		Key: func() keyfile.Key { return ring.Active() },
 		Journals: func(ctx context.Context, js jetstream.JetStream) (names []string, err error) {
 			places, err := jetlog.Places(ctx, js, "work")
@@ -62,8 +61,7 @@ func (a *archiving) export(t *testing.T) (all []segments.Frame, failure error) {
 		Archive: func(plane string, partition int) (segments.Store, error) {
 			return segments.NewDirectory(a.dir, plane, partition), nil
 		},
-	})
-	require.NoError(t, err)
+	}))(t)
 	received := false
 	out := &download{context: t.Context, onChunk: func() error {
 		if !received && a.received != nil {
@@ -119,8 +117,7 @@ func TestABackupHasArchivedSegments(t *testing.T) {
 			a.received = func() { more(t, a) }
 		},
 		"and goes on in a segment that there is": func(t *testing.T, a *archiving) {
-			_, err := a.Log.Prepare(t.Context(), a.End.Segment)
-			require.NoError(t, err)
+			must.Value(a.Log.Prepare(t.Context(), a.End.Segment))(t)
 			a.received = func() { more(t, a) }
 		},
 		"and went on": func(t *testing.T, a *archiving) {
@@ -140,15 +137,12 @@ func TestABackupHasArchivedSegments(t *testing.T) {
 			a.Write(t, 5, 100)
 			during(t, a)
 			want := journaltest.ArchiveFrames(t, a.Log, a.Partition)
-			got, err := a.export(t)
-			require.NoError(t, err)
+			got := must.Value(a.export(t))(t)
 			if name == "and went on" { // new segments were listed, so another moment was chosen
 				want = journaltest.ArchiveFrames(t, a.Log, a.Partition)
 			}
 			requireFrames(t, want, got)
-			live, err := a.Log.Segments(t.Context())
-			require.NoError(t, err)
-			require.Less(t, len(live), 4, "it was archived")
+			require.Less(t, len(must.Value(a.Log.Segments(t.Context()))(t)), 4, "it was archived")
 		})
 	}
 }
@@ -199,8 +193,7 @@ func TestABackupHasErasedLines(t *testing.T) {
 		} else {
 			a.received = erase
 		}
-		got, err := a.export(t)
-		require.NoError(t, err)
+		got := must.Value(a.export(t))(t)
 		want := journaltest.ArchiveFrames(t, a.Log, a.Partition)
 		if before {
 			requireFrames(t, want, got)
@@ -229,8 +222,7 @@ func TestABackupOfALargeSegment(t *testing.T) {
 	a.Write(t, 1, 10)
 	want := journaltest.ArchiveFrames(t, a.Log, a.Partition)
 	a.received = func() { a.Archive(t) }
-	got, err := a.export(t)
-	require.NoError(t, err)
+	got := must.Value(a.export(t))(t)
 	requireFrames(t, want, got)
 }
 
@@ -256,9 +248,7 @@ func TestABackupWhileAJournalIsArchived(t *testing.T) {
 		for i := range 3 {
 			rounds <- i > 0
 		}
-		got, err := a.export(t)
-		require.NoError(t, err)
-		all = append(all, got)
+		all = append(all, must.Value(a.export(t))(t))
 	}
 	close(rounds)
 	<-done
@@ -280,12 +270,10 @@ func TestABackupOfADamagedArchive(t *testing.T) {
 	}
 	a.Write(t, 1, 10)
 	a.Archive(t)
-	files, err := filepath.Glob(filepath.Join(a.dir, "work-0", "segment-1-*"))
-	require.NoError(t, err)
+	files := must.Value(filepath.Glob(filepath.Join(a.dir, "work-0", "segment-1-*")))(t)
 	require.Len(t, files, 1)
 	require.NoError(t, segments.NewDirectory(a.dir, "work", 0).Remove(t.Context(), filepath.Base(files[0])))
-	_, err = a.export(t)
-	require.ErrorContains(t, err, "segment 1 of work/0 in its archive")
+	must.Fail(a.export(t))(t, "segment 1 of work/0 in its archive")
 }
 
 // TestASharedStreamOfArchives: the stream in which several partitions began is put together from their archives.
@@ -298,8 +286,7 @@ func TestASharedStreamOfArchives(t *testing.T) {
 	}
 	var journals []*journaltest.ArchivedJournal
 	for i := range 2 {
-		live, err := jetlog.New(nc, "work", i)
-		require.NoError(t, err)
+		live := must.Value(jetlog.New(nc, "work", i))(t)
 		journals = append(journals, journaltest.NewArchivedJournal(live, segments.NewDirectory(dir, "work", i),
 			framelog.PartitionName("work", i)))
 	}
@@ -311,8 +298,7 @@ func TestASharedStreamOfArchives(t *testing.T) {
 		j.Close(t)
 		j.Write(t, 1, 10)
 	}
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
 	read := func(s *Service) (all []archive.Message) {
 		c := &copying{
 			Service: s, js: js, ends: map[string]framelog.End{}, seen: map[string]bool{},
@@ -327,8 +313,7 @@ func TestASharedStreamOfArchives(t *testing.T) {
 		archives, err := s.archives(t.Context(), []string{"quartet-journal-work-0-1", "quartet-journal-work-1-1"})
 		require.NoError(t, err)
 		if len(archives) == 0 {
-			c.moment, err = chooseCut(t.Context(), js, []string{"quartet-journal-work"})
-			require.NoError(t, err)
+			c.moment = must.Value(chooseCut(t.Context(), js, []string{"quartet-journal-work"}))(t)
 		}
 		require.NoError(t, c.stream(t.Context(), "quartet-journal-work", archives))
 		return all

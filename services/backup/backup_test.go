@@ -23,6 +23,7 @@ import (
 	"quartet/pkg/archive"
 	"quartet/pkg/fault"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
 )
@@ -36,11 +37,9 @@ func fixed(names ...string) func(context.Context, jetstream.JetStream) ([]string
 func broker(t *testing.T, messages map[string]int) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
 	nc := natsdtest.Connect(t)
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
 	for name, n := range messages {
-		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}})
-		require.NoError(t, err)
+		must.Value(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}}))(t)
 		publish(t, js, name, 0, n)
 	}
 	return nc, js
@@ -51,8 +50,7 @@ func publish(t *testing.T, js jetstream.JetStream, name string, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
 		msg := &nats.Msg{Subject: name + ".x", Data: body(name, i), Header: nats.Header{"Number": {fmt.Sprint(i)}}}
-		_, err := js.PublishMsg(t.Context(), msg)
-		require.NoError(t, err)
+		must.Value(js.PublishMsg(t.Context(), msg))(t)
 	}
 }
 
@@ -113,8 +111,7 @@ func unpack(t *testing.T, raw io.Reader) contents {
 	c := contents{messages: map[string][]archive.Message{}, files: map[string]string{}, modes: map[string]os.FileMode{}}
 	all, err := io.ReadAll(raw)
 	require.NoError(t, err)
-	f, err := archive.Open(bytes.NewReader(all), archive.Keys{Ring: ring})
-	require.NoError(t, err)
+	f := must.Value(archive.Open(bytes.NewReader(all), archive.Keys{Ring: ring}))(t)
 	c.manifest, c.totals, err = f.Read(archive.Visitor{
 		Message: func(m archive.Message) error {
 			m.Data = bytes.Clone(m.Data)
@@ -134,10 +131,9 @@ func unpack(t *testing.T, raw io.Reader) contents {
 func export(t *testing.T, cfg Config, nc *nats.Conn, req *backupv1.ExportBackupRequest) (*download, error) {
 	t.Helper()
 	cfg.Key = func() keyfile.Key { return ring.Active() }
-	s, err := New(cfg, Deps{Conn: func() *nats.Conn { return nc }, Partitions: func() map[string]int {
+	s := must.Value(New(cfg, Deps{Conn: func() *nats.Conn { return nc }, Partitions: func() map[string]int {
 		return map[string]int{"work": 6}
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	out := &download{context: t.Context}
 	return out, s.ExportBackup(req, out)
 }
@@ -162,8 +158,7 @@ func TestABackupHoldsStreamsAndHomes(t *testing.T) {
 		Journals: fixed("J_work", "J_agent", "J_task"), Output: "OUTPUT", Home: home,
 		Key: func() keyfile.Key { return ring.Active() }, Version: "v1",
 	}
-	out, err := export(t, cfg, nc, &backupv1.ExportBackupRequest{})
-	require.NoError(t, err)
+	out := must.Value(export(t, cfg, nc, &backupv1.ExportBackupRequest{}))(t)
 	sum := sha256.Sum256(out.all.Bytes())
 	require.Equal(t, hex.EncodeToString(sum[:]), out.contents.GetSha256())
 	require.NotContains(t, out.all.String(), "notes")
@@ -199,8 +194,7 @@ func TestABackupHoldsStreamsAndHomes(t *testing.T) {
 	require.Equal(t, os.FileMode(0o755), c.modes["acme/a1/run.sh"])
 	require.EqualValues(t, 3, c.totals.Files)
 
-	out, err = export(t, cfg, nc, &backupv1.ExportBackupRequest{OmitOutput: true})
-	require.NoError(t, err)
+	out = must.Value(export(t, cfg, nc, &backupv1.ExportBackupRequest{OmitOutput: true}))(t)
 	c = unpack(t, &out.all)
 	require.Equal(t, []string{"J_work", "J_agent", "J_task"}, c.manifest.Streams)
 	require.Empty(t, c.messages["OUTPUT"])
@@ -211,28 +205,23 @@ func TestABackupHoldsStreamsAndHomes(t *testing.T) {
 func TestABackupIsOfOneMoment(t *testing.T) {
 	nc, js := broker(t, map[string]int{"J_work": 20, "J_agent": 20})
 	before := time.Now()
-	w, err := archive.NewWriter(io.Discard, archive.Manifest{Streams: []string{"J_work", "J_agent"}})
-	require.NoError(t, err)
-	moment, err := chooseCut(t.Context(), js, []string{"J_work", "J_agent"})
-	require.NoError(t, err)
+	w := must.Value(archive.NewWriter(io.Discard, archive.Manifest{Streams: []string{"J_work", "J_agent"}}))(t)
+	moment := must.Value(chooseCut(t.Context(), js, []string{"J_work", "J_agent"}))(t)
 	require.NoError(t, copyStream(t.Context(), js, "J_work", moment, w.Message))
 	publish(t, js, "J_work", 20, 25)
 	publish(t, js, "J_agent", 20, 25)
 	require.NoError(t, copyStream(t.Context(), js, "J_agent", moment, w.Message))
-	totals, err := w.Close()
-	require.NoError(t, err)
+	totals := must.Value(w.Close())(t)
 	require.EqualValues(t, 20, totals.Streams["J_work"].Messages)
 	require.EqualValues(t, 20, totals.Streams["J_agent"].Messages, "stored before the moment, and no later ones")
 
-	out, err := export(t, Config{Journals: fixed("J_work", "J_agent")}, nc, &backupv1.ExportBackupRequest{})
-	require.NoError(t, err)
+	out := must.Value(export(t, Config{Journals: fixed("J_work", "J_agent")}, nc, &backupv1.ExportBackupRequest{}))(t)
 	c := unpack(t, &out.all)
 	require.Len(t, c.messages["J_agent"], 25)
 	require.WithinRange(t, c.manifest.CutAt, before, time.Now())
 
 	// The clock of the broker was set back by an hour after these were stored.
-	moment, err = chooseCut(t.Context(), js, []string{"J_work", "J_agent"})
-	require.NoError(t, err)
+	moment = must.Value(chooseCut(t.Context(), js, []string{"J_work", "J_agent"}))(t)
 	moment.at = moment.at.Add(-time.Hour)
 	require.ErrorContains(t, copyStream(t.Context(), js, "J_work", moment, w.Message), "the clock was set back")
 }
@@ -242,13 +231,11 @@ func TestABackupIsSentInBoundedChunks(t *testing.T) {
 	noise := make([]byte, 700<<10)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(noise) // does not compress
 	for range 3 {
-		_, err := js.Publish(t.Context(), "J_work.x", noise)
-		require.NoError(t, err)
+		must.Value(js.Publish(t.Context(), "J_work.x", noise))(t)
 	}
 	home := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(home, "large"), bytes.Repeat(noise, 13), 0o600)) // beyond wholeFile
-	out, err := export(t, Config{Journals: fixed("J_work"), Home: home}, nc, &backupv1.ExportBackupRequest{})
-	require.NoError(t, err)
+	out := must.Value(export(t, Config{Journals: fixed("J_work"), Home: home}, nc, &backupv1.ExportBackupRequest{}))(t)
 	require.LessOrEqual(t, out.largest, chunkBytes)
 	require.Greater(t, out.chunks, 1)
 	require.IsNonDecreasing(t, out.done)
@@ -262,29 +249,24 @@ func TestABackupIsSentInBoundedChunks(t *testing.T) {
 func TestWhatIsMissing(t *testing.T) {
 	nc, _ := broker(t, map[string]int{"J_work": 2})
 	none := filepath.Join(t.TempDir(), "none")
-	out, err := export(t, Config{Journals: fixed("J_work"), Output: "OUTPUT", Home: none}, nc,
-		&backupv1.ExportBackupRequest{})
-	require.NoError(t, err, "without output and homes yet")
+	out := must.Value(export(t, Config{Journals: fixed("J_work"), Output: "OUTPUT", Home: none}, nc,
+		&backupv1.ExportBackupRequest{}))(t, "without output and homes yet")
 	c := unpack(t, &out.all)
 	require.Equal(t, []string{"J_work"}, c.manifest.Streams)
 	require.Empty(t, c.files)
 
-	_, err = export(t, Config{Journals: fixed("J_work", "J_agent")}, nc, &backupv1.ExportBackupRequest{})
+	_, err := export(t, Config{Journals: fixed("J_work", "J_agent")}, nc, &backupv1.ExportBackupRequest{})
 	require.ErrorIs(t, err, fault.Storage, "a journal that is missing is a loss")
 	require.ErrorContains(t, err, "J_agent")
 
-	_, err = New(Config{Journals: fixed("J_work"), Key: cfgKey}, Deps{})
-	require.Error(t, err)
-	_, err = New(Config{Journals: fixed("J_work")}, Deps{Conn: func() *nats.Conn { return nc }})
-	require.Error(t, err)
-	_, err = New(Config{Key: cfgKey}, Deps{Conn: func() *nats.Conn { return nc }})
-	require.Error(t, err)
+	require.Error(t, must.Err(New(Config{Journals: fixed("J_work"), Key: cfgKey}, Deps{})))
+	require.Error(t, must.Err(New(Config{Journals: fixed("J_work")}, Deps{Conn: func() *nats.Conn { return nc }})))
+	require.Error(t, must.Err(New(Config{Key: cfgKey}, Deps{Conn: func() *nats.Conn { return nc }})))
 }
 
 func TestABackupEndsWithItsCaller(t *testing.T) {
 	nc, _ := broker(t, map[string]int{"J_work": 10})
-	s, err := New(Config{Journals: fixed("J_work"), Key: cfgKey}, Deps{Conn: func() *nats.Conn { return nc }})
-	require.NoError(t, err)
+	s := must.Value(New(Config{Journals: fixed("J_work"), Key: cfgKey}, Deps{Conn: func() *nats.Conn { return nc }}))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &download{context: func() context.Context { return ctx }, onChunk: func() error {
 		cancel()
@@ -301,16 +283,14 @@ func TestABackupEndsWithItsCaller(t *testing.T) {
 // is read.
 func TestI21_RecipientsOfABackup(t *testing.T) {
 	nc, _ := broker(t, map[string]int{"J_work": 3})
-	mine, err := age.GenerateX25519Identity()
-	require.NoError(t, err)
+	mine := must.Value(age.GenerateX25519Identity())(t)
 	cfg := Config{Journals: fixed("J_work")}
 	out, err := export(t, cfg, nc, &backupv1.ExportBackupRequest{Recipients: []string{mine.Recipient().String()}})
 	require.NoError(t, err)
 	file := bytes.NewReader(out.all.Bytes())
 	_, err = archive.Open(file, archive.Keys{Ring: ring})
 	require.ErrorIs(t, err, archive.ErrIdentity, "the installation's key alone does not read it")
-	f, err := archive.Open(file, archive.Keys{Ring: ring, Identities: []age.Identity{mine}})
-	require.NoError(t, err)
+	f := must.Value(archive.Open(file, archive.Keys{Ring: ring, Identities: []age.Identity{mine}}))(t)
 	_, totals, err := f.Read(archive.Visitor{})
 	require.NoError(t, err)
 	require.EqualValues(t, 3, totals.Streams["J_work"].Messages)

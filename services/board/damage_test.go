@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/services/board/model"
@@ -78,8 +79,7 @@ func TestB2_AnyDamagedRecord(t *testing.T) {
 		want[b] = r.get(b)
 	}
 	r.down()
-	log, err := r.journals.Log("board", 0)
-	require.NoError(t, err)
+	log := must.Value(r.journals.Log("board", 0))(t)
 	var whose []string
 	var first []uint64 // wal_seq of the first line of the frame
 	require.NoError(t, log.Scan(t.Context(), 0, func(_ uint64, f framelog.Frame) error {
@@ -113,15 +113,14 @@ func TestB2_AnyDamagedRecord(t *testing.T) {
 		for how, spoil := range harm {
 			t.Run(fmt.Sprintf("line %d %s", line, how), func(t *testing.T) {
 				bad := &spoiled{Log: log, line: line, spoil: spoil}
-				s, err := New(Config{}, Deps{
+				s := must.Value(New(Config{}, Deps{
 					Deps: plane.Deps{
 						Log:     func(string, int) (framelog.Log, error) { return bad, nil },
 						Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids,
 					},
 					MintRun: func(_, _, runID string) string { return runID },
-				})
-				require.NoError(t, err)
-				err = s.Start(within(t))
+				}))(t)
+				err := s.Start(within(t))
 				t.Cleanup(func() { require.NoError(t, s.Stop(context.Background())) })
 				original := ""
 				_ = log.Scan(t.Context(), 0, func(_ uint64, f framelog.Frame) error {
@@ -150,11 +149,9 @@ func TestB2_AnyDamagedRecord(t *testing.T) {
 					require.ErrorIs(t, err, fault.Storage)
 					require.ErrorContains(t, err, fmt.Sprintf("wal_seq %d", first[line]),
 						"any line of the frame may have been changed")
-					_, err = s.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
-						SessionId: owner, BoardId: name,
-						StepId: "c", Status: boardv1.StepStatus_STEP_STATUS_PENDING,
-					})
-					require.ErrorIs(t, err, fault.Storage)
+					must.Refuse(s.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
+						SessionId: owner, BoardId: name, StepId: "c", Status: boardv1.StepStatus_STEP_STATUS_PENDING,
+					}))(t, fault.Storage)
 				}
 			})
 		}

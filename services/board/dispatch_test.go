@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -29,9 +30,7 @@ func (r *rig) open(board string, parallel int32, allowed ...string) string {
 	if allowed != nil {
 		req.AllowedStepIds = &boardv1.StepList{StepIds: allowed}
 	}
-	resp, err := r.service.OpenStandingDispatch(r.owner(), req)
-	require.NoError(r.t, err)
-	return resp.GetDispatch().GetDispatchId()
+	return must.Value(r.service.OpenStandingDispatch(r.owner(), req))(r.t).GetDispatch().GetDispatchId()
 }
 
 func TestB10_DispatchRunsOneStep(t *testing.T) {
@@ -41,8 +40,7 @@ func TestB10_DispatchRunsOneStep(t *testing.T) {
 	require.ErrorIs(t, err, fault.WorkerPoolBusy)
 	w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
 	req := &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one", RequestId: "d1", Instruction: "go"}
-	resp, err := r.service.DispatchWorker(r.owner(), req)
-	require.NoError(t, err)
+	resp := must.Value(r.service.DispatchWorker(r.owner(), req))(t)
 	require.True(t, resp.GetPending())
 	a := w.next(t).GetAssigned()[0]
 	require.Equal(t, "a", a.GetStep().GetStepId())
@@ -52,23 +50,19 @@ func TestB10_DispatchRunsOneStep(t *testing.T) {
 		"w9": fault.NotFound,
 	} {
 		_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
-			SessionId: owner, BoardId: "one",
-			WorkerId: id,
+			SessionId: owner, BoardId: "one", WorkerId: id,
 		})
 		require.ErrorIs(t, err, reason)
 	}
-	again, err := r.service.DispatchWorker(r.owner(), req)
-	require.NoError(t, err)
+	again := must.Value(r.service.DispatchWorker(r.owner(), req))(t)
 	require.Equal(t, resp.GetRun().GetRunId(), again.GetRun().GetRunId())
 	rep := stepDone(a.GetRun().GetRunId(), "fine")
 	rep.Finished, rep.WorkerResult = true, "I did it"
 	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{rep}}
 	require.Empty(t, w.next(t).GetAcks()[0].GetError())
-	got, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
-		SessionId: owner, BoardId: "one",
-		RunId: a.GetRun().GetRunId(), Wait: durationpb.New(time.Second),
-	})
-	require.NoError(t, err)
+	got := must.Value(r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
+		SessionId: owner, BoardId: "one", RunId: a.GetRun().GetRunId(), Wait: durationpb.New(time.Second),
+	}))(t)
 	require.False(t, got.GetPending())
 	run := got.GetRun()
 	require.Equal(t, "a", run.GetClaimedStepId())
@@ -77,48 +71,39 @@ func TestB10_DispatchRunsOneStep(t *testing.T) {
 	require.Equal(t, "I did it", run.GetWorkerResult())
 	require.Equal(t, "fine", r.step("one", "a").GetResultSummary())
 	// Nothing to do is no failure.
-	resp, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+	resp = must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
 		SessionId: owner, BoardId: "one", AllowedStepIds: &boardv1.StepList{StepIds: []string{"a", "a"}},
 		Wait: durationpb.New(30 * time.Second),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.True(t, resp.GetRun().GetNoStepClaimed())
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_FINISHED, resp.GetRun().GetStatus())
-	_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
-		SessionId: owner, BoardId: "one",
-		AllowedStepIds: &boardv1.StepList{},
-	})
-	require.ErrorIs(t, err, fault.InvalidArgument)
+	must.Refuse(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+		SessionId: owner, BoardId: "one", AllowedStepIds: &boardv1.StepList{},
+	}))(t, fault.InvalidArgument)
 }
 
 func TestB11_AWorkerThatChooses(t *testing.T) {
 	r := newRig(t)
 	r.create("one", in("a"), in("b"), in("c", "a"), &boardv1.StepInput{StepId: "d", Title: "D", WorkerPoolId: "other"})
 	w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1, ChoosesSteps: true})
-	_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+	must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
 		SessionId: owner, BoardId: "one", AllowedStepIds: &boardv1.StepList{StepIds: []string{"b", "c"}},
-	})
-	require.NoError(t, err)
+	}))(t)
 	a := w.next(t).GetAssigned()[0]
 	require.Nil(t, a.GetStep())
 	runID := a.GetRun().GetRunId()
 	require.Equal(t, "token-of-"+runID, a.GetRunToken())
 	ctx := r.as("w1", runID)
-	q, err := r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{SessionId: owner, BoardId: "one"})
-	require.NoError(t, err)
+	q := must.Value(r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{SessionId: owner, BoardId: "one"}))(t)
 	require.Len(t, q.GetSteps(), 1)
 	require.Equal(t, "b", q.GetSteps()[0].GetStepId())
-	q, err = r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{
-		SessionId: owner, BoardId: "one",
-		StepIds: []string{"a"},
-	})
-	require.NoError(t, err) // c depends on it
+	q = must.Value(r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{
+		SessionId: owner, BoardId: "one", StepIds: []string{"a"},
+	}))(t) // c depends on it
 	require.Len(t, q.GetSteps(), 1)
-	_, err = r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{
-		SessionId: owner, BoardId: "one",
-		StepIds: []string{"d"},
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	must.Refuse(r.service.QuerySteps(ctx, &boardv1.QueryStepsRequest{
+		SessionId: owner, BoardId: "one", StepIds: []string{"d"},
+	}))(t, fault.PermissionDenied)
 	require.ErrorIs(t, r.claim("one", "w1", runID, "a"), fault.PermissionDenied)
 	require.ErrorIs(t, r.claim("one", "w1", runID, "c"), fault.StepState)
 	require.ErrorIs(t, r.claim("one", "w1", runID, "d"), fault.PermissionDenied)
@@ -128,11 +113,9 @@ func TestB11_AWorkerThatChooses(t *testing.T) {
 	require.NoError(t, r.claim("one", "w1", runID, "b"))
 	require.ErrorIs(t, r.claim("one", "w1", runID, "b"), fault.StepAlreadyClaimedByRun)
 	require.ErrorIs(t, r.claim("one", "w2", r.run("one", "w2"), "b"), fault.StepAlreadyClaimed)
-	fin, err := r.service.FinishWorkerRun(ctx, &boardv1.FinishWorkerRunRequest{
-		SessionId: owner, BoardId: "one",
-		WorkerResult: "gave up",
-	})
-	require.NoError(t, err)
+	fin := must.Value(r.service.FinishWorkerRun(ctx, &boardv1.FinishWorkerRunRequest{
+		SessionId: owner, BoardId: "one", WorkerResult: "gave up",
+	}))(t)
 	require.Equal(t, model.StepFailed, fin.GetRun().GetStepStatus())
 	require.Equal(t, rules.WhyFinished, r.step("one", "b").GetReason())
 	require.Equal(t, rules.WhyFinished, r.step("one", "b").GetResultSummary())
@@ -142,26 +125,20 @@ func TestS2_418_ACancelledRunAndOneThatTookTooLong(t *testing.T) {
 	r := newRig(t)
 	r.create("one", in("a"), in("b"))
 	w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 2})
-	_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
-	require.NoError(t, err)
+	must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"}))(t)
 	a := w.next(t).GetAssigned()[0].GetRun().GetRunId()
-	_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
-		SessionId: owner, BoardId: "one",
-		Timeout: durationpb.New(time.Minute),
-	})
-	require.NoError(t, err)
+	must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+		SessionId: owner, BoardId: "one", Timeout: durationpb.New(time.Minute),
+	}))(t)
 	b := w.next(t).GetAssigned()[0].GetRun().GetRunId()
-	got, err := r.service.CancelWorkerRun(r.operator(), &boardv1.CancelWorkerRunRequest{
+	got := must.Value(r.service.CancelWorkerRun(r.operator(), &boardv1.CancelWorkerRunRequest{
 		SessionId: owner, BoardId: "one", RunId: a,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_CANCELLED, got.GetRun().GetStatus())
 	require.Equal(t, "worker_cancelled", r.step("one", "a").GetReason())
-	_, err = r.service.CancelWorkerRun(r.operator(), &boardv1.CancelWorkerRunRequest{
-		SessionId: owner, BoardId: "one",
-		RunId: a,
-	})
-	require.NoError(t, err)
+	must.Value(r.service.CancelWorkerRun(r.operator(), &boardv1.CancelWorkerRunRequest{
+		SessionId: owner, BoardId: "one", RunId: a,
+	}))(t)
 	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{stepDone(a, "late")}}
 	for ack := (*boardv1.ReportAck)(nil); ack == nil; {
 		if acks := w.next(t).GetAcks(); len(acks) > 0 {
@@ -171,11 +148,9 @@ func TestS2_418_ACancelledRunAndOneThatTookTooLong(t *testing.T) {
 	}
 	r.clk.Advance(time.Minute)
 	require.Equal(t, "worker_timeout", r.step("one", "b").GetReason())
-	run, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
-		SessionId: owner, BoardId: "one",
-		RunId: b,
-	})
-	require.NoError(t, err)
+	run := must.Value(r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
+		SessionId: owner, BoardId: "one", RunId: b,
+	}))(t)
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_TIMED_OUT, run.GetRun().GetStatus())
 }
 
@@ -282,10 +257,9 @@ func TestB10_AStandingDispatch(t *testing.T) {
 	acks := w.next(t).GetAcks()
 	require.Empty(t, acks[0].GetError())
 	require.Equal(t, "run_stale", acks[1].GetError())
-	_, err := r.service.CloseStandingDispatch(r.owner(), &boardv1.CloseStandingDispatchRequest{
+	must.Value(r.service.CloseStandingDispatch(r.owner(), &boardv1.CloseStandingDispatchRequest{
 		SessionId: owner, BoardId: "one", DispatchId: dispatch,
-	})
-	require.NoError(t, err)
+	}))(t)
 	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{
 		stepDone(got[1].GetRun().GetRunId(), "2"),
 		stepDone(m.GetAssigned()[0].GetRun().GetRunId(), "3"),
@@ -294,10 +268,9 @@ func TestB10_AStandingDispatch(t *testing.T) {
 	require.Len(t, m.GetAcks(), 2)
 	require.Empty(t, m.GetAssigned())
 	require.Equal(t, model.StepReady, r.step("one", "b").GetStatus())
-	list, err := r.service.ListStandingDispatches(r.owner(), &boardv1.ListStandingDispatchesRequest{
+	list := must.Value(r.service.ListStandingDispatches(r.owner(), &boardv1.ListStandingDispatchesRequest{
 		SessionId: owner, BoardId: "one",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Empty(t, list.GetDispatches())
 }
 
@@ -411,20 +384,16 @@ func TestS2_186_TheLastWordOfALateRun(t *testing.T) {
 	r := newRig(t)
 	r.create("one", in("a"))
 	runID := r.run("one", "w1")
-	_, err := r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"})
-	require.NoError(t, err)
+	must.Value(r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"}))(t)
 	lines := string(r.wal("one-wal"))
-	got, err := r.service.FinishWorkerRun(r.as("w1", runID), &boardv1.FinishWorkerRunRequest{
+	got := must.Value(r.service.FinishWorkerRun(r.as("w1", runID), &boardv1.FinishWorkerRunRequest{
 		SessionId: owner, BoardId: "one", WorkerResult: "too late",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, "too late", got.GetRun().GetWorkerResult())
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_CANCELLED, got.GetRun().GetStatus())
-	_, err = r.service.UpdateStep(r.as("w1", runID), &boardv1.UpdateStepRequest{
-		SessionId: owner, BoardId: "one",
-		StepId: "a", Status: model.StepCompleted,
-	})
-	require.ErrorIs(t, err, fault.TaskTerminal)
+	must.Refuse(r.service.UpdateStep(r.as("w1", runID), &boardv1.UpdateStepRequest{
+		SessionId: owner, BoardId: "one", StepId: "a", Status: model.StepCompleted,
+	}))(t, fault.TaskTerminal)
 	require.Equal(t, lines, string(r.wal("one-wal")))
 }
 
@@ -452,14 +421,13 @@ func TestB10_ARunBeginsOnce(t *testing.T) {
 		}
 		runID := r.run("one", "w1", c.allowed...)
 		var types []string
-		_, err := r.service.do(r.owner(), change{
+		must.Value(r.service.do(r.owner(), change{
 			method: "test", session: k, board: "one", actor: plane.System("acme"),
 			decide: func(st *model.State, _ *board_, env journal.Env) ([]*journal.Event, error) {
 				run := &boardv1.WorkerRun{RunId: runID}
 				batch := rules.Batch{
 					Namespace: "acme", WorkerID: "w1", ChoosesSteps: c.chooses, Begin: []*boardv1.WorkerRun{run, run},
-					Room:      5,
-					MintToken: func(string) string { return "token" },
+					Room: 5, MintToken: func(string) string { return "token" },
 				}
 				if c.finished {
 					batch.Reports = []*boardv1.StepReport{{RunId: runID, Finished: true}}
@@ -471,8 +439,7 @@ func TestB10_ARunBeginsOnce(t *testing.T) {
 				require.Len(t, out.Assigned, c.assigned, c.name)
 				return nil, nil
 			},
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.Equal(t, c.want, types, c.name)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/services/board/model"
 )
@@ -34,32 +35,26 @@ func TestX16_BoardsEndInAFullStore(t *testing.T) {
 	require.NoError(t, r.room.Measure(func() (framelog.RoomState, error) {
 		return framelog.RoomState{Used: limit - framelog.RoomReserve(limit) + 1, Limit: limit}, nil
 	}))
-	_, err := r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+	must.Refuse(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
 		SessionId: owner, BoardId: "new", WalName: "new", Title: "New", Steps: []*boardv1.StepInput{in("a")},
-	})
-	require.ErrorIs(t, err, fault.StorageFull)
+	}))(t, fault.StorageFull)
 	require.ErrorIs(t, r.say("failed", "b", model.StepCompleted), fault.StorageFull)
-	_, err = r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
+	must.Refuse(r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
 		SessionId: owner, BoardId: "failed",
-	})
-	require.ErrorIs(t, err, fault.StorageFull)
+	}))(t, fault.StorageFull)
 
-	_, err = r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{SessionId: owner, BoardId: "completed"})
+	_, err := r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{SessionId: owner, BoardId: "completed"})
 	require.NoError(t, err)
-	_, err = r.service.CloseStandingDispatch(r.owner(), &boardv1.CloseStandingDispatchRequest{
+	must.Value(r.service.CloseStandingDispatch(r.owner(), &boardv1.CloseStandingDispatchRequest{
 		SessionId: owner, BoardId: "cancelled", DispatchId: dispatch,
-	})
-	require.NoError(t, err)
-	_, err = r.service.CancelWorkerRun(r.owner(), &boardv1.CancelWorkerRunRequest{
+	}))(t)
+	must.Value(r.service.CancelWorkerRun(r.owner(), &boardv1.CancelWorkerRunRequest{
 		SessionId: owner, BoardId: "cancelled", RunId: cancelled,
-	})
-	require.NoError(t, err)
-	_, err = r.service.FinishWorkerRun(r.as("w-b", finished), &boardv1.FinishWorkerRunRequest{
+	}))(t)
+	must.Value(r.service.FinishWorkerRun(r.as("w-b", finished), &boardv1.FinishWorkerRunRequest{
 		SessionId: owner, BoardId: "cancelled",
-	})
-	require.NoError(t, err)
-	_, err = r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "cancelled"})
-	require.NoError(t, err)
+	}))(t)
+	must.Value(r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "cancelled"}))(t)
 
 	ended := make(chan error, 1) // after its worker had its time to stop
 	ctx := r.owner()

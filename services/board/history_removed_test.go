@@ -9,6 +9,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/services/board/model"
@@ -21,8 +22,7 @@ func TestB16_LogsOfBoards(t *testing.T) {
 	r := newRig(t)
 	end := func(board string) {
 		t.Helper()
-		_, err := r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: board})
-		require.NoError(t, err)
+		must.Value(r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: board}))(t)
 	}
 	r.create("old", in("a"))
 	r.create("lately", in("a"))
@@ -54,27 +54,22 @@ func TestB16_LogsOfBoards(t *testing.T) {
 	require.Equal(t, map[string]string{"session_id": owner, "board_id": "old", "wal_name": "old-wal"}, fault.From(err).
 		Metadata())
 	require.ErrorContains(t, err, `board "old" ended before history is kept (history-days)`)
-	_, err = r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{
-		SessionId: owner, WalName: "old-wal", AfterWalSeq: 1,
-		Limit: 1,
-	})
-	require.ErrorIs(t, err, fault.HistoryRemoved)
+	must.Refuse(r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{
+		SessionId: owner, WalName: "old-wal", AfterWalSeq: 1, Limit: 1,
+	}))(t, fault.HistoryRemoved)
 	_, err = r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: "old"})
 	require.ErrorIs(t, err, fault.HistoryRemoved)
 	_, err = r.service.QuerySteps(r.owner(), &boardv1.QueryStepsRequest{SessionId: owner, BoardId: "old"})
 	require.ErrorIs(t, err, fault.HistoryRemoved)
-	got, err := r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{
-		SessionId: owner, BoardId: "old",
-		OmitSteps: true,
-	})
-	require.NoError(t, err)
+	got := must.Value(r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{
+		SessionId: owner, BoardId: "old", OmitSteps: true,
+	}))(t)
 	require.Equal(t, model.BoardCancelled, got.GetBoard().GetStatus())
 	inspected, err := r.service.InspectBoard(r.owner(), &boardv1.InspectBoardRequest{SessionId: owner, BoardId: "old"})
 	require.NoError(t, err)
 	require.Empty(t, inspected.GetTimeline())
 	require.Equal(t, "old", inspected.GetBoard().GetBoardId())
-	sum, err := r.service.GetSummary(r.owner(), &boardv1.GetSummaryRequest{SessionId: owner})
-	require.NoError(t, err)
+	sum := must.Value(r.service.GetSummary(r.owner(), &boardv1.GetSummaryRequest{SessionId: owner}))(t)
 	require.Contains(t, sum.GetText(), "active")
 }
 
@@ -82,14 +77,11 @@ func TestB16_LogsOfBoards(t *testing.T) {
 func TestB16_ABoardIDThatIsUsedAgain(t *testing.T) {
 	r := newRig(t)
 	r.create("one", in("a"))
-	_, err := r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"})
-	require.NoError(t, err)
+	must.Value(r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"}))(t)
 	r.clk.Advance(time.Hour)
-	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
-		SessionId: owner, BoardId: "one",
-		WalName: "next-wal", Title: "Again", Steps: []*boardv1.StepInput{in("b")},
-	})
-	require.NoError(t, err)
+	must.Value(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+		SessionId: owner, BoardId: "one", WalName: "next-wal", Title: "Again", Steps: []*boardv1.StepInput{in("b")},
+	}))(t)
 	first := slices.IndexFunc(r.events(), func(e *journal.Event) bool { return e.CreatedAt.After(epoch) })
 	removed := planetest.Forget(t, r.journals, Plane, wal.Registry, model.NewState(time.Minute),
 		r.clk.Now().Add(time.Hour))

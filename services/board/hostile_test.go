@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/services/board/model"
 )
@@ -113,17 +114,15 @@ func TestB15_ARefusedReportFailsItsStep(t *testing.T) {
 					r.open("one", 1, "a")
 					w.in <- &boardv1.ConnectRequest{Want: 1}
 				} else {
-					_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+					must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
 						SessionId: owner, BoardId: "one",
-					})
-					require.NoError(t, err)
+					}))(t)
 				}
 				runID := w.assigned(t).GetRun().GetRunId()
 				rep := &boardv1.StepReport{
 					RunId: runID, Status: c.report.GetStatus(), ResultSummary: c.report.ResultSummary,
-					Reason:      c.report.GetReason(),
-					ArtifactIds: c.report.GetArtifactIds(), WorkerResult: c.report.GetWorkerResult(),
-					Finished: kind == "finished",
+					Reason: c.report.GetReason(), ArtifactIds: c.report.GetArtifactIds(),
+					WorkerResult: c.report.GetWorkerResult(), Finished: kind == "finished",
 				}
 				w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{rep}}
 				acks, _ := w.acks(t)
@@ -134,10 +133,9 @@ func TestB15_ARefusedReportFailsItsStep(t *testing.T) {
 				require.Contains(t, s.GetReason(), c.reason)
 				require.Equal(t, s.GetReason(), s.GetResultSummary())
 				require.Empty(t, s.GetArtifactIds())
-				run, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
+				run := must.Value(r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
 					SessionId: owner, BoardId: "one", RunId: runID,
-				})
-				require.NoError(t, err)
+				}))(t)
 				require.Equal(t, boardv1.RunStatus_RUN_STATUS_FINISHED, run.GetRun().GetStatus())
 				// The worker has room again, and what it says of the run later changes nothing.
 				n := len(r.events())
@@ -147,10 +145,9 @@ func TestB15_ARefusedReportFailsItsStep(t *testing.T) {
 				require.NotEmpty(t, acks[0].GetError())
 				require.Equal(t, "run_stale", acks[1].GetError())
 				require.Len(t, r.events(), n)
-				_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+				must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
 					SessionId: owner, BoardId: "one",
-				})
-				require.NoError(t, err)
+				}))(t)
 				require.Equal(t, "b", w.assigned(t).GetStep().GetStepId())
 			})
 		}
@@ -199,15 +196,13 @@ func TestB15_AStandingDispatchHasADeadlineForEachStep(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				r := newRig(t)
 				r.create("one", in("a"))
-				resp, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
+				resp := must.Value(r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
 					SessionId: owner, BoardId: "one", StepTimeout: c.timeout,
-				})
-				require.NoError(t, err)
+				}))(t)
 				require.Equal(t, c.want, resp.GetDispatch().GetStepTimeout().AsDuration())
-				list, err := r.service.ListStandingDispatches(r.owner(), &boardv1.ListStandingDispatchesRequest{
+				list := must.Value(r.service.ListStandingDispatches(r.owner(), &boardv1.ListStandingDispatchesRequest{
 					SessionId: owner, BoardId: "one",
-				})
-				require.NoError(t, err)
+				}))(t)
 				require.Equal(t, c.want, list.GetDispatches()[0].GetStepTimeout().AsDuration())
 				w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
 				w.in <- &boardv1.ConnectRequest{Want: 1}
@@ -218,8 +213,7 @@ func TestB15_AStandingDispatchHasADeadlineForEachStep(t *testing.T) {
 					w.cancel()
 					r.restart()
 					w = r.connect(&boardv1.BoardWorkerHello{
-						WorkerId: "w1", Capacity: 1,
-						RunIds: []string{a.GetRun().GetRunId()},
+						WorkerId: "w1", Capacity: 1, RunIds: []string{a.GetRun().GetRunId()},
 					})
 				}
 				for r.clk.Now().Add(time.Minute).Before(end) {
@@ -235,10 +229,9 @@ func TestB15_AStandingDispatchHasADeadlineForEachStep(t *testing.T) {
 				require.Equal(t, model.StepFailed, r.step("one", "a").GetStatus())
 				require.Equal(t, "worker_timeout", r.step("one", "a").GetReason())
 				w.told(t, a.GetRun().GetRunId())
-				run, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
+				run := must.Value(r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
 					SessionId: owner, BoardId: "one", RunId: a.GetRun().GetRunId(),
-				})
-				require.NoError(t, err)
+				}))(t)
 				require.Equal(t, boardv1.RunStatus_RUN_STATUS_TIMED_OUT, run.GetRun().GetStatus())
 				require.Equal(t, boardv1.RunEndReason_RUN_END_REASON_WORKER_TIMEOUT, run.GetRun().GetEndReason())
 			})
@@ -264,16 +257,14 @@ func TestB15_ALeaseDoesNotOutlastItsRun(t *testing.T) {
 		limit := DefaultLeaseTerm + time.Minute
 		w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
 		if standing {
-			_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
+			must.Value(r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
 				SessionId: owner, BoardId: "one", StepTimeout: durationpb.New(limit),
-			})
-			require.NoError(t, err)
+			}))(t)
 			w.in <- &boardv1.ConnectRequest{Want: 1}
 		} else {
-			_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+			must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
 				SessionId: owner, BoardId: "one", Timeout: durationpb.New(limit),
-			})
-			require.NoError(t, err)
+			}))(t)
 		}
 		a := w.assigned(t)
 		require.Equal(t, epoch.Add(DefaultLeaseTerm), a.GetStep().GetLeaseExpiresAt().AsTime())
@@ -300,10 +291,9 @@ func TestB15_ALeaseDoesNotOutlastItsRun(t *testing.T) {
 	}
 	r := newRig(t)
 	r.create("one", in("a"))
-	_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
+	must.Value(r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
 		SessionId: owner, BoardId: "one", StepTimeout: durationpb.New(time.Second),
-	})
-	require.NoError(t, err)
+	}))(t)
 	w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
 	w.in <- &boardv1.ConnectRequest{Want: 1}
 	require.Equal(t, epoch.Add(time.Second), w.assigned(t).GetStep().GetLeaseExpiresAt().AsTime())
@@ -321,10 +311,9 @@ func TestB15_AWorkerIsToldAtOnce(t *testing.T) {
 			"failed":    func(r *rig, _ string) { require.NoError(r.t, r.say("one", "a", model.StepFailed)) },
 			"blocked":   func(r *rig, _ string) { require.NoError(r.t, r.say("one", "a", model.StepBlocked)) },
 			"cancelled": func(r *rig, runID string) {
-				_, err := r.service.CancelWorkerRun(r.owner(), &boardv1.CancelWorkerRunRequest{
+				must.Value(r.service.CancelWorkerRun(r.owner(), &boardv1.CancelWorkerRunRequest{
 					SessionId: owner, BoardId: "one", RunId: runID,
-				})
-				require.NoError(r.t, err)
+				}))(r.t)
 			},
 			"lease": func(r *rig, _ string) {
 				r.clk.Advance(DefaultLeaseTerm)
@@ -339,10 +328,9 @@ func TestB15_AWorkerIsToldAtOnce(t *testing.T) {
 					r.open("one", 1, "a")
 					w.in <- &boardv1.ConnectRequest{Want: 1}
 				} else {
-					_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+					must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
 						SessionId: owner, BoardId: "one",
-					})
-					require.NoError(t, err)
+					}))(t)
 				}
 				runID := w.assigned(t).GetRun().GetRunId()
 				w.in <- &boardv1.ConnectRequest{
@@ -352,10 +340,9 @@ func TestB15_AWorkerIsToldAtOnce(t *testing.T) {
 				require.Empty(t, acks[0].GetError())
 				take(r, runID)
 				w.told(t, runID)
-				run, err := r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
+				run := must.Value(r.service.GetWorkerRun(r.owner(), &boardv1.GetWorkerRunRequest{
 					SessionId: owner, BoardId: "one", RunId: runID,
-				})
-				require.NoError(t, err)
+				}))(t)
 				want := boardv1.RunStatus_RUN_STATUS_CANCELLED
 				if name == "lease" {
 					want = boardv1.RunStatus_RUN_STATUS_LOST
@@ -367,8 +354,7 @@ func TestB15_AWorkerIsToldAtOnce(t *testing.T) {
 				require.Contains(t, []string{"run_stale", "lease_expired"}, acks[0].GetError())
 				require.Equal(t, before.GetStatus(), r.step("one", "a").GetStatus())
 				require.NotEqual(t, "late", r.step("one", "a").GetResultSummary())
-				workers, err := r.service.ListWorkers(r.owner(), &boardv1.ListWorkersRequest{})
-				require.NoError(t, err)
+				workers := must.Value(r.service.ListWorkers(r.owner(), &boardv1.ListWorkersRequest{}))(t)
 				require.Empty(t, workers.GetWorkers()[0].GetRunIds())
 			})
 		}

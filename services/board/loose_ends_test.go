@@ -9,6 +9,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -55,8 +56,7 @@ func TestS2_358_ARunsQueryHonoursItsFilters(t *testing.T) {
 	runID := r.run("one", "w1")
 	query := func(req *boardv1.QueryStepsRequest) ([]string, *boardv1.QueryStepsResponse) {
 		req.SessionId, req.BoardId = owner, "one"
-		resp, err := r.service.QuerySteps(r.as("w1", runID), req)
-		require.NoError(t, err)
+		resp := must.Value(r.service.QuerySteps(r.as("w1", runID), req))(t)
 		found := []string{}
 		for _, s := range resp.GetSteps() {
 			found = append(found, s.GetStepId())
@@ -129,15 +129,13 @@ func TestS2_458_WhoHasNoBoards(t *testing.T) {
 	}
 
 	journals := planetest.NewJournals()
-	s, err := New(Config{}, Deps{
+	s := must.Value(New(Config{}, Deps{
 		Deps: plane.Deps{
-			Log: journals.Log, Sources: journals.Sources, Clock: clock.NewFake(epoch),
-			IDs: &id.Sequence{},
+			Log: journals.Log, Sources: journals.Sources, Clock: clock.NewFake(epoch), IDs: &id.Sequence{},
 		},
 		MintRun:      func(_, _, runID string) string { return runID },
 		Orchestrates: func(_ context.Context, agentID string) (bool, error) { return agentID != "child", nil },
-	})
-	require.NoError(t, err)
+	}))(t)
 	for _, session := range []string{owner, "child"} {
 		require.ErrorIs(t, s.orchestrate(planetest.AsAgent(within(t), "child"), "board_get", session),
 			fault.ToolNotAvailable, session)

@@ -10,6 +10,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
@@ -27,16 +28,13 @@ func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
 	r.create("free", in("a"), in("b", "a"))
 	r.create("held", in("a"), in("b"))
 	r.create("done", in("a"))
-	_, err := r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{
-		SessionId: owner, BoardId: "done",
-		Reason: "before",
-	})
-	require.NoError(t, err)
+	must.Value(r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{
+		SessionId: owner, BoardId: "done", Reason: "before",
+	}))(t)
 	r.held("held", "a")
-	_, err = r.service.CreateBoard(planetest.AsAgent(within(t), "other"), &boardv1.CreateBoardRequest{
+	must.Value(r.service.CreateBoard(planetest.AsAgent(within(t), "other"), &boardv1.CreateBoardRequest{
 		SessionId: "other", BoardId: "free", WalName: "w", Title: "Other", Steps: []*boardv1.StepInput{in("a")},
-	})
-	require.NoError(t, err)
+	}))(t)
 	say := func() {
 		writer.Write(&journal.Event{Namespace: "acme", AgentID: owner, Payload: &agentv1.AgentDeleting{
 			Agent: &agentv1.Agent{AgentId: owner},
@@ -64,15 +62,13 @@ func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
 		}
 	}
 	require.Equal(t, 3, ends, "each once")
-	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+	must.Refuse(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
 		SessionId: owner, BoardId: "late", WalName: "late", Title: "Late", Steps: []*boardv1.StepInput{in("a")},
-	})
-	require.ErrorIs(t, err, fault.AgentDeleted)
-	got, err := r.service.GetBoard(planetest.AsAgent(within(t), "other"), &boardv1.GetBoardRequest{
+	}))(t, fault.AgentDeleted)
+	got := must.Value(r.service.GetBoard(planetest.AsAgent(within(t), "other"), &boardv1.GetBoardRequest{
 		SessionId: "other",
 		BoardId:   "free",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, model.BoardRunning, got.GetBoard().GetStatus())
 	require.NotEmpty(t, r.wal("held-wal"), "the logs stay")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	"quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 )
@@ -35,13 +36,10 @@ func TestB11_OneStreamOverPartitions(t *testing.T) {
 			}
 			req.Steps = append(req.Steps, in(fmt.Sprint("x", j), deps...))
 		}
-		_, err := r.service.CreateBoard(as, req)
-		require.NoError(t, err)
-		_, err = r.service.OpenStandingDispatch(as, &boardv1.OpenStandingDispatchRequest{
-			SessionId: session,
-			BoardId:   "b", MaxParallel: 2,
-		})
-		require.NoError(t, err)
+		must.Value(r.service.CreateBoard(as, req))(t)
+		must.Value(r.service.OpenStandingDispatch(as, &boardv1.OpenStandingDispatchRequest{
+			SessionId: session, BoardId: "b", MaxParallel: 2,
+		}))(t)
 	}
 	require.Greater(t, len(parts), 2, "the sessions lie apart")
 	ran := map[string]int{}

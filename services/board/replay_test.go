@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/services/board/model"
 	"quartet/services/board/wal"
@@ -46,8 +47,7 @@ func TestB1_ALineThatCannotFollowIsFound(t *testing.T) {
 			base = append(base, ev)
 		}
 	}
-	_, err := wal.Replay(bytes.NewReader(forge(t, "one-wal", base)))
-	require.NoError(t, err)
+	must.Value(wal.Replay(bytes.NewReader(forge(t, "one-wal", base))))(t)
 	require.Equal(t, string(r.wal("one-wal")), string(forge(t, "one-wal", base)))
 
 	line := func(kind, step, run string, payload proto.Message) *journal.Event {
@@ -96,8 +96,7 @@ func TestB1_ALineThatCannotFollowIsFound(t *testing.T) {
 		},
 		"a new step in a cycle": {[]*journal.Event{updated(
 			&boardv1.Operation{Op: model.OpAddStep, Step: in("x", "e")}, &boardv1.Operation{
-				Op:     model.OpAddDependency,
-				StepId: "b", DependsOnStepId: "x",
+				Op: model.OpAddDependency, StepId: "b", DependsOnStepId: "x",
 			},
 		)}, "the dependencies run in a circle: "},
 		"a cycle of old steps": {
@@ -209,8 +208,7 @@ func TestB1_ALineThatCannotFollowIsFound(t *testing.T) {
 			line("task_created", "", "", first),
 			line("task_running", "", "", &boardv1.TaskRunning{}),
 		}
-		_, err := wal.Replay(bytes.NewReader(forge(t, "one-wal", lines)))
-		require.ErrorContains(t, err, says)
+		must.Fail(wal.Replay(bytes.NewReader(forge(t, "one-wal", lines))))(t, says)
 	}
 }
 
@@ -224,11 +222,9 @@ func TestB1_LinesNamePrincipalAndRole(t *testing.T) {
 		r.update("one", &boardv1.Operation{Op: model.OpUpdateTask, Task: &boardv1.UpdateTask{
 			Title: proto.String("T"),
 		}}))
-	_, err := r.service.UpdateBoard(r.operator(), &boardv1.UpdateBoardRequest{
-		SessionId: owner, BoardId: "one",
-		Operations: []*boardv1.Operation{{Op: model.OpBlockBoard}},
-	})
-	require.NoError(t, err)
+	must.Value(r.service.UpdateBoard(r.operator(), &boardv1.UpdateBoardRequest{
+		SessionId: owner, BoardId: "one", Operations: []*boardv1.Operation{{Op: model.OpBlockBoard}},
+	}))(t)
 	r.clk.Advance(DefaultLeaseTerm)
 	r.service.leases.Settle()
 	who := map[string]string{}

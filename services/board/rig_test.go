@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
@@ -15,6 +16,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -54,11 +56,10 @@ func newRig(t testing.TB) *rig {
 }
 
 func (r *rig) up() {
-	s, err := New(r.cfg, Deps{
+	s := must.Value(New(r.cfg, Deps{
 		Deps:    plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids, Room: r.room},
 		MintRun: func(_, _, runID string) string { return "token-of-" + runID },
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 	require.NoError(r.t, s.Start(context.Background()))
 	r.service = s
 }
@@ -82,8 +83,7 @@ func (r *rig) operator() context.Context { return planetest.As(within(r.t), rpc.
 
 func (r *rig) as(worker, runID string) context.Context {
 	return rpc.WithActor(within(r.t), rpc.Actor{
-		Namespace: "acme", Principal: "worker/" + worker, Role: rpc.RoleWorker,
-		AgentID: worker, RunID: runID,
+		Namespace: "acme", Principal: "worker/" + worker, Role: rpc.RoleWorker, AgentID: worker, RunID: runID,
 	})
 }
 
@@ -106,17 +106,14 @@ func optional(s *boardv1.StepInput) *boardv1.StepInput {
 
 func (r *rig) create(board string, steps ...*boardv1.StepInput) *boardv1.Board {
 	r.t.Helper()
-	resp, err := r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+	return must.Value(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
 		SessionId: owner, BoardId: board, WalName: board + "-wal", Title: "Board " + board, Steps: steps,
-	})
-	require.NoError(r.t, err)
-	return resp.GetBoard()
+	}))(r.t).GetBoard()
 }
 
 func (r *rig) get(board string) *boardv1.Board {
 	r.t.Helper()
-	resp, err := r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: board})
-	require.NoError(r.t, err)
+	resp := must.Value(r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{SessionId: owner, BoardId: board}))(r.t)
 	return resp.GetBoard()
 }
 
@@ -140,28 +137,24 @@ func (r *rig) run(board, worker string, allowed ...string) string {
 func (r *rig) runIn(board, worker, pool string, allowed ...string) string {
 	r.t.Helper()
 	runID := r.ids.New("run_")
-	_, err := r.service.do(r.owner(), change{
+	must.Value(r.service.do(r.owner(), change{
 		method: "test", session: model.Key{Namespace: "acme", ID: owner}, board: board, actor: plane.System("acme"),
 		decide: func(_ *model.State, b *board_, _ journal.Env) ([]*journal.Event, error) {
 			return []*journal.Event{b.NewEvent("", &boardv1.WorkerDispatched{Run: &boardv1.WorkerRun{
 				RunId: runID, SessionId: owner, BoardId: board, WorkerPoolId: pool, WorkerId: worker,
-				AllowedStepIds: allowed,
-				Status:         boardv1.RunStatus_RUN_STATUS_RUNNING,
+				AllowedStepIds: allowed, Status: boardv1.RunStatus_RUN_STATUS_RUNNING,
 			}})}, nil
 		},
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 	return runID
 }
 
 type board_ = model.Board
 
 func (r *rig) claim(board, worker, runID, step string) error {
-	_, err := r.service.ClaimStep(r.as(worker, runID), &boardv1.ClaimStepRequest{
-		SessionId: owner, BoardId: board,
-		StepId: step,
-	})
-	return err
+	return must.Err(r.service.ClaimStep(r.as(worker, runID), &boardv1.ClaimStepRequest{
+		SessionId: owner, BoardId: board, StepId: step,
+	}))
 }
 
 // held claims a step with a new run of a worker of its own.
@@ -173,27 +166,21 @@ func (r *rig) held(board, step string) string {
 }
 
 func (r *rig) report(board, worker, runID, step string, to model.StepStatus) error {
-	_, err := r.service.UpdateStep(r.as(worker, runID), &boardv1.UpdateStepRequest{
-		SessionId: owner, BoardId: board,
-		StepId: step, Status: to,
-	})
-	return err
+	return must.Err(r.service.UpdateStep(r.as(worker, runID), &boardv1.UpdateStepRequest{
+		SessionId: owner, BoardId: board, StepId: step, Status: to,
+	}))
 }
 
 func (r *rig) say(board, step string, to model.StepStatus) error {
-	_, err := r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
-		SessionId: owner, BoardId: board, StepId: step,
-		Status: to,
-	})
-	return err
+	return must.Err(r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
+		SessionId: owner, BoardId: board, StepId: step, Status: to,
+	}))
 }
 
 func (r *rig) update(board string, ops ...*boardv1.Operation) error {
-	_, err := r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{
-		SessionId: owner, BoardId: board,
-		Operations: ops,
-	})
-	return err
+	return must.Err(r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{
+		SessionId: owner, BoardId: board, Operations: ops,
+	}))
 }
 
 func (r *rig) events() []*journal.Event {
@@ -226,11 +213,9 @@ func (r *rig) wal(name string) []byte {
 	r.t.Helper()
 	var out []byte
 	for {
-		resp, err := r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{
-			SessionId: owner, WalName: name,
-			AfterWalSeq: int64(countLines(out)),
-		})
-		require.NoError(r.t, err)
+		resp := must.Value(r.service.ReadWal(r.owner(), &boardv1.ReadWalRequest{
+			SessionId: owner, WalName: name, AfterWalSeq: int64(countLines(out)),
+		}))(r.t)
 		out = append(out, resp.GetLines()...)
 		if !resp.GetTruncated() {
 			return out
@@ -340,3 +325,5 @@ func changeOf(board string, events ...*journal.Event) change {
 		decide: func(*model.State, *board_, journal.Env) ([]*journal.Event, error) { return events, nil },
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

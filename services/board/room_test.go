@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/services/board/model"
@@ -17,8 +18,7 @@ import (
 // assignedRuns returns the runs for which the only connected worker has no room for another.
 func (r *rig) assignedRuns() []string {
 	r.t.Helper()
-	resp, err := r.service.ListWorkers(r.owner(), &boardv1.ListWorkersRequest{})
-	require.NoError(r.t, err)
+	resp := must.Value(r.service.ListWorkers(r.owner(), &boardv1.ListWorkersRequest{}))(r.t)
 	require.Len(r.t, resp.GetWorkers(), 1)
 	return resp.GetWorkers()[0].GetRunIds()
 }
@@ -30,20 +30,17 @@ func TestB10_ARepeatedDispatchTakesNoRoom(t *testing.T) {
 	r.create("one", in("a"), in("b"))
 	w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
 	req := &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one", RequestId: "d1"}
-	first, err := r.service.DispatchWorker(r.owner(), req)
-	require.NoError(t, err)
+	first := must.Value(r.service.DispatchWorker(r.owner(), req))(t)
 	rep := stepDone(w.assigned(t).GetRun().GetRunId(), "fine")
 	rep.Finished = true
 	w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{rep}}
 	acks, _ := w.acks(t)
 	require.Empty(t, acks[0].GetError())
-	again, err := r.service.DispatchWorker(r.owner(), req)
-	require.NoError(t, err)
+	again := must.Value(r.service.DispatchWorker(r.owner(), req))(t)
 	require.Equal(t, first.GetRun().GetRunId(), again.GetRun().GetRunId())
 	require.Equal(t, boardv1.RunStatus_RUN_STATUS_FINISHED, again.GetRun().GetStatus())
 	require.Empty(t, r.assignedRuns())
-	_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
-	require.NoError(t, err)
+	must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"}))(t)
 	require.Equal(t, "b", w.assigned(t).GetStep().GetStepId())
 }
 
@@ -52,14 +49,12 @@ func TestB10_ARepeatedDispatchTakesNoRoom(t *testing.T) {
 func TestB15_TheEndOfABoardFreesItsWorkers(t *testing.T) {
 	for name, end := range map[string]func(r *rig) error{
 		"completed": func(r *rig) error {
-			_, err := r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{
+			return must.Err(r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{
 				SessionId: owner, BoardId: "one",
-			})
-			return err
+			}))
 		},
 		"failed": func(r *rig) error {
-			_, err := r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{SessionId: owner, BoardId: "one"})
-			return err
+			return must.Err(r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{SessionId: owner, BoardId: "one"}))
 		},
 		"cancelled": func(r *rig) error {
 			_, err := r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"})
@@ -72,10 +67,9 @@ func TestB15_TheEndOfABoardFreesItsWorkers(t *testing.T) {
 				r.create("one", in("a"))
 				r.create("two", in("b"))
 				w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1, ChoosesSteps: chooses})
-				_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+				must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
 					SessionId: owner, BoardId: "one",
-				})
-				require.NoError(t, err)
+				}))(t)
 				runID := w.assigned(t).GetRun().GetRunId()
 				if chooses {
 					require.NoError(t, r.say("one", "a", model.StepCompleted))
@@ -92,10 +86,9 @@ func TestB15_TheEndOfABoardFreesItsWorkers(t *testing.T) {
 				w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{{RunId: runID, Finished: true}}}
 				acks, _ := w.acks(t)
 				require.Equal(t, "task_terminal", acks[0].GetError())
-				_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+				must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
 					SessionId: owner, BoardId: "two",
-				})
-				require.NoError(t, err)
+				}))(t)
 				require.Equal(t, "two", w.assigned(t).GetRun().GetBoardId())
 			})
 		}
@@ -117,11 +110,9 @@ func TestB15_ARunThatEndsBeforeItBegins(t *testing.T) {
 		parts[r.service.engine.For("acme", session)] = true
 		as := planetest.AsAgent(within(t), session)
 		create := func(board string) {
-			_, err := r.service.CreateBoard(as, &boardv1.CreateBoardRequest{
-				SessionId: session, BoardId: board,
-				WalName: board, Title: "B", Steps: []*boardv1.StepInput{in("a")},
-			})
-			require.NoError(t, err)
+			must.Value(r.service.CreateBoard(as, &boardv1.CreateBoardRequest{
+				SessionId: session, BoardId: board, WalName: board, Title: "B", Steps: []*boardv1.StepInput{in("a")},
+			}))(t)
 		}
 		create("ended")
 		run, err := r.service.DispatchWorker(as, &boardv1.DispatchWorkerRequest{SessionId: session, BoardId: "ended"})
@@ -132,8 +123,7 @@ func TestB15_ARunThatEndsBeforeItBegins(t *testing.T) {
 		w.in <- &boardv1.ConnectRequest{Reports: []*boardv1.StepReport{{RunId: runID, Finished: true}}}
 		acks, _ := w.acks(t)
 		require.Empty(t, acks[0].GetError())
-		_, err = r.service.CancelBoard(as, &boardv1.CancelBoardRequest{SessionId: session, BoardId: "ended"})
-		require.NoError(t, err)
+		must.Value(r.service.CancelBoard(as, &boardv1.CancelBoardRequest{SessionId: session, BoardId: "ended"}))(t)
 		reservation, busy := r.service.workers.Reserve("acme", model.DefaultPool, "w1")
 		require.NoError(t, busy)
 		r.service.workers.Begin(reservation, run.GetRun())

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -62,9 +63,7 @@ func call(ctx context.Context, s *Service, m protoreflect.MethodDescriptor, req 
 
 // aim fills a request: each field by its name, as far as there is a value for it.
 func aim(t *testing.T, in protoreflect.MessageDescriptor, values map[string]string) proto.Message {
-	kind, err := protoregistry.GlobalTypes.FindMessageByName(in.FullName())
-	require.NoError(t, err)
-	m := kind.New()
+	m := must.Value(protoregistry.GlobalTypes.FindMessageByName(in.FullName()))(t).New()
 	for name, v := range values {
 		f := in.Fields().ByName(protoreflect.Name(name))
 		switch {
@@ -96,17 +95,15 @@ func TestS2_365_ARunAndNothingElse(t *testing.T) {
 	elsewhere := secret("elsewhere")
 	elsewhere.WorkerPoolId = "other"
 	r.create("mine", in("mine"), in("need"), in("mine2", "need"), secret("hidden"), elsewhere)
-	_, err := r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+	must.Value(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
 		SessionId: owner, BoardId: "beside", WalName: "beside-wal", Title: "SECRET", Summary: "SECRET",
 		Steps: []*boardv1.StepInput{secret("mine"), secret("hidden")},
-	})
-	require.NoError(t, err)
-	_, err = r.service.CreateBoard(planetest.AsAgent(within(t), "other"), &boardv1.CreateBoardRequest{
+	}))(t)
+	must.Value(r.service.CreateBoard(planetest.AsAgent(within(t), "other"), &boardv1.CreateBoardRequest{
 		SessionId: "other", BoardId: "mine", WalName: "mine-wal", Title: "SECRET", Steps: []*boardv1.StepInput{
 			secret("mine"), secret("hidden"),
 		},
-	})
-	require.NoError(t, err)
+	}))(t)
 	dispatched := r.open("beside", 1)
 	foreign := r.run("beside", "w2", "mine")
 	require.NoError(t, r.claim("beside", "w2", foreign, "mine"))
@@ -137,30 +134,24 @@ func TestS2_365_ARunAndNothingElse(t *testing.T) {
 	}
 	actors := map[string]rpc.Actor{
 		"the run": {
-			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker,
-			AgentID: "w1", RunID: mine,
+			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker, AgentID: "w1", RunID: mine,
 		},
 		"the run in another namespace": {
-			Namespace: "beta", Principal: "worker/w1", Role: rpc.RoleWorker,
-			AgentID: "w1", RunID: mine,
+			Namespace: "beta", Principal: "worker/w1", Role: rpc.RoleWorker, AgentID: "w1", RunID: mine,
 		},
 		"a run that never was": {
-			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker,
-			AgentID: "w1", RunID: "run_none",
+			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker, AgentID: "w1", RunID: "run_none",
 		},
 		"a worker without a run": {
-			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker,
-			AgentID: "w1",
+			Namespace: "acme", Principal: "worker/w1", Role: rpc.RoleWorker, AgentID: "w1",
 		},
 		"an integration": {Namespace: "acme", Principal: "hook", Role: rpc.RoleIntegration},
 		"a runner":       {Namespace: "acme", Principal: "runner", Role: rpc.RoleRunner},
 		"another agent": {
-			Namespace: "acme", Principal: "agent/third", Role: rpc.RoleAgent,
-			AgentID: "third",
+			Namespace: "acme", Principal: "agent/third", Role: rpc.RoleAgent, AgentID: "third",
 		},
 		"the owner, in another namespace": {
-			Namespace: "beta", Principal: "agent/keeper", Role: rpc.RoleAgent,
-			AgentID: owner,
+			Namespace: "beta", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: owner,
 		},
 		"nobody": {},
 	}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/services/board/model"
@@ -109,10 +110,9 @@ func TestB9_ALeaseThatIsOver(t *testing.T) {
 			r.create("one", in("a"))
 			runID := r.held("one", "a")
 			r.clk.Advance(DefaultLeaseTerm - time.Second)
-			_, err := r.service.RenewWorkerRun(r.as("w-a", runID), &boardv1.RenewWorkerRunRequest{
+			must.Value(r.service.RenewWorkerRun(r.as("w-a", runID), &boardv1.RenewWorkerRunRequest{
 				SessionId: owner, BoardId: "one",
-			})
-			require.NoError(t, err)
+			}))(t)
 			n := len(r.events()) // a heartbeat writes nothing
 			r.clk.Advance(DefaultLeaseTerm - time.Second)
 			require.Equal(t, model.StepClaimed, r.step("one", "a").GetStatus())
@@ -128,8 +128,7 @@ func TestB9_ALeaseThatIsOver(t *testing.T) {
 			require.Equal(t, []string{"task_step_lease_expired", "task_step_ready", "worker_run_ended"},
 				planetest.Types(r.events()[n:]))
 			n = len(r.events())
-			err = r.report("one", "w-a", runID, "a", model.StepCompleted)
-			require.ErrorIs(t, err, fault.LeaseExpired)
+			require.ErrorIs(t, r.report("one", "w-a", runID, "a", model.StepCompleted), fault.LeaseExpired)
 			require.Len(t, r.events(), n)
 			require.NoError(t, r.claim("one", "w2", r.run("one", "w2"), "a"))
 		})
@@ -174,11 +173,10 @@ func TestS2_151_ABlockedBoard(t *testing.T) {
 	require.NoError(t, r.update("one", &boardv1.Operation{Op: model.OpBlockBoard, Reason: "wait for a decision"}))
 	require.Equal(t, model.BoardBlocked, r.get("one").GetStatus())
 	require.ErrorIs(t, r.claim("one", "w2", idle, "c"), fault.BoardNotDispatchable)
-	_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
+	must.Refuse(r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{
 		SessionId: owner, BoardId: "one",
-	})
-	require.ErrorIs(t, err, fault.BoardNotDispatchable)
-	_, err = r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
+	}))(t, fault.BoardNotDispatchable)
+	_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one"})
 	require.ErrorIs(t, err, fault.BoardNotDispatchable)
 	require.NoError(t, r.report("one", "w-a", runID, "a", model.StepCompleted)) // its worker goes on
 	require.Equal(t, model.BoardBlocked, r.get("one").GetStatus())
@@ -215,22 +213,16 @@ func TestS2_425_CompletingABoard(t *testing.T) {
 	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpReopenBoard}), fault.TaskTerminal)
 	require.Len(t, r.events(), n+3)
 	// The id may be used again, the WAL's name may not (S2-038).
-	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
-		SessionId: owner, BoardId: "one",
-		WalName: "one-wal", Title: "t", Steps: []*boardv1.StepInput{in("a")},
-	})
-	require.ErrorIs(t, err, fault.PathConflict)
-	_, err = r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
-		SessionId: owner, BoardId: "one",
-		WalName: "one-again", Title: "t", Steps: []*boardv1.StepInput{in("a")},
-	})
-	require.NoError(t, err)
+	must.Refuse(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+		SessionId: owner, BoardId: "one", WalName: "one-wal", Title: "t", Steps: []*boardv1.StepInput{in("a")},
+	}))(t, fault.PathConflict)
+	must.Value(r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+		SessionId: owner, BoardId: "one", WalName: "one-again", Title: "t", Steps: []*boardv1.StepInput{in("a")},
+	}))(t)
 	require.Equal(t, model.BoardRunning, r.get("one").GetStatus())
-	old, err := r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{
-		SessionId: owner, BoardId: "one",
-		WalName: "one-wal",
-	})
-	require.NoError(t, err)
+	old := must.Value(r.service.GetBoard(r.owner(), &boardv1.GetBoardRequest{
+		SessionId: owner, BoardId: "one", WalName: "one-wal",
+	}))(t)
 	require.Len(t, old.GetBoard().GetSteps(), 4)
 	require.ErrorIs(t, r.report("one", "w-d", runID, "d", model.StepCompleted), fault.TaskTerminal)
 }
@@ -241,18 +233,16 @@ func TestB12_FailingABoardStopsItsWorkersFirst(t *testing.T) {
 		r.create("one", in("a"), in("b"), in("c", "a"), in("d"))
 		require.NoError(t, r.say("one", "d", model.StepCompleted))
 		w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
-		run, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
+		run := must.Value(r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{
 			SessionId: owner, BoardId: "one",
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.Equal(t, "a", w.next(t).GetAssigned()[0].GetStep().GetStepId())
 		done := make(chan *boardv1.FailBoardResponse, 1)
 		failed := make(chan error, 1)
 		ctx := r.owner()
 		go func() {
 			resp, err := r.service.FailBoard(ctx, &boardv1.FailBoardRequest{
-				SessionId: owner, BoardId: "one",
-				Reason: "no use", RequestId: "f1",
+				SessionId: owner, BoardId: "one", Reason: "no use", RequestId: "f1",
 			})
 			done <- resp
 			failed <- err
@@ -296,11 +286,9 @@ func TestB12_FailingABoardStopsItsWorkersFirst(t *testing.T) {
 			require.Contains(t, types, "child_agent_cancel_timeout")
 		}
 		require.Equal(t, "task_failed", types[len(types)-1])
-		again, err := r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{
-			SessionId: owner, BoardId: "one",
-			Reason: "no use", RequestId: "f1",
-		})
-		require.NoError(t, err)
+		again := must.Value(r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{
+			SessionId: owner, BoardId: "one", Reason: "no use", RequestId: "f1",
+		}))(t)
 		require.Equal(t, resp.GetEventIds(), again.GetEventIds())
 	}
 }
@@ -354,4 +342,31 @@ func TestS2_EveryMoveOfABoard(t *testing.T) {
 			require.Equal(t, from, b.Status)
 		}
 	}
+}
+
+func TestS2_ABoardFromItsBeginningToItsEnd(t *testing.T) {
+	r := newRig(t)
+	b := r.create("one", in("a"), in("b", "a"))
+	require.Equal(t, model.BoardRunning, b.GetStatus())
+	require.Equal(t, []string{"a"}, b.GetRootStepIds())
+	runA := r.run("one", "w1")
+	require.NoError(t, r.claim("one", "w1", runA, "a"))
+	require.Equal(t, model.StepClaimed, r.step("one", "a").GetStatus())
+	require.NoError(t, r.report("one", "w1", runA, "a", model.StepRunning))
+	require.NoError(t, r.report("one", "w1", runA, "a", model.StepCompleted))
+	require.Equal(t, model.StepReady, r.step("one", "b").GetStatus())
+	runB := r.run("one", "w2")
+	require.NoError(t, r.claim("one", "w2", runB, ""))
+	require.NoError(t, r.report("one", "w2", runB, "b", model.StepCompleted))
+	require.True(t, r.get("one").GetDiagnostics().GetCompleteable())
+	_, err := r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{SessionId: owner, BoardId: "one"})
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"task_created", "task_step_ready", "task_running", "worker_dispatched", "task_step_claimed",
+		"task_step_started",
+		"task_step_completed", "task_step_ready", "worker_dispatched", "task_step_claimed", "task_step_completed",
+		"task_completed",
+	}, planetest.Types(r.events()))
+	require.Equal(t, model.BoardCompleted, r.get("one").GetStatus())
+	require.Len(t, r.get("one").GetSteps(), 2)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -57,16 +58,12 @@ func TestB3_WhatABoardMayNotBe(t *testing.T) {
 		"no board id":      {named("", "wal"), fault.InvalidArgument},
 		"long board id":    {named(strings.Repeat("a", 129), "wal"), fault.LimitExceeded},
 	} {
-		_, err := r.service.CreateBoard(r.owner(), c.req)
-		require.ErrorIs(t, err, c.reason, name)
+		must.Refuse(r.service.CreateBoard(r.owner(), c.req))(t, c.reason, name)
 	}
 	require.Empty(t, r.events())
-	_, err := r.service.CreateBoard(r.owner(), named(strings.Repeat("a", 128), strings.Repeat("b", 128)))
-	require.NoError(t, err)
-	_, err = r.service.CreateBoard(r.owner(), named(strings.Repeat("a", 128), "other"))
-	require.ErrorIs(t, err, fault.AlreadyExists)
-	_, err = r.service.CreateBoard(r.owner(), named("other", strings.Repeat("b", 128)))
-	require.ErrorIs(t, err, fault.PathConflict)
+	must.Value(r.service.CreateBoard(r.owner(), named(strings.Repeat("a", 128), strings.Repeat("b", 128))))(t)
+	must.Refuse(r.service.CreateBoard(r.owner(), named(strings.Repeat("a", 128), "other")))(t, fault.AlreadyExists)
+	must.Refuse(r.service.CreateBoard(r.owner(), named("other", strings.Repeat("b", 128))))(t, fault.PathConflict)
 }
 
 // TestX8_TenThousandSteps: at the limit a board can be made, finished and
@@ -80,19 +77,15 @@ func TestX8_TenThousandSteps(t *testing.T) {
 	for i := range patch.MaxSteps - 1 {
 		steps = append(steps, in(fmt.Sprintf("step-%05d", i), "root"))
 	}
-	_, err := r.service.CreateBoard(r.owner(), request(append(steps, in("more"))...))
-	require.ErrorIs(t, err, fault.LimitExceeded)
-	_, err = r.service.CreateBoard(r.owner(), request(steps...))
-	require.NoError(t, err)
+	must.Refuse(r.service.CreateBoard(r.owner(), request(append(steps, in("more"))...)))(t, fault.LimitExceeded)
+	must.Value(r.service.CreateBoard(r.owner(), request(steps...)))(t)
 	require.ErrorIs(t, r.update("one", &boardv1.Operation{Op: model.OpAddStep, Step: in("more")}), fault.LimitExceeded)
 	runID := r.held("one", "root") // one that makes all others ready in one frame
 	require.NoError(t, r.report("one", "w-root", runID, "root", model.StepCompleted))
 	require.EqualValues(t, patch.MaxSteps-1, r.get("one").GetCounts().GetReady())
-	_, err = r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{
-		SessionId: owner, BoardId: "one",
-		RequestId: strings.Repeat("r", 128),
-	})
-	require.NoError(t, err)
+	must.Value(r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{
+		SessionId: owner, BoardId: "one", RequestId: strings.Repeat("r", 128),
+	}))(t)
 	require.EqualValues(t, patch.MaxSteps-1, r.get("one").GetCounts().GetCancelled())
 	longest := func(i int) string { return fmt.Sprintf("%0128d", i) }
 	var wide []*boardv1.StepInput
@@ -101,8 +94,7 @@ func TestX8_TenThousandSteps(t *testing.T) {
 	}
 	req := request(wide...)
 	req.BoardId, req.WalName = strings.Repeat("b", 128), "wide"
-	_, err = r.service.CreateBoard(r.owner(), req)
-	require.ErrorIs(t, err, fault.LimitExceeded) // and says so before anything is written
+	must.Refuse(r.service.CreateBoard(r.owner(), req))(t, fault.LimitExceeded) // and says so before anything is written
 }
 
 func TestB4_APatchIsAllOrNothing(t *testing.T) {
@@ -175,12 +167,11 @@ func TestB4_APatchIsAllOrNothing(t *testing.T) {
 	require.Equal(t, model.StepCancelled, r.step("one", "a").GetStatus())
 	require.Equal(t, model.StepReady, r.step("one", "c").GetStatus())
 	wrong := int64(1)
-	_, err := r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{
+	must.Refuse(r.service.UpdateBoard(r.owner(), &boardv1.UpdateBoardRequest{
 		SessionId: owner, BoardId: "one", ExpectedRevision: &wrong, Operations: []*boardv1.Operation{
 			{Op: model.OpBlockBoard},
 		},
-	})
-	require.ErrorIs(t, err, fault.RevisionConflict)
+	}))(t, fault.RevisionConflict)
 }
 
 func TestB8_WhatIsDoneStays(t *testing.T) {
@@ -214,11 +205,9 @@ func TestB8_WhatIsDoneStays(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, []string{"c"}, updated.GetUpdatedAfterDispatchStepIds())
 	require.Equal(t, model.StepClaimed, r.step("one", "c").GetStatus())
-	got, err := r.service.InspectBoard(r.owner(), &boardv1.InspectBoardRequest{
-		SessionId: owner, BoardId: "one",
-		Timeline: 3,
-	})
-	require.NoError(t, err)
+	got := must.Value(r.service.InspectBoard(r.owner(), &boardv1.InspectBoardRequest{
+		SessionId: owner, BoardId: "one", Timeline: 3,
+	}))(t)
 	require.Len(t, got.GetTimeline(), 3)
 	require.Empty(t, got.GetDispatched()[0].GetAtDispatch().GetDependsOnStepIds())
 	require.Equal(t, []string{"d"}, got.GetDispatched()[0].GetNow().GetDependsOnStepIds())
@@ -241,17 +230,12 @@ func TestX15_WhoMayDoWhat(t *testing.T) {
 	change := &boardv1.UpdateBoardRequest{SessionId: owner, BoardId: "one", Operations: []*boardv1.Operation{
 		{Op: model.OpCancelStep, StepId: "a"},
 	}}
-	_, err := r.service.CreateBoard(other, request(in("a")))
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = r.service.CreateBoard(worker, request(in("a")))
-	require.ErrorIs(t, err, fault.ToolNotAvailable)
-	_, err = r.service.CreateBoard(r.operator(), request(in("a")))
-	require.ErrorIs(t, err, fault.ToolNotAvailable)
-	_, err = r.service.UpdateBoard(worker, change)
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = r.service.UpdateBoard(r.operator(), change)
-	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = r.service.GetBoard(other, &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one"})
+	must.Refuse(r.service.CreateBoard(other, request(in("a"))))(t, fault.PermissionDenied)
+	must.Refuse(r.service.CreateBoard(worker, request(in("a"))))(t, fault.ToolNotAvailable)
+	must.Refuse(r.service.CreateBoard(r.operator(), request(in("a"))))(t, fault.ToolNotAvailable)
+	must.Refuse(r.service.UpdateBoard(worker, change))(t, fault.PermissionDenied)
+	must.Refuse(r.service.UpdateBoard(r.operator(), change))(t, fault.PermissionDenied)
+	_, err := r.service.GetBoard(other, &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one"})
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	_, err = r.service.GetBoard(bare, &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one"})
 	require.ErrorIs(t, err, fault.ToolNotAvailable)
@@ -259,12 +243,9 @@ func TestX15_WhoMayDoWhat(t *testing.T) {
 	require.ErrorIs(t, err, fault.ToolNotAvailable)
 	_, err = r.service.CompleteBoard(worker, &boardv1.CompleteBoardRequest{SessionId: owner, BoardId: "one"})
 	require.ErrorIs(t, err, fault.PermissionDenied)
-	_, err = r.service.GetBoard(worker, &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one"})
-	require.NoError(t, err)
-	_, err = r.service.UpdateBoard(r.operator(), block)
-	require.NoError(t, err)
-	_, err = r.service.CancelBoard(r.operator(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"})
-	require.NoError(t, err)
+	must.Value(r.service.GetBoard(worker, &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one"}))(t)
+	must.Value(r.service.UpdateBoard(r.operator(), block))(t)
+	must.Value(r.service.CancelBoard(r.operator(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"}))(t)
 	elsewhere := rpc.WithActor(within(t), rpc.Actor{Namespace: "zeta", Principal: "admin", Role: rpc.RoleAdmin})
 	_, err = r.service.GetBoard(elsewhere, &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one"})
 	require.ErrorIs(t, err, fault.NotFound)
@@ -276,16 +257,13 @@ func TestS2_062_ListingBoards(t *testing.T) {
 		id := fmt.Sprintf("b%02d", i)
 		r.create(id, in("a"))
 		if i >= 2 {
-			_, err := r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: id})
-			require.NoError(t, err)
+			must.Value(r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: id}))(t)
 		}
 	}
 	r.restart()
 	list := func(req *boardv1.ListBoardsRequest) *boardv1.ListBoardsResponse {
 		req.SessionId = owner
-		resp, err := r.service.ListBoards(r.owner(), req)
-		require.NoError(t, err)
-		return resp
+		return must.Value(r.service.ListBoards(r.owner(), req))(t)
 	}
 	got := list(&boardv1.ListBoardsRequest{})
 	require.Len(t, got.GetBoards(), 2)
@@ -298,12 +276,10 @@ func TestS2_062_ListingBoards(t *testing.T) {
 	got = list(&boardv1.ListBoardsRequest{Statuses: []model.BoardStatus{model.BoardCancelled}, Limit: 3, Offset: 56})
 	require.Len(t, got.GetBoards(), 2)
 	require.Equal(t, "b02", got.GetBoards()[1].GetBoardId())
-	wals, err := r.service.ListWals(r.owner(), &boardv1.ListWalsRequest{SessionId: owner, PageSize: 59})
-	require.NoError(t, err)
-	wals, err = r.service.ListWals(r.owner(), &boardv1.ListWalsRequest{
+	wals := must.Value(r.service.ListWals(r.owner(), &boardv1.ListWalsRequest{SessionId: owner, PageSize: 59}))(t)
+	wals = must.Value(r.service.ListWals(r.owner(), &boardv1.ListWalsRequest{
 		SessionId: owner, PageToken: wals.GetNextPageToken(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, wals.GetWals(), 1)
 }
 
@@ -323,8 +299,7 @@ func TestB2_ADamagedLineTakesOneBoard(t *testing.T) {
 		r.restart()
 	}
 	require.NoError(t, r.say("good", "a", model.StepCompleted))
-	_, err = wal.Replay(strings.NewReader(string(r.wal("bad-wal"))))
-	require.ErrorIs(t, err, fault.Storage)
+	must.Refuse(wal.Replay(strings.NewReader(string(r.wal("bad-wal")))))(t, fault.Storage)
 }
 
 func TestB14_ASummaryWithinItsBudget(t *testing.T) {
@@ -341,11 +316,9 @@ func TestB14_ASummaryWithinItsBudget(t *testing.T) {
 	require.NoError(t, r.claim("one", "me", runID, "s399"))
 	r.held("one", "s398")
 	for _, budget := range []int32{0, 100, 200, 100_000} {
-		got, err := r.service.GetSummary(r.owner(), &boardv1.GetSummaryRequest{
-			SessionId: owner, TokenBudget: budget,
-			WorkerId: "me",
-		})
-		require.NoError(t, err)
+		got := must.Value(r.service.GetSummary(r.owner(), &boardv1.GetSummaryRequest{
+			SessionId: owner, TokenBudget: budget, WorkerId: "me",
+		}))(t)
 		most := budget
 		if budget == 0 {
 			most = DefaultTokenBudget
@@ -368,8 +341,7 @@ func TestB14_ASummaryWithinItsBudget(t *testing.T) {
 
 func TestS2_296_TheTemplateWritesNothing(t *testing.T) {
 	r := newRig(t)
-	got, err := r.service.GetTemplate(r.owner(), &boardv1.GetTemplateRequest{})
-	require.NoError(t, err)
+	got := must.Value(r.service.GetTemplate(r.owner(), &boardv1.GetTemplateRequest{}))(t)
 	require.Equal(t, "user", got.GetRole())
 	require.Contains(t, got.GetText(), "depends_on_step_ids")
 	require.Empty(t, r.events())
@@ -379,15 +351,11 @@ func TestX2_ARepeatedRequest(t *testing.T) {
 	r := newRig(t)
 	req := request(in("a"))
 	req.RequestId = "r1"
-	first, err := r.service.CreateBoard(r.owner(), req)
-	require.NoError(t, err)
+	first := must.Value(r.service.CreateBoard(r.owner(), req))(t)
 	r.restart()
-	again, err := r.service.CreateBoard(r.owner(), req)
-	require.NoError(t, err)
-	require.Equal(t, first.GetEventIds(), again.GetEventIds())
+	require.Equal(t, first.GetEventIds(), must.Value(r.service.CreateBoard(r.owner(), req))(t).GetEventIds())
 	req.Title = "another"
-	_, err = r.service.CreateBoard(r.owner(), req)
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	must.Refuse(r.service.CreateBoard(r.owner(), req))(t, fault.RequestIDReused)
 }
 
 // TestX8_TheLargestBoardCanBeFinished: as many steps as are taken with the
@@ -405,8 +373,7 @@ func TestX8_TheLargestBoardCanBeFinished(t *testing.T) {
 	}
 	req := request(steps[:n/2]...)
 	req.BoardId, req.RequestId = board, strings.Repeat("q", 128)
-	_, err := r.service.CreateBoard(r.owner(), req)
-	require.NoError(t, err)
+	must.Value(r.service.CreateBoard(r.owner(), req))(t)
 	var ops []*boardv1.Operation
 	for _, s := range steps[n/2:] {
 		ops = append(ops, &boardv1.Operation{Op: model.OpAddStep, Step: s})
@@ -414,14 +381,11 @@ func TestX8_TheLargestBoardCanBeFinished(t *testing.T) {
 	more := &boardv1.Operation{Op: model.OpAddStep, Step: in(fmt.Sprintf("%0128d", n))}
 	require.ErrorIs(t, r.update(board, append(ops, more)...), fault.LimitExceeded)
 	require.NoError(t, r.update(board, ops...))
-	_, err = r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
+	must.Value(r.service.UpdateStep(r.owner(), &boardv1.UpdateStepRequest{
 		SessionId: owner, BoardId: board, StepId: steps[0].GetStepId(), Status: model.StepCompleted,
 		RequestId: strings.Repeat("q", 128),
-	})
-	require.NoError(t, err)
-	_, err = r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{
-		SessionId: owner, BoardId: board,
-		RequestId: strings.Repeat("q", 128),
-	})
-	require.NoError(t, err)
+	}))(t)
+	must.Value(r.service.FailBoard(r.owner(), &boardv1.FailBoardRequest{
+		SessionId: owner, BoardId: board, RequestId: strings.Repeat("q", 128),
+	}))(t)
 }

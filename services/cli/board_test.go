@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
@@ -45,9 +46,7 @@ func TestBoardWalSync(t *testing.T) {
 		got := r.run("board", "wal", "sync", "keeper", dir)
 		require.Zero(t, got.code, got.err)
 		require.Equal(t, c.stderr, strings.TrimSpace(got.err))
-		raw, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.Equal(t, c.want, string(raw))
+		require.Equal(t, c.want, string(must.Value(os.ReadFile(file))(t)))
 	}
 	// What is not a copy of the server's log is named, with what to do, and is not changed.
 	for content, wrong := range map[string]string{
@@ -65,12 +64,8 @@ func TestBoardWalSync(t *testing.T) {
 		require.Contains(t, got.err, file+": ")
 		require.Contains(t, got.err, wrong)
 		require.Contains(t, strings.ToLower(got.err), "move")
-		raw, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.Equal(t, content, string(raw))
-		left, err := os.ReadDir(filepath.Dir(file))
-		require.NoError(t, err)
-		require.Len(t, left, 1)
+		require.Equal(t, content, string(must.Value(os.ReadFile(file))(t)))
+		require.Len(t, must.Value(os.ReadDir(filepath.Dir(file)))(t), 1)
 	}
 }
 

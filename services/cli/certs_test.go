@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/services/cli/admin"
 	"quartet/services/cli/exit"
 )
@@ -40,9 +41,7 @@ func TestX15_CertificatesWithoutOpenSSL(t *testing.T) {
 		var report struct{ Files []admin.CertificateFile }
 		require.NoError(t, json.Unmarshal([]byte(out), &report))
 		for _, f := range report.Files {
-			rel, err := filepath.Rel(dir, f.Path)
-			require.NoError(t, err)
-			done = append(done, f.Done+" "+rel)
+			done = append(done, f.Done+" "+must.Value(filepath.Rel(dir, f.Path))(t))
 		}
 		return done
 	}
@@ -52,8 +51,7 @@ func TestX15_CertificatesWithoutOpenSSL(t *testing.T) {
 		run(now, args...))
 	require.Equal(t, []string{"kept ca.pem", "renewed server/tls.pem", "renewed runner-1/tls.pem", "kept server/key"},
 		run(now.AddDate(0, 0, 61), args...))
-	_, err := tls.LoadX509KeyPair(filepath.Join(dir, "server", "tls.pem"), filepath.Join(dir, "server", "tls.key"))
-	require.NoError(t, err)
+	must.Value(tls.LoadX509KeyPair(filepath.Join(dir, "server", "tls.pem"), filepath.Join(dir, "server", "tls.key")))(t)
 
 	code, out, errs := runCerts(t, now, "show", dir)
 	require.Zero(t, code, errs)
@@ -106,8 +104,7 @@ func TestCertsForAnotherUser(t *testing.T) {
 		"service", "service/tls.key", "service/tls.pem", "service/ca.pem", "service/key",
 		"authority/ca.key",
 	} {
-		fi, err := os.Stat(filepath.Join(dir, name))
-		require.NoError(t, err)
+		fi := must.Value(os.Stat(filepath.Join(dir, name)))(t)
 		st, ok := fi.Sys().(*syscall.Stat_t)
 		require.True(t, ok)
 		require.Equal(t, []uint32{uint32(uid), uint32(gid)}, []uint32{st.Uid, st.Gid}, name)

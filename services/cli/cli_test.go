@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -502,12 +503,10 @@ func TestColours(t *testing.T) {
 	var out bytes.Buffer
 	p := output.NewColoured(&out)
 	r := newHarness(t)
-	e, err := r.planes.Explain(t.Context(), nil)
-	require.NoError(t, err)
+	e := must.Value(r.planes.Explain(t.Context(), nil))(t)
 	agents.WriteExplanation(p, e)
 	out.WriteString("\n")
-	q, err := r.planes.GetWorkQueue(t.Context(), nil)
-	require.NoError(t, err)
+	q := must.Value(r.planes.GetWorkQueue(t.Context(), nil))(t)
 	work.DrawQueue(p, "keeper", q, at.AsTime().Add(time.Hour))
 	require.NoError(t, p.Err())
 	golden(t, "colours", strings.ReplaceAll(out.String(), "\x1b", "^"))

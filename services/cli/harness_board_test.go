@@ -195,8 +195,7 @@ func (p *planes) ReadWal(ctx context.Context, r *boardv1.ReadWalRequest) (*board
 		return &boardv1.ReadWalResponse{LastWalSeq: 3}, p.record(ctx, r)
 	}
 	return &boardv1.ReadWalResponse{
-		Lines: []byte(walLine + "\n"), LastWalSeq: r.GetAfterWalSeq() + 1,
-		Truncated: r.GetAfterWalSeq() < 2,
+		Lines: []byte(walLine + "\n"), LastWalSeq: r.GetAfterWalSeq() + 1, Truncated: r.GetAfterWalSeq() < 2,
 	}, p.record(ctx, r)
 }
 

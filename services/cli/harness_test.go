@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
@@ -80,8 +81,7 @@ var (
 	keeper = &agentv1.Agent{
 		AgentId: "keeper", Visibility: agentv1.Visibility_VISIBILITY_PUBLIC, Control: agentv1.Control_CONTROL_RUNNING,
 		Posture: agentv1.Posture_POSTURE_WAITING_EXTERNAL, PostureReason: "wi_1 waits for \x1b[31mCI",
-		CurrentWorkItemId: "wi_1",
-		Lane:              &agentv1.Lane{Queued: 2, Quarantined: 1}, Revision: 3, CreatedAt: at,
+		CurrentWorkItemId: "wi_1", Lane: &agentv1.Lane{Queued: 2, Quarantined: 1}, Revision: 3, CreatedAt: at,
 		Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, WorkspaceRoot: "/srv/repo",
 	}
 	release = &workv1.WorkItem{
@@ -102,9 +102,8 @@ var (
 		PlanStatus:      workv1.PlanStatus_PLAN_STATUS_DRAFT,
 		SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_WAITING_EXTERNAL, BlockedBy: "CI\nruns",
 		Waits: []*workv1.AttachedWait{{
-			WaitId: "wt_1", Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-			Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Reason: "CI runs", Resource: "trg_1", TriggerCount: 3,
-			ConsumedCount: 1, CreatedAt: at,
+			WaitId: "wt_1", Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
+			Reason: "CI runs", Resource: "trg_1", TriggerCount: 3, ConsumedCount: 1, CreatedAt: at,
 		}},
 	}
 	ci = &waitingv1.Wait{
@@ -129,8 +128,7 @@ func (p *planes) SpawnAgent(ctx context.Context, r *agentv1.SpawnAgentRequest) (
 
 func (p *planes) GetAgent(ctx context.Context, r *agentv1.GetAgentRequest) (*agentv1.GetAgentResponse, error) {
 	child := &agentv1.Agent{
-		AgentId: "agt_2", Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE,
-		Control: agentv1.Control_CONTROL_RUNNING,
+		AgentId: "agt_2", Lifecycle: agentv1.Lifecycle_LIFECYCLE_ACTIVE, Control: agentv1.Control_CONTROL_RUNNING,
 	}
 	return &agentv1.GetAgentResponse{Agent: keeper, Children: []*agentv1.Agent{child}}, p.record(ctx, r)
 }
@@ -166,8 +164,7 @@ func (p *planes) AbortRun(ctx context.Context, r *agentv1.AbortRunRequest) (*age
 func (p *planes) DeleteAgent(ctx context.Context, r *agentv1.DeleteAgentRequest) (*agentv1.DeleteAgentResponse, error) {
 	return &agentv1.DeleteAgentResponse{
 			Agent: &agentv1.Agent{
-				AgentId: r.GetAgentId(), Lifecycle: agentv1.Lifecycle_LIFECYCLE_DELETING,
-				Revision: 4,
+				AgentId: r.GetAgentId(), Lifecycle: agentv1.Lifecycle_LIFECYCLE_DELETING, Revision: 4,
 			},
 		},
 		p.record(ctx, r)
@@ -199,8 +196,7 @@ func (p *planes) ListAgents(ctx context.Context, r *agentv1.ListAgentsRequest) (
 		return &agentv1.ListAgentsResponse{}, p.record(ctx, r)
 	}
 	other := &agentv1.Agent{
-		AgentId: "a-much-longer-name", Posture: agentv1.Posture_POSTURE_IDLE,
-		Control: agentv1.Control_CONTROL_PAUSED,
+		AgentId: "a-much-longer-name", Posture: agentv1.Posture_POSTURE_IDLE, Control: agentv1.Control_CONTROL_PAUSED,
 	}
 	return &agentv1.ListAgentsResponse{Agents: []*agentv1.Agent{keeper, other}, NextPageToken: "abc"}, p.record(ctx, r)
 }
@@ -269,8 +265,7 @@ func (p *planes) PickWorkItem(ctx context.Context, r *workv1.PickWorkItemRequest
 	error,
 ) {
 	return &workv1.PickWorkItemResponse{
-		WorkItem: release, PreviousWorkItem: blocked,
-		BindingNote: "calls are bound to wi_1 now",
+		WorkItem: release, PreviousWorkItem: blocked, BindingNote: "calls are bound to wi_1 now",
 	}, p.record(ctx, r)
 }
 
@@ -381,8 +376,7 @@ func (p *planes) DeliverTrigger(ctx context.Context, r *waitingv1.DeliverTrigger
 }
 
 var timer = &waitingv1.Timer{
-	TimerId: "tmr_1", Status: waitingv1.TimerStatus_TIMER_STATUS_ACTIVE, NextFireAt: at,
-	Description: "look",
+	TimerId: "tmr_1", Status: waitingv1.TimerStatus_TIMER_STATUS_ACTIVE, NextFireAt: at, Description: "look",
 }
 
 func (p *planes) CreateTimer(ctx context.Context, r *waitingv1.CreateTimerRequest) (*waitingv1.CreateTimerResponse,
@@ -411,8 +405,7 @@ func (p *planes) ListTimers(ctx context.Context, r *waitingv1.ListTimersRequest)
 
 func (p *planes) ExecCommand(ctx context.Context, r *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
 	resp := &taskv1.ExecCommandResponse{
-		Outcome: taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED, Task: build,
-		Output: "no rule\n",
+		Outcome: taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED, Task: build, Output: "no rule\n",
 	}
 	switch r.GetCommand().GetCmd() {
 	case "test":
@@ -439,8 +432,7 @@ func (p *planes) GetTaskOutput(ctx context.Context, r *taskv1.GetTaskOutputReque
 	from := min(int(r.GetOffset()), len(all))
 	to := min(from+6, len(all))
 	return &taskv1.GetTaskOutputResponse{
-		Text: all[from:to], Offset: int64(from), NextOffset: int64(to),
-		TotalBytes: int64(len(all)),
+		Text: all[from:to], Offset: int64(from), NextOffset: int64(to), TotalBytes: int64(len(all)),
 	}, p.record(ctx, r)
 }
 
@@ -470,13 +462,11 @@ func (p *planes) SendTaskInput(ctx context.Context, r *taskv1.SendTaskInputReque
 	}
 	if r.GetWaitId() != "" {
 		return &taskv1.SendTaskInputResponse{
-			AcceptedInput: true, InputTarget: "the answer to " + r.GetWaitId(),
-			BytesWritten: int64(len(r.GetText())),
+			AcceptedInput: true, InputTarget: "the answer to " + r.GetWaitId(), BytesWritten: int64(len(r.GetText())),
 		}, p.record(ctx, r)
 	}
 	return &taskv1.SendTaskInputResponse{
-		AcceptedInput: true, InputTarget: "stdin",
-		BytesWritten: int64(len(r.GetText())),
+		AcceptedInput: true, InputTarget: "stdin", BytesWritten: int64(len(r.GetText())),
 	}, p.record(ctx, r)
 }
 
@@ -508,8 +498,7 @@ func (p *planes) Explain(ctx context.Context, r *schedulerv1.ExplainRequest) (*s
 			},
 		},
 		Recent: []*schedulerv1.Verdict{{
-			Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "no_candidates",
-			DecidedAt: at,
+			Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "no_candidates", DecidedAt: at,
 		}},
 	}, p.record(ctx, r)
 }
@@ -562,8 +551,7 @@ func (r *harness) serve(address string) {
 	boardv1.RegisterBoardServiceServer(r.server, r.planes)
 	identityv1.RegisterIdentityServiceServer(r.server, r.planes)
 	var lc net.ListenConfig
-	lis, err := lc.Listen(r.t.Context(), "tcp", address)
-	require.NoError(r.t, err)
+	lis := must.Value(lc.Listen(r.t.Context(), "tcp", address))(r.t)
 	served := make(chan struct{})
 	server := r.server
 	go func() {
@@ -632,9 +620,7 @@ func golden(t *testing.T, name, got string) {
 		require.NoError(t, os.MkdirAll("testdata", 0o755))
 		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, string(want), got, "run: go test ./services/cli -rewrite")
+	require.Equal(t, string(must.Value(os.ReadFile(path))(t)), got, "run: go test ./services/cli -rewrite")
 }
 
 // fail makes every call return err; nil ends that.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/cli"
@@ -32,11 +33,9 @@ func TestBeginningsOfIDs(t *testing.T) {
 		code, _, errs := quartet(t, s, "agent", "spawn", name)
 		require.Zero(t, code, errs)
 	}
-	created, err := s.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
+	item := must.Value(s.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
 		AgentId: "keeper", RequestId: "r1", Objective: "Release 1.4",
-	})
-	require.NoError(t, err)
-	item := created.GetWorkItem().GetWorkItemId()
+	}))(t).GetWorkItem().GetWorkItemId()
 
 	code, out, errs := quartet(t, s, "work", "get", "keeper", item[:len(item)-5])
 	require.Zero(t, code, errs)
@@ -69,10 +68,9 @@ func TestBeginningsOfIDs(t *testing.T) {
 	require.Equal(t, 3, code)
 	require.Contains(t, errs, "NOT_FOUND")
 
-	second, err := s.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
+	second := must.Value(s.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
 		AgentId: "keeper", RequestId: "r2", Objective: "Release 1.5",
-	})
-	require.NoError(t, err)
+	}))(t)
 	code, _, errs = quartet(t, s, "work", "complete", "keeper", "wi_")
 	require.Equal(t, 2, code)
 	require.Contains(t, errs, item)
@@ -84,14 +82,12 @@ func TestBeginningsOfIDs(t *testing.T) {
 	code, _, errs = quartet(t, s, "agent", "delete", "kes", "--yes")
 	require.Equal(t, 2, code, errs)
 	require.Contains(t, errs, "did you mean kestrel?")
-	kestrel, err := s.Agents.GetAgent(dev.Within(t), &agentv1.GetAgentRequest{AgentId: "kestrel"})
-	require.NoError(t, err)
+	kestrel := must.Value(s.Agents.GetAgent(dev.Within(t), &agentv1.GetAgentRequest{AgentId: "kestrel"}))(t)
 	require.Equal(t, agentv1.Lifecycle_LIFECYCLE_ACTIVE, kestrel.GetAgent().GetLifecycle())
 
 	code, _, errs = typed(t, s, "from stdin", "agent", "say", "kes", "-")
 	require.Zero(t, code, errs)
-	messages, err := s.Agents.ListMessages(dev.Within(t), &agentv1.ListMessagesRequest{AgentId: "kestrel"})
-	require.NoError(t, err)
+	messages := must.Value(s.Agents.ListMessages(dev.Within(t), &agentv1.ListMessagesRequest{AgentId: "kestrel"}))(t)
 	require.Len(t, messages.GetMessages(), 1)
 	require.Equal(t, "from stdin", messages.GetMessages()[0].GetText(),
 		"what was read for the first call is there for the second")

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	"quartet/services/cli/agents"
 	"quartet/services/cli/output"
@@ -177,15 +178,12 @@ func rpcs(t *testing.T) map[string]bool {
 // messages returns the texts in a file that callers read: those given to package fault, and all in the files of
 // explanations and of warnings.
 func messages(t *testing.T, path string) []string {
-	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-	require.NoError(t, err)
+	file := must.Value(parser.ParseFile(token.NewFileSet(), path, nil, 0))(t)
 	var texts []string
 	literals := func(n ast.Node) {
 		ast.Inspect(n, func(n ast.Node) bool {
 			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-				text, err := strconv.Unquote(lit.Value)
-				require.NoError(t, err)
-				texts = append(texts, text)
+				texts = append(texts, must.Value(strconv.Unquote(lit.Value))(t))
 			}
 			return true
 		})

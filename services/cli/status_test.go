@@ -38,15 +38,13 @@ func (p *planes) ListProcesses(ctx context.Context, r *identityv1.ListProcessesR
 		},
 		Journals: []*identityv1.JournalUsage{{Plane: "work", Segments: 1, Bytes: 1 << 19}},
 		Publishers: []*identityv1.PublisherLag{{Plane: "agent"}, {
-			Plane: "work", Partition: 2, Frames: 1200,
-			Behind: durationpb.New(41300 * time.Millisecond),
+			Plane: "work", Partition: 2, Frames: 1200, Behind: durationpb.New(41300 * time.Millisecond),
 		}},
 		StoreUsedBytes: 700 << 20, StoreLimitBytes: 1000 << 20,
 	}
 	for _, name := range []string{"agent", "work", "task"} {
 		plane := &identityv1.PlaneHealth{
-			Name: name, Up: !slices.Contains(p.down, name), ProcessIds: []string{"prc_1"},
-			Partitions: 6,
+			Name: name, Up: !slices.Contains(p.down, name), ProcessIds: []string{"prc_1"}, Partitions: 6,
 		}
 		if !plane.GetUp() {
 			plane.ProcessIds = nil

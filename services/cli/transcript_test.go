@@ -99,8 +99,7 @@ func (p *planes) ListConversation(ctx context.Context, r *agentv1.ListConversati
 	return &agentv1.ListConversationResponse{NextPageToken: "abc", Utterances: []*agentv1.Utterance{
 		{
 			Speaker: agentv1.Speaker_SPEAKER_AGENT, Text: "Teal, you said.\n\x1b[31m", TurnId: "trn_1",
-			WorkItemId: "wi_1",
-			CreatedAt:  at,
+			WorkItemId: "wi_1", CreatedAt: at,
 		},
 		{
 			Speaker: agentv1.Speaker_SPEAKER_OPERATOR, Text: "My favourite colour is teal.", MessageId: "msg_1",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/cli/exit"
 )
@@ -36,8 +38,7 @@ func (h *syncBuffer) String() string {
 
 // A command that waits for its server reports that once, and reports when it is connected.
 func TestWaitingForAServerIsReported(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := must.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := l.Addr().String()
 	require.NoError(t, l.Close())
 	servers := Servers{
@@ -59,8 +60,7 @@ func TestWaitingForAServerIsReported(t *testing.T) {
 	require.Eventually(t, says("quartet dev"), time.Minute, time.Millisecond)
 	require.Contains(t, errs.String(), "quartet dev --grpc-addr "+address)
 
-	l, err = net.Listen("tcp", address)
-	require.NoError(t, err)
+	l = must.Value(net.Listen("tcp", address))(t)
 	server := grpc.NewServer()
 	agentv1.RegisterAgentServiceServer(server, &planes{})
 	served := make(chan error, 1)
@@ -97,8 +97,7 @@ func TestReachableServerIsNotReported(t *testing.T) {
 
 // A command that no server answers names the command that starts one where it looked, if that is on this machine.
 func TestAnErrorNamesTheServerToStart(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := must.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := l.Addr().String()
 	require.NoError(t, l.Close())
 	var out, errs syncBuffer
@@ -112,4 +111,25 @@ func TestAnErrorNamesTheServerToStart(t *testing.T) {
 			&out, &elsewhere))
 	require.Contains(t, elsewhere.String(), "check that a server runs")
 	require.NotContains(t, elsewhere.String(), "quartet dev", "that would be another server")
+}
+
+// A build without servers and workers, as that for Windows, refuses their commands with their flags, and says where
+// they are.
+func TestABuildWithoutServersSaysSo(t *testing.T) {
+	for _, args := range [][]string{
+		{"dev", "--data-dir", "/tmp/x", "--open"},
+		{"serve", "all", "--nats-url", "nats://127.0.0.1:4222"},
+		{"worker", "--root", "."},
+		{"restore", "quartet.backup"},
+		{"verify"},
+		{"repair", "--apply"},
+		{"doctor", "-o", "json"},
+	} {
+		var out, errs bytes.Buffer
+		require.Equal(t, exit.Failed, Run(t.Context(), Servers{ClientsOnly: true}, args, strings.NewReader(""), &out,
+			&errs), args)
+		require.Contains(t, errs.String(), "quartet "+args[0]+": this build for "+runtime.GOOS+"/"+runtime.GOARCH)
+		require.Contains(t, errs.String(), "--address HOST:PORT")
+		require.Empty(t, out.String())
+	}
 }

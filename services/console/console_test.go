@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	"quartet/pkg/rpc"
 )
 
@@ -51,9 +52,7 @@ func newRig(t *testing.T) *rig {
 
 // another returns a console of another gateway of the same installation.
 func (r *rig) another() *Console {
-	c, err := New(Deps{Auth: keys{}, Keys: r.keys.Ring, Clock: r.clock, Version: "<test>"})
-	require.NoError(r, err)
-	return c
+	return must.Value(New(Deps{Auth: keys{}, Keys: r.keys.Ring, Clock: r.clock, Version: "<test>"}))(r)
 }
 
 // refused is the handler's refusal as a status of its reason.
@@ -127,15 +126,12 @@ func TestG13_SessionsEndWithTheInstallationsKey(t *testing.T) {
 	r := newRig(t)
 	cookie := r.begin()
 	old := r.keys.Ring()
-	added, err := old.Add(r.clock.Now())
-	require.NoError(t, err)
+	added := must.Value(old.Add(r.clock.Now()))(t)
 	pending, _ := added.Pending()
-	next, err := added.Activate(pending.ID)
-	require.NoError(t, err)
+	next := must.Value(added.Activate(pending.ID))(t)
 	r.keys.Set(next)
 	require.Equal(t, "good-key", r.bearer(r.console, cookie, Header, "1"), "an old key verifies")
-	next, err = next.Retire(old.Active().ID)
-	require.NoError(t, err)
+	next = must.Value(next.Retire(old.Active().ID))(t)
 	r.keys.Set(next)
 	require.Empty(t, r.bearer(r.console, cookie, Header, "1"))
 }

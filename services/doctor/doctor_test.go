@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
@@ -43,15 +44,13 @@ func (o *odd) serve(t *testing.T, status grpc_health_v1.HealthCheckResponse_Serv
 	probe.SetServingStatus("", status)
 	grpc_health_v1.RegisterHealthServer(srv, probe)
 	identityv1.RegisterIdentityServiceServer(srv, o)
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	lis := must.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_ = srv.Serve(lis) // ends with the server
 	}()
-	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
+	conn := must.Value(grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	t.Cleanup(func() {
 		_ = conn.Close()
 		srv.Stop()
@@ -93,8 +92,7 @@ func TestWhatAServerSaysOfItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := &report{}
 			require.True(t, r.client(t.Context(), Client{
-				Address: "x", Conn: c.server.serve(t, c.status),
-				Token: c.token, Version: c.version, Now: time.Now,
+				Address: "x", Conn: c.server.serve(t, c.status), Token: c.token, Version: c.version, Now: time.Now,
 			}))
 			require.Equal(t, c.want, statuses(r.found)[c.check], r.found)
 			for _, f := range r.found {
@@ -120,17 +118,14 @@ func TestWhatIsOnTheDisk(t *testing.T) {
 	got := look()
 	require.Equal(t, []string{OK, OK}, []string{got["data-dir"], got["key-file"]})
 	require.NotEmpty(t, got["fsync"])
-	left, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, left, 1, "nothing is left behind")
+	require.Len(t, must.Value(os.ReadDir(dir))(t), 1, "nothing is left behind")
 	require.NoError(t, os.Chmod(dir, 0o755))
 	require.NoError(t, os.Chmod(s.KeyFile, 0o640))
 	got = look()
 	require.Equal(t, []string{Warning, Problem}, []string{got["data-dir"], got["key-file"]})
 	s.DataDir = s.KeyFile
 	require.Equal(t, Problem, look()["data-dir"], "a file")
-	_, err = syncedWrite(filepath.Join(dir, "nothing"))
-	require.Error(t, err)
+	require.Error(t, must.Err(syncedWrite(filepath.Join(dir, "nothing"))))
 }
 
 // TestFilesForNATS says ok only of a file that could be opened. That of the nkey is a socket, which can never be.
@@ -142,8 +137,7 @@ func TestFilesForNATS(t *testing.T) {
 	}
 	require.NoError(t, os.WriteFile(n.PasswordFile, []byte("x"), 0o600))
 	require.NoError(t, os.WriteFile(n.CredsFile, []byte("x"), 0o640))
-	socket, err := net.Listen("unix", n.NKeyFile)
-	require.NoError(t, err)
+	socket := must.Value(net.Listen("unix", n.NKeyFile))(t)
 	defer func() { _ = socket.Close() }()
 	require.NoError(t, os.Chmod(n.NKeyFile, 0o600))
 	r := &report{}

@@ -63,15 +63,13 @@ func TestX17_WhatJournalsTake(t *testing.T) {
 	} {
 		r := &report{}
 		r.store(&identityv1.ListProcessesResponse{
-			StoreUsedBytes: 10 << 20, StoreLimitBytes: 100 << 20,
-			StoreFullIn: durationpb.New(in),
+			StoreUsedBytes: 10 << 20, StoreLimitBytes: 100 << 20, StoreFullIn: durationpb.New(in),
 		})
 		require.Equal(t, want, r.found[0].Status, in)
 	}
 	r = &report{}
 	r.store(&identityv1.ListProcessesResponse{
-		StoreUsedBytes: 10 << 20, StoreLimitBytes: 100 << 20,
-		StoreFullIn: durationpb.New(5 * time.Hour),
+		StoreUsedBytes: 10 << 20, StoreLimitBytes: 100 << 20, StoreFullIn: durationpb.New(5 * time.Hour),
 	})
 	require.Equal(t, "the store of the journals will be full in 5 hours at the rate of the last hours: 10 of 100 MiB "+
 		"are in use, 10 %", r.found[0].Message)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	fleetv1 "quartet/pkg/pb/quartet/fleet/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -37,8 +38,7 @@ func TestG16_NothingIsReadUnlessSomebodyAsks(t *testing.T) {
 		x.mark(false, key)
 	}
 	count := func() *fleetv1.CountAgentsResponse {
-		got, err := r.CountAgents(r.as("a"), &fleetv1.CountAgentsRequest{})
-		require.NoError(t, err)
+		got := must.Value(r.CountAgents(r.as("a"), &fleetv1.CountAgentsRequest{}))(t)
 		require.False(t, got.GetIncomplete())
 		return got
 	}
@@ -89,8 +89,7 @@ func TestG16_WaitsOfAPage(t *testing.T) {
 	r := newRig(t)
 	question := func(reason string) *waitingv1.Wait {
 		return &waitingv1.Wait{
-			Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR,
-			Reason: reason,
+			Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR, Reason: reason,
 		}
 	}
 	timer := &waitingv1.Wait{Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_TIMER}
@@ -106,11 +105,10 @@ func TestG16_WaitsOfAPage(t *testing.T) {
 	r.records.set("a", agent("first", asking, many...))
 	r.whole()
 	waits := func(include bool) map[string]int {
-		page, err := r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{
+		page := must.Value(r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{
 			IncludePrivate: true,
 			IncludeWaits:   include,
-		})
-		require.NoError(t, err)
+		}))(t)
 		out := map[string]int{}
 		for _, a := range page.GetAgents() {
 			out[a.GetAgentId()] = len(a.GetWaits())

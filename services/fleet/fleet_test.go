@@ -16,6 +16,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	fleetv1 "quartet/pkg/pb/quartet/fleet/v1"
@@ -164,12 +165,10 @@ func newRig(t *testing.T) *rig {
 		},
 		clock: clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)),
 	}
-	var err error
-	r.Service, err = New(Deps{
+	r.Service = must.Value(New(Deps{
 		Sources: func(string) ([]journal.Source, error) { return nil, nil }, Agents: r.records,
 		Boards: r.records, Clock: r.clock,
-	})
-	require.NoError(t, err)
+	}))(t)
 	t.Cleanup(r.Stop)
 	return r
 }
@@ -181,8 +180,7 @@ func (r *rig) as(namespace string) context.Context {
 
 // whole waits until all agents were looked at.
 func (r *rig) whole() *index {
-	x, err := r.current(r.as("a"))
-	require.NoError(r, err)
+	x := must.Value(r.current(r.as("a")))(r)
 	select {
 	case <-x.done:
 	case <-time.After(time.Minute):
@@ -197,8 +195,7 @@ func (r *rig) search(namespace string, req *fleetv1.SearchAgentsRequest) []strin
 	var ids []string
 	req.PageToken = ""
 	for {
-		page, err := r.SearchAgents(r.as(namespace), req)
-		require.NoError(r, err)
+		page := must.Value(r.SearchAgents(r.as(namespace), req))(r)
 		require.False(r, page.GetIncomplete())
 		for _, a := range page.GetAgents() {
 			ids = append(ids, a.GetAgentId())
@@ -255,13 +252,11 @@ func TestG16_FiltersSelect(t *testing.T) {
 	} {
 		require.Equal(t, c.want, strings.Join(r.search("a", c.req), " "), c.req)
 	}
-	got, err := r.CountAgents(r.as("a"), &fleetv1.CountAgentsRequest{})
-	require.NoError(t, err)
+	got := must.Value(r.CountAgents(r.as("a"), &fleetv1.CountAgentsRequest{}))(t)
 	require.EqualValues(t, 6, got.GetAgents())
 	require.EqualValues(t, 5, got.GetNeedAttention())
 	require.Len(t, got.GetAttentions(), 5)
-	got, err = r.CountAgents(r.as("a"), &fleetv1.CountAgentsRequest{IncludePrivate: true})
-	require.NoError(t, err)
+	got = must.Value(r.CountAgents(r.as("a"), &fleetv1.CountAgentsRequest{IncludePrivate: true}))(t)
 	require.EqualValues(t, 7, got.GetAgents())
 }
 
@@ -284,11 +279,10 @@ func TestG16_BadFiltersAreRefused(t *testing.T) {
 		require.Equal(t, field, e.Violations()[0].Field)
 	}
 	r.whole()
-	_, err := r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{
+	must.Value(r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{
 		Contains: strings.Repeat("ä", maxContains),
 		PageSize: 500,
-	})
-	require.NoError(t, err)
+	}))(t)
 }
 
 // Pages have each agent once: below, at and above their size.
@@ -308,8 +302,7 @@ func TestG16_PagesHaveEachAgentOnce(t *testing.T) {
 				x.remove(plane.KeyOf("a", id))
 			}
 		}
-		page, err := r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{})
-		require.NoError(t, err)
+		page := must.Value(r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{}))(t)
 		require.Len(t, page.GetAgents(), min(n, 50))
 		require.EqualValues(t, n, page.GetTotal())
 		require.Equal(t, n > 50, page.GetNextPageToken() != "", n)
@@ -334,8 +327,7 @@ func TestG16_TenantsAreApart(t *testing.T) {
 	second := r.clock.Now().Unix()
 	x.of("a").rates.add(second, 3, 100, 10)
 	for namespace, want := range map[string][3]int32{"a": {2, 0, 3}, "b": {1, 1, 0}, "c": {}} {
-		got, err := r.CountAgents(r.as(namespace), &fleetv1.CountAgentsRequest{IncludePrivate: true})
-		require.NoError(t, err)
+		got := must.Value(r.CountAgents(r.as(namespace), &fleetv1.CountAgentsRequest{IncludePrivate: true}))(t)
 		require.Equal(t, want, [3]int32{got.GetAgents(), got.GetNeedAttention(), got.GetTurnsLastMinute()}, namespace)
 	}
 }
@@ -351,16 +343,13 @@ func TestG16_DeletedAgentsAreGone(t *testing.T) {
 	deleted := agent("marked", idle)
 	deleted.Agent.Lifecycle = agentv1.Lifecycle_LIFECYCLE_DELETED
 	r.records.set("a", deleted)
-	page, err := r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{Contains: "gone"})
-	require.NoError(t, err)
+	page := must.Value(r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{Contains: "gone"}))(t)
 	require.Empty(t, page.GetAgents(), "its record is read for the page")
 	for _, id := range []string{"gone", "marked"} {
 		require.NoError(t, x.look(t.Context(), plane.KeyOf("a", id), true))
 	}
 	require.Equal(t, []string{"kept"}, r.search("a", &fleetv1.SearchAgentsRequest{}))
-	got, err := r.CountAgents(r.as("a"), &fleetv1.CountAgentsRequest{})
-	require.NoError(t, err)
-	require.EqualValues(t, 1, got.GetAgents())
+	require.EqualValues(t, 1, must.Value(r.CountAgents(r.as("a"), &fleetv1.CountAgentsRequest{}))(t).GetAgents())
 }
 
 // A call right after the start waits for the agents, and says so in JSON if they take longer than it waits.
@@ -402,8 +391,7 @@ func TestG16_CountsRightAfterTheStart(t *testing.T) {
 	r.clock.Advance(patience)
 	got := take(first)
 	require.True(t, got.GetIncomplete())
-	text, err := protojson.Marshal(got)
-	require.NoError(t, err)
+	text := must.Value(protojson.Marshal(got))(t)
 	require.Equal(t, `{"incomplete":true}`, strings.ReplaceAll(string(text), " ", ""),
 		"JSON says that none is not the answer")
 
@@ -437,10 +425,8 @@ func TestStopEndsAnIndexThatReads(t *testing.T) {
 	r := newRig(t)
 	r.records.gate = make(chan struct{})
 	r.records.set("a", agent("keeper", idle))
-	_, err := r.current(r.as("a"))
-	require.NoError(t, err)
+	must.Value(r.current(r.as("a")))(t)
 	r.Stop()
 	r.Stop()
-	_, err = r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{})
-	require.ErrorIs(t, err, fault.NotReady)
+	must.Refuse(r.SearchAgents(r.as("a"), &fleetv1.SearchAgentsRequest{}))(t, fault.NotReady)
 }

@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -40,8 +41,7 @@ type rig struct {
 func newRig(t testing.TB) *rig {
 	r := &rig{t: t, clk: clock.NewFake(epoch), journals: planetest.NewJournals()}
 	r.keys = NewKeys(KeysConfig{Sources: r.journals.Sources, Clock: r.clk})
-	var err error
-	r.service, err = New(Deps{
+	r.service = must.Value(New(Deps{
 		Deps:         plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk},
 		Installation: keyfile.Fixed(keyfile.Of([]byte("installation"))), Known: func(ctx context.Context, id string) {
 			r.keys.Known(ctx, id)
@@ -49,8 +49,7 @@ func newRig(t testing.TB) *rig {
 		Processes: func(context.Context, bool) (*identityv1.ListProcessesResponse, error) { return nil, nil },
 		Usage:     func(context.Context, string) ([]*identityv1.QuotaUse, error) { return nil, nil },
 		Largest:   func(context.Context) ([]*identityv1.NamespaceUse, int, error) { return nil, 0, nil },
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.NoError(t, r.service.Start(context.Background()))
 	require.NoError(t, r.keys.Start(context.Background()))
 	t.Cleanup(func() {
@@ -62,15 +61,12 @@ func newRig(t testing.TB) *rig {
 
 func (r *rig) admin() context.Context {
 	return rpc.WithActor(context.Background(), rpc.Actor{
-		Namespace: "default", Principal: "root",
-		Role: rpc.RoleInstallationAdmin,
+		Namespace: "default", Principal: "root", Role: rpc.RoleInstallationAdmin,
 	})
 }
 
 func (r *rig) create(req *identityv1.CreateKeyRequest) *identityv1.CreateKeyResponse {
-	resp, err := r.service.CreateKey(r.admin(), req)
-	require.NoError(r.t, err)
-	return resp
+	return must.Value(r.service.CreateKey(r.admin(), req))(r.t)
 }
 
 func (r *rig) enters(secret string) (rpc.Actor, error) {
@@ -95,18 +91,12 @@ func TestX4_TheActorOfAKey(t *testing.T) {
 			rpc.Actor{Namespace: "acme", Principal: "ci", Role: rpc.RoleWorker},
 		},
 		{&identityv1.CreateKeyRequest{
-			Name: "k", Role: identityv1.Role_ROLE_AGENT, Namespace: "acme",
-			AgentId: "keeper",
-		}, rpc.Actor{
-			Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent,
-			AgentID: "keeper",
-		}},
+			Name: "k", Role: identityv1.Role_ROLE_AGENT, Namespace: "acme", AgentId: "keeper",
+		}, rpc.Actor{Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper"}},
 	} {
 		created := r.create(c.req)
 		c.want.KeyID = created.GetKey().GetKeyId()
-		got, err := r.enters(created.GetSecret())
-		require.NoError(t, err)
-		require.Equal(t, c.want, got)
+		require.Equal(t, c.want, must.Value(r.enters(created.GetSecret()))(t))
 	}
 }
 
@@ -114,8 +104,7 @@ func TestX4_TheActorOfAKey(t *testing.T) {
 func TestX15_ASecretIsAllOrNothing(t *testing.T) {
 	r := newRig(t)
 	secret := r.create(&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR}).GetSecret()
-	_, err := r.enters(secret)
-	require.NoError(t, err)
+	must.Value(r.enters(secret))(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		b := []byte(secret)
 		switch rapid.IntRange(0, 2).Draw(rt, "how") {
@@ -127,8 +116,7 @@ func TestX15_ASecretIsAllOrNothing(t *testing.T) {
 		case 2:
 			b = append(b, rapid.Byte().Draw(rt, "more"))
 		}
-		_, err := r.enters(string(b))
-		require.ErrorIs(rt, err, fault.Unauthenticated)
+		must.Refuse(r.enters(string(b)))(rt, fault.Unauthenticated)
 	})
 }
 
@@ -139,16 +127,13 @@ func TestX9_KeysAreListedInPages(t *testing.T) {
 	for i := range 7 {
 		ids = append(ids,
 			r.create(&identityv1.CreateKeyRequest{
-				Name: fmt.Sprintf("k%d", i), Role: identityv1.Role_ROLE_RUNNER,
-				Namespace: []string{"a", "b"}[i%2],
+				Name: fmt.Sprintf("k%d", i), Role: identityv1.Role_ROLE_RUNNER, Namespace: []string{"a", "b"}[i%2],
 			}).GetKey().GetKeyId())
 	}
-	_, err := r.service.RevokeKey(r.admin(), &identityv1.RevokeKeyRequest{KeyId: ids[2]})
-	require.NoError(t, err)
+	must.Value(r.service.RevokeKey(r.admin(), &identityv1.RevokeKeyRequest{KeyId: ids[2]}))(t)
 	list := func(req *identityv1.ListKeysRequest) (got []string) {
 		for {
-			resp, err := r.service.ListKeys(r.admin(), req)
-			require.NoError(t, err)
+			resp := must.Value(r.service.ListKeys(r.admin(), req))(t)
 			require.LessOrEqual(t, len(resp.GetKeys()), 2)
 			for _, k := range resp.GetKeys() {
 				got = append(got, k.GetKeyId())
@@ -161,28 +146,24 @@ func TestX9_KeysAreListedInPages(t *testing.T) {
 	require.Equal(t, ids, list(&identityv1.ListKeysRequest{PageSize: 2, IncludeEnded: true}))
 	require.Equal(t, append(ids[:2:2], ids[3:]...), list(&identityv1.ListKeysRequest{PageSize: 2}))
 	require.Equal(t, []string{ids[0], ids[4], ids[6]}, list(&identityv1.ListKeysRequest{PageSize: 2, Namespace: "a"}))
-	_, err = r.service.ListKeys(r.admin(), &identityv1.ListKeysRequest{PageToken: "nonsense"})
+	_, err := r.service.ListKeys(r.admin(), &identityv1.ListKeysRequest{PageToken: "nonsense"})
 	require.ErrorIs(t, err, fault.CursorInvalid)
-	_, err = r.service.ListKeys(r.admin(), &identityv1.ListKeysRequest{PageSize: 501})
-	require.ErrorIs(t, err, fault.LimitExceeded)
+	must.Refuse(r.service.ListKeys(r.admin(), &identityv1.ListKeysRequest{PageSize: 501}))(t, fault.LimitExceeded)
 }
 
 // TestX15_ExpiryIsExact at, below and above the moment.
 func TestX15_ExpiryIsExact(t *testing.T) {
 	r := newRig(t)
 	secret := r.create(&identityv1.CreateKeyRequest{
-		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR,
-		ExpiresAfter: durationpb.New(time.Hour),
+		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR, ExpiresAfter: durationpb.New(time.Hour),
 	}).GetSecret()
 	held, release := r.keys.Hold(context.Background(), secret)
 	defer release()
 	r.clk.Advance(time.Hour - time.Microsecond)
-	_, err := r.enters(secret)
-	require.NoError(t, err)
+	must.Value(r.enters(secret))(t)
 	require.NoError(t, held.Err())
 	r.clk.Advance(time.Microsecond)
-	_, err = r.enters(secret)
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(r.enters(secret))(t, fault.Unauthenticated)
 	select {
 	case <-held.Done():
 		require.ErrorIs(t, context.Cause(held), fault.Unauthenticated)
@@ -198,23 +179,19 @@ func TestI3_ADamagedRevocationRevokes(t *testing.T) {
 	revoked := r.create(&identityv1.CreateKeyRequest{Name: "one", Role: identityv1.Role_ROLE_OPERATOR})
 	other := r.create(&identityv1.CreateKeyRequest{Name: "two", Role: identityv1.Role_ROLE_OPERATOR})
 	for _, secret := range []string{revoked.GetSecret(), other.GetSecret()} {
-		_, err := r.enters(secret)
-		require.NoError(t, err)
+		must.Value(r.enters(secret))(t)
 	}
 	id := revoked.GetKey().GetKeyId()
 	r.keys.apply(journal.Line{Text: []byte(`{"wal_seq":9,"event_type":"key_report","payload":{"key_id":"` + id +
 		`"},,}`)})
-	_, err := r.enters(revoked.GetSecret())
-	require.NoError(t, err, "what is no revocation revokes nothing")
+	must.Value(r.enters(revoked.GetSecret()))(t, "what is no revocation revokes nothing")
 	held, release := r.keys.Hold(t.Context(), revoked.GetSecret())
 	defer release()
 	r.keys.apply(journal.Line{Text: []byte(`{"wal_seq":9,"event_type":"key_revoked","payload":{"key":{"key_id":"` + id +
 		`","name":}}}`)})
-	_, err = r.enters(revoked.GetSecret())
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(r.enters(revoked.GetSecret()))(t, fault.Unauthenticated)
 	<-held.Done()
-	_, err = r.enters(other.GetSecret())
-	require.NoError(t, err)
+	must.Value(r.enters(other.GetSecret()))(t)
 }
 
 // TestX15_UsesAreRecordedCoarsely: six lines an hour at most, and only of later uses.
@@ -222,17 +199,14 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 	r := newRig(t)
 	made := r.create(&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR})
 	service := rpc.WithActor(context.Background(), rpc.Actor{
-		Namespace: "default", Principal: "s",
-		Role: rpc.RoleService,
+		Namespace: "default", Principal: "s", Role: rpc.RoleService,
 	})
 	r.keys.cfg.Report = func(_ context.Context, uses []*identityv1.KeyUse) error {
-		_, err := r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: uses})
-		return err
+		return must.Err(r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: uses}))
 	}
 	used := func() time.Time {
 		r.keys.reportUses(context.Background())
-		got, err := r.service.GetKey(r.admin(), &identityv1.GetKeyRequest{KeyId: made.GetKey().GetKeyId()})
-		require.NoError(t, err)
+		got := must.Value(r.service.GetKey(r.admin(), &identityv1.GetKeyRequest{KeyId: made.GetKey().GetKeyId()}))(t)
 		if got.GetKey().GetLastUsedAt() == nil {
 			return time.Time{}
 		}
@@ -240,8 +214,7 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 	}
 	require.True(t, used().IsZero())
 	for range 60 {
-		_, err := r.enters(made.GetSecret())
-		require.NoError(t, err)
+		must.Value(r.enters(made.GetSecret()))(t)
 		require.WithinRange(t, used(), r.clk.Now().Add(-useGrain), r.clk.Now())
 		r.clk.Advance(time.Minute)
 	}
@@ -252,15 +225,14 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 		}
 	}
 	require.Equal(t, 6, lines)
-	_, err := r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: []*identityv1.KeyUse{
+	must.Value(r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: []*identityv1.KeyUse{
 		{KeyId: made.GetKey().GetKeyId(), UsedAt: timestamppb.New(epoch)},
 		{
 			KeyId:  "key_00000000000000000000000000",
 			UsedAt: timestamppb.New(epoch),
 		},
 		{KeyId: made.GetKey().GetKeyId(), UsedAt: timestamppb.New(epoch.Add(100 * time.Hour))},
-	}})
-	require.NoError(t, err, "earlier ones, unknown ones and those of a clock ahead are passed over")
+	}}))(t, "earlier ones, unknown ones and those of a clock ahead are passed over")
 	require.WithinRange(t, used(), r.clk.Now().Add(-2*useGrain), r.clk.Now())
 }
 
@@ -269,8 +241,7 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 func TestX14_ReplayIsTheLiveState(t *testing.T) {
 	var seen journaltest.Seen
 	service := rpc.WithActor(context.Background(), rpc.Actor{
-		Namespace: "default", Principal: "s",
-		Role: rpc.RoleService,
+		Namespace: "default", Principal: "s", Role: rpc.RoleService,
 	})
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newRig(t)
@@ -280,8 +251,7 @@ func TestX14_ReplayIsTheLiveState(t *testing.T) {
 			if len(ids) == 0 || rapid.Bool().Draw(rt, "create") {
 				namespace := rapid.SampledFrom([]string{"", "acme", "zeta"}).Draw(rt, "namespace")
 				resp := r.create(&identityv1.CreateKeyRequest{
-					Name: "n", Role: identityv1.Role_ROLE_RUNNER,
-					Namespace: namespace,
+					Name: "n", Role: identityv1.Role_ROLE_RUNNER, Namespace: namespace,
 				})
 				ids, secrets = append(ids, resp.GetKey().GetKeyId()), append(secrets, resp.GetSecret())
 				continue
@@ -289,14 +259,12 @@ func TestX14_ReplayIsTheLiveState(t *testing.T) {
 			i := rapid.IntRange(0, len(ids)-1).Draw(rt, "which")
 			if rapid.Bool().Draw(rt, "use") {
 				r.clk.Advance(useGrain)
-				_, err := r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{
+				must.Value(r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{
 					Uses: []*identityv1.KeyUse{{KeyId: ids[i], UsedAt: timestamppb.New(r.clk.Now())}},
-				})
-				require.NoError(rt, err)
+				}))(rt)
 				continue
 			}
-			_, err := r.service.RevokeKey(r.admin(), &identityv1.RevokeKeyRequest{KeyId: ids[i]})
-			require.NoError(rt, err)
+			must.Value(r.service.RevokeKey(r.admin(), &identityv1.RevokeKeyRequest{KeyId: ids[i]}))(rt)
 			revoked[i] = true
 		}
 		replayed := journaltest.Checked(NewState, 3, &seen)
@@ -304,10 +272,9 @@ func TestX14_ReplayIsTheLiveState(t *testing.T) {
 			require.NoError(rt, replayed.Apply(ev))
 		}
 		require.NoError(rt, replayed.Check())
-		_, err := journalView(r, func(st *State) {
+		must.Value(journalView(r, func(st *State) {
 			require.NoError(rt, journaltest.Same(st, replayed.Paged))
-		})
-		require.NoError(rt, err)
+		}))(rt)
 		late := NewKeys(KeysConfig{Sources: r.journals.Sources, Clock: r.clk})
 		require.NoError(rt, late.Start(context.Background()))
 		defer func() { require.NoError(rt, late.Stop(context.Background())) }()
@@ -345,17 +312,15 @@ func TestApplyRefusesWhatDoesNotFit(t *testing.T) {
 func TestX15_KeysHaveALimit(t *testing.T) {
 	st := NewState()
 	env := journal.Env{Now: epoch, Actor: journal.Actor{
-		Namespace: "default", Principal: "root",
-		Role: rpc.RoleInstallationAdmin,
+		Namespace: "default", Principal: "root", Role: rpc.RoleInstallationAdmin,
 	}, NewID: func(p string) string { return p + "x" }}
 	req := &identityv1.CreateKeyRequest{Name: "n", Role: identityv1.Role_ROLE_RUNNER}
 	for i := range MaxKeys - 1 {
 		st.keys[fmt.Sprint(i)] = &record{}
 	}
-	_, err := decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
-	require.NoError(t, err)
+	must.Value(decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active()))(t)
 	st.keys["last"] = &record{}
-	_, err = decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
+	_, err := decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
 	require.ErrorIs(t, err, fault.QuotaExceeded)
 	require.Equal(t, fmt.Sprint(MaxKeys), fault.From(err).Metadata()["limit"])
 }
@@ -374,33 +339,28 @@ func TestI15_KeysOfANamespaceHaveALimit(t *testing.T) {
 				Payload: &identityv1.KeyCreated{Key: &identityv1.Key{KeyId: fmt.Sprint(i), Namespace: "acme"}},
 			}))
 	}
-	_, err := decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
-	require.NoError(t, err)
+	must.Value(decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active()))(t)
 	require.NoError(t,
 		st.Apply(&journal.Event{
 			Payload: &identityv1.KeyCreated{Key: &identityv1.Key{KeyId: "last", Namespace: "acme"}},
 		}))
-	_, err = decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
+	_, err := decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
 	require.ErrorIs(t, err, fault.QuotaExceeded)
 	require.Equal(t, fmt.Sprint(MaxNamespaceKeys), fault.From(err).Metadata()["limit"])
 	env.Actor.Role = rpc.RoleInstallationAdmin
-	_, err = decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
-	require.NoError(t, err)
+	must.Value(decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active()))(t)
 }
 
 func TestBootstrapTokens(t *testing.T) {
 	d := &Authenticator{Keyring: rpc.NewKeyring(nil, false)}
 	require.NoError(t, d.SetBootstrap(""))
-	_, err := d.Authenticate(t.Context(), "")
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(d.Authenticate(t.Context(), ""))(t, fault.Unauthenticated)
 	require.Error(t, d.SetBootstrap(strings.Repeat("x", MinBootstrap-1)))
 	require.Error(t, d.SetBootstrap(strings.Repeat("x", MinBootstrap)+" "))
 	require.NoError(t, d.SetBootstrap(strings.Repeat("x", MinBootstrap)))
-	a, err := d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap))
-	require.NoError(t, err)
+	a := must.Value(d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap)))(t)
 	require.Equal(t, rpc.RoleInstallationAdmin, a.Role)
-	_, err = d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap+1))
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	must.Refuse(d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap+1)))(t, fault.Unauthenticated)
 }
 
 func FuzzKeyOf(f *testing.F) {

@@ -16,13 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 )
 
 // TestI7_ASilentProviderIsAskedOnce asks a provider that does not respond: of several callers one causes a request, and
 // one whose context ends does not wait for the others. When the provider responds, all others are answered.
 func TestI7_ASilentProviderIsAskedOnce(t *testing.T) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	key := must.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: "k"}},
 		nil)
 	require.NoError(t, err)
@@ -52,21 +52,16 @@ func TestI7_ASilentProviderIsAskedOnce(t *testing.T) {
 				Keys: []jose.JSONWebKey{{Key: &key.PublicKey, KeyID: "k", Algorithm: "ES256", Use: "sig"}},
 			})
 	})
-	tokens, err := NewTokens(TokensConfig{
+	tokens := must.Value(NewTokens(TokensConfig{
 		Issuer: provider.URL, Audience: "quartet", Namespace: "acme",
 		RoleClaim: "role", Roles: map[string]string{"dev": "operator"},
-	})
-	require.NoError(t, err)
+	}))(t)
 	defer tokens.Close()
-	claims, err := json.Marshal(map[string]any{
+	claims := must.Value(json.Marshal(map[string]any{
 		"iss": provider.URL, "aud": "quartet", "sub": "user-1", "role": "dev",
 		"exp": time.Now().Add(time.Hour).Unix(),
-	})
-	require.NoError(t, err)
-	signed, err := signer.Sign(claims)
-	require.NoError(t, err)
-	token, err := signed.CompactSerialize()
-	require.NoError(t, err)
+	}))(t)
+	token := must.Value(must.Value(signer.Sign(claims))(t).CompactSerialize())(t)
 
 	answers := make(chan error, 3)
 	ask := func() {
@@ -82,8 +77,7 @@ func TestI7_ASilentProviderIsAskedOnce(t *testing.T) {
 	<-asked
 	leave() // the caller for whom the request was made
 	require.ErrorIs(t, <-first, fault.NotReady)
-	_, err = tokens.Authenticate(gone, token)
-	require.ErrorIs(t, err, fault.NotReady)
+	must.Refuse(tokens.Authenticate(gone, token))(t, fault.NotReady)
 	for range cap(answers) {
 		go ask()
 	}
@@ -102,11 +96,10 @@ func TestI7_CloseEndsADiscovery(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer provider.Close()
-	tokens, err := NewTokens(TokensConfig{
+	tokens := must.Value(NewTokens(TokensConfig{
 		Issuer: provider.URL, Audience: "quartet", Namespace: "acme",
 		RoleClaim: "role", Roles: map[string]string{"dev": "operator"},
-	})
-	require.NoError(t, err)
+	}))(t)
 	answer := make(chan error, 1)
 	go func() {
 		_, err := tokens.Authenticate(context.Background(), "x.y.z")

@@ -9,6 +9,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	"quartet/pkg/rpc"
 	"quartet/tests/issuer"
 )
@@ -18,12 +19,11 @@ func signInRig(t *testing.T, ring func() keyfile.Ring) (*issuer.Issuer, *Tokens)
 	p, err := issuer.New(issuer.Behaviour{ClientID: "console", Claims: map[string]any{"role": "dev", "nonce": "n"}})
 	require.NoError(t, err)
 	t.Cleanup(p.Close)
-	tokens, err := NewTokens(TokensConfig{
+	tokens := must.Value(NewTokens(TokensConfig{
 		Issuer: p.URL, Audience: "quartet", Namespace: "acme", RoleClaim: "role", Roles: map[string]string{
 			"dev": rpc.RoleOperator,
 		}, ClientID: "console", Keys: ring,
-	})
-	require.NoError(t, err)
+	}))(t)
 	t.Cleanup(tokens.Close)
 	return p, tokens
 }
@@ -36,8 +36,7 @@ func TestI22_WhatAnIDTokenIsWorth(t *testing.T) {
 	credential, ends, err := tokens.Accept(t.Context(), idToken, "n")
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(time.Hour), ends, time.Minute)
-	actor, err := all.Authenticate(t.Context(), credential)
-	require.NoError(t, err)
+	actor := must.Value(all.Authenticate(t.Context(), credential))(t)
 	require.Equal(t, rpc.Actor{Namespace: "acme", Principal: "oidc:ann", Role: rpc.RoleOperator}, actor,
 		"as a token of a program")
 	held, release := all.Hold(t.Context(), credential)
@@ -57,31 +56,24 @@ func TestI22_WhatAnIDTokenIsWorth(t *testing.T) {
 		"only a mark":     strings.TrimSuffix(credential, idToken),
 		"a changed token": credential[:len(credential)-4] + "AAAA",
 	} {
-		_, err := all.Authenticate(t.Context(), bad)
-		require.ErrorIs(t, err, fault.Unauthenticated, name)
+		must.Refuse(all.Authenticate(t.Context(), bad))(t, fault.Unauthenticated, name)
 	}
 
 	old := keys.Ring()
-	next, err := old.Add(time.Unix(1_700_000_100, 0))
-	require.NoError(t, err)
+	next := must.Value(old.Add(time.Unix(1_700_000_100, 0)))(t)
 	pending, _ := next.Pending()
-	next, err = next.Activate(pending.ID)
-	require.NoError(t, err)
+	next = must.Value(next.Activate(pending.ID))(t)
 	keys.Set(next)
-	_, err = all.Authenticate(t.Context(), credential)
-	require.NoError(t, err, "an old key verifies")
-	next, err = next.Retire(old.Active().ID)
-	require.NoError(t, err)
+	must.Value(all.Authenticate(t.Context(), credential))(t, "an old key verifies")
+	next = must.Value(next.Retire(old.Active().ID))(t)
 	keys.Set(next)
-	_, err = all.Authenticate(t.Context(), credential)
-	require.ErrorIs(t, err, fault.Unauthenticated, "and a retired one does not")
+	must.Refuse(all.Authenticate(t.Context(), credential))(t, fault.Unauthenticated, "and a retired one does not")
 }
 
 func TestI22_WhichIDTokensAreAccepted(t *testing.T) {
 	keys := keyfile.Fixed(keyfile.New(time.Unix(1_700_000_000, 0)))
 	p, tokens := signInRig(t, keys.Ring)
-	other, err := issuer.New(issuer.Behaviour{ClientID: "console"})
-	require.NoError(t, err)
+	other := must.Value(issuer.New(issuer.Behaviour{ClientID: "console"}))(t)
 	defer other.Close()
 	for name, c := range map[string]struct {
 		token, nonce string

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 )
 
 // TestI10_ShortRSAKeysOfAProviderAreNotUsed signs the same claims with keys of a provider: those
@@ -26,14 +27,12 @@ func TestI10_ShortRSAKeysOfAProviderAreNotUsed(t *testing.T) {
 	signers := map[string]jose.SigningKey{}
 	var set jose.JSONWebKeySet
 	for _, bits := range []int{1024, 2047, 2048, 3072} {
-		key, err := rsa.GenerateKey(rand.Reader, bits)
-		require.NoError(t, err)
+		key := must.Value(rsa.GenerateKey(rand.Reader, bits))(t)
 		kid := fmt.Sprint(bits)
 		signers[kid] = jose.SigningKey{Algorithm: jose.RS256, Key: jose.JSONWebKey{Key: key, KeyID: kid}}
 		set.Keys = append(set.Keys, jose.JSONWebKey{Key: &key.PublicKey, KeyID: kid, Algorithm: "RS256", Use: "sig"})
 	}
-	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	ec := must.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	signers["ec"] = jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: ec, KeyID: "ec"}}
 	set.Keys = append(set.Keys, jose.JSONWebKey{Key: &ec.PublicKey, KeyID: "ec", Algorithm: "ES256", Use: "sig"})
 
@@ -49,24 +48,18 @@ func TestI10_ShortRSAKeysOfAProviderAreNotUsed(t *testing.T) {
 		"id_token_signing_alg_values_supported": []string{"RS256", "ES256"},
 	}))
 	mux.HandleFunc("/keys", show(set))
-	tokens, err := NewTokens(TokensConfig{
+	tokens := must.Value(NewTokens(TokensConfig{
 		Issuer: provider.URL, Audience: "quartet", Namespace: "acme",
 		RoleClaim: "role", Roles: map[string]string{"dev": "operator"},
-	})
-	require.NoError(t, err)
+	}))(t)
 	defer tokens.Close()
-	claims, err := json.Marshal(map[string]any{
+	claims := must.Value(json.Marshal(map[string]any{
 		"iss": provider.URL, "aud": "quartet", "sub": "user-1", "role": "dev",
 		"exp": time.Now().Add(time.Hour).Unix(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	for kid, ok := range map[string]bool{"1024": false, "2047": false, "2048": true, "3072": true, "ec": true} {
-		signer, err := jose.NewSigner(signers[kid], nil)
-		require.NoError(t, err)
-		signed, err := signer.Sign(claims)
-		require.NoError(t, err)
-		text, err := signed.CompactSerialize()
-		require.NoError(t, err)
+		signer := must.Value(jose.NewSigner(signers[kid], nil))(t)
+		text := must.Value(must.Value(signer.Sign(claims))(t).CompactSerialize())(t)
 		actor, err := tokens.Authenticate(t.Context(), text)
 		if ok {
 			require.NoError(t, err, kid)

@@ -16,32 +16,26 @@ import (
 
 	"quartet/pkg/connlimit"
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	"quartet/pkg/rpc"
 )
 
 // fuzzed returns Tokens whose provider has one key, and a function that signs with it. Fuzzing takes several processes,
 // so the key follows from the seed.
 func fuzzed(f *testing.F, seed byte) (tokens *Tokens, sign func(t require.TestingT, payload []byte) string) {
-	key, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), bytes.Repeat([]byte{seed}, 32))
-	require.NoError(f, err)
-	tokens, err = NewTokens(TokensConfig{
+	key := must.Value(ecdsa.ParseRawPrivateKey(elliptic.P256(), bytes.Repeat([]byte{seed}, 32)))(f)
+	tokens = must.Value(NewTokens(TokensConfig{
 		Issuer: "https://id.example.com", Audience: "quartet", NamespaceClaim: "org.tenant", RoleClaim: "realm.roles",
 		Roles: map[string]string{"dev": rpc.RoleOperator, "boss": rpc.RoleAdmin},
-	})
-	require.NoError(f, err)
+	}))(f)
 	tokens.checks = connlimit.NewRates(1e9, 1e9)
 	tokens.found = &discovered{
 		bearer: oidc.NewVerifier(tokens.cfg.Issuer, &oidc.StaticKeySet{PublicKeys: []crypto.PublicKey{key.Public()}},
 			&oidc.Config{ClientID: tokens.cfg.Audience, SupportedSigningAlgs: []string{oidc.ES256}}),
 	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
-	require.NoError(f, err)
+	signer := must.Value(jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil))(f)
 	return tokens, func(t require.TestingT, payload []byte) string {
-		signed, err := signer.Sign(payload)
-		require.NoError(t, err)
-		text, err := signed.CompactSerialize()
-		require.NoError(t, err)
-		return text
+		return must.Value(must.Value(signer.Sign(payload))(t).CompactSerialize())(t)
 	}
 }
 
@@ -54,9 +48,7 @@ func claimsOf(t require.TestingT, with map[string]any) []byte {
 	for name, v := range with {
 		claims[name] = v
 	}
-	raw, err := json.Marshal(claims)
-	require.NoError(t, err)
-	return raw
+	return must.Value(json.Marshal(claims))(t)
 }
 
 // FuzzOpenIDToken: no text but a token that the provider signed is accepted, and its actor is the one of its claims.

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/mcp"
@@ -47,8 +48,7 @@ func (r *rig) handOnStdio(t *testing.T, agentID string) *hand {
 func (r *rig) hand(t *testing.T, cfg mcp.Config, o mcp.Options, conn func(string) (grpc.ClientConnInterface,
 	error),
 ) *hand {
-	s, err := mcp.New(cfg, mcp.Deps{Conn: conn})
-	require.NoError(t, err)
+	s := must.Value(mcp.New(cfg, mcp.Deps{Conn: conn}))(t)
 	toServer, fromClient := io.Pipe()
 	toClient, fromServer := io.Pipe()
 	ctx, cancel := context.WithCancel(dev.Within(t))
@@ -75,16 +75,14 @@ func (r *rig) hand(t *testing.T, cfg mcp.Config, o mcp.Options, conn func(string
 }
 
 func (h *hand) write(text string) {
-	_, err := io.WriteString(h.in, text+"\n")
-	require.NoError(h.t, err)
+	must.Value(io.WriteString(h.in, text+"\n"))(h.t)
 }
 
 // ask keeps notifications for notified: the lists may change at any time.
 func (h *hand) ask(text string) string {
 	h.write(text)
 	for {
-		line, err := h.out.ReadString('\n')
-		require.NoError(h.t, err)
+		line := must.Value(h.out.ReadString('\n'))(h.t)
 		if !strings.Contains(line, `"method":"notifications/`) {
 			return line
 		}
@@ -101,9 +99,7 @@ func (h *hand) notified(method string) string {
 				return line
 			}
 		}
-		line, err := h.out.ReadString('\n')
-		require.NoError(h.t, err)
-		h.skipped = []string{line}
+		h.skipped = []string{must.Value(h.out.ReadString('\n'))(h.t)}
 	}
 }
 
@@ -130,19 +126,15 @@ func (r *rig) handOnHTTP(t *testing.T, agentID string) *post {
 }
 
 func (p *post) do(method, body string, header map[string]string) (int, string) {
-	req, err := http.NewRequestWithContext(dev.Within(p.t), method, p.URL()+p.path, strings.NewReader(body))
-	require.NoError(p.t, err)
+	req := must.Value(http.NewRequestWithContext(dev.Within(p.t), method, p.URL()+p.path, strings.NewReader(body)))(p.t)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	for k, v := range header {
 		req.Header.Set(k, v)
 	}
-	resp, err := p.hc.Do(req)
-	require.NoError(p.t, err)
+	resp := must.Value(p.hc.Do(req))(p.t)
 	defer func() { _ = resp.Body.Close() }()
-	raw, err := io.ReadAll(resp.Body)
-	require.NoError(p.t, err)
-	return resp.StatusCode, string(raw)
+	return resp.StatusCode, string(must.Value(io.ReadAll(resp.Body))(p.t))
 }
 
 func (p *post) ask(text string) string {
@@ -159,15 +151,12 @@ func callOf(tool, arguments string) string {
 // says what is wrong, and the next one is served as if nothing had been.
 func TestC5_BadInputs(t *testing.T) {
 	r := newRig(t)
-	_, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+	must.Value(r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
-	child, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
-		ParentAgentId: "keeper",
-		Preset:        agentv1.Preset_PRESET_PRIVATE_CHILD, InitialMessage: "Count.",
-	})
-	require.NoError(t, err)
+	}))(t)
+	child := must.Value(r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+		ParentAgentId: "keeper", Preset: agentv1.Preset_PRESET_PRIVATE_CHILD, InitialMessage: "Count.",
+	}))(t)
 
 	long := strings.Repeat("x", fault.MaxRoundTextBytes+1)
 	huge := strings.Repeat("x", fault.MaxRequestBytes)
@@ -184,8 +173,7 @@ func TestC5_BadInputs(t *testing.T) {
 			agent string
 		}{
 			"no JSON": {
-				text: `{"jsonrpc":"2.0","id":7,"method":`, stdio: `-32700`,
-				http: "malformed payload",
+				text: `{"jsonrpc":"2.0","id":7,"method":`, stdio: `-32700`, http: "malformed payload",
 			},
 			"no JSON at all":       {text: `tools/list`, stdio: `-32700`, http: "malformed payload"},
 			"JSON, but no message": {text: `{"tool":"ListWorkItems"}`, stdio: `-32600`, http: "version tag"},
@@ -195,12 +183,10 @@ func TestC5_BadInputs(t *testing.T) {
 			},
 			"a string": {text: `"tools/list"`, stdio: `-32600`, http: "malformed payload"},
 			"another version": {
-				text: `{"jsonrpc":"1.0","id":7,"method":"tools/list"}`, stdio: `"id":7`,
-				http: "version tag",
+				text: `{"jsonrpc":"1.0","id":7,"method":"tools/list"}`, stdio: `"id":7`, http: "version tag",
 			},
 			"an id that is none": {
-				text: `{"jsonrpc":"2.0","id":{"a":1},"method":"tools/list"}`, stdio: `-32600`,
-				http: "ID",
+				text: `{"jsonrpc":"2.0","id":{"a":1},"method":"tools/list"}`, stdio: `-32600`, http: "ID",
 			},
 			"unknown method": {text: `{"jsonrpc":"2.0","id":7,"method":"tools/fly"}`, says: `tools/fly`},
 			"no tool named": {
@@ -208,8 +194,7 @@ func TestC5_BadInputs(t *testing.T) {
 				says: `name is required`,
 			},
 			"no params": {
-				text: `{"jsonrpc":"2.0","id":7,"method":"tools/call"}`, stdio: `"id":7`,
-				http: `missing required`,
+				text: `{"jsonrpc":"2.0","id":7,"method":"tools/call"}`, stdio: `"id":7`, http: `missing required`,
 			},
 			"params are a list": {
 				text: `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":[1]}`,
@@ -230,8 +215,7 @@ func TestC5_BadInputs(t *testing.T) {
 					`"}`), says: `262144`,
 			},
 			"a message over all": {
-				text: callOf("CreateWorkItem", `{"objective":"`+huge+`"}`), stdio: `"id":7`,
-				http: "TOO_LARGE",
+				text: callOf("CreateWorkItem", `{"objective":"`+huge+`"}`), stdio: `"id":7`, http: "TOO_LARGE",
 			},
 			"its id at the end": {
 				text: `{"method":"tools/call","params":{"name":"CreateWorkItem","arguments":{"objective":"` + huge +
@@ -246,8 +230,7 @@ func TestC5_BadInputs(t *testing.T) {
 				says: `tool_not_available`,
 			},
 			"outside, dotted": {
-				agent: child.GetAgentId(), text: callOf("agent.task_create", `{}`),
-				says: `tool_not_available`,
+				agent: child.GetAgentId(), text: callOf("agent.task_create", `{}`), says: `tool_not_available`,
 			},
 		} {
 			t.Run(transport+"/"+name, func(t *testing.T) {
@@ -265,8 +248,7 @@ func TestC5_BadInputs(t *testing.T) {
 			})
 		}
 	}
-	listed, err := r.Work.ListWorkItems(dev.Within(t), &workv1.ListWorkItemsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	listed := must.Value(r.Work.ListWorkItems(dev.Within(t), &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
 	require.Empty(t, listed.GetWorkItems(), "nothing of it changed anything")
 }
 
@@ -281,10 +263,9 @@ func short(answer string) string {
 // SPEC C5: what HTTP has of its own.
 func TestC5_BadRequests(t *testing.T) {
 	r := newRig(t)
-	_, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+	must.Value(r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
+	}))(t)
 	p := r.handOnHTTP(t, "keeper")
 	list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 	for name, c := range map[string]struct {
@@ -322,10 +303,9 @@ func TestC5_BadRequests(t *testing.T) {
 // name that can be none too.
 func TestC5_UnknownAgents(t *testing.T) {
 	r := newRig(t)
-	s, err := mcp.New(mcp.Config{Version: "test"}, mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) {
+	s := must.Value(mcp.New(mcp.Config{Version: "test"}, mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) {
 		return r.Conn(), nil
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	var out strings.Builder
 	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), &out, mcp.Options{AgentID: "nobody"}),
 		fault.NotFound)
@@ -352,9 +332,8 @@ func (c full) Invoke(ctx context.Context, method string, args, reply any, opts .
 // SPEC C5.1: a quota that is full is said at once, and not waited for.
 func TestC5_AnAgentBeyondTheQuota(t *testing.T) {
 	r := newRig(t)
-	s, err := mcp.New(mcp.Config{Version: "test", Patience: time.Minute},
-		mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) { return full{r.Conn()}, nil }})
-	require.NoError(t, err)
+	s := must.Value(mcp.New(mcp.Config{Version: "test", Patience: time.Minute},
+		mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) { return full{r.Conn()}, nil }}))(t)
 	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), io.Discard,
 		mcp.Options{AgentID: "keeper", Create: true}), fault.QuotaExceeded)
 }

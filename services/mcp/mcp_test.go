@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/mcp"
@@ -101,8 +102,7 @@ func wait[T any](t *testing.T, from <-chan T) T {
 func (r *rig) transports() map[string]func(*testing.T, *heard) *sdk.ClientSession {
 	return map[string]func(*testing.T, *heard) *sdk.ClientSession{
 		"http": func(t *testing.T, h *heard) *sdk.ClientSession {
-			s, err := r.overHTTP(dev.Within(t), "/mcp/over-http?create=true", h)
-			require.NoError(t, err)
+			s := must.Value(r.overHTTP(dev.Within(t), "/mcp/over-http?create=true", h))(t)
 			t.Cleanup(func() { _ = s.Close() })
 			return s
 		},
@@ -119,8 +119,7 @@ func (r *rig) overHTTP(ctx context.Context, path string, h *heard) (*sdk.ClientS
 	hc := &http.Client{Transport: proc.WithToken{RoundTripper: &http.Transport{}}}
 	r.t.Cleanup(hc.CloseIdleConnections)
 	return c.Connect(ctx, &sdk.StreamableClientTransport{
-		Endpoint: r.URL() + path, HTTPClient: hc,
-		DisableStandaloneSSE: true, MaxRetries: -1,
+		Endpoint: r.URL() + path, HTTPClient: hc, DisableStandaloneSSE: true, MaxRetries: -1,
 	}, nil)
 }
 
@@ -134,8 +133,7 @@ func (r *rig) overStdio(ctx context.Context, agentID string, create bool, h *hea
 func (r *rig) serve(ctx context.Context, cfg mcp.Config, o mcp.Options, conn func(string) (grpc.ClientConnInterface,
 	error), h *heard,
 ) *sdk.ClientSession {
-	s, err := mcp.New(cfg, mcp.Deps{Conn: conn})
-	require.NoError(r.t, err)
+	s := must.Value(mcp.New(cfg, mcp.Deps{Conn: conn}))(r.t)
 	toServer, fromClient := io.Pipe()
 	toClient, fromServer := io.Pipe()
 	ended := make(chan error, 1)
@@ -144,8 +142,7 @@ func (r *rig) serve(ctx context.Context, cfg mcp.Config, o mcp.Options, conn fun
 		fromServer.Close()
 	}()
 	c := h.client()
-	session, err := c.Connect(ctx, &sdk.IOTransport{Reader: toClient, Writer: fromClient}, nil)
-	require.NoError(r.t, err)
+	session := must.Value(c.Connect(ctx, &sdk.IOTransport{Reader: toClient, Writer: fromClient}, nil))(r.t)
 	r.t.Cleanup(func() {
 		session.Close()
 		require.NoError(r.t, wait(r.t, ended))
@@ -154,8 +151,7 @@ func (r *rig) serve(ctx context.Context, cfg mcp.Config, o mcp.Options, conn fun
 }
 
 func call(t *testing.T, s *sdk.ClientSession, name string, args map[string]any) (map[string]any, *sdk.CallToolResult) {
-	got, err := s.CallTool(dev.Within(t), &sdk.CallToolParams{Name: name, Arguments: args})
-	require.NoError(t, err)
+	got := must.Value(s.CallTool(dev.Within(t), &sdk.CallToolParams{Name: name, Arguments: args}))(t)
 	envelope, ok := got.StructuredContent.(map[string]any)
 	require.True(t, ok)
 	return envelope, got
@@ -187,8 +183,7 @@ func TestC5_TheLoop(t *testing.T) {
 			s := connect(t, h)
 			ctx := dev.Within(t)
 			require.Contains(t, s.InitializeResult().Instructions, "ListWorkItems")
-			listed, err := s.ListTools(ctx, nil)
-			require.NoError(t, err)
+			listed := must.Value(s.ListTools(ctx, nil))(t)
 			tools := map[string]*sdk.Tool{}
 			for _, tool := range listed.Tools {
 				tools[tool.Name] = tool
@@ -197,8 +192,7 @@ func TestC5_TheLoop(t *testing.T) {
 			require.False(t, tools["CreateWorkItem"].Annotations.ReadOnlyHint)
 			require.False(t, *tools["CreateWorkItem"].Annotations.DestructiveHint)
 			require.True(t, *tools["ExecCommand"].Annotations.DestructiveHint)
-			schema, err := json.Marshal(tools["CompleteWorkItem"].InputSchema)
-			require.NoError(t, err)
+			schema := must.Value(json.Marshal(tools["CompleteWorkItem"].InputSchema))(t)
 			require.Contains(t, string(schema), `"report"`)
 			require.Contains(t, string(schema), `"additionalProperties":false`)
 			// they take the item in focus
@@ -206,8 +200,7 @@ func TestC5_TheLoop(t *testing.T) {
 				"GetWorkItem", "UpdateWorkItem", "CompleteWorkItem", "WaitFor", "ExecCommand",
 				"CreateTimer",
 			} {
-				schema, err := json.Marshal(tools[name].InputSchema)
-				require.NoError(t, err)
+				schema := must.Value(json.Marshal(tools[name].InputSchema))(t)
 				require.NotContains(t, string(schema), `"required":["work_item_id"]`)
 				require.NotContains(t, tools[name].Description, "this turn")
 			}
@@ -221,8 +214,7 @@ func TestC5_TheLoop(t *testing.T) {
 			item := at(made, "result", "work_item", "work_item_id")
 			require.NotEmpty(t, item)
 
-			resources, err := s.ListResources(ctx, nil)
-			require.NoError(t, err)
+			resources := must.Value(s.ListResources(ctx, nil))(t)
 			var uri string
 			for _, res := range resources.Resources {
 				if strings.HasSuffix(res.URI, item+"/plan.md") {
@@ -231,16 +223,14 @@ func TestC5_TheLoop(t *testing.T) {
 				}
 			}
 			require.NotEmpty(t, uri)
-			read, err := s.ReadResource(ctx, &sdk.ReadResourceParams{URI: uri})
-			require.NoError(t, err)
+			read := must.Value(s.ReadResource(ctx, &sdk.ReadResourceParams{URI: uri}))(t)
 			require.Equal(t, "1. build\n", read.Contents[0].Text)
 			_, got = call(t, s, "HomeWrite", map[string]any{
 				"path": "work-items/" + item + "/plan.md",
 				"text": "1. build\n2. ship\n",
 			})
 			require.False(t, got.IsError, text(t, got))
-			read, err = s.ReadResource(ctx, &sdk.ReadResourceParams{URI: uri})
-			require.NoError(t, err)
+			read = must.Value(s.ReadResource(ctx, &sdk.ReadResourceParams{URI: uri}))(t)
 			require.Equal(t, "1. build\n2. ship\n", read.Contents[0].Text, "the plan is live")
 
 			_, got = call(t, s, "PickWorkItem", map[string]any{"work_item_id": item})
@@ -261,13 +251,11 @@ func TestC5_TheLoop(t *testing.T) {
 				return err == nil && strings.Contains(briefs.Contents[0].Text, "Shipped, and looked at.")
 			}, time.Minute, 5*time.Millisecond, "the report is a brief")
 
-			resources, err = s.ListResources(ctx, nil)
-			require.NoError(t, err)
+			resources = must.Value(s.ListResources(ctx, nil))(t)
 			for _, res := range resources.Resources {
 				require.NotEqual(t, uri, res.URI, "a completed item's plan is in no list")
 			}
-			read, err = s.ReadResource(ctx, &sdk.ReadResourceParams{URI: uri})
-			require.NoError(t, err)
+			read = must.Value(s.ReadResource(ctx, &sdk.ReadResourceParams{URI: uri}))(t)
 			require.NotEmpty(t, read.Contents[0].Text, "but can be read")
 		})
 	}
@@ -276,8 +264,7 @@ func TestC5_TheLoop(t *testing.T) {
 // SPEC X5, C4: what is wrong with a call is a result that says how to mend it.
 func TestC5_RefusalsAreResults(t *testing.T) {
 	r := newRig(t)
-	s, err := r.overHTTP(dev.Within(t), "/mcp/keeper?create=true", &heard{})
-	require.NoError(t, err)
+	s := must.Value(r.overHTTP(dev.Within(t), "/mcp/keeper?create=true", &heard{}))(t)
 	defer s.Close()
 	for _, c := range []struct {
 		tool string
@@ -308,26 +295,23 @@ func TestC5_RefusalsAreResults(t *testing.T) {
 		"quartet://agents/other/work-items/wi_01m7xc9djrj3khnachkj8gd2n0/plan.md",
 		"quartet://agents/keeper/work-items/..%2f..%2fother/plan.md",
 	} {
-		_, err := s.ReadResource(dev.Within(t), &sdk.ReadResourceParams{URI: uri})
-		require.Error(t, err, uri)
+		require.Error(t, must.Err(s.ReadResource(dev.Within(t), &sdk.ReadResourceParams{URI: uri})), uri)
 	}
 }
 
 // SPEC X2: a call that is sent again under its id is answered, and not run again.
 func TestX2_ACallWithAnID(t *testing.T) {
 	r := newRig(t)
-	s, err := r.overHTTP(dev.Within(t), "/mcp/keeper?create=true", &heard{})
-	require.NoError(t, err)
+	s := must.Value(r.overHTTP(dev.Within(t), "/mcp/keeper?create=true", &heard{}))(t)
 	defer s.Close()
 	twice := func(id string) (string, string) {
 		var ids []string
 		for range 2 {
-			got, err := s.CallTool(dev.Within(t), &sdk.CallToolParams{
+			got := must.Value(s.CallTool(dev.Within(t), &sdk.CallToolParams{
 				Meta: sdk.Meta{mcp.RequestIDKey: id}, Name: "CreateWorkItem", Arguments: map[string]any{
 					"objective": "Once",
 				},
-			})
-			require.NoError(t, err)
+			}))(t)
 			ids = append(ids, at(got.StructuredContent, "result", "work_item", "work_item_id"))
 		}
 		return ids[0], ids[1]
@@ -386,8 +370,7 @@ func TestC5_ListChanged(t *testing.T) {
 	h := &heard{}
 	s := r.overStdio(dev.Within(t), "keeper", true, h)
 	has := func(objective string) bool {
-		got, err := s.ListResources(dev.Within(t), nil)
-		require.NoError(t, err)
+		got := must.Value(s.ListResources(dev.Within(t), nil))(t)
 		for _, res := range got.Resources {
 			if res.Title == "Plan: "+objective {
 				return true
@@ -397,16 +380,14 @@ func TestC5_ListChanged(t *testing.T) {
 	}
 	wait(t, h.listening)
 	require.False(t, has("From elsewhere"))
-	made, err := r.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
+	made := must.Value(r.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
 		AgentId: "keeper", Objective: "From elsewhere",
-	})
-	require.NoError(t, err)
+	}))(t)
 	wait(t, h.changed)
 	require.True(t, has("From elsewhere"))
-	_, err = r.Work.CompleteWorkItem(dev.Within(t), &workv1.CompleteWorkItemRequest{
+	must.Value(r.Work.CompleteWorkItem(dev.Within(t), &workv1.CompleteWorkItemRequest{
 		AgentId: "keeper", WorkItemId: made.GetWorkItem().GetWorkItemId(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	wait(t, h.changed)
 	require.False(t, has("From elsewhere"))
 }
@@ -414,8 +395,7 @@ func TestC5_ListChanged(t *testing.T) {
 // An agent is made on first use only if that is asked for, by many at once too.
 func TestC5_CreateOnFirstUse(t *testing.T) {
 	r := newRig(t)
-	_, err := r.overHTTP(dev.Within(t), "/mcp/nobody", &heard{})
-	require.ErrorContains(t, err, "Not Found")
+	must.Fail(r.overHTTP(dev.Within(t), "/mcp/nobody", &heard{}))(t, "Not Found")
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -428,8 +408,7 @@ func TestC5_CreateOnFirstUse(t *testing.T) {
 		})
 	}
 	all.Wait()
-	got, err := r.Agents.GetAgent(dev.Within(t), &agentv1.GetAgentRequest{AgentId: "somebody"})
-	require.NoError(t, err)
+	got := must.Value(r.Agents.GetAgent(dev.Within(t), &agentv1.GetAgentRequest{AgentId: "somebody"}))(t)
 	require.Equal(t, agentv1.Visibility_VISIBILITY_PUBLIC, got.GetAgent().GetVisibility())
 	require.EqualValues(t, 1, got.GetAgent().GetRevision())
 }
@@ -449,12 +428,9 @@ func TestC5_TheDoor(t *testing.T) {
 			}
 			req.Header.Set(k, v)
 		}
-		resp, err := proc.HTTP.Do(req)
-		require.NoError(t, err)
+		resp := must.Value(proc.HTTP.Do(req))(t)
 		defer resp.Body.Close()
-		raw, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		return resp.StatusCode, string(raw)
+		return resp.StatusCode, string(must.Value(io.ReadAll(resp.Body))(t))
 	}
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
@@ -505,8 +481,7 @@ func TestC5_TheDoor(t *testing.T) {
 // nothing had happened.
 func TestX14_ARestartCostsAClientNothing(t *testing.T) {
 	r := newRig(t)
-	s, err := r.overHTTP(dev.Within(t), "/mcp/keeper?create=true", &heard{})
-	require.NoError(t, err)
+	s := must.Value(r.overHTTP(dev.Within(t), "/mcp/keeper?create=true", &heard{}))(t)
 	defer s.Close()
 	made, _ := call(t, s, "CreateWorkItem", map[string]any{"objective": "Before"})
 	r.Down()
@@ -520,10 +495,9 @@ func TestX14_ARestartCostsAClientNothing(t *testing.T) {
 // A program that writes its requests and closes its side gets every answer.
 func TestC5_AnswersOutliveTheEndOfInput(t *testing.T) {
 	r := newRig(t)
-	s, err := mcp.New(mcp.Config{Version: "test"}, mcp.Deps{
+	s := must.Value(mcp.New(mcp.Config{Version: "test"}, mcp.Deps{
 		Conn: func(string) (grpc.ClientConnInterface, error) { return r.Conn(), nil },
-	})
-	require.NoError(t, err)
+	}))(t)
 	in := strings.NewReader(
 		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"hand","version":"1"}}}
 {"jsonrpc":"2.0","method":"notifications/initialized"}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -28,9 +29,7 @@ func listedBytes(t *testing.T, tools []*sdk.Tool) int {
 		if tool.OutputSchema != nil {
 			shown["outputSchema"] = tool.OutputSchema
 		}
-		raw, err := json.Marshal(shown)
-		require.NoError(t, err)
-		n += len(raw)
+		n += len(must.Value(json.Marshal(shown))(t))
 	}
 	return n
 }
@@ -41,23 +40,20 @@ func TestC5_MemoryTools(t *testing.T) {
 	r := newRig(t)
 	for transport, connect := range map[string]func(*testing.T) *sdk.ClientSession{
 		"http": func(t *testing.T) *sdk.ClientSession {
-			s, err := r.overHTTP(dev.Within(t), "/mcp/over-http?create=true&tools=memory", &heard{})
-			require.NoError(t, err)
+			s := must.Value(r.overHTTP(dev.Within(t), "/mcp/over-http?create=true&tools=memory", &heard{}))(t)
 			t.Cleanup(func() { _ = s.Close() })
 			return s
 		},
 		"stdio": func(t *testing.T) *sdk.ClientSession {
 			r.t = t
 			return r.serve(dev.Within(t), mcp.Config{}, mcp.Options{
-				AgentID: "over-stdio", Create: true,
-				Tools: mcp.MemoryTools,
+				AgentID: "over-stdio", Create: true, Tools: mcp.MemoryTools,
 			}, r.conn, &heard{})
 		},
 	} {
 		t.Run(transport, func(t *testing.T) {
 			s := connect(t)
-			listed, err := s.ListTools(dev.Within(t), nil)
-			require.NoError(t, err)
+			listed := must.Value(s.ListTools(dev.Within(t), nil))(t)
 			require.Len(t, listed.Tools, 10)
 			require.LessOrEqual(t, listedBytes(t, listed.Tools), 4*mcp.MemoryTokens)
 			names := map[string]*sdk.Tool{}
@@ -77,8 +73,7 @@ func TestC5_MemoryTools(t *testing.T) {
 			}
 			require.NotContains(t, s.InitializeResult().Instructions, "ExecCommand")
 			for _, name := range []string{"GetWorkItem", "UpdateWorkItem", "CompleteWorkItem"} {
-				schema, err := json.Marshal(names[name].InputSchema)
-				require.NoError(t, err)
+				schema := must.Value(json.Marshal(names[name].InputSchema))(t)
 				require.NotContains(t, string(schema), `"required":["work_item_id"]`, name)
 				require.Contains(t, string(schema), "Default: the item in focus.", name)
 			}
@@ -122,13 +117,10 @@ func TestC5_MemoryTools(t *testing.T) {
 				{"CompleteWorkItem", map[string]any{"work_item_id": item, "report": "Shipped."}},
 			}
 			for _, c := range calls {
-				given, err := json.Marshal(names[c.name].InputSchema)
-				require.NoError(t, err)
+				given := must.Value(json.Marshal(names[c.name].InputSchema))(t)
 				var schema jsonschema.Schema
 				require.NoError(t, json.Unmarshal(given, &schema))
-				resolved, err := schema.Resolve(nil)
-				require.NoError(t, err)
-				require.NoError(t, resolved.Validate(c.args), c.name)
+				require.NoError(t, must.Value(schema.Resolve(nil))(t).Validate(c.args), c.name)
 				for argument := range c.args {
 					require.Contains(t, schema.Properties, argument, c.name)
 				}
@@ -155,16 +147,12 @@ func TestC5_MemoryTools(t *testing.T) {
 // that a renamed argument is noticed here.
 func TestC5_MemoryToolsAreTools(t *testing.T) {
 	r := newRig(t)
-	all, err := r.overHTTP(dev.Within(t), "/mcp/keeper?create=true&tools=all", &heard{})
-	require.NoError(t, err)
+	all := must.Value(r.overHTTP(dev.Within(t), "/mcp/keeper?create=true&tools=all", &heard{}))(t)
 	defer all.Close()
-	short, err := r.overHTTP(dev.Within(t), "/mcp/keeper?tools=memory", &heard{})
-	require.NoError(t, err)
+	short := must.Value(r.overHTTP(dev.Within(t), "/mcp/keeper?tools=memory", &heard{}))(t)
 	defer short.Close()
-	whole, err := all.ListTools(dev.Within(t), nil)
-	require.NoError(t, err)
-	memory, err := short.ListTools(dev.Within(t), nil)
-	require.NoError(t, err)
+	whole := must.Value(all.ListTools(dev.Within(t), nil))(t)
+	memory := must.Value(short.ListTools(dev.Within(t), nil))(t)
 	arguments := 0
 	for _, m := range memory.Tools {
 		arguments += len(m.InputSchema.(map[string]any)["properties"].(map[string]any))
@@ -207,20 +195,18 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 // TestC5_ARefusalNamesTheToolsOfTheSession: to a caller whose key allows only some tools of the set, those are named.
 func TestC5_ARefusalNamesTheToolsOfTheSession(t *testing.T) {
 	r := newRig(t)
-	_, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
+	must.Value(r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
+	}))(t)
 	key, err := identityv1.NewIdentityServiceClient(r.Conn()).CreateKey(dev.Within(t), &identityv1.CreateKeyRequest{
 		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR, Tools: []string{"CreateWorkItem", "ListWorkItems"},
 	})
 	require.NoError(t, err)
 	hc := &http.Client{Transport: bearer{&http.Transport{}, key.GetSecret()}}
 	defer hc.CloseIdleConnections()
-	s, err := (&heard{}).client().Connect(dev.Within(t), &sdk.StreamableClientTransport{
+	s := must.Value((&heard{}).client().Connect(dev.Within(t), &sdk.StreamableClientTransport{
 		Endpoint: r.URL() + "/mcp/keeper?tools=memory", HTTPClient: hc, DisableStandaloneSSE: true, MaxRetries: -1,
-	}, nil)
-	require.NoError(t, err)
+	}, nil))(t)
 	defer func() { _ = s.Close() }()
 	_, got := call(t, s, "ExecCommand", nil)
 	require.True(t, got.IsError)
@@ -231,10 +217,9 @@ func TestC5_ARefusalNamesTheToolsOfTheSession(t *testing.T) {
 // An unknown set is refused before anything is created.
 func TestC5_UnknownSetsOfTools(t *testing.T) {
 	r := newRig(t)
-	s, err := mcp.New(mcp.Config{Version: "test"}, mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) {
+	s := must.Value(mcp.New(mcp.Config{Version: "test"}, mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) {
 		return r.Conn(), nil
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	var out strings.Builder
 	for _, set := range []string{"Memory", "some", "memory,all", " memory"} {
 		err := s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), &out,
@@ -257,27 +242,22 @@ func TestC5_UnknownSetsOfTools(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, status, query)
 		require.Contains(t, body, says)
 	}
-	_, err = r.Agents.GetAgent(dev.Within(t), &agentv1.GetAgentRequest{AgentId: "keeper"})
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(r.Agents.GetAgent(dev.Within(t), &agentv1.GetAgentRequest{AgentId: "keeper"}))(t, fault.NotFound)
 }
 
 // SPEC C5.4: what a session returns is what the output schemas allow, refusals included.
 func TestC5_ResultsMatchTheirOutputSchemas(t *testing.T) {
 	r := newRig(t)
-	s, err := r.overHTTP(dev.Within(t), "/mcp/keeper?create=true", &heard{})
-	require.NoError(t, err)
+	s := must.Value(r.overHTTP(dev.Within(t), "/mcp/keeper?create=true", &heard{}))(t)
 	defer s.Close()
-	listed, err := s.ListTools(dev.Within(t), nil)
-	require.NoError(t, err)
+	listed := must.Value(s.ListTools(dev.Within(t), nil))(t)
 	schemas := map[string]*jsonschema.Resolved{}
 	for _, tool := range listed.Tools {
-		raw, err := json.Marshal(tool.OutputSchema)
-		require.NoError(t, err)
+		raw := must.Value(json.Marshal(tool.OutputSchema))(t)
 		var schema jsonschema.Schema
 		require.NoError(t, json.Unmarshal(raw, &schema))
 		require.Equal(t, "object", schema.Type, tool.Name)
-		schemas[tool.Name], err = schema.Resolve(nil)
-		require.NoError(t, err)
+		schemas[tool.Name] = must.Value(schema.Resolve(nil))(t)
 		require.Equal(t, tool.Name == "CompleteWorkItem", schema.Properties["promoted_work_item_id"] != nil)
 	}
 	checked := func(name string, args map[string]any, fails bool) map[string]any {
@@ -316,17 +296,14 @@ func TestC5_ResultsMatchTheirOutputSchemas(t *testing.T) {
 // SPEC C5.3: a list of 31 items with plans fits into a context.
 func TestC5_AListOfManyItemsIsShort(t *testing.T) {
 	r := newRig(t)
-	s, err := r.overHTTP(dev.Within(t), "/mcp/keeper?create=true", &heard{})
-	require.NoError(t, err)
+	s := must.Value(r.overHTTP(dev.Within(t), "/mcp/keeper?create=true", &heard{}))(t)
 	defer s.Close()
 	plan := strings.Repeat("a line of the plan that a preview would show\n", 40)
 	var last string
 	for range 31 {
-		made, err := r.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
+		last = must.Value(r.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
 			AgentId: "keeper", Objective: "An objective of ordinary length", Plan: plan,
-		})
-		require.NoError(t, err)
-		last = made.GetWorkItem().GetWorkItemId()
+		}))(t).GetWorkItem().GetWorkItemId()
 	}
 	listed, got := call(t, s, "ListWorkItems", map[string]any{"filter": "open", "limit": 31})
 	require.NotContains(t, text(t, got), "preview")

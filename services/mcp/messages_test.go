@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/mcp"
 	"quartet/tests/dev"
@@ -26,10 +27,9 @@ func TestC5_MemoryShowsMessages(t *testing.T) {
 		"reason": "MIT or Apache?",
 	})
 	require.False(t, got.IsError, text(t, got))
-	said, err := r.Agents.EnqueueMessage(dev.Within(t), &agentv1.EnqueueMessageRequest{
+	said := must.Value(r.Agents.EnqueueMessage(dev.Within(t), &agentv1.EnqueueMessageRequest{
 		AgentId: "coder", WorkItemId: item, Text: "Apache,\nplease",
-	})
-	require.NoError(t, err)
+	}))(t)
 
 	for tool, args := range map[string]map[string]any{
 		"ListWorkItems": nil, "GetWorkItem": {"work_item_id": item},
@@ -50,10 +50,9 @@ func TestC5_MemoryShowsMessages(t *testing.T) {
 
 	// Of many, the newest are shown.
 	for i := range 9 {
-		_, err := r.Agents.EnqueueMessage(dev.Within(t), &agentv1.EnqueueMessageRequest{
+		must.Value(r.Agents.EnqueueMessage(dev.Within(t), &agentv1.EnqueueMessageRequest{
 			AgentId: "coder", Text: fmt.Sprint("message ", i),
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	listed, got = call(t, s, "ListWorkItems", nil)
 	require.EqualValues(t, 10, listed["messages"].(map[string]any)["not_taken_by_a_turn"])

@@ -11,6 +11,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/mcp"
@@ -26,18 +27,15 @@ func uriOf(agentID, item string) string {
 }
 
 func (r *rig) newItem(agentID, objective string) *workv1.WorkItem {
-	made, err := r.Work.CreateWorkItem(dev.Within(r.t), &workv1.CreateWorkItemRequest{
+	return must.Value(r.Work.CreateWorkItem(dev.Within(r.t), &workv1.CreateWorkItemRequest{
 		AgentId: agentID, Objective: objective, Plan: "1. begin\n",
-	})
-	require.NoError(r.t, err)
-	return made.GetWorkItem()
+	}))(r.t).GetWorkItem()
 }
 
 func (r *rig) spawn(agentID string) {
-	_, err := r.Agents.SpawnAgent(dev.Within(r.t), &agentv1.SpawnAgentRequest{
+	must.Value(r.Agents.SpawnAgent(dev.Within(r.t), &agentv1.SpawnAgentRequest{
 		AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 }
 
 // SPEC C5.5: over stdio a client that subscribed to a plan or to the briefs is notified when they
@@ -55,10 +53,9 @@ func TestC5_Subscriptions(t *testing.T) {
 			require.NotContains(t, h.request("resources/subscribe", `{"uri":"`+plan+`"}`), "error")
 			require.NotContains(t, h.request("resources/subscribe", `{"uri":"`+briefs+`"}`), "error")
 			write := func(id, text string) {
-				_, err := r.Home.WriteFile(dev.Within(t), &workv1.WriteFileRequest{
+				must.Value(r.Home.WriteFile(dev.Within(t), &workv1.WriteFileRequest{
 					AgentId: "keeper", Path: "work-items/" + id + "/plan.md", Text: text,
-				})
-				require.NoError(t, err)
+				}))(t)
 			}
 			write(other.GetWorkItemId(), "not subscribed "+name)
 			write(item.GetWorkItemId(), "2. go on "+name)
@@ -158,10 +155,9 @@ func TestC5_NoSubscriptionsOverHTTP(t *testing.T) {
 func TestC5_AnEmptyPlan(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
-	made, err := r.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
+	made := must.Value(r.Work.CreateWorkItem(dev.Within(t), &workv1.CreateWorkItemRequest{
 		AgentId: "keeper", Objective: "Without a plan",
-	})
-	require.NoError(t, err)
+	}))(t)
 	read := `{"jsonrpc":"2.0","id":7,"method":"resources/read","params":{"uri":"` +
 		uriOf("keeper", made.GetWorkItem().GetWorkItemId()) + `"}}`
 	for _, answer := range []string{r.handOnStdio(t, "keeper").ask(read), r.handOnHTTP(t, "keeper").ask(read)} {
@@ -169,13 +165,11 @@ func TestC5_AnEmptyPlan(t *testing.T) {
 		require.Contains(t, answer, `"mimeType":"text/markdown"`)
 		require.Equal(t, 1, strings.Count(answer, `"uri"`))
 	}
-	s, err := r.overHTTP(context.WithoutCancel(dev.Within(t)), "/mcp/keeper", &heard{})
-	require.NoError(t, err)
+	s := must.Value(r.overHTTP(context.WithoutCancel(dev.Within(t)), "/mcp/keeper", &heard{}))(t)
 	defer s.Close()
-	got, err := s.ReadResource(dev.Within(t), &sdk.ReadResourceParams{
+	got := must.Value(s.ReadResource(dev.Within(t), &sdk.ReadResourceParams{
 		URI: uriOf("keeper", made.GetWorkItem().GetWorkItemId()),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, got.Contents, 1)
 	require.Empty(t, got.Contents[0].Text)
 }

@@ -16,6 +16,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
@@ -46,8 +47,7 @@ func open(t *testing.T, limits map[string]string) *planesUnderTest {
 		work:    journals.NewWriter(t, "work", workv1.File_quartet_work_v1_work_event_proto),
 		metrics: prometheus.NewRegistry(),
 	}
-	l, err := Parse(nil, limits)
-	require.NoError(t, err)
+	l := must.Value(Parse(nil, limits))(t)
 	p.gate = NewGate(Config{
 		Limits: l, Sources: journals.Sources, Metrics: p.metrics,
 		Serves: func(plane string) bool { return plane == "agent" || plane == "work" },
@@ -121,8 +121,7 @@ func TestJournalsAreCountedAtTheStart(t *testing.T) {
 	agent := journals.NewWriter(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
 	of(agent, "acme", spawned(), spawned())
 	of(agent, "acme", deleted())
-	l, err := Parse(map[string]int{Agents: 2}, nil)
-	require.NoError(t, err)
+	l := must.Value(Parse(map[string]int{Agents: 2}, nil))(t)
 	g := NewGate(Config{Limits: l, Sources: journals.Sources, Serves: func(string) bool { return true }})
 	require.NoError(t, g.Start(t.Context()))
 	defer func() { require.NoError(t, g.Stop(context.Background())) }()
@@ -141,29 +140,24 @@ func TestJournalsAreCountedAtTheStart(t *testing.T) {
 func TestRefusedRequestsTakeNoRoom(t *testing.T) {
 	p := open(t, map[string]string{"acme.open-items": "2"})
 	for range 10 {
-		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
+		must.Refuse(p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
 			func(context.Context, any) (any, error) {
 				return nil, fault.InvalidArgument.New("no objective")
-			})
-		require.ErrorIs(t, err, fault.InvalidArgument)
+			}))(t, fault.InvalidArgument)
 	}
 	item := created()
 	for range 2 {
-		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
+		must.Value(p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
 			func(context.Context, any) (any, error) {
 				item = created()
 				of(p.work, "acme", item)
 				return "created", nil
-			})
-		require.NoError(t, err)
+			}))(t)
 	}
-	_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, nil)
-	require.ErrorIs(t, err, fault.QuotaExceeded)
+	must.Refuse(p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, nil))(t, fault.QuotaExceeded)
 	of(p.work, "acme", completed(item))
-	_, err = p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) {
-		return "created", nil
-	})
-	require.NoError(t, err)
+	must.Value(p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
+		func(context.Context, any) (any, error) { return "created", nil }))(t)
 }
 
 // Of many concurrent requests as many are admitted as there is room, also while none of them
@@ -226,8 +220,7 @@ func TestX2_ARepetitionIsAnsweredBeyondTheLimit(t *testing.T) {
 	resp, err := call("first")
 	require.NoError(t, err)
 	require.Equal(t, "first response", resp)
-	resp, err = call("first")
-	require.NoError(t, err)
+	resp = must.Value(call("first"))(t)
 	require.Equal(t, "first response", resp)
 	for _, other := range []string{"second", ""} {
 		_, err = call(other)
@@ -263,18 +256,15 @@ func TestANamespaceThatHasWrittenItsLimitMayOnlyEndThings(t *testing.T) {
 		finish, "/quartet.agent.v1.AgentService/DeleteAgent",
 		"/quartet.agent.v1.AgentService/FinishTurn", "/quartet.agent.v1.AgentService/ListAgents",
 	} {
-		_, err = p.gate.Unary(as("acme"), method, nil, ok)
-		require.NoError(t, err, method)
+		must.Value(p.gate.Unary(as("acme"), method, nil, ok))(t, method)
 	}
-	_, err = p.gate.Unary(as("other"), create, nil, ok)
-	require.NoError(t, err)
+	must.Value(p.gate.Unary(as("other"), create, nil, ok))(t)
 }
 
 // A journal that cannot be read to its end refuses what would need it, for a moment, and
 // nothing else.
 func TestAJournalThatCannotBeRead(t *testing.T) {
-	l, err := Parse(nil, map[string]string{"acme.agents": "1"})
-	require.NoError(t, err)
+	l := must.Value(Parse(nil, map[string]string{"acme.agents": "1"}))(t)
 	g := NewGate(Config{Limits: l, Serves: func(string) bool { return true }, Sources: func(string) ([]journal.Source,
 		error,
 	) {
@@ -282,19 +272,15 @@ func TestAJournalThatCannotBeRead(t *testing.T) {
 	}})
 	require.ErrorContains(t, g.Start(t.Context()), "no broker")
 	require.Error(t, g.Ready())
-	_, err = g.Unary(as("acme"), spawn, &agentv1.SpawnAgentRequest{}, nil)
-	require.ErrorIs(t, err, fault.NotReady)
-	_, err = g.Unary(as("acme"), finish, nil, func(context.Context, any) (any, error) { return "ok", nil })
-	require.NoError(t, err)
+	must.Refuse(g.Unary(as("acme"), spawn, &agentv1.SpawnAgentRequest{}, nil))(t, fault.NotReady)
+	must.Value(g.Unary(as("acme"), finish, nil, func(context.Context, any) (any, error) { return "ok", nil }))(t)
 }
 
 func TestTheRateOfRequestsRecovers(t *testing.T) {
-	l, err := Parse(map[string]int{Requests: 50}, nil)
-	require.NoError(t, err)
-	g := NewGate(Config{Limits: l})
+	g := NewGate(Config{Limits: must.Value(Parse(map[string]int{Requests: 50}, nil))(t)})
 	for g.Request("acme") == nil {
 	}
-	err = g.Request("acme")
+	err := g.Request("acme")
 	require.ErrorIs(t, err, fault.RateLimited)
 	again := fault.From(err).RetryAfter()
 	require.Greater(t, again, time.Duration(0))
@@ -309,9 +295,8 @@ func TestI13_ItemsOfDeletedAgentsDoNotCount(t *testing.T) {
 	p := open(t, map[string]string{"acme.open-items": "2"})
 	item := func(agent string, ev *journal.Event) *journal.Event { ev.AgentID = agent; return ev }
 	add := func() error {
-		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
-			func(context.Context, any) (any, error) { return "made", nil })
-		return err
+		return must.Err(p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{},
+			func(context.Context, any) (any, error) { return "made", nil }))
 	}
 	one, two := item("one", created()), item("two", created())
 	of(p.work, "acme", one, two)
@@ -349,9 +334,8 @@ func TestI14_LittleMemory(t *testing.T) {
 	of(p.work, "other", created())
 	require.NoError(t, p.gate.counts.catchUp(t.Context(), MiB))
 	call := func(namespace, method string) error {
-		_, err := p.gate.Unary(as(namespace), method, &workv1.CreateWorkItemRequest{},
-			func(context.Context, any) (any, error) { return "ok", nil })
-		return err
+		return must.Err(p.gate.Unary(as(namespace), method, &workv1.CreateWorkItemRequest{},
+			func(context.Context, any) (any, error) { return "ok", nil }))
 	}
 	for _, c := range []struct {
 		live        uint64

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	"quartet/services/identity"
 )
 
@@ -25,26 +26,22 @@ func TestTheMethodsExist(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	l, err := Parse(map[string]int{Agents: 5}, map[string]string{
+	l := must.Value(Parse(map[string]int{Agents: 5}, map[string]string{
 		"acme.agents": "7", "free.agents": "0",
 		"acme.mib": "1",
-	})
-	require.NoError(t, err)
+	}))(t)
 	for namespace, want := range map[string]int64{"acme": 7, "free": 0, "other": 5} {
 		require.Equal(t, want, l.limit(namespace, Agents), namespace)
 	}
 	require.True(t, l.any(MiB))
 	require.False(t, l.any(Requests))
-	none, err := Parse(nil, map[string]string{"acme.agents": "0"})
-	require.NoError(t, err)
+	none := must.Value(Parse(nil, map[string]string{"acme.agents": "0"}))(t)
 	require.NoError(t, NewGate(Config{Limits: none}).Request("acme"))
 }
 
 // A second's worth at once, then one at a time; others are not concerned.
 func TestRequests(t *testing.T) {
-	l, err := Parse(nil, map[string]string{"acme.requests": "3"})
-	require.NoError(t, err)
-	g := NewGate(Config{Limits: l})
+	g := NewGate(Config{Limits: must.Value(Parse(nil, map[string]string{"acme.requests": "3"}))(t)})
 	for range 3 {
 		require.NoError(t, g.Request("acme"))
 	}

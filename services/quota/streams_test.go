@@ -7,23 +7,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	"quartet/pkg/rpc"
 )
 
 // TestG10_Streams: a credential has half of the streams of its namespace, that has its quota, and all together
 // have those of the process; a stream that is closed makes room.
 func TestG10_Streams(t *testing.T) {
-	l, err := Parse(map[string]int{Streams: 10}, map[string]string{"free.streams": "0"})
-	require.NoError(t, err)
+	l := must.Value(Parse(map[string]int{Streams: 10}, map[string]string{"free.streams": "0"}))(t)
 	g := NewGate(Config{Limits: l})
 	open := func(namespace, principal string) (func(), error) {
 		return g.Stream(rpc.Actor{Namespace: namespace, Principal: principal, Role: rpc.RoleOperator})
 	}
 	var closes []func()
 	for i := range 10 {
-		release, err := open("acme", "key/"+strconv.Itoa(i/5))
-		require.NoError(t, err)
-		closes = append(closes, release)
+		closes = append(closes, must.Value(open("acme", "key/"+strconv.Itoa(i/5)))(t))
 		if i == 4 { // at the limit of one credential
 			_, err := open("acme", "key/0")
 			require.ErrorIs(t, err, fault.Overloaded)
@@ -31,21 +29,18 @@ func TestG10_Streams(t *testing.T) {
 			require.Equal(t, streamAfter, fault.From(err).RetryAfter())
 		}
 	}
-	_, err = open("acme", "key/2")
+	_, err := open("acme", "key/2")
 	require.ErrorIs(t, err, fault.Overloaded)
 	require.Equal(t, "namespace", fault.From(err).Metadata()["bound"])
 	closes[0]()
 	closes[0]()
-	release, err := open("acme", "key/0")
-	require.NoError(t, err)
+	release := must.Value(open("acme", "key/0"))(t)
 	release()
 	for range streamsTotal - 9 {
-		_, err = open("free", "key/0")
-		require.NoError(t, err)
+		must.Value(open("free", "key/0"))(t)
 	}
 	_, err = open("other", "key/0")
 	require.ErrorIs(t, err, fault.Overloaded)
 	require.Equal(t, "process", fault.From(err).Metadata()["bound"])
-	_, err = g.Stream(rpc.Actor{Namespace: "acme", Role: rpc.RoleService})
-	require.NoError(t, err)
+	must.Value(g.Stream(rpc.Actor{Namespace: "acme", Role: rpc.RoleService}))(t)
 }

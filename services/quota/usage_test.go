@@ -18,8 +18,7 @@ func TestLargest(t *testing.T) {
 		}}}
 		for i := range n {
 			g.counts.held[fmt.Sprintf("ns-%03d", i)] = map[string]int64{
-				MiB: int64(i / 2), Agents: int64(i),
-				OpenItems: 7,
+				MiB: int64(i / 2), Agents: int64(i), OpenItems: 7,
 			}
 		}
 		got, total, err := g.Largest(t.Context())

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/runner"
 	"quartet/tests/dev"
@@ -134,8 +135,7 @@ type ask = asked
 // whether it is asked again, what people read, what becomes of the turn and its
 // message, and whether the runner goes on.
 func TestC6_RecordedAnswers(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join("testdata", "answers", "*.http"))
-	require.NoError(t, err)
+	files := must.Value(filepath.Glob(filepath.Join("testdata", "answers", "*.http")))(t)
 	require.Len(t, files, len(answers), "each recording has its class in the table")
 	r := newRig(t)
 	for i, file := range files {
@@ -146,8 +146,7 @@ func TestC6_RecordedAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want, known := answers[name]
 			require.True(t, known, "its class stands in the table")
-			recorded, err := os.ReadFile(file)
-			require.NoError(t, err)
+			recorded := must.Value(os.ReadFile(file))(t)
 			kind, _, _ := strings.Cut(name, "-")
 			r.t, r.out = t, buffer{}
 			agentID := strings.ReplaceAll(name, ".", "-")
@@ -226,20 +225,17 @@ type recordedCase struct {
 }
 
 func (c *recordedCase) spawn() {
-	_, err := c.Agents.SpawnAgent(dev.Within(c.t), &agentv1.SpawnAgentRequest{
+	must.Value(c.Agents.SpawnAgent(dev.Within(c.t), &agentv1.SpawnAgentRequest{
 		AgentId: c.agentID,
 		Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(c.t, err)
+	}))(c.t)
 }
 
 func (c *recordedCase) say(text string) string {
-	resp, err := c.Agents.EnqueueMessage(dev.Within(c.t), &agentv1.EnqueueMessageRequest{
+	return must.Value(c.Agents.EnqueueMessage(dev.Within(c.t), &agentv1.EnqueueMessageRequest{
 		AgentId: c.agentID,
 		Text:    text,
-	})
-	require.NoError(c.t, err)
-	return resp.GetMessageId()
+	}))(c.t).GetMessageId()
 }
 
 func (c *recordedCase) message(id string) agentv1.MessageState {
@@ -256,11 +252,10 @@ func (c *recordedCase) lastTurn() *agentv1.Turn {
 }
 
 func (c *recordedCase) failure() string {
-	resp, err := c.Agents.ListBriefs(dev.Within(c.t), &agentv1.ListBriefsRequest{
+	resp := must.Value(c.Agents.ListBriefs(dev.Within(c.t), &agentv1.ListBriefsRequest{
 		AgentId: c.agentID,
 		Kind:    agentv1.BriefKind_BRIEF_KIND_FAILURE,
-	})
-	require.NoError(c.t, err)
+	}))(c.t)
 	require.Len(c.t, resp.GetBriefs(), 1)
 	return resp.GetBriefs()[0].GetText()
 }
@@ -269,13 +264,12 @@ func (c *recordedCase) failure() string {
 // how often it was asked in one turn.
 func (c *recordedCase) run(times int64, attempts int) (int64, error) {
 	p, asked := fallible(c.t, c.kind, c.recorded, times)
-	run, err := runner.New(runner.Config{
+	run := must.Value(runner.New(runner.Config{
 		AgentIDs: []string{c.agentID}, Provider: c.kind, Model: "test-model", BaseURL: p.base(), Key: "sk-secret-key",
 		MaxTurns: 1, Attempts: attempts,
 		Backoff: time.Millisecond, MaxBackoff: 2 * time.Millisecond, Out: &c.out, JSON: true, Transport: c.transport,
-	}, c.Client)
-	require.NoError(c.t, err)
-	err = run.Run(dev.Within(c.t))
+	}, c.Client))(c.t)
+	err := run.Run(dev.Within(c.t))
 	return asked.Load(), err
 }
 
@@ -293,8 +287,7 @@ func TestC6_AnAbortDoesNotWaitForTheProvidersPause(t *testing.T) {
 		require.Eventually(t, func() bool { return strings.Contains(r.out.String(), `"event":"retry"`) }, time.Minute,
 			5*time.Millisecond)
 		require.GreaterOrEqual(t, r.events("retry")[0]["seconds"], 86400.0)
-		_, err := r.Agents.AbortRun(context.Background(), &agentv1.AbortRunRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		must.Value(r.Agents.AbortRun(context.Background(), &agentv1.AbortRunRequest{AgentId: "keeper"}))(t)
 		require.NoError(t, <-done)
 		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_ABORTED, r.message(id).GetState())
 		require.Len(t, p.all(), 1)
@@ -351,8 +344,7 @@ func TestC6_RecordedReplies(t *testing.T) {
 		"openai-plain-text":                 {text: "Well.", asked: 1},
 		"openai-refusal":                    {text: "I will not do that.", asked: 1},
 	}
-	files, err := filepath.Glob(filepath.Join("testdata", "replies", "*.http"))
-	require.NoError(t, err)
+	files := must.Value(filepath.Glob(filepath.Join("testdata", "replies", "*.http")))(t)
 	require.Len(t, files, len(replies))
 	r := newRig(t)
 	for _, file := range files {
@@ -360,16 +352,13 @@ func TestC6_RecordedReplies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want, known := replies[name]
 			require.True(t, known)
-			recorded, err := os.ReadFile(file)
-			require.NoError(t, err)
+			recorded := must.Value(os.ReadFile(file))(t)
 			kind, _, _ := strings.Cut(name, "-")
 			r.t, r.out = t, buffer{}
 			c := &recordedCase{rig: r, agentID: name, kind: kind, recorded: recorded}
 			c.spawn()
 			id := c.say("Try.")
-			asked, err := c.run(1, 2)
-			require.NoError(t, err)
-			require.Equal(t, want.asked, asked)
+			require.Equal(t, want.asked, must.Value(c.run(1, 2))(t))
 			if want.fails != "" {
 				require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_FATAL, c.lastTurn().GetEndReason())
 				require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, c.message(id))

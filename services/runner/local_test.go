@@ -11,22 +11,20 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
 func newWorkspace(t *testing.T) (*workspace, string) {
 	dir := filepath.Join(t.TempDir(), "root")
 	require.NoError(t, os.Mkdir(dir, 0o755))
-	root, err := os.OpenRoot(dir)
-	require.NoError(t, err)
+	root := must.Value(os.OpenRoot(dir))(t)
 	t.Cleanup(func() { root.Close() })
 	return &workspace{root}, dir
 }
 
 func (w *workspace) call(t *testing.T, name string, args map[string]any) (map[string]any, string) {
-	raw, err := json.Marshal(args)
-	require.NoError(t, err)
-	r := w.run(Call{ID: "c", Name: name, Arguments: raw})
+	r := w.run(Call{ID: "c", Name: name, Arguments: must.Value(json.Marshal(args))(t)})
 	require.Equal(t, "c", r.GetCallId())
 	require.Equal(t, r.GetError() != nil, r.GetStatus() == agentv1.ToolStatus_TOOL_STATUS_ERROR)
 	return r.GetResult().AsMap(), r.GetError().GetKind()
@@ -56,15 +54,10 @@ func TestWorkspaceFiles(t *testing.T) {
 	})
 	require.Empty(t, kind)
 	require.InDelta(t, 2, got["replaced"], 0)
-	b, err := os.ReadFile(filepath.Join(dir, "a", "b.txt"))
-	require.NoError(t, err)
-	require.Equal(t, "one\n2\n2\nfour", string(b))
-	st, err := os.Stat(filepath.Join(dir, "a", "b.txt"))
-	require.NoError(t, err)
+	require.Equal(t, "one\n2\n2\nfour", string(must.Value(os.ReadFile(filepath.Join(dir, "a", "b.txt")))(t)))
+	st := must.Value(os.Stat(filepath.Join(dir, "a", "b.txt")))(t)
 	require.EqualValues(t, 0o750, st.Mode().Perm(), "a script stays one")
-	left, err := os.ReadDir(filepath.Join(dir, "a"))
-	require.NoError(t, err)
-	require.Len(t, left, 1, "nothing is left beside it")
+	require.Len(t, must.Value(os.ReadDir(filepath.Join(dir, "a")))(t), 1, "nothing is left beside it")
 }
 
 // What a model is told to go on from follows what it was shown, whatever its
@@ -80,8 +73,7 @@ func TestC6_AFileIsReadWithoutAGap(t *testing.T) {
 	var read strings.Builder
 	offset, calls := 1.0, 0
 	for ; offset > 0; calls++ {
-		raw, err := json.Marshal(map[string]any{"path": "large", "offset": offset})
-		require.NoError(t, err)
+		raw := must.Value(json.Marshal(map[string]any{"path": "large", "offset": offset}))(t)
 		shown := resultText(w.run(Call{ID: "c", Name: "WorkspaceRead", Arguments: raw}))
 		require.NotContains(t, shown, `\u003c`)
 		var got struct {
@@ -127,9 +119,7 @@ func TestWorkspaceIsNotLeft(t *testing.T) {
 			require.Empty(t, got)
 		}
 	}
-	b, err := os.ReadFile(secret)
-	require.NoError(t, err)
-	require.Equal(t, "secret", string(b))
+	require.Equal(t, "secret", string(must.Value(os.ReadFile(secret))(t)))
 }
 
 func TestWorkspaceRefusals(t *testing.T) {

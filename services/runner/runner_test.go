@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/runner"
@@ -58,19 +59,16 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(r.transport.CloseIdleConnections)
 	r.workspace = filepath.Join(r.Cfg.WorkerRoots[0], "workspace")
 	require.NoError(t, os.Mkdir(r.workspace, 0o755))
-	_, err := r.Agents.SpawnAgent(context.Background(), &agentv1.SpawnAgentRequest{
+	must.Value(r.Agents.SpawnAgent(context.Background(), &agentv1.SpawnAgentRequest{
 		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, WorkspaceRoot: r.workspace,
-	})
-	require.NoError(t, err)
+	}))(t)
 	return r
 }
 
 func (r *rig) say(text string, p agentv1.Priority) string {
-	resp, err := r.Agents.EnqueueMessage(context.Background(), &agentv1.EnqueueMessageRequest{
+	return must.Value(r.Agents.EnqueueMessage(context.Background(), &agentv1.EnqueueMessageRequest{
 		AgentId: "keeper", Text: text, Priority: p,
-	})
-	require.NoError(r.t, err)
-	return resp.GetMessageId()
+	}))(r.t).GetMessageId()
 }
 
 func (r *rig) message(id string) *agentv1.Message {
@@ -97,9 +95,7 @@ func (r *rig) run(p *provider, change func(*runner.Config)) error {
 	if change != nil {
 		change(&cfg)
 	}
-	run, err := runner.New(cfg, r.Client)
-	require.NoError(r.t, err)
-	return run.Run(dev.Within(r.t))
+	return must.Value(runner.New(cfg, r.Client))(r.t).Run(dev.Within(r.t))
 }
 
 func (r *rig) events(name string) []map[string]any {
@@ -177,10 +173,9 @@ func TestC6_AWholeTurn(t *testing.T) {
 
 		turn := r.lastTurn()
 		require.Equal(t, agentv1.TurnEndReason_TURN_END_REASON_COMPLETION_PROMOTED, turn.GetEndReason())
-		got, err := r.Agents.GetTurn(context.Background(), &agentv1.GetTurnRequest{
+		got := must.Value(r.Agents.GetTurn(context.Background(), &agentv1.GetTurnRequest{
 			AgentId: "keeper", TurnId: turn.GetTurnId(),
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.Len(t, got.GetRounds(), 4)
 		require.EqualValues(t, 25, got.GetRounds()[0].GetUsage().GetInputTokens())
 		require.EqualValues(t, 15, got.GetRounds()[0].GetUsage().GetOutputTokens())
@@ -303,8 +298,7 @@ func TestC6_InterjectionAndAbort(t *testing.T) {
 		asks := p.all()
 		require.Len(t, asks, 2)
 		require.Contains(t, asks[1].texts[len(asks[1].texts)-1], "[interjection of the operator]\nthe other branch")
-		_, err := r.Agents.AbortRun(context.Background(), &agentv1.AbortRunRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		must.Value(r.Agents.AbortRun(context.Background(), &agentv1.AbortRunRequest{AgentId: "keeper"}))(t)
 		require.NoError(t, <-done, "the abort ended a stream that would not end by itself")
 		require.Equal(t, agentv1.TurnState_TURN_STATE_ABORTED, r.lastTurn().GetState())
 		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_ABORTED, r.message(id).GetState())
@@ -370,11 +364,10 @@ func TestC6_StopHandsBack(t *testing.T) {
 	speaking := make(chan struct{})
 	p := newProvider(t, runner.Anthropic, func(int, asked) answer { return answer{text: "I think", hold: speaking} })
 	id := r.say("try", agentv1.Priority_PRIORITY_NORMAL)
-	run, err := runner.New(runner.Config{
+	run := must.Value(runner.New(runner.Config{
 		AgentIDs: []string{"keeper"}, Provider: p.kind, Model: "test-model", BaseURL: p.base(), Key: "k", Out: &r.out,
 		Transport: r.transport,
-	}, r.Client)
-	require.NoError(t, err)
+	}, r.Client))(t)
 	ctx, stop := context.WithCancel(dev.Within(t))
 	done := make(chan error, 1)
 	go func() { done <- run.Run(ctx) }()
@@ -420,8 +413,7 @@ func TestC6_AReplyThatIsNotTaken(t *testing.T) {
 		require.Len(t, asks, 4)
 		require.Contains(t, asks[1].results[0], "none of its calls was run")
 		require.Contains(t, asks[2].results[len(asks[2].results)-1], "nested")
-		items, err := r.Work.ListWorkItems(dev.Within(t), &workv1.ListWorkItemsRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		items := must.Value(r.Work.ListWorkItems(dev.Within(t), &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
 		require.Len(t, items.GetWorkItems(), 1)
 		require.Equal(t, "now", items.GetWorkItems()[0].GetObjective())
 	})
@@ -469,11 +461,9 @@ func TestC6_Settings(t *testing.T) {
 		AgentIDs: []string{"keeper"}, Provider: runner.OpenAI, Model: "m",
 		BaseURL: "http://127.0.0.1:1/v1",
 	}
-	c, err := client.Dial("127.0.0.1:1")
-	require.NoError(t, err)
+	c := must.Value(client.Dial("127.0.0.1:1"))(t)
 	defer c.Close()
-	_, err = runner.New(good, c)
-	require.NoError(t, err, "a local server wants no key")
+	must.Value(runner.New(good, c))(t, "a local server wants no key")
 	for says, change := range map[string]func(*runner.Config){
 		"provider":       func(c *runner.Config) { c.Provider = "oracle" },
 		"model":          func(c *runner.Config) { c.Model = "" },
@@ -483,8 +473,7 @@ func TestC6_Settings(t *testing.T) {
 	} {
 		cfg := good
 		change(&cfg)
-		_, err := runner.New(cfg, c)
-		require.ErrorContains(t, err, says)
+		must.Fail(runner.New(cfg, c))(t, says)
 	}
 	r := newRig(t)
 	p := newProvider(t, runner.OpenAI, nil)

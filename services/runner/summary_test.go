@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/runner"
 )
@@ -26,8 +27,7 @@ func (r *rig) talk(kind string) {
 }
 
 func (r *rig) context() string {
-	c, err := r.Agents.GetContext(context.Background(), &agentv1.GetContextRequest{AgentId: "keeper"})
-	require.NoError(r.t, err)
+	c := must.Value(r.Agents.GetContext(context.Background(), &agentv1.GetContextRequest{AgentId: "keeper"}))(r.t)
 	return c.GetContext().GetText()
 }
 
@@ -59,10 +59,9 @@ func TestC7_TheModelSumsUp(t *testing.T) {
 		require.NotContains(t, asks[1].texts[0], "Do you remember?")
 		require.Len(t, r.events("summary"), 1)
 
-		got, err := r.Agents.GetTurn(context.Background(), &agentv1.GetTurnRequest{
+		got := must.Value(r.Agents.GetTurn(context.Background(), &agentv1.GetTurnRequest{
 			AgentId: "keeper", TurnId: r.lastTurn().GetTurnId(),
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.EqualValues(t, 50, got.GetRounds()[0].GetUsage().GetInputTokens(), "what it took is part of the round")
 		require.LessOrEqual(t, len(got.GetRounds()[0].GetConversationSummary().GetText()), 2048)
 		require.Contains(t, r.context(), "> The operator told the codes 7000 to 7015.\n")

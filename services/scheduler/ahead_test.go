@@ -8,6 +8,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/scheduler"
@@ -18,8 +19,7 @@ func paused(t *testing.T) (*site, *scheduler.Service) {
 	t.Helper()
 	s := newSite(t)
 	s.spawn("keeper")
-	_, err := s.agents.PauseAgent(s.as(rpc.RoleOperator), &agentv1.PauseAgentRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	must.Value(s.agents.PauseAgent(s.as(rpc.RoleOperator), &agentv1.PauseAgentRequest{AgentId: "keeper"}))(t)
 	s.create("keeper", "ship")
 	sc := s.schedule()
 	sc.Quiesce()
@@ -54,8 +54,7 @@ func TestD1_WhatWasSeenAheadAndLost(t *testing.T) {
 	s, _ := paused(t)
 
 	s.looking.arm()
-	_, err := s.agents.ResumeAgent(s.as(rpc.RoleOperator), &agentv1.ResumeAgentRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	must.Value(s.agents.ResumeAgent(s.as(rpc.RoleOperator), &agentv1.ResumeAgentRequest{AgentId: "keeper"}))(t)
 	<-s.looking.begun
 	// The look reads a message that is never stored, and so decides nothing.
 	s.agentLog.Inject(journaltest.HeldRefused)

@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -106,25 +107,20 @@ func newSite(t *testing.T) *site {
 	}
 	deps := plane.Deps{Log: s.journals.Log, Sources: s.sources, Feeds: feeds, Clock: s.clk}
 	conn := func(name string) grpc.ClientConnInterface {
-		c, err := s.net.Conn(name)
-		require.NoError(t, err)
-		return c
+		return must.Value(s.net.Conn(name))(t)
 	}
 	s.agents, s.works, s.waits = agentv1.NewAgentServiceClient(conn("agent")),
 		workv1.NewWorkServiceClient(conn("work")), waitingv1.NewWaitingServiceClient(conn("waiting"))
-	a, err := agent.New(agent.Config{}, agent.Deps{
+	a := must.Value(agent.New(agent.Config{}, agent.Deps{
 		Deps: deps, Work: s.works, Waiting: s.waits, Conn: s.net.Conn, MintRun: func(string, string, string) string {
 			return "token"
 		},
-	})
-	require.NoError(t, err)
+	}))(t)
 	wk, err := work.New(work.Config{Home: t.TempDir()}, work.Deps{Deps: deps, Tasks: quiet{}, Agents: quiet{}})
 	require.NoError(t, err)
-	wt, err := waiting.New(waiting.Config{}, waiting.Deps{
-		Deps: deps, Work: s.works, Tasks: quiet{}, Agents: quiet{},
-		Keys: keyfile.Fixed(keyfile.Of([]byte("key"))),
-	})
-	require.NoError(t, err)
+	wt := must.Value(waiting.New(waiting.Config{}, waiting.Deps{
+		Deps: deps, Work: s.works, Tasks: quiet{}, Agents: quiet{}, Keys: keyfile.Fixed(keyfile.Of([]byte("key"))),
+	}))(t)
 	for _, p := range []interface {
 		Name() string
 		Start(context.Context) error
@@ -199,11 +195,9 @@ func (c counted) GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts
 
 func (s *site) schedule() *scheduler.Service {
 	s.t.Helper()
-	sc, err := scheduler.New(scheduler.Config{}, scheduler.Deps{
-		Sources: s.sources, Agents: counted{s.agents, s},
-		Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk,
-	})
-	require.NoError(s.t, err)
+	sc := must.Value(scheduler.New(scheduler.Config{}, scheduler.Deps{
+		Sources: s.sources, Agents: counted{s.agents, s}, Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk,
+	}))(s.t)
 	require.NoError(s.t, sc.Start(context.Background()))
 	s.t.Cleanup(func() {
 		require.NoError(s.t, sc.Stop(context.Background()))
@@ -222,45 +216,38 @@ func (s *site) as(role string) context.Context { return planetest.As(s.t.Context
 
 func (s *site) spawn(agentID string) {
 	s.t.Helper()
-	_, err := s.agents.SpawnAgent(s.as(rpc.RoleOperator), &agentv1.SpawnAgentRequest{
+	must.Value(s.agents.SpawnAgent(s.as(rpc.RoleOperator), &agentv1.SpawnAgentRequest{
 		AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(s.t, err)
+	}))(s.t)
 }
 
 func (s *site) create(agentID, objective string) string {
 	s.t.Helper()
-	resp, err := s.works.CreateWorkItem(planetest.AsAgent(s.t.Context(), agentID), &workv1.CreateWorkItemRequest{
+	return must.Value(s.works.CreateWorkItem(planetest.AsAgent(s.t.Context(), agentID), &workv1.CreateWorkItemRequest{
 		AgentId: agentID, Objective: objective,
-	})
-	require.NoError(s.t, err)
-	return resp.GetWorkItem().GetWorkItemId()
+	}))(s.t).GetWorkItem().GetWorkItemId()
 }
 
 func (s *site) take(agentID string) *agentv1.AcquireTurnResponse {
 	s.t.Helper()
-	resp, err := s.agents.AcquireTurn(s.as(rpc.RoleRunner), &agentv1.AcquireTurnRequest{
+	resp := must.Value(s.agents.AcquireTurn(s.as(rpc.RoleRunner), &agentv1.AcquireTurnRequest{
 		AgentIds: []string{agentID},
 		Wait:     durationpb.New(10 * time.Second),
-	})
-	require.NoError(s.t, err)
+	}))(s.t)
 	require.NotNil(s.t, resp.GetTurn(), "no turn of %s", agentID)
 	return resp
 }
 
 func (s *site) finish(a *agentv1.AcquireTurnResponse) {
 	s.t.Helper()
-	_, err := s.agents.FinishTurn(s.as(rpc.RoleRunner), &agentv1.FinishTurnRequest{
-		AgentId: a.GetTurn().GetAgentId(),
-		TurnId:  a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
-	})
-	require.NoError(s.t, err)
+	must.Value(s.agents.FinishTurn(s.as(rpc.RoleRunner), &agentv1.FinishTurnRequest{
+		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
+	}))(s.t)
 }
 
 func (s *site) facts(agentID string) *agentv1.AgentFacts {
 	s.t.Helper()
-	resp, err := s.agents.GetFacts(s.as(rpc.RoleService), &agentv1.GetFactsRequest{AgentId: agentID})
-	require.NoError(s.t, err)
+	resp := must.Value(s.agents.GetFacts(s.as(rpc.RoleService), &agentv1.GetFactsRequest{AgentId: agentID}))(s.t)
 	return resp.GetFacts()[0]
 }
 
@@ -343,10 +330,9 @@ func TestD1_ASweepReadsWhoHasSomethingPending(t *testing.T) {
 		settled(agentID, "no_work_items")
 	}
 	reminded, why := s.create("reminded", "ship"), "no key"
-	_, err := s.works.UpdateWorkItem(planetest.AsAgent(t.Context(), "reminded"), &workv1.UpdateWorkItemRequest{
+	must.Value(s.works.UpdateWorkItem(planetest.AsAgent(t.Context(), "reminded"), &workv1.UpdateWorkItemRequest{
 		AgentId: "reminded", WorkItemId: reminded, BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(time.Hour)),
-	})
-	require.NoError(t, err)
+	}))(t)
 	// It was runnable for a moment, and may have a tick, which is dropped.
 	if a, err := s.agents.AcquireTurn(s.as(rpc.RoleRunner), &agentv1.AcquireTurnRequest{
 		AgentIds: []string{"reminded"},
@@ -411,10 +397,9 @@ func TestD4_NoProgressEndsTheLoop(t *testing.T) {
 	require.Len(t, e.GetCandidates(), 1)
 	require.NotEmpty(t, e.GetRecent())
 
-	_, err = s.agents.EnqueueMessage(s.as(rpc.RoleOperator), &agentv1.EnqueueMessageRequest{
+	must.Value(s.agents.EnqueueMessage(s.as(rpc.RoleOperator), &agentv1.EnqueueMessageRequest{
 		AgentId: "keeper", Text: "try this",
-	})
-	require.NoError(t, err)
+	}))(t)
 	s.finish(s.take("keeper"))
 	require.Equal(t, pickQueued, s.take("keeper").GetMessage().GetTick().GetReason(), "input wakes it")
 }
@@ -431,11 +416,10 @@ func TestP2_ATriggerIsReviewedOnce(t *testing.T) {
 	})
 	require.NoError(t, err)
 	wait := func(request string) {
-		_, err := s.waits.WaitFor(own, &waitingv1.WaitForRequest{
+		must.Value(s.waits.WaitFor(own, &waitingv1.WaitForRequest{
 			AgentId: "keeper", WorkItemId: itemID,
 			RequestId: request, Reason: "a reply", Wake: waitingv1.Wake_WAKE_EXTERNAL,
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	wait("w0")
 	s.schedule()
@@ -466,11 +450,9 @@ func TestP5_AReminderIsGivenOnce(t *testing.T) {
 	s.spawn("keeper")
 	own := planetest.AsAgent(t.Context(), "keeper")
 	itemID, why := s.create("keeper", "ship"), "no key"
-	_, err := s.works.UpdateWorkItem(own, &workv1.UpdateWorkItemRequest{
-		AgentId: "keeper", WorkItemId: itemID,
-		BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(time.Hour)),
-	})
-	require.NoError(t, err)
+	must.Value(s.works.UpdateWorkItem(own, &workv1.UpdateWorkItemRequest{
+		AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(time.Hour)),
+	}))(t)
 	s.schedule()
 	s.eventually(func() bool {
 		return s.facts("keeper").GetLastDecision().GetAction() == agentv1.DecisionAction_DECISION_ACTION_IDLE
@@ -497,17 +479,13 @@ func TestD5_ABlockedItemStarvesNoOther(t *testing.T) {
 	own := planetest.AsAgent(t.Context(), "keeper")
 	itemID, why := s.create("keeper", "stuck"), "no key"
 	pick := func(id string) {
-		_, err := s.works.PickWorkItem(own, &workv1.PickWorkItemRequest{
-			AgentId: "keeper", WorkItemId: id,
-			Reason: "look",
-		})
-		require.NoError(t, err)
+		must.Value(s.works.PickWorkItem(own, &workv1.PickWorkItemRequest{
+			AgentId: "keeper", WorkItemId: id, Reason: "look",
+		}))(t)
 	}
-	_, err := s.works.UpdateWorkItem(own, &workv1.UpdateWorkItemRequest{
-		AgentId: "keeper", WorkItemId: itemID,
-		BlockedBy: &why,
-	})
-	require.NoError(t, err)
+	must.Value(s.works.UpdateWorkItem(own, &workv1.UpdateWorkItemRequest{
+		AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why,
+	}))(t)
 	pick(itemID)
 	s.schedule()
 	s.eventually(func() bool { return s.facts("keeper").GetLastDecision().GetReason() == "all_waiting" })
@@ -518,8 +496,7 @@ func TestD5_ABlockedItemStarvesNoOther(t *testing.T) {
 	pick(next)
 	s.finish(a)
 	require.Equal(t, continueCurrent, s.take("keeper").GetMessage().GetTick().GetReason())
-	it, err := s.works.GetWorkItem(own, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: next})
-	require.NoError(t, err)
+	it := must.Value(s.works.GetWorkItem(own, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: next}))(t)
 	require.True(t, it.GetWorkItem().GetIsCurrent(), "the agent's focus is the agent's (SPEC D3)")
 }
 
@@ -547,11 +524,9 @@ func TestX15_ExplainIsForWhoMaySee(t *testing.T) {
 	require.ErrorIs(t, err, fault.PermissionDenied)
 	_, err = sc.Explain(s.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "No Name"})
 	require.ErrorIs(t, err, fault.InvalidArgument)
-	_, err = sc.Explain(s.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "nobody"})
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(sc.Explain(s.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "nobody"}))(t, fault.NotFound)
 	before := s.facts("keeper").GetFactsRevision()
-	e, err := sc.Explain(s.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	e := must.Value(sc.Explain(s.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "keeper"}))(t)
 	require.Equal(t, "no_work_items", e.GetVerdict().GetReason())
 	require.GreaterOrEqual(t, s.facts("keeper").GetFactsRevision(), before, "explaining changes nothing")
 }
@@ -563,8 +538,7 @@ func TestD6_ExplainNamesTheAgentsOwnWait(t *testing.T) {
 	s.spawn("keeper")
 	sc := s.schedule()
 	explain := func() (string, map[string]string) {
-		e, err := sc.Explain(s.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		e := must.Value(sc.Explain(s.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: "keeper"}))(t)
 		facts := map[string]string{}
 		for _, f := range e.GetFacts() {
 			facts[f.GetName()] = f.GetValue()
@@ -574,12 +548,13 @@ func TestD6_ExplainNamesTheAgentsOwnWait(t *testing.T) {
 	said, facts := explain()
 	require.Equal(t, "idle: there are no work items and no messages", said)
 	require.Equal(t, "0", facts["own_waits"])
-	_, err := s.waits.WaitFor(s.as(rpc.RoleOperator), &waitingv1.WaitForRequest{
+	must.Value(s.waits.WaitFor(s.as(rpc.RoleOperator), &waitingv1.WaitForRequest{
 		AgentId: "keeper", Wake: waitingv1.Wake_WAKE_EXTERNAL, Reason: "the bank's answer",
-	})
-	require.NoError(t, err)
+	}))(t)
 	// A registered interest stops nothing, so it is no reason to sit still.
-	_, err = s.waits.CreateWait(s.as(rpc.RoleOperator), &waitingv1.CreateWaitRequest{AgentId: "keeper", Source: "post"})
+	_, err := s.waits.CreateWait(s.as(rpc.RoleOperator), &waitingv1.CreateWaitRequest{
+		AgentId: "keeper", Source: "post",
+	})
 	require.NoError(t, err)
 	said, facts = explain()
 	require.Equal(t, "idle: there are no work items and no messages; the agent itself waits for any trigger of its "+

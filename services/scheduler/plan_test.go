@@ -71,8 +71,7 @@ func staleTick(f *Facts) { f.StaleTick = "the item was completed" }
 func stalledItem(id string) func(*Facts) {
 	return func(f *Facts) {
 		f.Agent.StalledItems = append(f.Agent.StalledItems, &agentv1.StalledItem{
-			WorkItemId: id, Turns: 3,
-			Since: timestamppb.New(now),
+			WorkItemId: id, Turns: 3, Since: timestamppb.New(now),
 		})
 	}
 }
@@ -307,8 +306,7 @@ func TestD2_Plan(t *testing.T) {
 		"what a wait inherited, and was shown": {
 			[]func(*Facts){
 				isTriggered(item("trig", blocked, &workv1.AttachedWait{
-					WaitId: "wt_2", ReplacesWaitId: "wt_1",
-					TriggerCount: 2,
+					WaitId: "wt_2", ReplacesWaitId: "wt_1", TriggerCount: 2,
 				})), shown("wt_1", 2),
 			}, "idle/all_waiting/",
 		},

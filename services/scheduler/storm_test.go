@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -21,11 +22,10 @@ const wakeHint = agentv1.TickReason_TICK_REASON_WAKE_HINT
 
 func (s *site) fail(a *agentv1.AcquireTurnResponse) {
 	s.t.Helper()
-	_, err := s.agents.FinishTurn(s.as(rpc.RoleRunner), &agentv1.FinishTurnRequest{
+	must.Value(s.agents.FinishTurn(s.as(rpc.RoleRunner), &agentv1.FinishTurnRequest{
 		AgentId: a.GetTurn().GetAgentId(), TurnId: a.GetTurn().GetTurnId(), RunId: a.GetTurn().GetRunId(),
 		Outcome: agentv1.TurnOutcome_TURN_OUTCOME_FATAL, Message: "the model refused",
-	})
-	require.NoError(s.t, err)
+	}))(s.t)
 }
 
 func (s *site) decided(agentID, reason string) {
@@ -42,11 +42,9 @@ func TestD5_HungAgentsDelayNoOther(t *testing.T) {
 		s.hung.Store(fmt.Sprint("hung-", i), true)
 		s.spawn(fmt.Sprint("hung-", i))
 	}
-	sc, err := scheduler.New(scheduler.Config{Lookers: 2}, scheduler.Deps{
-		Sources: s.sources, Agents: s.agents,
-		Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk,
-	})
-	require.NoError(t, err)
+	sc := must.Value(scheduler.New(scheduler.Config{Lookers: 2}, scheduler.Deps{
+		Sources: s.sources, Agents: s.agents, Work: flaky{s.works, s}, Waiting: s.waits, Clock: s.clk,
+	}))(t)
 	require.NoError(t, sc.Start(context.Background()))
 	t.Cleanup(func() { require.NoError(t, sc.Stop(context.Background())) })
 	s.eventually(func() bool {
@@ -72,11 +70,9 @@ func TestD4_FailingTurnsComeToAnEnd(t *testing.T) {
 	own := planetest.AsAgent(t.Context(), "keeper")
 	itemID := s.create("keeper", "ship")
 	create := func(item string) *waitingv1.CreateExternalTriggerResponse {
-		trg, err := s.waits.CreateExternalTrigger(own, &waitingv1.CreateExternalTriggerRequest{
+		return must.Value(s.waits.CreateExternalTrigger(own, &waitingv1.CreateExternalTriggerRequest{
 			AgentId: "keeper", WorkItemId: item,
-		})
-		require.NoError(t, err)
-		return trg
+		}))(t)
 	}
 	ofItem, ofAgent := create(itemID), create("")
 	deliver := func(trg *waitingv1.CreateExternalTriggerResponse) {
@@ -85,11 +81,10 @@ func TestD4_FailingTurnsComeToAnEnd(t *testing.T) {
 		require.NoError(t, err)
 		s.clk.Advance(time.Second)
 	}
-	_, err := s.waits.WaitFor(own, &waitingv1.WaitForRequest{
+	must.Value(s.waits.WaitFor(own, &waitingv1.WaitForRequest{
 		AgentId: "keeper", WorkItemId: itemID, Reason: "a reply",
 		Wake: waitingv1.Wake_WAKE_EXTERNAL, Resource: ofItem.GetTrigger().GetTriggerId(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	s.schedule()
 	s.decided("keeper", "all_waiting")
 
@@ -105,18 +100,16 @@ func TestD4_FailingTurnsComeToAnEnd(t *testing.T) {
 	require.Equal(t, map[agentv1.TickReason]int{reviewTriggered: 3, wakeHint: 1}, s.ticks("keeper"))
 	require.True(t, s.facts("keeper").GetWakeHint(), "nobody was told yet")
 
-	_, err = s.agents.EnqueueMessage(s.as(rpc.RoleOperator), &agentv1.EnqueueMessageRequest{
+	must.Value(s.agents.EnqueueMessage(s.as(rpc.RoleOperator), &agentv1.EnqueueMessageRequest{
 		AgentId: "keeper", Text: "mended",
-	})
-	require.NoError(t, err)
+	}))(t)
 	a := s.take("keeper")
 	require.Len(t, a.GetContext().GetShownWaits(), 2,
 		"the turn shows what was not told: for the item, and for the agent")
 	s.finish(a)
 	s.decided("keeper", "all_waiting")
 	require.False(t, s.facts("keeper").GetWakeHint())
-	it, err := s.works.GetWorkItem(own, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
-	require.NoError(t, err)
+	it := must.Value(s.works.GetWorkItem(own, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: itemID}))(t)
 	require.Equal(t, "a reply", it.GetWorkItem().GetBlockedBy(), "a failed turn leaves the item")
 }
 
@@ -129,25 +122,20 @@ func TestD4_AQuietSystemIsSilent(t *testing.T) {
 		s.spawn(agentID)
 	}
 	own := func(agentID string) context.Context { return planetest.AsAgent(t.Context(), agentID) }
-	_, err := s.waits.WaitFor(own("waits"), &waitingv1.WaitForRequest{
+	must.Value(s.waits.WaitFor(own("waits"), &waitingv1.WaitForRequest{
 		AgentId: "waits", WorkItemId: s.create("waits", "x"), Reason: "a reply", Wake: waitingv1.Wake_WAKE_EXTERNAL,
-	})
-	require.NoError(t, err)
+	}))(t)
 	why, asks := "no key", workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT
-	_, err = s.works.UpdateWorkItem(own("blocked"), &workv1.UpdateWorkItemRequest{
-		AgentId:    "blocked",
-		WorkItemId: s.create("blocked", "x"), BlockedBy: &why,
-	})
-	require.NoError(t, err)
-	_, err = s.works.UpdateWorkItem(own("reminded"), &workv1.UpdateWorkItemRequest{
+	must.Value(s.works.UpdateWorkItem(own("blocked"), &workv1.UpdateWorkItemRequest{
+		AgentId: "blocked", WorkItemId: s.create("blocked", "x"), BlockedBy: &why,
+	}))(t)
+	must.Value(s.works.UpdateWorkItem(own("reminded"), &workv1.UpdateWorkItemRequest{
 		AgentId:    "reminded",
 		WorkItemId: s.create("reminded", "x"), BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(100 * time.Hour)),
-	})
-	require.NoError(t, err)
-	_, err = s.works.UpdateWorkItem(own("asks"), &workv1.UpdateWorkItemRequest{
+	}))(t)
+	must.Value(s.works.UpdateWorkItem(own("asks"), &workv1.UpdateWorkItemRequest{
 		AgentId: "asks", WorkItemId: s.create("asks", "x"), PlanStatus: asks,
-	})
-	require.NoError(t, err)
+	}))(t)
 	s.create("no-progress", "x")
 	s.create("queued", "x") // its tick waits for a runner all the time
 	sc := s.schedule()
@@ -182,11 +170,7 @@ func (s *site) ends() map[string]uint64 {
 	s.t.Helper()
 	out := map[string]uint64{}
 	for _, plane := range []string{"agent", "work", "waiting"} {
-		sources, err := s.journals.Sources(plane)
-		require.NoError(s.t, err)
-		end, err := sources[0].End(s.t.Context())
-		require.NoError(s.t, err)
-		out[plane] = end.Seq
+		out[plane] = must.Value(must.Value(s.journals.Sources(plane))(s.t)[0].End(s.t.Context()))(s.t).Seq
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -58,8 +59,7 @@ func (s *stage) Do(t *testing.T, l planetest.Line, _ *planetest.Names) string {
 		if o.text("turn") != "" {
 			s.f.Agent.OpenTurn = &agentv1.Turn{
 				TurnId: o.text("turn"), RunId: "run_1", StartedAt: o.ago("since"), Rounds: o.number("round"),
-				RunnerId:   o.text("runner"),
-				AcquiredBy: o.text("by"), LeaseExpiresAt: o.ahead("lease"),
+				RunnerId: o.text("runner"), AcquiredBy: o.text("by"), LeaseExpiresAt: o.ahead("lease"),
 			}
 		}
 	case "lane":
@@ -83,8 +83,7 @@ func (s *stage) Do(t *testing.T, l planetest.Line, _ *planetest.Names) string {
 		})
 	case "stalled":
 		s.f.Agent.StalledItems = append(s.f.Agent.StalledItems, &agentv1.StalledItem{
-			WorkItemId: o.text("id"),
-			Turns:      o.number("turns"), Since: o.ago("since"),
+			WorkItemId: o.text("id"), Turns: o.number("turns"), Since: o.ago("since"),
 		})
 	case "changed":
 		s.f.Queue.ChangedAt = o.ago("since")
@@ -209,18 +208,14 @@ func (o options) number(name string) int32 {
 	if o.from[name] == "" {
 		return 0
 	}
-	n, err := strconv.ParseInt(o.from[name], 10, 32)
-	require.NoError(o.t, err)
-	return int32(n)
+	return int32(must.Value(strconv.ParseInt(o.from[name], 10, 32))(o.t))
 }
 
 func (o options) ahead(name string) *timestamppb.Timestamp {
 	if o.from[name] == "" {
 		return nil
 	}
-	d, err := time.ParseDuration(o.from[name])
-	require.NoError(o.t, err)
-	return timestamppb.New(now.Add(d))
+	return timestamppb.New(now.Add(must.Value(time.ParseDuration(o.from[name]))(o.t)))
 }
 
 func (o options) ago(name string) *timestamppb.Timestamp {

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
@@ -64,12 +65,10 @@ func newChildSite(t *testing.T) *childSite {
 }
 
 func (s *childSite) up() {
-	var err error
-	s.service, err = New(Config{}, Deps{
+	s.service = must.Value(New(Config{}, Deps{
 		Output: output.NewMemory(output.Kept), Children: s.nursery,
 		Deps: plane.Deps{Log: s.journals.Log, Sources: s.journals.Sources, Clock: clock.NewFake(start)},
-	})
-	require.NoError(s.t, err)
+	}))(s.t)
 	require.NoError(s.t, s.service.Start(context.Background()))
 }
 
@@ -132,10 +131,9 @@ func TestT8_AHandleLivesWithItsDelegation(t *testing.T) {
 			require.True(t, running.GetAcceptsInputNow())
 			s.restart()
 			s.say(open)
-			out, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
+			out := must.Value(s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
 				AgentId: "keeper", TaskId: "tsk_1", Offset: 7,
-			})
-			require.NoError(t, err)
+			}))(t)
 			require.Equal(t, retrievalNotReady, out.GetRetrievalStatus())
 			require.Equal(t, "idle: nothing\n", out.GetText())
 			require.Zero(t, out.GetNextOffset())
@@ -163,20 +161,18 @@ func TestT8_AHandleLivesWithItsDelegation(t *testing.T) {
 			// Piece by piece, also in the middle of a character.
 			text := ""
 			for at := int64(0); ; {
-				out, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
+				out := must.Value(s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
 					AgentId: "keeper", TaskId: "tsk_1", Offset: at, MaxBytes: 5,
-				})
-				require.NoError(t, err)
+				}))(t)
 				if out.GetText() == "" {
 					break
 				}
 				text, at = text+out.GetText(), out.GetNextOffset()
 			}
 			require.Equal(t, "all ä good", text)
-			tail, err := s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
+			tail := must.Value(s.service.GetTaskOutput(s.parent(), &taskv1.GetTaskOutputRequest{
 				AgentId: "keeper", TaskId: "tsk_1", Offset: output.FromEnd(4),
-			})
-			require.NoError(t, err)
+			}))(t)
 			require.Equal(t, "good", tail.GetText())
 		})
 	}
@@ -188,12 +184,9 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 	s.say(&agentv1.DelegationOpened{Delegation: delegated("", "")})
 	s.await(taskv1.TaskState_TASK_STATE_RUNNING)
 	input := func(requestID, text string) *taskv1.SendTaskInputResponse {
-		r, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
-			AgentId: "keeper", TaskId: "tsk_1",
-			RequestId: requestID, Text: text, EndOfInput: text == "",
-		})
-		require.NoError(t, err)
-		return r
+		return must.Value(s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
+			AgentId: "keeper", TaskId: "tsk_1", RequestId: requestID, Text: text, EndOfInput: text == "",
+		}))(t)
 	}
 	r := input("r1", "also the readme")
 	require.True(t, r.GetAcceptedInput())
@@ -213,26 +206,21 @@ func TestT8_InputIsAFollowUp(t *testing.T) {
 	const waitID = "wt_01h455vb4pex5vsknk084sn02q"
 	s.nursery.refuse = fault.Invalid("wait_id", waitID, "must be an open question of the child")
 	answer := func(waitID string) error {
-		_, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
-			AgentId: "keeper", TaskId: "tsk_1",
-			Text: "red", WaitId: waitID,
-		})
-		return err
+		return must.Err(s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
+			AgentId: "keeper", TaskId: "tsk_1", Text: "red", WaitId: waitID,
+		}))
 	}
 	require.ErrorContains(t, answer(waitID), "must be an open question of the child",
 		"that is no response either: another text would not help")
 	require.Equal(t, waitID, s.nursery.answered)
 	require.ErrorIs(t, answer("wi_01h455vb4pex5vsknk084sn02q"), fault.InvalidArgument)
 	s.nursery.refuse = fault.NotReady.New("x")
-	_, err := s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
-		AgentId: "keeper", TaskId: "tsk_1",
-		Text: "x",
-	})
-	require.ErrorIs(t, err, fault.NotReady, "that is no refusal")
-	_, err = s.service.SendTaskInput(planetest.AsAgent(t.Context(), "other"), &taskv1.SendTaskInputRequest{
+	must.Refuse(s.service.SendTaskInput(s.parent(), &taskv1.SendTaskInputRequest{
 		AgentId: "keeper", TaskId: "tsk_1", Text: "x",
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	}))(t, fault.NotReady, "that is no refusal")
+	must.Refuse(s.service.SendTaskInput(planetest.AsAgent(t.Context(), "other"), &taskv1.SendTaskInputRequest{
+		AgentId: "keeper", TaskId: "tsk_1", Text: "x",
+	}))(t, fault.PermissionDenied)
 	// Stopping is asked for once; then it takes no more words.
 	for range 2 {
 		stop, err := s.service.StopTask(s.parent(), &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: "tsk_1"})
@@ -248,8 +236,7 @@ func TestT3_OnlyAChildAsks(t *testing.T) {
 	s := newSite(t)
 	id := s.queue("cat").GetTaskId()
 	_, err := s.client().SendTaskInput(s.ctx, &taskv1.SendTaskInputRequest{
-		AgentId: "keeper", TaskId: id, Text: "red",
-		WaitId: "wt_01h455vb4pex5vsknk084sn02q",
+		AgentId: "keeper", TaskId: id, Text: "red", WaitId: "wt_01h455vb4pex5vsknk084sn02q",
 	})
 	require.ErrorIs(t, err, fault.InvalidArgument)
 	require.ErrorContains(t, err, "only a child asks questions")
@@ -308,13 +295,10 @@ func TestA8_CommandsOfADeletedAgent(t *testing.T) {
 		s.restart()
 	}
 	require.Equal(t, []string{"task_queued", "owner_deleted", "task_cancelled"}, s.types())
-	_, err = s.service.ExecCommand(rpc.WithActor(t.Context(), rpc.Actor{
-		Namespace: "other", Principal: "op",
-		Role: rpc.RoleOperator,
+	must.Value(s.service.ExecCommand(rpc.WithActor(t.Context(), rpc.Actor{
+		Namespace: "other", Principal: "op", Role: rpc.RoleOperator,
 	}),
 		&taskv1.ExecCommandRequest{
-			AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"},
-			YieldTime: durationpb.New(0),
-		})
-	require.NoError(t, err, "another namespace's agent of that name lives")
+			AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"}, YieldTime: durationpb.New(0),
+		}))(t, "another namespace's agent of that name lives")
 }

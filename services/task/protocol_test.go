@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -50,13 +51,11 @@ func newSite(t *testing.T) *site {
 }
 
 func (s *site) up() {
-	var err error
-	s.service, err = New(Config{}, Deps{Output: s.output, Deps: plane.Deps{
+	s.service = must.Value(New(Config{}, Deps{Output: s.output, Deps: plane.Deps{
 		Log:     func(string, int) (framelog.Log, error) { return s.log, nil },
 		Sources: func(string) ([]journal.Source, error) { return nil, nil },
 		Clock:   s.clk,
-	}})
-	require.NoError(s.t, err)
+	}}))(s.t)
 	require.ErrorContains(s.t, s.service.Ready(), "not started")
 	require.NoError(s.t, s.service.Start(context.Background()))
 	keys := rpc.NewKeyring(nil, false)
@@ -73,9 +72,7 @@ func (s *site) up() {
 }
 
 func (s *site) client() taskv1.TaskServiceClient {
-	conn, err := s.network.Dial("task")
-	require.NoError(s.t, err)
-	return taskv1.NewTaskServiceClient(conn)
+	return taskv1.NewTaskServiceClient(must.Value(s.network.Dial("task"))(s.t))
 }
 
 // A repeated request gets its first response although its agent was deleted meanwhile; a new one
@@ -106,18 +103,14 @@ func TestX2_ARepeatedCommandOfADeletedAgent(t *testing.T) {
 // queue asks for a command and does not wait.
 func (s *site) queue(line string) *taskv1.Task {
 	s.t.Helper()
-	resp, err := s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
+	return must.Value(s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
 		AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: line, AcceptsInput: true}, YieldTime: durationpb.New(0),
-	})
-	require.NoError(s.t, err)
-	return resp.GetTask()
+	}))(s.t).GetTask()
 }
 
 func (s *site) get(id string) *taskv1.Task {
 	s.t.Helper()
-	resp, err := s.client().GetTask(s.ctx, &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: id})
-	require.NoError(s.t, err)
-	return resp.GetTask()
+	return must.Value(s.client().GetTask(s.ctx, &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: id}))(s.t).GetTask()
 }
 
 // awaitState blocks on the plane's own signal.
@@ -141,8 +134,7 @@ func (s *site) types(id string) []string {
 	var out []string
 	require.NoError(s.t, s.log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		for _, line := range framelog.SplitLines(f.Body) {
-			raw, err := journal.ParseLine(line)
-			require.NoError(s.t, err)
+			raw := must.Value(journal.ParseLine(line))(s.t)
 			if raw.TaskID == id {
 				require.Equal(s.t, "acme", raw.Namespace)
 				require.Equal(s.t, "keeper", raw.AgentID)
@@ -166,19 +158,15 @@ type hand struct {
 
 func (s *site) connect(worker, boot string, capacity int32, running ...string) *hand {
 	s.t.Helper()
-	h, err := s.tryConnect(s.ctx, worker, boot, capacity, running...)
-	require.NoError(s.t, err)
-	return h
+	return must.Value(s.tryConnect(s.ctx, worker, boot, capacity, running...))(s.t)
 }
 
 func (s *site) tryConnect(ctx context.Context, worker, boot string, capacity int32, running ...string) (*hand, error) {
-	conn, err := s.network.Dial("task")
-	require.NoError(s.t, err)
+	conn := must.Value(s.network.Dial("task"))(s.t)
 	ctx, cancel := context.WithCancel(
 		rpc.WithActor(ctx, rpc.Actor{Namespace: "acme", Principal: worker, Role: rpc.RoleWorker}))
 	s.t.Cleanup(cancel)
-	stream, err := taskv1.NewWorkerServiceClient(conn).Connect(ctx)
-	require.NoError(s.t, err)
+	stream := must.Value(taskv1.NewWorkerServiceClient(conn).Connect(ctx))(s.t)
 	h := &hand{t: s.t, stream: stream, cancel: cancel}
 	h.say(&taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Hello{Hello: &taskv1.WorkerHello{
 		WorkerId: worker, BootId: boot, Capacity: capacity, RunningTaskIds: running,
@@ -200,9 +188,7 @@ func (h *hand) say(m *taskv1.ConnectRequest) {
 
 func (h *hand) hear() *taskv1.ConnectResponse {
 	h.t.Helper()
-	m, err := h.stream.Recv()
-	require.NoError(h.t, err)
-	return m
+	return must.Value(h.stream.Recv())(h.t)
 }
 
 func (h *hand) output(id string, offset int64, text string) {
@@ -255,10 +241,9 @@ func TestT5_EndIsAcknowledgedOnce(t *testing.T) {
 	h.output(task.GetTaskId(), 11, "late")
 	require.True(t, h.hear().GetAck().GetStale())
 	require.Equal(t, []string{"task_queued", "task_started", "task_completed"}, s.types(task.GetTaskId()))
-	out, err := s.client().GetTaskOutput(s.ctx, &taskv1.GetTaskOutputRequest{
+	out := must.Value(s.client().GetTaskOutput(s.ctx, &taskv1.GetTaskOutputRequest{
 		AgentId: "keeper", TaskId: task.GetTaskId(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, "hello world", out.GetText())
 }
 
@@ -344,8 +329,7 @@ func TestT4_AnotherLifeInterruptsAtOnce(t *testing.T) {
 		_, err = h.stream.Recv()
 	}
 	require.NotErrorIs(t, err, io.EOF)
-	_, err = s.tryConnect(s.ctx, "w1", "b1", 1)
-	require.ErrorIs(t, err, fault.AlreadyExists)
+	must.Refuse(s.tryConnect(s.ctx, "w1", "b1", 1))(t, fault.AlreadyExists)
 	// The newer one is not disturbed by that.
 	c := s.queue("c").GetTaskId()
 	require.Equal(t, c, next.hear().GetLease().GetTask().GetTaskId())
@@ -362,8 +346,7 @@ func TestT4_LostLeaseIsRepeatedNotRerun(t *testing.T) {
 	require.Equal(t, id, again.GetTask().GetTaskId())
 	require.EqualValues(t, 1, again.GetLeaseGeneration())
 	// To be stopped before it ever ran: the next hello settles it.
-	_, err := s.client().StopTask(s.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id})
-	require.NoError(t, err)
+	must.Value(s.client().StopTask(s.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id}))(t)
 	require.Equal(t, id, h.hear().GetStop().GetTaskId())
 	s.connect("w1", "b1", 1)
 	require.Equal(t, taskv1.TaskState_TASK_STATE_CANCELLED, s.get(id).GetState())
@@ -379,8 +362,7 @@ func TestT3_StopWaitsForItsWorker(t *testing.T) {
 	h.cancel()
 	s.awaitGone(model.WorkerKey{Namespace: "acme", ID: "w1"})
 	stop := func(id string) *taskv1.Task {
-		resp, err := s.client().StopTask(s.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id})
-		require.NoError(t, err)
+		resp := must.Value(s.client().StopTask(s.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id}))(t)
 		return resp.GetTask()
 	}
 	require.Equal(t, taskv1.TaskState_TASK_STATE_CANCELLING, stop(a).GetState())
@@ -420,12 +402,9 @@ func TestT3_InputReachesItsWorkerOnce(t *testing.T) {
 	id := s.queue("cat").GetTaskId()
 	require.NotNil(t, h.hear().GetLease())
 	send := func(text string) *taskv1.SendTaskInputResponse {
-		resp, err := s.client().SendTaskInput(s.ctx, &taskv1.SendTaskInputRequest{
-			AgentId: "keeper", TaskId: id,
-			Text: text, RequestId: "in-" + text,
-		})
-		require.NoError(t, err)
-		return resp
+		return must.Value(s.client().SendTaskInput(s.ctx, &taskv1.SendTaskInputRequest{
+			AgentId: "keeper", TaskId: id, Text: text, RequestId: "in-" + text,
+		}))(t)
 	}
 	require.True(t, send("a").GetAcceptedInput())
 	require.True(t, send("a").GetAcceptedInput(), "repeated: the first answer")
@@ -473,14 +452,12 @@ func TestT1_YieldEndsOnTime(t *testing.T) {
 func TestT3_BlockedReadTimesOut(t *testing.T) {
 	s := newSite(t)
 	id := s.queue("x").GetTaskId()
-	got, err := s.client().GetTaskOutput(s.ctx, &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: id})
-	require.NoError(t, err)
+	got := must.Value(s.client().GetTaskOutput(s.ctx, &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: id}))(t)
 	require.Equal(t, retrievalNotReady, got.GetRetrievalStatus())
 	done := make(chan *taskv1.GetTaskOutputResponse, 1)
 	go func() {
 		got, err := s.client().GetTaskOutput(s.ctx, &taskv1.GetTaskOutputRequest{
-			AgentId: "keeper", TaskId: id,
-			Block: true,
+			AgentId: "keeper", TaskId: id, Block: true,
 		})
 		if err == nil {
 			done <- got
@@ -499,14 +476,12 @@ func TestX15_WhoMay(t *testing.T) {
 		return rpc.WithActor(t.Context(), rpc.Actor{Namespace: "acme", Principal: "p", Role: role, AgentID: agent})
 	}
 	get := func(ctx context.Context) error {
-		_, err := s.client().GetTask(ctx, &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: id})
-		return err
+		return must.Err(s.client().GetTask(ctx, &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: id}))
 	}
 	exec := func(ctx context.Context) error {
-		_, err := s.client().ExecCommand(ctx, &taskv1.ExecCommandRequest{
+		return must.Err(s.client().ExecCommand(ctx, &taskv1.ExecCommandRequest{
 			AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "x"}, YieldTime: durationpb.New(0),
-		})
-		return err
+		}))
 	}
 	require.NoError(t, get(as(rpc.RoleAgent, "keeper")))
 	require.NoError(t, exec(as(rpc.RoleAgent, "keeper")))
@@ -522,12 +497,9 @@ func TestX15_WhoMay(t *testing.T) {
 	other := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "beta", Principal: "p", Role: rpc.RoleOperator})
 	require.ErrorIs(t, get(other), fault.NotFound, "nothing crosses a namespace")
 
-	conn, err := s.network.Dial("task")
-	require.NoError(t, err)
-	stream, err := taskv1.NewWorkerServiceClient(conn).Connect(as(rpc.RoleOperator, ""))
-	require.NoError(t, err)
-	_, err = stream.Recv()
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	conn := must.Value(s.network.Dial("task"))(t)
+	stream := must.Value(taskv1.NewWorkerServiceClient(conn).Connect(as(rpc.RoleOperator, "")))(t)
+	must.Refuse(stream.Recv())(t, fault.PermissionDenied)
 	for _, h := range []*taskv1.WorkerHello{
 		nil,
 		{},
@@ -537,15 +509,13 @@ func TestX15_WhoMay(t *testing.T) {
 		{WorkerId: "w", BootId: "b", Capacity: workerstream.MaxCapacity +
 			1},
 	} {
-		stream, err := taskv1.NewWorkerServiceClient(conn).Connect(as(rpc.RoleWorker, ""))
-		require.NoError(t, err)
+		stream := must.Value(taskv1.NewWorkerServiceClient(conn).Connect(as(rpc.RoleWorker, "")))(t)
 		m := &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Hello{Hello: h}}
 		if h == nil {
 			m = &taskv1.ConnectRequest{Message: &taskv1.ConnectRequest_Heartbeat{Heartbeat: &taskv1.WorkerHeartbeat{}}}
 		}
 		require.NoError(t, stream.Send(m))
-		_, err = stream.Recv()
-		require.Error(t, err, "%v", h)
+		require.Error(t, must.Err(stream.Recv()), "%v", h)
 	}
 }
 
@@ -554,19 +524,15 @@ func TestX2_RequestIDReused(t *testing.T) {
 	var header metadata.MD
 	exec := func(line string) (*taskv1.ExecCommandResponse, error) {
 		return s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
-			AgentId: "keeper", RequestId: "r",
-			Command: &taskv1.CommandSpec{Cmd: line}, YieldTime: durationpb.New(0),
+			AgentId: "keeper", RequestId: "r", Command: &taskv1.CommandSpec{Cmd: line}, YieldTime: durationpb.New(0),
 		}, grpc.Header(&header))
 	}
-	first, err := exec("a")
-	require.NoError(t, err)
+	first := must.Value(exec("a"))(t)
 	require.False(t, rpc.WasReplayed(header))
 	s.stop()
 	s.up()
-	second, err := exec("a")
-	require.NoError(t, err)
+	second := must.Value(exec("a"))(t)
 	require.Equal(t, first.GetTask().GetTaskId(), second.GetTask().GetTaskId(), "also across a restart")
 	require.True(t, rpc.WasReplayed(header))
-	_, err = exec("b")
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	must.Refuse(exec("b"))(t, fault.RequestIDReused)
 }

@@ -9,12 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane/planetest"
+	"quartet/services/task/model"
 	"quartet/services/task/output"
 	"quartet/services/task/rules"
 )
@@ -34,9 +37,7 @@ func (s *site) ran(h *hand, text string) string {
 // stored returns how much output of a task is stored.
 func (s *site) stored(id string) int64 {
 	s.t.Helper()
-	p, err := s.output.Read(s.t.Context(), "acme", id, 0, 1)
-	require.NoError(s.t, err)
-	return p.End
+	return must.Value(s.output.Read(s.t.Context(), "acme", id, 0, 1))(s.t).End
 }
 
 func (s *site) outputOf(id string) (*taskv1.GetTaskOutputResponse, error) {
@@ -90,8 +91,7 @@ func TestT6_OutputOfADeletedAgent(t *testing.T) {
 	require.Equal(t, codes.OutOfRange, fault.From(err).Code())
 	require.ErrorContains(t, err, "its agent was deleted")
 	require.Equal(t, taskv1.TaskState_TASK_STATE_COMPLETED, s.get(before).GetState(), "how it ended is still there")
-	got, err := s.outputOf(silent)
-	require.NoError(t, err, "it never had any")
+	got := must.Value(s.outputOf(silent))(t, "it never had any")
 	require.Empty(t, got.GetText())
 
 	h.hear() // it is to stop
@@ -101,8 +101,7 @@ func TestT6_OutputOfADeletedAgent(t *testing.T) {
 	require.Zero(t, s.stored(running))
 
 	// as if it had not been removed
-	_, err = s.output.Append(t.Context(), "acme", before, &taskv1.OutputChunk{Data: []byte("a secret")})
-	require.NoError(t, err)
+	must.Value(s.output.Append(t.Context(), "acme", before, &taskv1.OutputChunk{Data: []byte("a secret")}))(t)
 	s.stop()
 	s.up()
 	require.NoError(t, s.service.Quiesce(t.Context()))
@@ -123,9 +122,7 @@ func TestT6_OutputOfAPrivateChild(t *testing.T) {
 	}, rules.React)
 	for range 2 {
 		require.NoError(t, s.service.Quiesce(t.Context()))
-		got, err := s.outputOf(id)
-		require.NoError(t, err)
-		require.Equal(t, "what it did", got.GetText())
+		require.Equal(t, "what it did", must.Value(s.outputOf(id))(t).GetText())
 		s.stop()
 		s.up()
 	}
@@ -141,18 +138,15 @@ func TestT6_OutputThatIsTooOld(t *testing.T) {
 	id := s.ran(h, "hello")
 	require.NoError(t, s.output.Remove(t.Context(), "acme", id))
 	s.clk.Advance(30 * days)
-	got, err := s.outputOf(id)
-	require.NoError(t, err)
-	require.Empty(t, got.GetText())
+	require.Empty(t, must.Value(s.outputOf(id))(t).GetText())
 	s.clk.Advance(time.Second)
-	_, err = s.outputOf(id)
+	_, err := s.outputOf(id)
 	require.ErrorIs(t, err, fault.OutputRemoved)
 	require.ErrorContains(t, err, `the output of task "`+id+
 		`" was removed: output is kept for 30 days after it was written; GetTask shows how the command ended`)
 	follow, err := s.client().FollowTaskOutput(s.ctx, &taskv1.FollowTaskOutputRequest{AgentId: "keeper", TaskId: id})
 	require.NoError(t, err)
-	_, err = follow.Recv()
-	require.ErrorIs(t, err, fault.OutputRemoved)
+	must.Refuse(follow.Recv())(t, fault.OutputRemoved)
 
 	// Output counts from when it was written, which may be long before the command ended.
 	long := s.queue("x").GetTaskId()
@@ -162,13 +156,26 @@ func TestT6_OutputThatIsTooOld(t *testing.T) {
 	s.clk.Advance(30*days + time.Second)
 	h.ended(long, 0)
 	require.True(t, h.hear().GetAck().GetEnded())
-	_, err = s.outputOf(long)
-	require.NoError(t, err, "it is there")
+	must.Value(s.outputOf(long))(t, "it is there")
 	require.NoError(t, s.output.Remove(t.Context(), "acme", long))
-	_, err = s.outputOf(long)
-	require.ErrorIs(t, err, fault.OutputRemoved)
+	must.Refuse(s.outputOf(long))(t, fault.OutputRemoved)
 
 	s.service.cfg.KeepOutput = 0
-	_, err = s.outputOf(id)
-	require.NoError(t, err)
+	must.Value(s.outputOf(id))(t)
+}
+
+// No event of this plane is needed once it is old: its records have all that it reads (SPEC T11).
+func TestT11_NoOldEventIsNeeded(t *testing.T) {
+	s := newChildSite(t)
+	first := must.Value(s.service.ExecCommand(s.parent(), &taskv1.ExecCommandRequest{
+		AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "sleep 9"}, YieldTime: durationpb.New(0),
+	}))(t)
+	registry := journal.NewRegistry(taskv1.File_quartet_task_v1_task_event_proto)
+	events := s.journals.Events(t, Plane, registry)
+	require.NotEmpty(t, events)
+	require.Len(t, planetest.Forget(t, s.journals, Plane, registry, model.NewState(), start.Add(time.Hour)),
+		len(events))
+	got := must.Value(s.service.GetTask(s.parent(), &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: first.GetTask().
+		GetTaskId()}))(t)
+	require.Equal(t, first.GetTask().GetTaskId(), got.GetTask().GetTaskId())
 }

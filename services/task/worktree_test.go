@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/rpc"
@@ -21,8 +22,7 @@ func TestT9_TheHandleShowsItsWorktree(t *testing.T) {
 	d := func(state taskv1.WorktreeState, outcome string) *agentv1.Delegation {
 		d := delegated(outcome, "done")
 		d.Worktree = &taskv1.Worktree{
-			State: state, WorkerId: "w1", Path: "/srv/.quartet-worktrees/tsk_1",
-			Branch: "quartet/tsk_1",
+			State: state, WorkerId: "w1", Path: "/srv/.quartet-worktrees/tsk_1", Branch: "quartet/tsk_1",
 		}
 		return d
 	}
@@ -49,12 +49,10 @@ func TestT9_TheHandleShowsItsWorktree(t *testing.T) {
 func TestX2_WaitingLessIsNoOtherRequest(t *testing.T) {
 	s := newSite(t)
 	exec := func(yield time.Duration) string {
-		resp, err := s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
+		return must.Value(s.client().ExecCommand(s.ctx, &taskv1.ExecCommandRequest{
 			AgentId: "keeper", RequestId: "run/0/1", Command: &taskv1.CommandSpec{Cmd: "make"},
 			YieldTime: durationpb.New(yield),
-		})
-		require.NoError(t, err)
-		return resp.GetTask().GetTaskId()
+		}))(t).GetTask().GetTaskId()
 	}
 	first := exec(0)
 	again := make(chan string, 1)
@@ -77,12 +75,9 @@ func TestX2_RecallOfACommand(t *testing.T) {
 	}
 	_, err := s.client().ExecCommand(rpc.Recall(s.ctx), req())
 	require.ErrorIs(t, fault.From(err), fault.NotFound)
-	l, err := s.client().ListTasks(s.ctx, &taskv1.ListTasksRequest{AgentId: "keeper", IncludeTerminal: true})
-	require.NoError(t, err)
+	l := must.Value(s.client().ListTasks(s.ctx, &taskv1.ListTasksRequest{AgentId: "keeper", IncludeTerminal: true}))(t)
 	require.Empty(t, l.GetTasks())
-	first, err := s.client().ExecCommand(s.ctx, req())
-	require.NoError(t, err)
-	again, err := s.client().ExecCommand(rpc.Recall(s.ctx), req())
-	require.NoError(t, err)
+	first := must.Value(s.client().ExecCommand(s.ctx, req()))(t)
+	again := must.Value(s.client().ExecCommand(rpc.Recall(s.ctx), req()))(t)
 	require.Equal(t, first.GetTask().GetTaskId(), again.GetTask().GetTaskId())
 }

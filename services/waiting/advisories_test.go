@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
@@ -16,10 +17,9 @@ import (
 // (SPEC P8).
 func TestP8_WeakWaits(t *testing.T) {
 	cancel := func(r *rig, id string) {
-		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+		must.Value(r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
 			AgentId: "keeper", TriggerId: id,
-		})
-		require.NoError(r.t, err)
+		}))(r.t)
 	}
 	for name, c := range map[string]struct {
 		setup func(r *rig) string // gives the resource
@@ -65,8 +65,7 @@ func TestP8_WeakWaits(t *testing.T) {
 			resp := r.waitFor(c.req)
 			require.Equal(t, c.want, resp.GetWait().GetWeakReason())
 			require.Equal(t, c.want, r.wait(resp.GetWait().GetWaitId()).GetWeakReason())
-			l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})
-			require.NoError(t, err)
+			l := must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"}))(t)
 			require.Equal(t, c.want, l.GetWaits()[0].GetWeakReason())
 			if c.want == notWeak {
 				require.Empty(t, resp.GetWarnings())
@@ -102,10 +101,9 @@ func TestP8_WeaknessIsDerived(t *testing.T) {
 	r.clk.Advance(time.Minute)
 	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak}, weak())
 	end := func(id string) []string {
-		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+		must.Value(r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
 			AgentId: "keeper", TriggerId: id,
-		})
-		require.NoError(t, err)
+		}))(t)
 		events := r.events()
 		return events[len(events)-1].Payload.(*waitingv1.ExternalTriggerCancelled).GetWeakenedWaitIds()
 	}
@@ -113,10 +111,9 @@ func TestP8_WeaknessIsDerived(t *testing.T) {
 	require.Equal(t, ids, end(two))
 	require.Equal(t, []waitingv1.WeakReason{weakNoTrigger, weakNoTrigger}, weak())
 
-	_, err = r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+	must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", ExpiresAt: timestamppb.New(r.clk.Now().Add(time.Second)),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, []waitingv1.WeakReason{notWeak, notWeak}, weak())
 	r.clk.Advance(time.Second)
 	require.Equal(t, []waitingv1.WeakReason{weakNoTrigger, weakNoTrigger}, weak(),
@@ -149,8 +146,7 @@ func TestP8_DefaultRecheck(t *testing.T) {
 		{DefaultRecheck: fault.Horizon + 1},
 		{NamespaceRechecks: map[string]time.Duration{"a": -1}},
 	} {
-		_, err := New(bad, r.service.deps)
-		require.ErrorContains(t, err, "default recheck")
+		must.Fail(New(bad, r.service.deps))(t, "default recheck")
 	}
 }
 
@@ -187,8 +183,7 @@ func TestP5_AnAgentIsRemindedOfItsOwnWait(t *testing.T) {
 	require.Len(t, reminders(), 1, "once")
 
 	ended := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, RecheckAfter: seconds(60)}).GetWait().GetWaitId()
-	_, err := r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{AgentId: "keeper", WaitId: ended})
-	require.NoError(t, err)
+	must.Value(r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{AgentId: "keeper", WaitId: ended}))(t)
 	_, set := r.service.due.At(dueKey(dueRecheck, "acme", "keeper", ended))
 	require.False(t, set)
 }
@@ -209,8 +204,7 @@ func TestP8_AnItemsReminderIsAWayOut(t *testing.T) {
 	require.Len(t, own.GetWarnings(), 1, "the agent's own wait has no item")
 
 	weak := func() []waitingv1.WeakReason {
-		l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		l := must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"}))(t)
 		var all []waitingv1.WeakReason
 		for _, w := range l.GetWaits() {
 			require.Equal(t, w.GetWeakReason(), r.wait(w.GetWaitId()).GetWeakReason())
@@ -242,8 +236,7 @@ func TestA14_AWaitThatNeedsAnAnswerIsListedAsWeak(t *testing.T) {
 		GetWaitId()
 	weak := func(req *waitingv1.ListWaitsRequest) []waitingv1.WeakReason {
 		req.AgentId = "keeper"
-		l, err := r.service.ListWaits(r.agent(), req)
-		require.NoError(t, err)
+		l := must.Value(r.service.ListWaits(r.agent(), req))(t)
 		require.Len(t, l.GetWaits(), 2)
 		return []waitingv1.WeakReason{l.GetWaits()[0].GetWeakReason(), l.GetWaits()[1].GetWeakReason()}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
 
@@ -43,32 +44,25 @@ func TestG9_ADeliveryIsCheckedBeforeItsBody(t *testing.T) {
 	check := func(token string) (*waitingv1.CheckDeliveryResponse, error) {
 		return r.service.CheckDelivery(t.Context(), &waitingv1.CheckDeliveryRequest{Token: token, BodyBytes: 1 << 40})
 	}
-	_, err := check("guess")
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(check("guess"))(t, fault.NotFound)
 	live, revoked := r.trigger("", wakeHint), r.trigger("", wakeHint)
-	expiring, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+	expiring := must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Minute)),
-	})
-	require.NoError(t, err)
-	_, err = r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+	}))(t)
+	must.Value(r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
 		AgentId: "keeper", TriggerId: revoked.GetTrigger().GetTriggerId(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	// The expiry itself is recorded in the background.
 	written := func() []*journal.Event {
 		return slices.DeleteFunc(r.events(), func(ev *journal.Event) bool { return ev.Type == "trigger_expired" })
 	}
 	before := len(written())
-	_, err = check(revoked.GetToken())
-	require.ErrorIs(t, err, fault.TriggerRevoked)
-	_, err = check(expiring.GetToken())
-	require.NoError(t, err)
+	must.Refuse(check(revoked.GetToken()))(t, fault.TriggerRevoked)
+	must.Value(check(expiring.GetToken()))(t)
 	r.clk.Set(epoch.Add(time.Minute))
-	_, err = check(expiring.GetToken())
-	require.ErrorIs(t, err, fault.TriggerExpired)
+	must.Refuse(check(expiring.GetToken()))(t, fault.TriggerExpired)
 	for range 5 {
-		resp, err := check(live.GetToken())
-		require.NoError(t, err)
+		resp := must.Value(check(live.GetToken()))(t)
 		require.Equal(t, live.GetTrigger().GetTriggerId(), resp.GetTriggerId())
 		require.Equal(t, "acme", resp.GetNamespace())
 	}
@@ -76,16 +70,13 @@ func TestG9_ADeliveryIsCheckedBeforeItsBody(t *testing.T) {
 
 	deliver := func(requestID string) (*waitingv1.DeliverTriggerResponse, error) {
 		return r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{
-			Token:     live.GetToken(),
-			RequestId: requestID, Body: []byte("four"),
+			Token: live.GetToken(), RequestId: requestID, Body: []byte("four"),
 		})
 	}
-	first, err := deliver("one")
-	require.NoError(t, err)
-	_, err = deliver("")
-	require.NoError(t, err)
+	first := must.Value(deliver("one"))(t)
+	must.Value(deliver(""))(t)
 	require.Equal(t, []int{4, 4}, quota.bytes)
-	_, err = check(live.GetToken())
+	_, err := check(live.GetToken())
 	require.ErrorIs(t, err, fault.RateLimited)
 	before = len(written())
 	for _, requestID := range []string{"", "two"} {
@@ -93,8 +84,7 @@ func TestG9_ADeliveryIsCheckedBeforeItsBody(t *testing.T) {
 		require.ErrorIs(t, err, fault.RateLimited)
 		require.Equal(t, time.Second, fault.From(err).RetryAfter())
 	}
-	again, err := deliver("one")
-	require.NoError(t, err, "what was accepted before is answered again")
+	again := must.Value(deliver("one"))(t, "what was accepted before is answered again")
 	require.Equal(t, first.GetDeliveryId(), again.GetDeliveryId())
 	require.Len(t, written(), before)
 }
@@ -105,10 +95,9 @@ func TestG9_AFullLaneTakesNoContent(t *testing.T) {
 	r := newRig(t)
 	hint, content := r.trigger("", wakeHint).GetToken(), r.trigger("", contentful).GetToken()
 	deliver := func(token, body string) error {
-		_, err := r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{
+		return must.Err(r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{
 			Token: token, Body: []byte(body),
-		})
-		return err
+		}))
 	}
 	r.others.lane = fault.Overloaded.New("full").WithRetryAfter(time.Second)
 	before := len(r.events())

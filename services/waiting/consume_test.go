@@ -24,8 +24,7 @@ func TestX4_AWaitsEndHasTheActorOfItsCause(t *testing.T) {
 	tasks := r.journals.NewWriter(t, "task", taskv1.File_quartet_task_v1_task_event_proto)
 	operator := journal.Actor{Namespace: "acme", Principal: "ann", Role: rpc.RoleOperator}
 	keeper := journal.Actor{
-		Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper",
-		RunID: "run_1",
+		Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: "run_1",
 	}
 	for name, c := range map[string]struct {
 		wait *waitingv1.WaitForRequest
@@ -38,9 +37,7 @@ func TestX4_AWaitsEndHasTheActorOfItsCause(t *testing.T) {
 			func(w *waitingv1.Wait) {
 				works.WriteAs(keeper, &journal.Event{
 					AgentID: "keeper", WorkItemID: itemA,
-					Payload: &workv1.WorkItemUpdated{
-						EndedWaitId: w.GetWaitId(),
-					},
+					Payload: &workv1.WorkItemUpdated{EndedWaitId: w.GetWaitId()},
 				})
 			}, "wait_cancelled", keeper,
 		},

@@ -22,8 +22,7 @@ func TestP6_TheContinuationMatrix(t *testing.T) {
 		return func(r *rig) {
 			r.hear("", &agentv1.MessageQueued{
 				Message: &agentv1.Message{
-					MessageId: "msg_1", Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT,
-					WorkItemId: item,
+					MessageId: "msg_1", Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, WorkItemId: item,
 				},
 			})
 		}

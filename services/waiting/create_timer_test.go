@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
@@ -17,9 +18,7 @@ import (
 func (r *rig) timer(req *waitingv1.CreateTimerRequest) *waitingv1.Timer {
 	r.t.Helper()
 	req.AgentId = "keeper"
-	resp, err := r.service.CreateTimer(r.agent(), req)
-	require.NoError(r.t, err)
-	return resp.GetTimer()
+	return must.Value(r.service.CreateTimer(r.agent(), req))(r.t).GetTimer()
 }
 
 // One rule for spans and times: at most 100 years ahead, at least a second
@@ -196,10 +195,9 @@ func TestP4_ARepeatingTimerEndsWithItsCount(t *testing.T) {
 	forever := r.timer(&waitingv1.CreateTimerRequest{Every: seconds(10)})
 	r.clk.Advance(10 * time.Second)
 	r.idle()
-	_, err := r.service.CancelTimer(r.agent(), &waitingv1.CancelTimerRequest{
+	must.Value(r.service.CancelTimer(r.agent(), &waitingv1.CancelTimerRequest{
 		AgentId: "keeper", TimerId: forever.GetTimerId(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.clk.Advance(time.Hour)
 	r.idle()
 	require.Len(t, r.fired(forever.GetTimerId()), 1)
@@ -286,16 +284,12 @@ func TestA8_ADeletedAgent(t *testing.T) {
 		require.ErrorIs(t, err, fault.AgentDeleted)
 		_, err = r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper"})
 		require.ErrorIs(t, err, fault.AgentDeleted)
-		_, err = r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
-			AgentId: "keeper", Source: "github",
-			Condition: "merged",
-		})
-		require.ErrorIs(t, err, fault.AgentDeleted)
-		_, err = r.service.WaitFor(r.agent(), &waitingv1.WaitForRequest{
-			AgentId: "keeper", Wake: operatorInput,
-			Reason: "x",
-		})
-		require.ErrorIs(t, err, fault.AgentDeleted)
+		must.Refuse(r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+			AgentId: "keeper", Source: "github", Condition: "merged",
+		}))(t, fault.AgentDeleted)
+		must.Refuse(r.service.WaitFor(r.agent(), &waitingv1.WaitForRequest{
+			AgentId: "keeper", Wake: operatorInput, Reason: "x",
+		}))(t, fault.AgentDeleted)
 		r.restart()
 	}
 	require.Len(t, r.events(), before+5)

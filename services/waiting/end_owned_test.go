@@ -4,14 +4,17 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/plane/planetest"
 )
 
 // tooMuch is how many intents and timers with long texts are more than the events of one command may hold.
@@ -23,23 +26,17 @@ func (r *rig) much(item string, n int) (token string) {
 	r.t.Helper()
 	long := strings.Repeat("x", 16<<10)
 	for range n {
-		_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
-			AgentId: "keeper", WorkItemId: item,
-			Condition: long,
-		})
-		require.NoError(r.t, err)
-		_, err = r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
-			AgentId: "keeper", WorkItemId: item,
-			Every: seconds(60), Description: long,
-		})
-		require.NoError(r.t, err)
+		must.Value(r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+			AgentId: "keeper", WorkItemId: item, Condition: long,
+		}))(r.t)
+		must.Value(r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
+			AgentId: "keeper", WorkItemId: item, Every: seconds(60), Description: long,
+		}))(r.t)
 	}
 	for range n / 5 {
-		resp, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		token = must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 			AgentId: "keeper", WorkItemId: item, Description: long,
-		})
-		require.NoError(r.t, err)
-		token = resp.GetToken()
+		}))(r.t).GetToken()
 	}
 	return token
 }
@@ -126,14 +123,12 @@ func TestP3_ATriggerOfACompletedItemStaysSo(t *testing.T) {
 		r.idle()
 	}
 	require.Equal(t, 258, r.remembered())
-	_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+	must.Value(r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
 		AgentId: "keeper", TriggerId: hint.GetTrigger().GetTriggerId(),
-	})
-	require.NoError(t, err)
-	_, err = r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+	}))(t)
+	must.Value(r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
 		AgentId: "keeper", TriggerId: content.GetTrigger().GetTriggerId(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	complete("wi_0000000000000000000000000z")
 	require.Equal(t, 257, r.remembered(), "itemB has triggers, itemA has none any more")
 }
@@ -142,8 +137,7 @@ func TestP3_ATriggerOfACompletedItemStaysSo(t *testing.T) {
 func TestP9_ACompletedItemHadMuch(t *testing.T) {
 	r := newRig(t)
 	r.much(itemA, tooMuch)
-	_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemB})
-	require.NoError(t, err)
+	must.Value(r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemB}))(t)
 	before := len(r.events())
 	r.hear(itemA, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}})
 	r.eventually(func() bool { return r.living() == [3]int{1, 50, 0} })
@@ -152,4 +146,20 @@ func TestP9_ACompletedItemHadMuch(t *testing.T) {
 	for _, ev := range r.events()[before:] {
 		require.Equal(t, itemA, ev.WorkItemID)
 	}
+}
+
+// No event of this plane is needed once it is old: its records have all that it reads (SPEC P10).
+func TestP10_NoOldEventIsNeeded(t *testing.T) {
+	r := newRig(t)
+	trigger := r.trigger("", waitingv1.DeliveryMode_DELIVERY_MODE_UNSPECIFIED)
+	wait := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput}).GetWait()
+	events := r.events()
+	require.NotEmpty(t, events)
+	require.Len(t, planetest.Forget(t, r.journals, Plane, registry, NewState(), r.clk.Now().Add(time.Hour)),
+		len(events))
+	require.Equal(t, wait.GetRevision(), r.wait(wait.GetWaitId()).GetRevision())
+	r.deliver(trigger.GetToken(), "hello")
+	list, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Len(t, list.GetWaits(), 2, "with that of the trigger")
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane/planetest"
 )
@@ -36,9 +37,8 @@ func TestX14_AMonthOfTenThousandAgents(t *testing.T) {
 	}
 	const agents, days = 10_000, 30
 	m := &month{
-		r: newRig(t), rand: rand.New(rand.NewPCG(7, 11)),
-		timers: map[string]*waitingv1.Timer{}, waits: map[string]time.Time{}, remind: map[string]time.Time{},
-		expire: map[string]time.Time{},
+		r: newRig(t), rand: rand.New(rand.NewPCG(7, 11)), timers: map[string]*waitingv1.Timer{},
+		waits: map[string]time.Time{}, remind: map[string]time.Time{}, expire: map[string]time.Time{},
 	}
 	m.ask(agents, days*24*time.Hour)
 	// What falls due in a step fires in that step, unless the process was down.
@@ -96,29 +96,21 @@ func (m *month) ask(agents int, within time.Duration) {
 					if i%3 == 0 {
 						req.Every, req.Count = durationpb.New(36*time.Hour+some(i, 2)/8), int64(i%5)
 					}
-					resp, err := m.r.service.CreateTimer(ctx, req)
-					must(err)
-					x.timer = resp.GetTimer()
+					x.timer = must.Value(m.r.service.CreateTimer(ctx, req))(m.r.t).GetTimer()
 					switch i % 4 {
 					case 0:
-						w, err := m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{
-							AgentId: agent, Reason: "later",
-							Wake: timer, After: durationpb.New(some(i, 3)),
-						})
-						must(err)
-						x.wait = w.GetWait()
+						x.wait = must.Value(m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{
+							AgentId: agent, Reason: "later", Wake: timer, After: durationpb.New(some(i, 3)),
+						}))(m.r.t).GetWait()
 					case 1:
-						w, err := m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{
+						x.remind = must.Value(m.r.service.WaitFor(ctx, &waitingv1.WaitForRequest{
 							AgentId: agent, Reason: "you",
 							Wake: operatorInput, RecheckAfter: durationpb.New(some(i, 4)),
-						})
-						must(err)
-						x.remind = w.GetWait()
+						}))(m.r.t).GetWait()
 					case 2:
-						t, err := m.r.service.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{
+						t := must.Value(m.r.service.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{
 							AgentId: agent, ExpiresAt: timestamppb.New(epoch.Add(time.Second + some(i, 5))),
-						})
-						must(err)
+						}))(m.r.t)
 						x.expiry = t.GetTrigger()
 					}
 					return x
@@ -138,12 +130,6 @@ func (m *month) ask(agents int, within time.Duration) {
 		if x.expiry != nil {
 			m.expire[x.expiry.GetTriggerId()] = x.expiry.GetExpiresAt().AsTime()
 		}
-	}
-}
-
-func must(err error) {
-	if err != nil {
-		panic(err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -17,6 +18,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -168,13 +170,10 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) up() {
 	r.t.Helper()
-	var err error
-	r.service, err = New(r.cfg, Deps{
-		Deps: plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids},
-		Work: r.others, Tasks: r.others, Agents: r.others,
-		Keys: r.keys,
-	})
-	require.NoError(r.t, err)
+	r.service = must.Value(New(r.cfg, Deps{
+		Deps: plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids}, Work: r.others,
+		Tasks: r.others, Agents: r.others, Keys: r.keys,
+	}))(r.t)
 	planetest.Start(r.t, r.service)
 }
 
@@ -190,9 +189,7 @@ func (r *rig) agent() context.Context { return planetest.AsAgent(r.t.Context(), 
 
 func (r *rig) waitFor(req *waitingv1.WaitForRequest) *waitingv1.WaitForResponse {
 	r.t.Helper()
-	resp, err := r.tryWaitFor(req)
-	require.NoError(r.t, err)
-	return resp
+	return must.Value(r.tryWaitFor(req))(r.t)
 }
 
 func (r *rig) tryWaitFor(req *waitingv1.WaitForRequest) (*waitingv1.WaitForResponse, error) {
@@ -205,27 +202,22 @@ func (r *rig) tryWaitFor(req *waitingv1.WaitForRequest) (*waitingv1.WaitForRespo
 
 func (r *rig) wait(waitID string) *waitingv1.Wait {
 	r.t.Helper()
-	resp, err := r.service.GetWait(r.agent(), &waitingv1.GetWaitRequest{AgentId: "keeper", WaitId: waitID})
-	require.NoError(r.t, err)
+	resp := must.Value(r.service.GetWait(r.agent(), &waitingv1.GetWaitRequest{AgentId: "keeper", WaitId: waitID}))(r.t)
 	return resp.GetWait()
 }
 
 func (r *rig) trigger(item string, mode waitingv1.DeliveryMode) *waitingv1.CreateExternalTriggerResponse {
 	r.t.Helper()
-	resp, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+	return must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", WorkItemId: item, DeliveryMode: mode,
-	})
-	require.NoError(r.t, err)
-	return resp
+	}))(r.t)
 }
 
 func (r *rig) deliver(token, body string) *waitingv1.DeliverTriggerResponse {
 	r.t.Helper()
-	resp, err := r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{
+	return must.Value(r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{
 		Token: token, Body: []byte(body), ContentType: "text/plain",
-	})
-	require.NoError(r.t, err)
-	return resp
+	}))(r.t)
 }
 
 func (r *rig) events() []*journal.Event { return r.journals.Events(r.t, Plane, registry) }
@@ -274,8 +266,7 @@ func (s *Service) state() *State {
 // rawLog is every byte of the journal.
 func (r *rig) rawLog() string {
 	r.t.Helper()
-	log, err := r.journals.Log(Plane, 0)
-	require.NoError(r.t, err)
+	log := must.Value(r.journals.Log(Plane, 0))(r.t)
 	var all []byte
 	require.NoError(r.t, log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		all = append(all, f.Body...)
@@ -307,3 +298,5 @@ func envAt(now time.Time) journal.Env {
 	ids := &id.Sequence{}
 	return journal.Env{Now: now, Actor: journal.Actor{Namespace: "acme"}, NewID: ids.New}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

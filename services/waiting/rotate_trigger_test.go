@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -19,17 +20,14 @@ import (
 func (r *rig) operator() context.Context { return planetest.As(r.t.Context(), "operator") }
 
 func (r *rig) tryDeliver(req *waitingv1.DeliverTriggerRequest) error {
-	_, err := r.service.DeliverTrigger(context.Background(), req)
-	return err
+	return must.Err(r.service.DeliverTrigger(context.Background(), req))
 }
 
 func (r *rig) rotate(triggerID, requestID string) *waitingv1.RotateExternalTriggerResponse {
 	r.t.Helper()
-	resp, err := r.service.RotateExternalTrigger(r.agent(), &waitingv1.RotateExternalTriggerRequest{
+	return must.Value(r.service.RotateExternalTrigger(r.agent(), &waitingv1.RotateExternalTriggerRequest{
 		AgentId: "keeper", TriggerId: triggerID, RequestId: requestID,
-	})
-	require.NoError(r.t, err)
-	return resp
+	}))(r.t)
 }
 
 func TestP3_Rotation(t *testing.T) {
@@ -56,10 +54,9 @@ func TestP3_Rotation(t *testing.T) {
 	r.deliver(third.GetToken(), "")
 	require.EqualValues(t, 2, r.listTriggers()[0].GetGeneration())
 
-	_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+	must.Value(r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
 		AgentId: "keeper", TriggerId: id,
-	})
-	require.NoError(t, err)
+	}))(t)
 	for _, c := range []struct {
 		agent, id string
 		want      fault.Reason
@@ -69,9 +66,8 @@ func TestP3_Rotation(t *testing.T) {
 		{"keeper", itemA, fault.InvalidArgument},
 		{"other", id, fault.NotFound}, // another agent's looks like none
 	} {
-		_, err := r.service.RotateExternalTrigger(planetest.AsAgent(t.Context(), c.agent),
-			&waitingv1.RotateExternalTriggerRequest{AgentId: c.agent, TriggerId: c.id})
-		require.ErrorIs(t, err, c.want, c)
+		must.Refuse(r.service.RotateExternalTrigger(planetest.AsAgent(t.Context(), c.agent),
+			&waitingv1.RotateExternalTriggerRequest{AgentId: c.agent, TriggerId: c.id}))(t, c.want, c)
 	}
 }
 
@@ -81,10 +77,9 @@ func TestP3_Expiry(t *testing.T) {
 	for name, away := range map[string]bool{"while it runs": false, "while it is down": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+			made := must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 				AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Hour)),
-			})
-			require.NoError(t, err)
+			}))(t)
 			id := made.GetTrigger().GetTriggerId()
 			r.deliver(made.GetToken(), "") // registers an interest
 			w := r.waitFor(&waitingv1.WaitForRequest{Wake: external, Resource: id, WorkItemId: itemA}).GetWait()
@@ -117,17 +112,15 @@ func TestP3_Expiry(t *testing.T) {
 			require.Len(t, ends, 1)
 			require.Equal(t, []string{w.GetWaitId()}, ends[0].GetWeakenedWaitIds())
 			require.Equal(t, weakTriggerDead, r.wait(w.GetWaitId()).GetWeakReason())
-			l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})
-			require.NoError(t, err)
+			l := must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"}))(t)
 			require.Len(t, l.GetWaits(), 1, "the interest that the delivery registered is gone")
 		})
 	}
 	r := newRig(t)
 	for _, at := range []time.Time{epoch, epoch.Add(-time.Hour), epoch.Add(fault.Horizon + time.Second)} {
-		_, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		require.Error(t, must.Err(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 			AgentId: "keeper", ExpiresAt: timestamppb.New(at),
-		})
-		require.Error(t, err, at)
+		})), at)
 	}
 	require.Empty(t, r.events())
 }
@@ -141,10 +134,9 @@ func TestX8_EndedTriggersAreForgottenAndRefused(t *testing.T) {
 		if i > 0 {
 			made = r.trigger("", wakeHint)
 		}
-		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+		must.Value(r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
 			AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId(),
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	require.Equal(t, records.KeptEnded, r.service.state().agents.Get(plane.KeyOf("acme", "keeper")).triggers.Len())
 	r.restart()
@@ -155,50 +147,41 @@ func TestX8_EndedTriggersAreForgottenAndRefused(t *testing.T) {
 func TestP3_SigningSecretsAreInNoEvent(t *testing.T) {
 	r := newRig(t)
 	const own = "the-outside-systems-own-secret"
-	made, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+	made := must.Value(r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own, RequestId: "r1",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Empty(t, made.GetSigningSecret(), "its owner knows it")
-	again, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+	again := must.Value(r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own, RequestId: "r1",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, made.GetToken(), again.GetToken())
-	_, err = r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+	must.Refuse(r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own + "2", RequestId: "r1",
-	})
-	require.ErrorIs(t, err, fault.RequestIDReused, "another secret is another request")
-	minted, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+	}))(t, fault.RequestIDReused, "another secret is another request")
+	minted := must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", SignatureScheme: hub,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Greater(t, len(minted.GetSigningSecret()), 40)
 
 	id := made.GetTrigger().GetTriggerId()
 	body := []byte("x")
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: made.GetToken(), Body: body,
-		HubSignature_256: signHub(own, body),
+		Token: made.GetToken(), Body: body, HubSignature_256: signHub(own, body),
 	}))
 	const newer = "another-secret-of-the-same"
-	rotated, err := r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{
+	rotated := must.Value(r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{
 		AgentId: "keeper", TriggerId: id, SigningSecret: newer,
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.restart()
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: rotated.GetToken(), Body: body,
-		HubSignature_256: signHub(newer, body),
+		Token: rotated.GetToken(), Body: body, HubSignature_256: signHub(newer, body),
 	}))
 	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: rotated.GetToken(), Body: body,
-		HubSignature_256: signHub(own, body),
+		Token: rotated.GetToken(), Body: body, HubSignature_256: signHub(own, body),
 	}), fault.SignatureInvalid)
 	kept := r.rotate(id, "")
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: kept.GetToken(), Body: body,
-		HubSignature_256: signHub(newer, body),
+		Token: kept.GetToken(), Body: body, HubSignature_256: signHub(newer, body),
 	}), "a secret of the caller's stays")
 	fresh := r.rotate(minted.GetTrigger().GetTriggerId(), "")
 	require.NotEqual(t, minted.GetSigningSecret(), fresh.GetSigningSecret(), "one that was made here is replaced")
@@ -246,8 +229,7 @@ func TestP3_SigningSecretRefusals(t *testing.T) {
 			require.NotContains(t, err.Error(), c.secret, name)
 		}
 	}
-	_, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+	must.Refuse(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", SignatureScheme: hub, SigningSecret: strings.Repeat("s", 16),
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied, "what an agent says is written down")
+	}))(t, fault.PermissionDenied, "what an agent says is written down")
 }

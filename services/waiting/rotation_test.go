@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
 
@@ -15,19 +16,16 @@ func (r *rig) rotateKey() (old string) {
 	r.t.Helper()
 	ring := r.keys.Ring()
 	old = ring.Active().ID
-	ring, err := ring.Add(time.Now())
-	require.NoError(r.t, err)
+	ring = must.Value(ring.Add(time.Now()))(r.t)
 	next, _ := ring.Pending()
-	ring, err = ring.Activate(next.ID)
-	require.NoError(r.t, err)
+	ring = must.Value(ring.Activate(next.ID))(r.t)
 	r.keys.Set(ring)
 	return old
 }
 
 func (r *rig) retireKey(id string) {
 	r.t.Helper()
-	ring, err := r.keys.Ring().Retire(id)
-	require.NoError(r.t, err)
+	ring := must.Value(r.keys.Ring().Retire(id))(r.t)
 	r.keys.Set(ring)
 }
 
@@ -38,21 +36,18 @@ func TestI20_TriggersSurviveARotation(t *testing.T) {
 	r := newRig(t)
 	generated := &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, RequestId: "r1"}
 	given := &waitingv1.CreateExternalTriggerRequest{
-		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own,
-		RequestId: "r2",
+		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own, RequestId: "r2",
 	}
 	create := func(req *waitingv1.CreateExternalTriggerRequest) *waitingv1.CreateExternalTriggerResponse {
 		t.Helper()
-		resp, err := r.service.CreateExternalTrigger(r.operator(), req)
-		require.NoError(t, err)
+		resp := must.Value(r.service.CreateExternalTrigger(r.operator(), req))(t)
 		require.Empty(t, resp.GetTrigger().GetInstallationKeyId())
 		return resp
 	}
 	first, second := create(generated), create(given)
 	deliver := func(made *waitingv1.CreateExternalTriggerResponse, secret, body string) error {
 		return r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-			Token: made.GetToken(), Body: []byte(body),
-			HubSignature_256: signHub(secret, []byte(body)),
+			Token: made.GetToken(), Body: []byte(body), HubSignature_256: signHub(secret, []byte(body)),
 		})
 	}
 	var old string
@@ -68,33 +63,27 @@ func TestI20_TriggersSurviveARotation(t *testing.T) {
 		require.Equal(t, []string{first.GetToken(), first.GetSigningSecret()},
 			[]string{again.GetToken(), again.GetSigningSecret()})
 		require.Equal(t, second.GetToken(), create(given).GetToken())
-		_, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+		must.Refuse(r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
 			AgentId: "keeper", SignatureScheme: hub, SigningSecret: own + "x", RequestId: "r2",
-		})
-		require.ErrorIs(t, err, fault.RequestIDReused)
+		}))(t, fault.RequestIDReused)
 	}
 
 	// A rotated trigger is of the active key, and so is the signing secret that its caller gave.
-	rotated, err := r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{
+	rotated := must.Value(r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{
 		AgentId: "keeper", TriggerId: second.GetTrigger().GetTriggerId(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.retireKey(old)
 	body := []byte("two")
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: rotated.GetToken(), Body: body,
-		HubSignature_256: signHub(own, body),
+		Token: rotated.GetToken(), Body: body, HubSignature_256: signHub(own, body),
 	}))
 	require.ErrorIs(t, deliver(first, first.GetSigningSecret(), "two"), fault.InstallationKeyRetired)
-	_, err = r.service.CreateExternalTrigger(r.operator(), generated)
-	require.ErrorIs(t, err, fault.InstallationKeyRetired)
-	renewed, err := r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{
+	must.Refuse(r.service.CreateExternalTrigger(r.operator(), generated))(t, fault.InstallationKeyRetired)
+	renewed := must.Value(r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{
 		AgentId: "keeper", TriggerId: first.GetTrigger().GetTriggerId(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: renewed.GetToken(), Body: body,
-		HubSignature_256: signHub(renewed.GetSigningSecret(), body),
+		Token: renewed.GetToken(), Body: body, HubSignature_256: signHub(renewed.GetSigningSecret(), body),
 	}))
 }
 
@@ -102,21 +91,18 @@ func TestI20_TriggersSurviveARotation(t *testing.T) {
 func TestI20_ASealedSecretOfARetiredKey(t *testing.T) {
 	const own = "the-outside-systems-own-secret"
 	r := newRig(t)
-	made, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
+	made := must.Value(r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", SignatureScheme: hub, SigningSecret: own,
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.retireKey(r.rotateKey())
 	rotate := &waitingv1.RotateExternalTriggerRequest{AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId()}
-	_, err = r.service.RotateExternalTrigger(r.operator(), rotate)
+	_, err := r.service.RotateExternalTrigger(r.operator(), rotate)
 	require.ErrorIs(t, err, fault.InstallationKeyRetired)
 	require.ErrorContains(t, err, "signing_secret")
 	rotate.SigningSecret = own
-	again, err := r.service.RotateExternalTrigger(r.operator(), rotate)
-	require.NoError(t, err)
+	again := must.Value(r.service.RotateExternalTrigger(r.operator(), rotate))(t)
 	body := []byte("one")
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{
-		Token: again.GetToken(), Body: body,
-		HubSignature_256: signHub(own, body),
+		Token: again.GetToken(), Body: body, HubSignature_256: signHub(own, body),
 	}))
 }

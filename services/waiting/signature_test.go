@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/services/waiting/secrets"
 )
@@ -68,8 +69,7 @@ func TestP3_StandardWebhooksSignature(t *testing.T) {
 	at := time.Unix(1614265330, 0)
 	req := func() *waitingv1.DeliverTriggerRequest {
 		return &waitingv1.DeliverTriggerRequest{
-			WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: right,
-			Body: []byte(body),
+			WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: right, Body: []byte(body),
 		}
 	}
 	require.NoError(t, secrets.VerifySignature(standard, secret, at, req()))
@@ -108,12 +108,10 @@ func TestP3_StandardWebhooksSignature(t *testing.T) {
 // Signed deliveries through the service: bad ones leave no trace.
 func TestP3_SignedDeliveries(t *testing.T) {
 	r := newRig(t)
-	made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+	made := must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", SignatureScheme: standard, DeliveryMode: contentful,
-	})
-	require.NoError(t, err)
-	key, err := secrets.StandardKey(made.GetSigningSecret())
-	require.NoError(t, err)
+	}))(t)
+	key := must.Value(secrets.StandardKey(made.GetSigningSecret()))(t)
 	send := func(at time.Time, key []byte) (*waitingv1.DeliverTriggerResponse, error) {
 		return r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{
 			Token: made.GetToken(), RequestId: "webhook-id:msg_1", Body: []byte("x"),
@@ -122,50 +120,40 @@ func TestP3_SignedDeliveries(t *testing.T) {
 		})
 	}
 	before := len(r.events())
-	_, err = send(r.clk.Now(), []byte("guess"))
-	require.ErrorIs(t, err, fault.SignatureInvalid)
+	must.Refuse(send(r.clk.Now(), []byte("guess")))(t, fault.SignatureInvalid)
 	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: made.GetToken(), Body: []byte("x")}),
 		fault.SignatureInvalid)
 	require.Len(t, r.events(), before)
 	require.Zero(t, r.listTriggers()[0].GetDeliveryCount())
 
-	first, err := send(r.clk.Now(), key)
-	require.NoError(t, err)
+	first := must.Value(send(r.clk.Now(), key))(t)
 	r.clk.Advance(time.Minute)
-	again, err := send(r.clk.Now(), key)
-	require.NoError(t, err, "an attempt is signed anew, and is the same delivery")
+	again := must.Value(send(r.clk.Now(), key))(t, "an attempt is signed anew, and is the same delivery")
 	require.Equal(t, first.GetDeliveryId(), again.GetDeliveryId())
 	require.EqualValues(t, 1, r.listTriggers()[0].GetDeliveryCount())
 	r.clk.Advance(time.Hour)
-	_, err = send(epoch, key)
-	require.ErrorIs(t, err, fault.SignatureInvalid, "a replay is refused, repeated or not")
+	must.Refuse(send(epoch, key))(t, fault.SignatureInvalid, "a replay is refused, repeated or not")
 }
 
 // FuzzSignature: no header lets a delivery in whose sender does not have the
 // secret, and none breaks anything.
 func FuzzSignature(f *testing.F) {
 	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-	key, err := secrets.StandardKey(secret)
-	require.NoError(f, err)
+	key := must.Value(secrets.StandardKey(secret))(f)
 	f.Add("sha256=00", "msg_1", "1614265330", "v1,AAAA", []byte("x"))
 	f.Add(signHub(secret, []byte("x")), "msg_1", strconv.FormatInt(epoch.Unix(), 10),
 		signStandard(key, "msg_1", epoch, []byte("x")), []byte("x"))
 	f.Add("sha256=", "", "-1", " , v1, ,", []byte(nil))
 	f.Fuzz(func(t *testing.T, hubHeader, id, stamp, header string, body []byte) {
 		req := &waitingv1.DeliverTriggerRequest{
-			HubSignature_256: hubHeader, WebhookId: id, WebhookTimestamp: stamp,
-			WebhookSignature: header, Body: body,
+			HubSignature_256: hubHeader, WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: header, Body: body,
 		}
 		if secrets.VerifySignature(hub, secret, epoch, req) == nil {
-			given, err := hex.DecodeString(hubHeader[len("sha256="):])
-			require.NoError(t, err)
-			want, err := hex.DecodeString(signHub(secret, body)[len("sha256="):])
-			require.NoError(t, err)
-			require.Equal(t, want, given)
+			given := must.Value(hex.DecodeString(hubHeader[len("sha256="):]))(t)
+			require.Equal(t, must.Value(hex.DecodeString(signHub(secret, body)[len("sha256="):]))(t), given)
 		}
 		if secrets.VerifySignature(standard, secret, epoch, req) == nil {
-			seconds, err := strconv.ParseInt(stamp, 10, 64)
-			require.NoError(t, err)
+			seconds := must.Value(strconv.ParseInt(stamp, 10, 64))(t)
 			mac := hmac.New(sha256.New, key)
 			mac.Write([]byte(id + "." + stamp + "." + string(body)))
 			require.Contains(t, header, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
@@ -186,21 +174,18 @@ func TestP3_AReplayIsNoNewDelivery(t *testing.T) {
 			require.NoError(t, err)
 			sign := func(id, body string) *waitingv1.DeliverTriggerRequest {
 				req := &waitingv1.DeliverTriggerRequest{
-					Token: made.GetToken(), Body: []byte(body),
-					ContentType: "application/json",
+					Token: made.GetToken(), Body: []byte(body), ContentType: "application/json",
 				}
 				if scheme == hub {
 					req.HubSignature_256 = signHub(made.GetSigningSecret(), req.GetBody())
 					return req
 				}
-				key, err := secrets.StandardKey(made.GetSigningSecret())
-				require.NoError(t, err)
+				key := must.Value(secrets.StandardKey(made.GetSigningSecret()))(t)
 				req.WebhookId, req.WebhookTimestamp = id, strconv.FormatInt(r.clk.Now().Unix(), 10)
 				req.WebhookSignature = signStandard(key, id, r.clk.Now(), req.GetBody())
 				return req
 			}
-			first, err := r.service.DeliverTrigger(t.Context(), sign("msg_1", "one"))
-			require.NoError(t, err)
+			first := must.Value(r.service.DeliverTrigger(t.Context(), sign("msg_1", "one")))(t)
 			for _, change := range []func(*waitingv1.DeliverTriggerRequest){
 				func(*waitingv1.DeliverTriggerRequest) {},
 				func(req *waitingv1.DeliverTriggerRequest) { req.RequestId = "mine" },
@@ -219,21 +204,18 @@ func TestP3_AReplayIsNoNewDelivery(t *testing.T) {
 			} {
 				again := sign("msg_1", "one")
 				change(again)
-				resp, err := r.service.DeliverTrigger(t.Context(), again)
-				require.NoError(t, err)
+				resp := must.Value(r.service.DeliverTrigger(t.Context(), again))(t)
 				require.Equal(t, first.GetDeliveryId(), resp.GetDeliveryId())
 				r.restart()
 			}
 			require.EqualValues(t, 1, r.listTriggers()[0].GetDeliveryCount())
-			second, err := r.service.DeliverTrigger(t.Context(), sign("msg_2", "two"))
-			require.NoError(t, err)
+			second := must.Value(r.service.DeliverTrigger(t.Context(), sign("msg_2", "two")))(t)
 			require.NotEqual(t, first.GetDeliveryId(), second.GetDeliveryId())
 			require.EqualValues(t, 2, r.listTriggers()[0].GetDeliveryCount())
 
 			// The age: a time that is signed, and else the digest for as long as requests are remembered.
 			old := sign("msg_3", "three")
-			_, err = r.service.DeliverTrigger(t.Context(), old)
-			require.NoError(t, err)
+			must.Value(r.service.DeliverTrigger(t.Context(), old))(t)
 			for _, after := range []time.Duration{24*time.Hour - time.Second, 2 * time.Second} {
 				r.clk.Advance(after)
 				_, err = r.service.DeliverTrigger(t.Context(), old)

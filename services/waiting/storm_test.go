@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -32,8 +33,7 @@ func TestP7_AStorm(t *testing.T) {
 	made := r.trigger(itemA, wakeHint)
 	token := made.GetToken()
 	w := r.waitFor(&waitingv1.WaitForRequest{
-		Wake: external, Resource: made.GetTrigger().GetTriggerId(),
-		WorkItemId: itemA,
+		Wake: external, Resource: made.GetTrigger().GetTriggerId(), WorkItemId: itemA,
 	}).GetWait().GetWaitId()
 	before := len(r.events())
 	var storm sync.WaitGroup
@@ -175,16 +175,14 @@ func TestP7_TheLastDeliveryIsPublished(t *testing.T) {
 // then counts, until a turn was shown it. It goes with its trigger.
 func TestP7_DeliveriesWithoutAWait(t *testing.T) {
 	r := newRig(t)
-	made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+	made := must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", Description: "CI of main",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, triggered, r.deliver(made.GetToken(), "").GetOutcome())
 	for range 3 {
 		require.Equal(t, coalesced, r.deliver(made.GetToken(), "").GetOutcome())
 	}
-	l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	l := must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"}))(t)
 	require.Len(t, l.GetWaits(), 1)
 	w := l.GetWaits()[0]
 	require.Equal(t, []string{sourceTrigger, made.GetTrigger().GetTriggerId(), "CI of main"},
@@ -197,10 +195,9 @@ func TestP7_DeliveriesWithoutAWait(t *testing.T) {
 		}},
 	})
 	require.Equal(t, triggered, r.deliver(made.GetToken(), "").GetOutcome())
-	_, err = r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+	must.Value(r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
 		AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_CANCELLED, r.wait(w.GetWaitId()).GetEndReason())
 }
 
@@ -225,23 +222,20 @@ func TestP3_IgnoredDeliveriesCount(t *testing.T) {
 func TestP7_ABatchIsAnsweredOneByOne(t *testing.T) {
 	r := newRig(t)
 	token := r.trigger("", contentful).GetToken()
-	found, err := r.service.find(t.Context(), token)
-	require.NoError(t, err)
-	to := found.address
+	to := must.Value(r.service.find(t.Context(), token))(t).address
 	var part []*pendingDelivery
 	for i := range 3 {
 		part = append(part,
 			&pendingDelivery{req: &waitingv1.DeliverTriggerRequest{Token: token, Body: []byte(strconv.Itoa(i))}})
 	}
-	answers, err := r.service.deliverBatch(to, id.Hash(token), part)
-	require.NoError(t, err)
+	answers := must.Value(r.service.deliverBatch(to, id.Hash(token), part))(t)
 	for i, ev := range r.events()[1:] {
 		p := ev.Payload.(*waitingv1.TriggerDelivered)
 		require.Equal(t, strconv.Itoa(i), string(p.GetBody()), "each content is a message of its own, in order")
 		require.Equal(t, answers[i].GetDeliveryId(), p.GetDeliveryId())
 	}
 	r.rotate(to.triggerID, "")
-	_, err = r.service.deliverBatch(to, id.Hash(token), part)
+	_, err := r.service.deliverBatch(to, id.Hash(token), part)
 	require.ErrorIs(t, err, fault.TriggerRevoked, "rotated since it was looked up")
 
 	// A storm is written in batches that a command can hold.
@@ -265,10 +259,9 @@ func TestP7_ABatchIsAnsweredOneByOne(t *testing.T) {
 func TestP7_ABatchThatIsTooLargeIsWrittenInParts(t *testing.T) {
 	r := newRig(t)
 	long := strings.Repeat("x", 8<<10)
-	made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+	made := must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", Description: long, DeliveryMode: contentful,
-	})
-	require.NoError(t, err)
+	}))(t)
 	w := r.waitFor(&waitingv1.WaitForRequest{Wake: external, Resource: made.GetTrigger().GetTriggerId(), Reason: long}).
 		GetWait().GetWaitId()
 	const senders = 400
@@ -279,8 +272,7 @@ func TestP7_ABatchThatIsTooLargeIsWrittenInParts(t *testing.T) {
 			Body:  []byte(strconv.Itoa(i)),
 		}, done: make(chan struct{})}
 	}
-	found, err := r.service.find(t.Context(), made.GetToken())
-	require.NoError(t, err)
+	found := must.Value(r.service.find(t.Context(), made.GetToken()))(t)
 	before := len(r.events())
 	r.service.writeBatch(found.address, id.Hash(made.GetToken()), batch)
 	for _, p := range batch {
@@ -304,13 +296,11 @@ func TestP7_ABatchThatIsTooLargeIsWrittenInParts(t *testing.T) {
 func TestX1_ADeliveryCutShort(t *testing.T) {
 	r := newRig(t)
 	token := r.trigger("", wakeHint).GetToken()
-	found, err := r.service.find(t.Context(), token)
-	require.NoError(t, err)
-	to := found.address
+	to := must.Value(r.service.find(t.Context(), token))(t).address
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	release := stall(r)
-	_, err = r.service.batcher.deliver(gone, r.service, to, &waitingv1.DeliverTriggerRequest{Token: token})
+	_, err := r.service.batcher.deliver(gone, r.service, to, &waitingv1.DeliverTriggerRequest{Token: token})
 	require.ErrorIs(t, err, fault.Storage)
 	require.Equal(t, "unknown", fault.From(err).Metadata()["outcome"])
 	release()

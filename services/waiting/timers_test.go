@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -23,12 +24,9 @@ import (
 
 func (r *rig) setTimer(after time.Duration) *waitingv1.Timer {
 	r.t.Helper()
-	resp, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
-		AgentId: "keeper", Description: "look",
-		After: durationpb.New(after),
-	})
-	require.NoError(r.t, err)
-	return resp.GetTimer()
+	return must.Value(r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
+		AgentId: "keeper", Description: "look", After: durationpb.New(after),
+	}))(r.t).GetTimer()
 }
 
 // fired returns the fires of a timer.
@@ -97,26 +95,23 @@ func TestP4_Cancelling(t *testing.T) {
 	tm := r.setTimer(time.Minute)
 	before := len(r.events())
 	for range 2 {
-		resp, err := r.service.CancelTimer(r.agent(), &waitingv1.CancelTimerRequest{
+		resp := must.Value(r.service.CancelTimer(r.agent(), &waitingv1.CancelTimerRequest{
 			AgentId: "keeper", TimerId: tm.GetTimerId(),
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.Equal(t, waitingv1.TimerStatus_TIMER_STATUS_CANCELLED, resp.GetTimer().GetStatus())
 	}
 	require.Equal(t, []string{"timer_cancelled"}, r.since(before))
 	r.clk.Advance(time.Hour)
 	r.service.fire([]string{dueKey("timer", "acme", "keeper", tm.GetTimerId())})
 	require.Empty(t, r.fired(tm.GetTimerId()))
-	_, err := r.service.CancelTimer(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelTimerRequest{
+	must.Refuse(r.service.CancelTimer(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelTimerRequest{
 		AgentId: "other", TimerId: tm.GetTimerId(),
-	})
-	require.ErrorIs(t, err, fault.NotFound, "another agent's timer looks like none")
+	}))(t, fault.NotFound, "another agent's timer looks like none")
 
 	r.setTimer(time.Hour)
-	l, err := r.service.ListTimers(r.agent(), &waitingv1.ListTimersRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	l := must.Value(r.service.ListTimers(r.agent(), &waitingv1.ListTimersRequest{AgentId: "keeper"}))(t)
 	require.Len(t, l.GetTimers(), 1)
-	l, err = r.service.ListTimers(r.agent(), &waitingv1.ListTimersRequest{AgentId: "keeper", IncludeEnded: true})
+	l, err := r.service.ListTimers(r.agent(), &waitingv1.ListTimersRequest{AgentId: "keeper", IncludeEnded: true})
 	require.NoError(t, err)
 	require.Len(t, l.GetTimers(), 2)
 }
@@ -139,16 +134,14 @@ func TestP4_TimesThatAreNone(t *testing.T) {
 		if req.GetAgentId() == "" {
 			req.AgentId = "keeper"
 		}
-		_, err := r.service.CreateTimer(ctx, req)
-		require.Error(t, err, name)
+		require.Error(t, must.Err(r.service.CreateTimer(ctx, req)), name)
 	}
 	require.Empty(t, r.events())
 	// The longest that is taken, and the past, which is now.
 	r.setTimer(fault.Horizon)
-	resp, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
+	resp := must.Value(r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
 		AgentId: "keeper", At: timestamppb.New(epoch.Add(-time.Hour)),
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.eventually(func() bool { return len(r.fired(resp.GetTimer().GetTimerId())) == 1 })
 	now := r.setTimer(0)
 	r.eventually(func() bool { return len(r.fired(now.GetTimerId())) == 1 })
@@ -173,8 +166,7 @@ func TestP1_ATimerWaitIsOneShot(t *testing.T) {
 	w := r.waitFor(&waitingv1.WaitForRequest{Wake: timer, After: seconds(60), WorkItemId: itemA}).GetWait().GetWaitId()
 	other := r.waitFor(&waitingv1.WaitForRequest{Wake: timer, After: seconds(60), WorkItemId: itemB}).GetWait().
 		GetWaitId()
-	_, err := r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{AgentId: "keeper", WaitId: other})
-	require.NoError(t, err)
+	must.Value(r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{AgentId: "keeper", WaitId: other}))(t)
 	r.clk.Advance(time.Minute)
 	r.eventually(func() bool { return r.wait(w).GetStatus() == came })
 	before := len(r.events())
@@ -195,17 +187,14 @@ func TestX7_ReplayIsLive(t *testing.T) {
 	token := r.trigger(itemA, contentful)
 	r.setTimer(time.Hour + 1)
 	soon := r.setTimer(time.Millisecond + 1).GetTimerId()
-	_, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
+	must.Value(r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{
 		AgentId: "keeper", At: timestamppb.New(epoch.Add(time.Hour + 999)),
-	})
-	require.NoError(t, err)
-	_, err = r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+	}))(t)
+	must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Hour + 999)),
-	})
-	require.NoError(t, err)
+	}))(t)
 	op := r.waitFor(&waitingv1.WaitForRequest{
-		Wake: operatorInput, WorkItemId: itemB,
-		RecheckAfter: durationpb.New(time.Second + 1),
+		Wake: operatorInput, WorkItemId: itemB, RecheckAfter: durationpb.New(time.Second + 1),
 	}).GetWait().GetWaitId()
 	tw := r.waitFor(&waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemA}).GetWait().
 		GetWaitId()
@@ -219,8 +208,7 @@ func TestX7_ReplayIsLive(t *testing.T) {
 	r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA})
 	r.deliver(token.GetToken(), "x")
 	r.waitFor(&waitingv1.WaitForRequest{
-		Wake: timer, At: timestamppb.New(epoch.Add(time.Hour + 999)),
-		WorkItemId: itemA,
+		Wake: timer, At: timestamppb.New(epoch.Add(time.Hour + 999)), WorkItemId: itemA,
 	})
 	r.clk.Advance(time.Second)
 	r.eventually(func() bool { return len(r.fired(soon)) == 1 })

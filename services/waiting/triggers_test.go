@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane/planetest"
@@ -25,16 +26,13 @@ const (
 func TestP3_ATriggersSecretIsSaidOnceAndKeptNowhere(t *testing.T) {
 	r := newRig(t)
 	req := &waitingv1.CreateExternalTriggerRequest{
-		AgentId: "keeper", WorkItemId: itemA, Description: "CI",
-		RequestId: "r1",
+		AgentId: "keeper", WorkItemId: itemA, Description: "CI", RequestId: "r1",
 	}
-	made, err := r.service.CreateExternalTrigger(r.agent(), req)
-	require.NoError(t, err)
+	made := must.Value(r.service.CreateExternalTrigger(r.agent(), req))(t)
 	require.Regexp(t, `^qtr_[A-Za-z0-9_-]{43}$`, made.GetToken())
 	require.Equal(t, "https://q.example/v1/triggers/"+made.GetToken(), made.GetUrl())
 	require.Equal(t, wakeHint, made.GetTrigger().GetDeliveryMode())
-	again, err := r.service.CreateExternalTrigger(r.agent(), req)
-	require.NoError(t, err)
+	again := must.Value(r.service.CreateExternalTrigger(r.agent(), req))(t)
 	require.Equal(t, made.GetToken(), again.GetToken(), "a repeated request answers with the same one")
 	r.deliver(made.GetToken(), "hello")
 
@@ -47,8 +45,7 @@ func TestP3_ATriggersSecretIsSaidOnceAndKeptNowhere(t *testing.T) {
 		require.NotContains(t, tr.String(), made.GetToken())
 	}
 	// Not one line of the journal has it.
-	log, err := r.journals.Log(Plane, 0)
-	require.NoError(t, err)
+	log := must.Value(r.journals.Log(Plane, 0))(t)
 	require.NoError(t, log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		require.NotContains(t, string(f.Body), made.GetToken())
 		return nil
@@ -58,8 +55,7 @@ func TestP3_ATriggersSecretIsSaidOnceAndKeptNowhere(t *testing.T) {
 func TestP3_DeadAddresses(t *testing.T) {
 	r := newRig(t)
 	deliver := func(token string) error {
-		_, err := r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{Token: token})
-		return err
+		return must.Err(r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{Token: token}))
 	}
 	require.ErrorIs(t, deliver("unknown"), fault.NotFound)
 	require.ErrorIs(t, deliver(""), fault.NotFound)
@@ -67,10 +63,9 @@ func TestP3_DeadAddresses(t *testing.T) {
 	revoked := r.trigger("", wakeHint)
 	before := len(r.events())
 	for range 2 {
-		resp, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
+		resp := must.Value(r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{
 			AgentId: "keeper", TriggerId: revoked.GetTrigger().GetTriggerId(),
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.Equal(t, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED, resp.GetTrigger().GetStatus())
 	}
 	require.Equal(t, []string{"external_trigger_cancelled"}, r.since(before))
@@ -82,19 +77,17 @@ func TestP3_DeadAddresses(t *testing.T) {
 		&waitingv1.CancelExternalTriggerRequest{AgentId: "other", TriggerId: revoked.GetTrigger().GetTriggerId()})
 	require.ErrorIs(t, err, fault.NotFound)
 
-	expiring, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+	expiring := must.Value(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 		AgentId: "keeper", ExpiresAt: timestamppb.New(epoch.Add(time.Minute)),
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.clk.Set(epoch.Add(time.Minute - time.Microsecond))
 	require.NoError(t, deliver(expiring.GetToken()))
 	r.clk.Set(epoch.Add(time.Minute))
 	require.ErrorIs(t, deliver(expiring.GetToken()), fault.TriggerExpired)
 	for _, at := range []*timestamppb.Timestamp{timestamppb.New(epoch), {Seconds: 1 << 40}} {
-		_, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
+		must.Refuse(r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{
 			AgentId: "keeper", ExpiresAt: at,
-		})
-		require.ErrorIs(t, err, fault.InvalidArgument)
+		}))(t, fault.InvalidArgument)
 	}
 }
 
@@ -112,10 +105,9 @@ func TestP3_BodyAtBelowAndAboveItsLimit(t *testing.T) {
 			require.NotContains(t, err.Error(), token)
 		}
 	}
-	_, err := r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{
+	require.Error(t, must.Err(r.service.DeliverTrigger(context.Background(), &waitingv1.DeliverTriggerRequest{
 		Token: token, ContentType: strings.Repeat("c", 256),
-	})
-	require.Error(t, err)
+	})))
 }
 
 func TestP3_AnIdempotencyKeyCountsOnce(t *testing.T) {
@@ -126,18 +118,13 @@ func TestP3_AnIdempotencyKeyCountsOnce(t *testing.T) {
 			Token: token, RequestId: "delivery-1", Body: []byte(body),
 		})
 	}
-	first, err := send(token, "x")
-	require.NoError(t, err)
+	first := must.Value(send(token, "x"))(t)
 	before := len(r.events())
 	r.restart()
-	again, err := send(token, "x")
-	require.NoError(t, err)
-	require.Equal(t, first.GetDeliveryId(), again.GetDeliveryId())
+	require.Equal(t, first.GetDeliveryId(), must.Value(send(token, "x"))(t).GetDeliveryId())
 	require.Len(t, r.events(), before)
-	_, err = send(token, "y")
-	require.ErrorIs(t, err, fault.RequestIDReused)
-	third, err := send(other, "x")
-	require.NoError(t, err)
+	must.Refuse(send(token, "y"))(t, fault.RequestIDReused)
+	third := must.Value(send(other, "x"))(t)
 	require.NotEqual(t, first.GetDeliveryId(), third.GetDeliveryId(), "another trigger's keys are its own")
 }
 
@@ -183,20 +170,18 @@ func TestP2_Deliveries(t *testing.T) {
 			}, []want{{triggered, true, false, 1}, {triggered, true, false, 1}},
 		},
 		"so does an interest": {itemA, contentful, func(r *rig, _ *waitingv1.Trigger) {
-			_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+			must.Value(r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
 				AgentId: "keeper", WorkItemId: itemA,
-			})
-			require.NoError(r.t, err)
+			}))(r.t)
 		}, []want{{triggered, true, false, 1}}},
 		"so does the agent's own": {"", contentful, func(r *rig, _ *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external})
 		}, []want{{triggered, true, false, 1}}},
 		"one wants a hint, another inherits the content": {itemA, contentful, func(r *rig, _ *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, DeliveryMode: wakeHint})
-			_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+			must.Value(r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
 				AgentId: "keeper", WorkItemId: itemA,
-			})
-			require.NoError(r.t, err)
+			}))(r.t)
 		}, []want{{triggered, true, false, 2}}},
 		"the agent waits by itself": {"", wakeHint, func(r *rig, _ *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external})
@@ -209,11 +194,9 @@ func TestP2_Deliveries(t *testing.T) {
 		}, []want{news}},
 		"a wait and an interest": {itemA, wakeHint, func(r *rig, _ *waitingv1.Trigger) {
 			r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA})
-			_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
-				AgentId: "keeper", WorkItemId: itemA,
-				DeliveryMode: contentful,
-			})
-			require.NoError(r.t, err)
+			must.Value(r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+				AgentId: "keeper", WorkItemId: itemA, DeliveryMode: contentful,
+			}))(r.t)
 		}, []want{{triggered, true, false, 2}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -260,11 +243,9 @@ func TestP2_Deliveries(t *testing.T) {
 
 func (r *rig) listTriggers() []*waitingv1.Trigger {
 	r.t.Helper()
-	l, err := r.service.ListExternalTriggers(r.agent(), &waitingv1.ListExternalTriggersRequest{
+	return must.Value(r.service.ListExternalTriggers(r.agent(), &waitingv1.ListExternalTriggersRequest{
 		AgentId: "keeper", IncludeRevoked: true,
-	})
-	require.NoError(r.t, err)
-	return l.GetTriggers()
+	}))(r.t).GetTriggers()
 }
 
 // An external wait stays active over many deliveries. Only completed turns consume those

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -98,15 +99,13 @@ func TestP1_WaitForRefusals(t *testing.T) {
 	_, err := r.service.WaitFor(r.agent(), &waitingv1.WaitForRequest{AgentId: "keeper", Wake: operatorInput})
 	require.ErrorIs(t, err, fault.InvalidArgument, "a wait says why")
 	for _, role := range []string{rpc.RoleRunner, rpc.RoleWorker, rpc.RoleIntegration} {
-		_, err := r.service.WaitFor(planetest.As(t.Context(), role), &waitingv1.WaitForRequest{
+		must.Refuse(r.service.WaitFor(planetest.As(t.Context(), role), &waitingv1.WaitForRequest{
 			AgentId: "keeper", Reason: "x", Wake: operatorInput,
-		})
-		require.ErrorIs(t, err, fault.PermissionDenied, role)
+		}))(t, fault.PermissionDenied, role)
 	}
-	_, err = r.service.WaitFor(planetest.AsAgent(t.Context(), "other"), &waitingv1.WaitForRequest{
+	must.Refuse(r.service.WaitFor(planetest.AsAgent(t.Context(), "other"), &waitingv1.WaitForRequest{
 		AgentId: "keeper", Reason: "x", Wake: operatorInput,
-	})
-	require.ErrorIs(t, err, fault.PermissionDenied)
+	}))(t, fault.PermissionDenied)
 	require.Len(t, r.events(), before)
 }
 
@@ -119,8 +118,7 @@ func TestP1_WhoWaits(t *testing.T) {
 	require.Equal(t, itemB, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput}).GetWait().GetWorkItemId())
 	require.Equal(t, itemA, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA}).GetWait().
 		GetWorkItemId())
-	l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	l := must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper"}))(t)
 	require.Len(t, l.GetWaits(), 3, "one wait per owner, not per agent")
 }
 
@@ -242,13 +240,12 @@ func TestX2_ARepeatedWaitForIsOneWait(t *testing.T) {
 	require.Len(t, r.others.attaches(), 2, "the item is told again: the first call may have been lost")
 
 	// Once the wait has ended, a repetition does not bring it back to the item.
-	_, err := r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{
+	must.Value(r.service.CancelWait(r.agent(), &waitingv1.CancelWaitRequest{
 		AgentId: "keeper", WaitId: first.GetWaitId(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, first.GetWaitId(), r.waitFor(req).GetWait().GetWaitId())
 	require.Len(t, r.others.attaches(), 2)
-	_, err = r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, RequestId: "r1"})
+	_, err := r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, RequestId: "r1"})
 	require.ErrorIs(t, err, fault.RequestIDReused)
 }
 
@@ -268,11 +265,9 @@ func TestX2_ARepeatedWaitForOfACompletedItem(t *testing.T) {
 
 	r.others.set(func() { r.others.refuse = false })
 	intent := &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemB, RequestId: "r3"}
-	made, err := r.service.CreateWait(r.agent(), intent)
-	require.NoError(t, err)
+	made := must.Value(r.service.CreateWait(r.agent(), intent))(t)
 	r.others.set(func() { r.others.refuse = true })
-	again, err := r.service.CreateWait(r.agent(), intent)
-	require.NoError(t, err)
+	again := must.Value(r.service.CreateWait(r.agent(), intent))(t)
 	require.Equal(t, made.GetWait().GetWaitId(), again.GetWait().GetWaitId())
 }
 
@@ -287,8 +282,7 @@ func TestR8_AWaitOutlivesItsMessenger(t *testing.T) {
 	_, err := r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB})
 	require.ErrorIs(t, err, fault.WorkItemCompleted, "the caller learns that the item cannot wait")
 	r.hear(itemA, &workv1.WaitAttachRefused{
-		WaitId: w.GetWaitId(), WorkItemId: itemA,
-		Reason: workv1.AttachRefusal_ATTACH_REFUSAL_WORK_ITEM_COMPLETED,
+		WaitId: w.GetWaitId(), WorkItemId: itemA, Reason: workv1.AttachRefusal_ATTACH_REFUSAL_WORK_ITEM_COMPLETED,
 	})
 	require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_ATTACH_REFUSED, r.wait(w.GetWaitId()).GetEndReason())
 }
@@ -307,16 +301,13 @@ func TestP9_ACompletedItemHasNoTimers(t *testing.T) {
 	}
 	var all []*waitingv1.Timer
 	for _, item := range []string{itemA, itemA, itemB, ""} {
-		tm, err := create(item, len(all)%2 == 1)
-		require.NoError(t, err)
-		all = append(all, tm)
+		all = append(all, must.Value(create(item, len(all)%2 == 1))(t))
 	}
 	before := len(r.events())
 	r.hear(itemA, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}})
 	r.hear(itemA, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}})
 	require.Equal(t, []string{"work_item_noted", "timer_cancelled", "timer_cancelled"}, r.since(before))
-	_, err := create(itemA, false)
-	require.ErrorIs(t, err, fault.WorkItemCompleted,
+	must.Refuse(create(itemA, false))(t, fault.WorkItemCompleted,
 		"what was heard is remembered: the work plane's answer may be older")
 
 	r.restart()
@@ -344,11 +335,9 @@ func TestP9_ACompletedItemWaitsForNothing(t *testing.T) {
 	r := newRig(t)
 	trigger := r.trigger(itemA, wakeHint)
 	w := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA}).GetWait()
-	i, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
-		AgentId: "keeper", WorkItemId: itemA,
-		Source: "github",
-	})
-	require.NoError(t, err)
+	i := must.Value(r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{
+		AgentId: "keeper", WorkItemId: itemA, Source: "github",
+	}))(t)
 	other := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB}).GetWait()
 	done := &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}}
 	before := len(r.events())
@@ -360,7 +349,7 @@ func TestP9_ACompletedItemWaitsForNothing(t *testing.T) {
 	require.Equal(t, stands, r.wait(other.GetWaitId()).GetStatus())
 
 	// What was heard is remembered: the work plane's answer may be older.
-	_, err = r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA})
+	_, err := r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA})
 	require.ErrorIs(t, err, fault.WorkItemCompleted)
 	_, err = r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemA})
 	require.ErrorIs(t, err, fault.WorkItemCompleted)
@@ -419,8 +408,7 @@ func TestP2_OperatorMessages(t *testing.T) {
 				r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemB})
 			}
 			r.hear("", &agentv1.MessageQueued{Message: &agentv1.Message{
-				MessageId: "msg_1", Kind: c.kind,
-				WorkItemId: c.names, Origin: c.origin,
+				MessageId: "msg_1", Kind: c.kind, WorkItemId: c.names, Origin: c.origin,
 			}})
 			for i, waitID := range waits {
 				w := r.wait(waitID)
@@ -479,8 +467,7 @@ func TestP1_IntentsAndCancelling(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, first.GetWait().GetWaitId(), again.GetWait().GetWaitId())
 	for range 3 { // any number
-		_, err = create(&waitingv1.CreateWaitRequest{WorkItemId: itemA, Source: "github"})
-		require.NoError(t, err)
+		must.Value(create(&waitingv1.CreateWaitRequest{WorkItemId: itemA, Source: "github"}))(t)
 	}
 	for name, req := range map[string]*waitingv1.CreateWaitRequest{
 		"an unknown trigger": {Resource: "trg_00000000000000000000000zzz"}, "a completed item": {WorkItemId: gone},
@@ -488,8 +475,7 @@ func TestP1_IntentsAndCancelling(t *testing.T) {
 			Condition: strings.Repeat("s", 16<<10+1),
 		},
 	} {
-		_, err := create(req)
-		require.Error(t, err, name)
+		require.Error(t, must.Err(create(req)), name)
 	}
 
 	cancel := func(waitID string) (*waitingv1.CancelWaitResponse, error) {
@@ -497,31 +483,24 @@ func TestP1_IntentsAndCancelling(t *testing.T) {
 	}
 	before := len(r.events())
 	for range 2 {
-		resp, err := cancel(first.GetWait().GetWaitId())
-		require.NoError(t, err)
+		resp := must.Value(cancel(first.GetWait().GetWaitId()))(t)
 		require.Equal(t, over, resp.GetWait().GetStatus())
 		require.EqualValues(t, 2, resp.GetWait().GetRevision())
 	}
 	require.Equal(t, []string{"wait_cancelled"}, r.since(before))
-	_, err = cancel("wt_00000000000000000000000zzz")
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(cancel("wt_00000000000000000000000zzz"))(t, fault.NotFound)
 	// Another agent's wait looks like none.
-	_, err = r.service.CancelWait(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelWaitRequest{
+	must.Refuse(r.service.CancelWait(planetest.AsAgent(t.Context(), "other"), &waitingv1.CancelWaitRequest{
 		AgentId: "other", WaitId: first.GetWait().GetWaitId(),
-	})
-	require.ErrorIs(t, err, fault.NotFound)
+	}))(t, fault.NotFound)
 
-	l, err := r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{
-		AgentId: "keeper", WorkItemId: itemA,
-		PageSize: 2,
-	})
-	require.NoError(t, err)
+	l := must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{
+		AgentId: "keeper", WorkItemId: itemA, PageSize: 2,
+	}))(t)
 	require.Len(t, l.GetWaits(), 2)
-	l, err = r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{
-		AgentId: "keeper", WorkItemId: itemA,
-		PageSize: 2, PageToken: l.GetNextPageToken(),
-	})
-	require.NoError(t, err)
+	l = must.Value(r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{
+		AgentId: "keeper", WorkItemId: itemA, PageSize: 2, PageToken: l.GetNextPageToken(),
+	}))(t)
 	require.Len(t, l.GetWaits(), 1)
 	l, err = r.service.ListWaits(r.agent(), &waitingv1.ListWaitsRequest{AgentId: "keeper", IncludeEnded: true})
 	require.NoError(t, err)
@@ -569,8 +548,7 @@ func TestP1_TheSameWaitAgain(t *testing.T) {
 	}
 	for range 2 {
 		require.False(t, r.waitFor(&waitingv1.WaitForRequest{
-			Wake: operatorInput, Reason: "of an item",
-			WorkItemId: itemA,
+			Wake: operatorInput, Reason: "of an item", WorkItemId: itemA,
 		}).GetUnchanged())
 	}
 }

@@ -23,9 +23,8 @@ func TestX14_WaitsAreHeardOnceAcrossRestarts(t *testing.T) {
 	r.pick(itemID)
 	w := &waitingv1.Wait{
 		WaitId: "wt_00000000000000000000000001", AgentId: "keeper", WorkItemId: itemID,
-		Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
-		Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "a reply", Revision: 1,
-		Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+		Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "a reply",
+		Revision: 1, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
 	}
 	say := func(payload *waitingv1.WaitRegistered) {
 		writer.Write(&journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: itemID, Payload: payload})
@@ -60,8 +59,7 @@ func TestX4_WhatFollowsFromAnActIsTheActors(t *testing.T) {
 	writer := r.journals.NewWriter(t, "waiting", waitingv1.File_quartet_waiting_v1_waiting_event_proto)
 	itemID := r.create("ship").GetWorkItemId()
 	keeper := journal.Actor{
-		Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper",
-		RunID: "run_1",
+		Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: "run_1",
 	}
 	operator := journal.Actor{Namespace: "acme", Principal: "ann", Role: rpc.RoleOperator}
 	outside := journal.Actor{Namespace: "acme", Principal: "trigger/trg_1", Role: rpc.RoleIntegration}
@@ -69,9 +67,8 @@ func TestX4_WhatFollowsFromAnActIsTheActors(t *testing.T) {
 	first := func(id string) *waitingv1.Wait {
 		return &waitingv1.Wait{
 			WaitId: "wt_0000000000000000000000000" + id, AgentId: "keeper", WorkItemId: itemID,
-			Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
-			Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "a reply", Revision: 1,
-			Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
+			Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "a reply",
+			Revision: 1, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE,
 		}
 	}
 	later := func(id string, revision int64, status waitingv1.WaitStatus) *waitingv1.Wait {
@@ -99,8 +96,7 @@ func TestX4_WhatFollowsFromAnActIsTheActors(t *testing.T) {
 		}
 		before := len(r.events())
 		writer.WriteAs(c.by, &journal.Event{
-			Namespace: "acme", AgentID: "keeper", WorkItemID: itemID,
-			Payload: c.payload,
+			Namespace: "acme", AgentID: "keeper", WorkItemID: itemID, Payload: c.payload,
 		})
 		eventually(t, func() bool { return len(r.events()) == before+len(c.types) })
 		r.restart()

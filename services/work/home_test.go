@@ -15,15 +15,14 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/work/homes"
 )
 
 func (r *rig) files() workv1.HomeServiceClient {
 	r.t.Helper()
-	conn, err := r.conn()
-	require.NoError(r.t, err)
-	return workv1.NewHomeServiceClient(conn)
+	return workv1.NewHomeServiceClient(must.Value(r.conn())(r.t))
 }
 
 // dir is keeper's home on disk.
@@ -31,22 +30,18 @@ func (r *rig) dir() string { return filepath.Join(r.home, "acme", "keeper") }
 
 func (r *rig) write(p, text, expected string) (*workv1.WriteFileResponse, error) {
 	return r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{
-		AgentId: "keeper", Path: p, Text: text,
-		ExpectedSha256: expected,
+		AgentId: "keeper", Path: p, Text: text, ExpectedSha256: expected,
 	})
 }
 
 func TestA11_WriteReadEditListGrep(t *testing.T) {
 	r := newRig(t)
-	none, err := r.files().ListFiles(r.ctx, &workv1.ListFilesRequest{AgentId: "keeper", Recursive: true})
-	require.NoError(t, err)
+	none := must.Value(r.files().ListFiles(r.ctx, &workv1.ListFilesRequest{AgentId: "keeper", Recursive: true}))(t)
 	require.Empty(t, none.GetFiles(), "a home that was never written to is empty")
 
-	w, err := r.write("notes/a/one.md", "first line\nsecond line\n", homes.Absent)
-	require.NoError(t, err)
+	w := must.Value(r.write("notes/a/one.md", "first line\nsecond line\n", homes.Absent))(t)
 	require.True(t, w.GetCreated())
-	onDisk, err := os.ReadFile(filepath.Join(r.dir(), "notes/a/one.md"))
-	require.NoError(t, err)
+	onDisk := must.Value(os.ReadFile(filepath.Join(r.dir(), "notes/a/one.md")))(t)
 	require.Equal(t, "first line\nsecond line\n", string(onDisk))
 
 	got, err := r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{AgentId: "keeper", Path: "notes//a/./one.md"})
@@ -55,28 +50,22 @@ func TestA11_WriteReadEditListGrep(t *testing.T) {
 	require.Equal(t, w.GetFile().GetSha256(), got.GetFile().GetSha256())
 	require.Zero(t, got.GetNextOffset())
 
-	e, err := r.files().EditFile(r.ctx, &workv1.EditFileRequest{
+	e := must.Value(r.files().EditFile(r.ctx, &workv1.EditFileRequest{
 		AgentId: "keeper", Path: "notes/a/one.md", OldText: "line", NewText: "row", ReplaceAll: true,
 		ExpectedSha256: got.GetFile().GetSha256(),
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.EqualValues(t, 2, e.GetReplaced())
-	_, err = r.write("b.txt", "a row", "")
-	require.NoError(t, err)
-	_, err = r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{
-		AgentId: "keeper", Path: "binary",
-		Data: []byte{0, 1, 2},
-	})
-	require.NoError(t, err)
+	must.Value(r.write("b.txt", "a row", ""))(t)
+	must.Value(r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{
+		AgentId: "keeper", Path: "binary", Data: []byte{0, 1, 2},
+	}))(t)
 
 	var all []string
 	token := ""
 	for {
-		page, err := r.files().ListFiles(r.ctx, &workv1.ListFilesRequest{
-			AgentId: "keeper", Recursive: true,
-			PageSize: 2, PageToken: token,
-		})
-		require.NoError(t, err)
+		page := must.Value(r.files().ListFiles(r.ctx, &workv1.ListFilesRequest{
+			AgentId: "keeper", Recursive: true, PageSize: 2, PageToken: token,
+		}))(t)
 		for _, f := range page.GetFiles() {
 			all = append(all, f.GetPath())
 		}
@@ -86,19 +75,16 @@ func TestA11_WriteReadEditListGrep(t *testing.T) {
 	}
 	require.Equal(t, []string{"b.txt", "binary", "notes", "notes/a", "notes/a/one.md"}, all)
 
-	found, err := r.files().GrepFiles(r.ctx, &workv1.GrepFilesRequest{
-		AgentId: "keeper", Pattern: `\brow\b`,
-		Glob: "*.md",
-	})
-	require.NoError(t, err)
+	found := must.Value(r.files().GrepFiles(r.ctx, &workv1.GrepFilesRequest{
+		AgentId: "keeper", Pattern: `\brow\b`, Glob: "*.md",
+	}))(t)
 	require.Len(t, found.GetMatches(), 2)
 	require.Equal(t, "second row", found.GetMatches()[1].GetText())
 	require.EqualValues(t, 2, found.GetMatches()[1].GetLine())
 	found, err = r.files().GrepFiles(r.ctx, &workv1.GrepFilesRequest{AgentId: "keeper", Pattern: "row", MaxMatches: 2})
 	require.NoError(t, err)
 	require.True(t, found.GetTruncated())
-	found, err = r.files().GrepFiles(r.ctx, &workv1.GrepFilesRequest{AgentId: "keeper", Pattern: "."})
-	require.NoError(t, err)
+	found = must.Value(r.files().GrepFiles(r.ctx, &workv1.GrepFilesRequest{AgentId: "keeper", Pattern: "."}))(t)
 	require.EqualValues(t, 1, found.GetSkipped(), "the binary file")
 
 	// Events tell of every write, with what it was before.
@@ -116,17 +102,14 @@ func TestA11_WriteReadEditListGrep(t *testing.T) {
 func TestA11_ReadInPieces(t *testing.T) {
 	r := newRig(t)
 	text := strings.Repeat("aé漢🙂", 1000)
-	_, err := r.write("t", text, "")
-	require.NoError(t, err)
+	must.Value(r.write("t", text, ""))(t)
 	for _, limit := range []int32{4, 5, 7, 4096} {
 		var b strings.Builder
 		var at int64
 		for {
-			got, err := r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{
-				AgentId: "keeper", Path: "t", Offset: at,
-				Limit: limit,
-			})
-			require.NoError(t, err)
+			got := must.Value(r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{
+				AgentId: "keeper", Path: "t", Offset: at, Limit: limit,
+			}))(t)
 			require.Empty(t, got.GetData(), "limit %d, offset %d", limit, at)
 			b.WriteString(got.GetText())
 			if at = got.GetNextOffset(); at == 0 {
@@ -139,8 +122,7 @@ func TestA11_ReadInPieces(t *testing.T) {
 
 func TestA11_NoPathLeavesTheHome(t *testing.T) {
 	r := newRig(t)
-	_, err := r.write("in/file", "mine", "")
-	require.NoError(t, err)
+	must.Value(r.write("in/file", "mine", ""))(t)
 	secret := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("not yours"), 0o600))
 	neighbour := filepath.Join(r.home, "acme", "other")
@@ -179,67 +161,49 @@ func TestA11_NoPathLeavesTheHome(t *testing.T) {
 		"/abs", "../other/file", "link-abs/x", "dir-abs/new", "dir-up/new", "in/file/below",
 		"in", ".",
 	} {
-		_, err := r.write(p, "x", "")
-		require.Error(t, err, p)
+		require.Error(t, must.Err(r.write(p, "x", "")), p)
 	}
 	require.Len(t, r.events(), before, "a refusal leaves no event")
-	left, err := os.ReadDir(filepath.Dir(secret))
-	require.NoError(t, err)
-	require.Len(t, left, 1)
-	theirs, err := os.ReadFile(filepath.Join(neighbour, "file"))
-	require.NoError(t, err)
-	require.Equal(t, "theirs", string(theirs))
+	require.Len(t, must.Value(os.ReadDir(filepath.Dir(secret)))(t), 1)
+	require.Equal(t, "theirs", string(must.Value(os.ReadFile(filepath.Join(neighbour, "file")))(t)))
 
 	// A link within the home may be read; writing puts a file in its place.
-	got, err := r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{AgentId: "keeper", Path: "inside"})
-	require.NoError(t, err)
+	got := must.Value(r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{AgentId: "keeper", Path: "inside"}))(t)
 	require.Equal(t, "mine", got.GetText())
 	// Writing over a link that leads out replaces the link and touches nothing outside.
-	_, err = r.files().GrepFiles(r.ctx, &workv1.GrepFilesRequest{AgentId: "keeper", Pattern: "yours"})
-	require.NoError(t, err)
+	must.Value(r.files().GrepFiles(r.ctx, &workv1.GrepFilesRequest{AgentId: "keeper", Pattern: "yours"}))(t)
 
 	for _, who := range []struct {
 		agent  string
 		reason error
 	}{{"other", fault.PermissionDenied}, {"nobody", fault.PermissionDenied}} {
-		_, err := r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{AgentId: who.agent, Path: "file"})
-		require.ErrorIs(t, err, who.reason)
+		must.Refuse(r.files().ReadFile(r.ctx, &workv1.ReadFileRequest{AgentId: who.agent, Path: "file"}))(t, who.reason)
 	}
 }
 
 func TestA11_PreconditionsAndLimits(t *testing.T) {
 	r := newRig(t)
-	w, err := r.write("f", "one", "")
-	require.NoError(t, err)
-	_, err = r.write("f", "two", homes.Absent)
+	w := must.Value(r.write("f", "one", ""))(t)
+	_, err := r.write("f", "two", homes.Absent)
 	require.ErrorIs(t, err, fault.HashMismatch)
 	require.Equal(t, w.GetFile().GetSha256(), fault.From(err).Metadata()["sha256"])
-	_, err = r.write("f", "two", strings.Repeat("0", 64))
-	require.ErrorIs(t, err, fault.HashMismatch)
-	_, err = r.write("g", "two", strings.Repeat("0", 64))
-	require.ErrorIs(t, err, fault.HashMismatch)
-	_, err = r.write("f", "two", "ABC")
-	require.ErrorIs(t, err, fault.InvalidArgument)
-	_, err = r.write("f", "two", w.GetFile().GetSha256())
-	require.NoError(t, err)
+	must.Refuse(r.write("f", "two", strings.Repeat("0", 64)))(t, fault.HashMismatch)
+	must.Refuse(r.write("g", "two", strings.Repeat("0", 64)))(t, fault.HashMismatch)
+	must.Refuse(r.write("f", "two", "ABC"))(t, fault.InvalidArgument)
+	must.Value(r.write("f", "two", w.GetFile().GetSha256()))(t)
 
 	for n, want := range map[int]error{homes.MaxFileBytes - 1: nil, homes.MaxFileBytes: nil, homes.MaxFileBytes +
 		1: fault.TooLarge} {
-		_, err := r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{
-			AgentId: "keeper", Path: "big",
-			Data: make([]byte, n),
-		})
-		require.ErrorIs(t, err, want, "%d bytes", n)
+		must.Refuse(r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{
+			AgentId: "keeper", Path: "big", Data: make([]byte, n),
+		}))(t, want, "%d bytes", n)
 	}
 	edit := func(old, next string, all bool) error {
-		_, err := r.files().EditFile(r.ctx, &workv1.EditFileRequest{
-			AgentId: "keeper", Path: "f", OldText: old,
-			NewText: next, ReplaceAll: all,
-		})
-		return err
+		return must.Err(r.files().EditFile(r.ctx, &workv1.EditFileRequest{
+			AgentId: "keeper", Path: "f", OldText: old, NewText: next, ReplaceAll: all,
+		}))
 	}
-	_, err = r.write("f", "aXbXc", "")
-	require.NoError(t, err)
+	must.Value(r.write("f", "aXbXc", ""))(t)
 	require.ErrorIs(t, edit("Y", "Z", false), fault.TextNotFound)
 	require.ErrorIs(t, edit("X", "Z", false), fault.TextNotUnique)
 	require.ErrorIs(t, edit("X", "X", true), fault.InvalidArgument)
@@ -264,15 +228,13 @@ func TestA11_PreconditionsAndLimits(t *testing.T) {
 // restart (SPEC X2).
 func TestX2_A11_RepeatedWrites(t *testing.T) {
 	r := newRig(t)
-	_, err := r.write("f", "x", "")
-	require.NoError(t, err)
+	must.Value(r.write("f", "x", ""))(t)
 	edit := func() (*workv1.EditFileResponse, bool, error) {
 		var resp *workv1.EditFileResponse
 		again, err := replayed(func(opts ...grpc.CallOption) error {
 			var err error
 			resp, err = r.files().EditFile(r.ctx, &workv1.EditFileRequest{
-				AgentId: "keeper", RequestId: "once",
-				Path: "f", OldText: "x", NewText: "xx",
+				AgentId: "keeper", RequestId: "once", Path: "f", OldText: "x", NewText: "xx",
 			}, opts...)
 			return err
 		})
@@ -287,24 +249,19 @@ func TestX2_A11_RepeatedWrites(t *testing.T) {
 		})
 	}
 	all.Wait()
-	on, err := os.ReadFile(filepath.Join(r.dir(), "f"))
-	require.NoError(t, err)
+	on := must.Value(os.ReadFile(filepath.Join(r.dir(), "f")))(t)
 	require.Equal(t, "xx", string(on))
-	_, err = r.write("f", "somebody else's", "")
-	require.NoError(t, err)
+	must.Value(r.write("f", "somebody else's", ""))(t)
 	r.restart()
 	first, again, err := edit()
 	require.NoError(t, err)
 	require.True(t, again)
 	require.EqualValues(t, 1, first.GetReplaced())
-	on, err = os.ReadFile(filepath.Join(r.dir(), "f"))
-	require.NoError(t, err)
+	on = must.Value(os.ReadFile(filepath.Join(r.dir(), "f")))(t)
 	require.Equal(t, "somebody else's", string(on))
-	_, err = r.files().EditFile(r.ctx, &workv1.EditFileRequest{
-		AgentId: "keeper", RequestId: "once", Path: "f",
-		OldText: "x", NewText: "y",
-	})
-	require.ErrorIs(t, err, fault.RequestIDReused)
+	must.Refuse(r.files().EditFile(r.ctx, &workv1.EditFileRequest{
+		AgentId: "keeper", RequestId: "once", Path: "f", OldText: "x", NewText: "y",
+	}))(t, fault.RequestIDReused)
 }
 
 // TestA11_ASearchHasABudget: a search that has read, visited or taken as much as it may stops, and says after
@@ -314,8 +271,7 @@ func TestA11_ASearchHasABudget(t *testing.T) {
 		t.Skip("go test -short leaves this out; make test runs it")
 	}
 	r := newRig(t)
-	_, err := r.write("a/000.md", "needle\n", homes.Absent)
-	require.NoError(t, err)
+	must.Value(r.write("a/000.md", "needle\n", homes.Absent))(t)
 	line := strings.Repeat("x", 1023) + "\n" // few lines, which the race detector slows down
 	large := bytes.Repeat([]byte(line), maxLarge/len(line))
 	for i := range homes.SearchBytes/maxLarge - 1 {
@@ -341,7 +297,7 @@ func TestA11_ASearchHasABudget(t *testing.T) {
 
 	gone, cancel := context.WithCancel(r.ctx)
 	cancel()
-	_, err = r.service.GrepFiles(gone, &workv1.GrepFilesRequest{AgentId: "keeper", Pattern: "needle"})
+	_, err := r.service.GrepFiles(gone, &workv1.GrepFilesRequest{AgentId: "keeper", Pattern: "needle"})
 	require.Error(t, err)
 }
 

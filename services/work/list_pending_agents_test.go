@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/page"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -27,8 +28,7 @@ func (r *rig) pendingOf() map[string]*timestamppb.Timestamp {
 	found := map[string]*timestamppb.Timestamp{}
 	req := &workv1.ListPendingAgentsRequest{}
 	for {
-		resp, err := r.client.ListPendingAgents(planetest.As(r.t.Context(), rpc.RoleService), req)
-		require.NoError(r.t, err)
+		resp := must.Value(r.client.ListPendingAgents(planetest.As(r.t.Context(), rpc.RoleService), req))(r.t)
 		for _, a := range resp.GetAgents() {
 			require.NotContains(r.t, found, a.GetAgentId())
 			found[a.GetAgentId()] = a.GetRecheckAt()
@@ -66,11 +66,9 @@ func TestD1_AgentsWithPendingWork(t *testing.T) {
 
 	reason, late, soon := "no key", epoch.Add(2*time.Hour), epoch.Add(time.Hour)
 	block := func(id string, at time.Time) {
-		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: id,
-			BlockedBy: &reason, RecheckAt: timestamppb.New(at),
-		})
-		require.NoError(t, err)
+		must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: id, BlockedBy: &reason, RecheckAt: timestamppb.New(at),
+		}))(t)
 	}
 	block(it, late)
 	require.Equal(t, map[string]*timestamppb.Timestamp{"keeper": timestamppb.New(late)}, both())
@@ -80,10 +78,9 @@ func TestD1_AgentsWithPendingWork(t *testing.T) {
 	require.Equal(t, map[string]*timestamppb.Timestamp{"keeper": timestamppb.New(soon)}, both(),
 		"the earliest reminder")
 	for _, id := range []string{other, it} {
-		_, err := r.client.ConsumeRecheck(planetest.As(t.Context(), rpc.RoleService), &workv1.ConsumeRecheckRequest{
+		must.Value(r.client.ConsumeRecheck(planetest.As(t.Context(), rpc.RoleService), &workv1.ConsumeRecheckRequest{
 			AgentId: "keeper", WorkItemId: id, RecheckAt: r.get(id).GetRecheckAt(),
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	require.Empty(t, both(), "both were given")
 
@@ -112,9 +109,8 @@ func TestPagesOfPendingAgents(t *testing.T) {
 	const each = page.MaxSize + 5
 	open := func(ns, agentID string, seq int) {
 		rec := &workv1.WorkItemRecord{
-			WorkItemId: "wi_" + ns + agentID, AgentId: agentID,
-			State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, CreatedAt: timestamppb.New(epoch),
-			UpdatedAt: timestamppb.New(epoch),
+			WorkItemId: "wi_" + ns + agentID, AgentId: agentID, State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN,
+			CreatedAt: timestamppb.New(epoch), UpdatedAt: timestamppb.New(epoch),
 		}
 		require.NoError(t, s.Apply(&journal.Event{
 			Namespace: ns, AgentID: agentID, WorkItemID: rec.GetWorkItemId(),
@@ -160,9 +156,8 @@ func TestX15_PendingAgentsAreForServices(t *testing.T) {
 			&workv1.ListPendingAgentsRequest{PageToken: token})
 		require.ErrorIs(t, fault.From(err), fault.CursorInvalid, token)
 	}
-	resp, err := r.client.ListPendingAgents(planetest.As(t.Context(), rpc.RoleService),
-		&workv1.ListPendingAgentsRequest{PageToken: page.Token("pending-agents", "99")})
-	require.NoError(t, err)
+	resp := must.Value(r.client.ListPendingAgents(planetest.As(t.Context(), rpc.RoleService),
+		&workv1.ListPendingAgentsRequest{PageToken: page.Token("pending-agents", "99")}))(t)
 	require.Empty(t, resp.GetAgents(), "agents that were erased meanwhile")
 	for _, n := range []int32{-1, 1} {
 		_, err := r.client.ListPendingAgents(planetest.As(t.Context(), rpc.RoleService),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -12,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -39,10 +41,9 @@ func (r *rig) past(ctx context.Context, itemID string, size int32, newestFirst b
 	var out []*workv1.WorkItemMutation
 	token := ""
 	for {
-		resp, err := r.client.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{
+		resp := must.Value(r.client.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{
 			AgentId: "keeper", WorkItemId: itemID, PageSize: size, PageToken: token, NewestFirst: newestFirst,
-		})
-		require.NoError(r.t, err)
+		}))(r.t)
 		out = append(out, resp.GetMutations()...)
 		if token = resp.GetNextPageToken(); token == "" {
 			return out
@@ -55,28 +56,21 @@ func TestW11_HistorySaysWhoWhenWhatAndInWhichTurn(t *testing.T) {
 	first, second := r.create("ship").GetWorkItemId(), r.create("test").GetWorkItemId()
 	run := "run_00000000000000000000000abc"
 	inRun := rpc.WithActor(t.Context(), rpc.Actor{
-		Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent,
-		AgentID: "keeper", RunID: run,
+		Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: run,
 	})
-	_, err := r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{
-		AgentId: "keeper", WorkItemId: first,
-		RequestId: "q1",
-	})
-	require.NoError(t, err)
-	_, err = r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{
-		AgentId: "keeper", WorkItemId: second,
-		Reason: "sooner",
-	})
-	require.NoError(t, err)
+	must.Value(r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{
+		AgentId: "keeper", WorkItemId: first, RequestId: "q1",
+	}))(t)
+	must.Value(r.service.PickWorkItem(inRun, &workv1.PickWorkItemRequest{
+		AgentId: "keeper", WorkItemId: second, Reason: "sooner",
+	}))(t)
 	r.pick(first)
 	r.clk.Advance(1e9)
 	operator := planetest.As(t.Context(), rpc.RoleOperator)
-	_, err = r.client.UpdateWorkItem(operator, &workv1.UpdateWorkItemRequest{
-		AgentId: "keeper", WorkItemId: first,
-		BlockedBy: new("the licence"),
-	})
-	require.NoError(t, err)
-	_, err = r.client.CompleteWorkItem(operator, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: first})
+	must.Value(r.client.UpdateWorkItem(operator, &workv1.UpdateWorkItemRequest{
+		AgentId: "keeper", WorkItemId: first, BlockedBy: new("the licence"),
+	}))(t)
+	_, err := r.client.CompleteWorkItem(operator, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: first})
 	require.NoError(t, err)
 
 	for _, when := range []string{"live", "after a restart"} {
@@ -109,11 +103,9 @@ func TestW11_HistoryPagesAreStableUnderWrites(t *testing.T) {
 	r := newRig(t)
 	itemID := r.create("v0").GetWorkItemId()
 	write := func(n int) {
-		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			Objective: new(fmt.Sprint("v", n)),
-		})
-		require.NoError(t, err)
+		must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: itemID, Objective: new(fmt.Sprint("v", n)),
+		}))(t)
 	}
 	for n := 1; n < 60; n++ {
 		write(n)
@@ -135,17 +127,15 @@ func TestW11_HistoryPagesAreStableUnderWrites(t *testing.T) {
 	require.Equal(t, forward, backward)
 
 	for _, newest := range []bool{false, true} {
-		resp, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
+		resp := must.Value(r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
 			AgentId: "keeper", WorkItemId: itemID, PageSize: 10, NewestFirst: newest,
-		})
-		require.NoError(t, err)
+		}))(t)
 		last := resp.GetMutations()[9].GetNumber()
 		write(int(r.get(itemID).GetRevision()))
-		resp, err = r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
+		resp = must.Value(r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
 			AgentId: "keeper", WorkItemId: itemID, PageSize: 10, NewestFirst: newest,
 			PageToken: resp.GetNextPageToken(),
-		})
-		require.NoError(t, err)
+		}))(t)
 		want := last + 1
 		if newest {
 			want = last - 1
@@ -168,16 +158,13 @@ func TestX9_HistoryIsBoundedByBytes(t *testing.T) {
 				State: workv1.TodoState_TODO_STATE_PENDING,
 			}
 		}
-		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			TodoList: &workv1.TodoList{Items: todos},
-		})
-		require.NoError(t, err)
+		must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: itemID, TodoList: &workv1.TodoList{Items: todos},
+		}))(t)
 	}
-	resp, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
+	resp := must.Value(r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
 		AgentId: "keeper", WorkItemId: itemID, PageSize: 500,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.NotEmpty(t, resp.GetNextPageToken())
 	require.Less(t, proto.Size(resp), 2<<20+1<<19)
 	require.Len(t, r.past(r.ctx, itemID, 500, false), 13)
@@ -209,28 +196,22 @@ func TestW11_HistoryIsReadByWhoMayReadTheItem(t *testing.T) {
 			AgentId: "keeper", WorkItemId: itemID,
 		}, fault.PermissionDenied},
 		"a page too large": {r.ctx, &workv1.ListWorkItemHistoryRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			PageSize: 501,
+			AgentId: "keeper", WorkItemId: itemID, PageSize: 501,
 		}, fault.LimitExceeded},
 		"another list's": {r.ctx, &workv1.ListWorkItemHistoryRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			PageToken: "eHg",
+			AgentId: "keeper", WorkItemId: itemID, PageToken: "eHg",
 		}, fault.CursorInvalid},
 		"an invented number": {r.ctx, &workv1.ListWorkItemHistoryRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			PageToken: token(itemID, "99"),
+			AgentId: "keeper", WorkItemId: itemID, PageToken: token(itemID, "99"),
 		}, fault.CursorInvalid},
 		"a negative number": {r.ctx, &workv1.ListWorkItemHistoryRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			PageToken: token(itemID, "-1"),
+			AgentId: "keeper", WorkItemId: itemID, PageToken: token(itemID, "-1"),
 		}, fault.CursorInvalid},
 	} {
-		_, err := r.client.ListWorkItemHistory(c.ctx, c.req)
-		require.ErrorIs(t, err, c.want, name)
+		must.Refuse(r.client.ListWorkItemHistory(c.ctx, c.req))(t, c.want, name)
 	}
-	_, err := r.client.ListWorkItemHistory(planetest.As(t.Context(), rpc.RoleOperator),
-		&workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID})
-	require.NoError(t, err)
+	must.Value(r.client.ListWorkItemHistory(planetest.As(t.Context(), rpc.RoleOperator),
+		&workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: itemID}))(t)
 }
 
 // The history of every item, read page by page, tells the record as it stands
@@ -273,8 +254,7 @@ func TestW11_HistoriesTellEverything(t *testing.T) {
 			}
 			var stands *workv1.WorkItemRecord
 			_ = r.look(func(s *State) { stands = s.record("acme", itemID) })
-			want, err := past.Fields(stands)
-			require.NoError(rt, err)
+			want := must.Value(past.Fields(stands))(rt)
 			for _, f := range past.Uncompared {
 				delete(want, f)
 			}
@@ -299,4 +279,97 @@ func TestW11_ATrailIsSmall(t *testing.T) {
 	}
 	require.Equal(t, want, tr.All())
 	require.LessOrEqual(t, len(tr.Steps), 3*1000+2)
+}
+
+// Of the journal of work only the creations of open items are needed, and histories say where mutations were removed
+// (SPEC W18).
+func TestW18_HistoriesOfItems(t *testing.T) {
+	r := newRig(t)
+	update := func(itemID, objective string) {
+		r.clk.Advance(time.Second)
+		must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: itemID, Objective: &objective,
+		}))(t)
+	}
+	open, done := r.create("open").GetWorkItemId(), r.create("done").GetWorkItemId()
+	update(open, "a")
+	update(open, "b")
+	update(done, "c")
+	_, err := r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: done})
+	require.NoError(t, err)
+	r.clk.Advance(time.Hour)
+	before := r.clk.Now()
+	update(open, "d")
+	r.pick(open)
+	update(open, "e")
+
+	removed := planetest.Forget(t, r.journals, Plane, registry, NewState(), before)
+	require.Equal(t, []string{
+		"work_item_created", "work_item_updated", "work_item_updated", "work_item_updated",
+		"work_item_completed",
+	}, planetest.Types(removed))
+	require.Equal(t, done, removed[0].WorkItemID)
+
+	list := func(itemID, token string, size int32, newest bool) *workv1.ListWorkItemHistoryResponse {
+		t.Helper()
+		return must.Value(r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{
+			AgentId: "keeper", WorkItemId: itemID, PageToken: token, PageSize: size, NewestFirst: newest,
+		}))(t)
+	}
+	left := []string{
+		"1 work_item_created r1 agent/keeper objective:<nil>>open state:<nil>>open plan_status:<nil>>draft " +
+			"created_at:<nil>>2026-03-01T12:00:00.000000Z",
+		"4 work_item_updated r4 agent/keeper", // from what is not known
+		"5 work_item_picked r4 agent/keeper is_current:false>true (test)",
+		"6 work_item_updated r5 agent/keeper objective:d>e",
+	}
+	resp := list(open, "", 0, false)
+	require.Equal(t, left, linesOf(resp.GetMutations()))
+	require.True(t, resp.GetHistoryRemoved())
+	require.Empty(t, resp.GetNextPageToken())
+	resp = list(open, "", 0, true)
+	require.Equal(t, []string{left[3], left[2], left[1], left[0]}, linesOf(resp.GetMutations()))
+	require.True(t, resp.GetHistoryRemoved())
+
+	for _, newest := range []bool{false, true} { // a page for each
+		want := left
+		if newest {
+			want = []string{left[3], left[2], left[1], left[0]}
+		}
+		var got []string
+		told, token := false, ""
+		for {
+			resp = list(open, token, 1, newest)
+			got, told = append(got, linesOf(resp.GetMutations())...), told || resp.GetHistoryRemoved()
+			if token = resp.GetNextPageToken(); token == "" {
+				break
+			}
+		}
+		require.Equal(t, want, got)
+		require.True(t, told)
+
+		resp = list(done, "", 0, newest)
+		require.Empty(t, resp.GetMutations())
+		require.True(t, resp.GetHistoryRemoved())
+	}
+	require.Equal(t, "c", r.get(done).GetObjective(), "the item is there")
+}
+
+// A completion that is older than the creation of its item is kept until both can go: a clock was set back between them
+// (SPEC W18).
+func TestW18_AClockThatIsSetBack(t *testing.T) {
+	r := newRig(t)
+	itemID := r.create("one").GetWorkItemId()
+	_, err := r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
+	require.NoError(t, err)
+	state := NewState()
+	for _, ev := range r.events() {
+		require.NoError(t, state.Apply(ev))
+		if ev.Type == "work_item_completed" {
+			require.False(t, state.Needs(ev, epoch.Add(time.Hour)))
+			ev.CreatedAt = epoch.Add(-time.Minute)
+			require.True(t, state.Needs(ev, epoch))
+			require.False(t, state.Needs(ev, epoch.Add(time.Hour)), "both are old")
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -24,10 +25,9 @@ func TestA8_ItemsOfADeletedAgent(t *testing.T) {
 	writer := r.journals.NewWriter(t, "agent", agentv1.File_quartet_agent_v1_agent_event_proto)
 	first, second, finished := r.create("one").GetWorkItemId(), r.create("two").GetWorkItemId(), r.create("three").
 		GetWorkItemId()
-	_, err := r.service.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{
+	must.Value(r.service.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{
 		AgentId: "keeper", WorkItemId: finished,
-	})
-	require.NoError(t, err)
+	}))(t)
 	r.pick(second)
 	before := len(r.events())
 	deleting := &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{
@@ -85,8 +85,7 @@ func TestA8_ItemsOfADeletedAgentAreReadOnly(t *testing.T) {
 				require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
 				require.ErrorContains(t, err, item)
 				_, err = r.client.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
-					AgentId: "keeper", WorkItemId: item,
-					ClearBlockedBy: true,
+					AgentId: "keeper", WorkItemId: item, ClearBlockedBy: true,
 				})
 				require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
 				_, err = r.client.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
@@ -103,8 +102,7 @@ func TestA8_ItemsOfADeletedAgentAreReadOnly(t *testing.T) {
 		}
 		r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitRegistered{Wait: wait}})
 		_, err = r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: open,
-			BlockedBy: proto.String(blockerOwnerDeleted),
+			AgentId: "keeper", WorkItemId: open, BlockedBy: proto.String(blockerOwnerDeleted),
 		})
 		require.ErrorIs(t, fault.From(err), fault.AgentDeleted, "an agent does not delete")
 		require.Equal(t, blockerOwnerDeleted, r.get(open).GetBlockedBy())
@@ -112,10 +110,9 @@ func TestA8_ItemsOfADeletedAgentAreReadOnly(t *testing.T) {
 		require.Len(t, r.events(), before, "a refusal changes nothing")
 		r.restart()
 	}
-	_, err = r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{
+	must.Value(r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{
 		AgentId: "keeper", WorkItemId: open, BlockedBy: proto.String(blockerOwnerDeleted),
-	})
-	require.NoError(t, err, "the deletion may be repeated")
+	}))(t, "the deletion may be repeated")
 }
 
 // A8: more than goes into one frame is left to who deletes the agent.
@@ -131,8 +128,7 @@ func TestA8_ManyItemsOfADeletedAgent(t *testing.T) {
 		Agent: &agentv1.Agent{AgentId: "keeper"},
 	}})
 	blocked := 0
-	l, err := r.service.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 500})
-	require.NoError(t, err)
+	l := must.Value(r.service.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 500}))(t)
 	for _, it := range l.GetWorkItems() {
 		if it.GetBlockedBy() == blockerOwnerDeleted {
 			blocked++
@@ -141,10 +137,9 @@ func TestA8_ManyItemsOfADeletedAgent(t *testing.T) {
 	require.Greater(t, blocked, 100)
 	require.Less(t, blocked, 400)
 	for _, it := range l.GetWorkItems() {
-		_, err := r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{
+		must.Value(r.client.UpdateWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.UpdateWorkItemRequest{
 			AgentId: "keeper", WorkItemId: it.GetWorkItemId(), BlockedBy: proto.String(blockerOwnerDeleted),
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.Equal(t, blockerOwnerDeleted, r.get(it.GetWorkItemId()).GetBlockedBy())
 	}
 }
@@ -155,8 +150,7 @@ func TestA8_ManyItemsOfADeletedAgent(t *testing.T) {
 func TestA8_ADeletedAgentIsNotRemembered(t *testing.T) {
 	r := newRig(t)
 	req := &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "one", RequestId: "r1"}
-	first, err := r.client.CreateWorkItem(r.ctx, req)
-	require.NoError(t, err)
+	first := must.Value(r.client.CreateWorkItem(r.ctx, req))(t)
 	remembered := func() int {
 		r.service.knownMu.RLock()
 		defer r.service.knownMu.RUnlock()
@@ -169,13 +163,11 @@ func TestA8_ADeletedAgentIsNotRemembered(t *testing.T) {
 	}})
 	for range 2 {
 		eventually(t, func() bool { return remembered() == 0 })
-		again, err := r.client.CreateWorkItem(r.ctx, req)
-		require.NoError(t, err)
+		again := must.Value(r.client.CreateWorkItem(r.ctx, req))(t)
 		require.Equal(t, first.GetWorkItem().GetWorkItemId(), again.GetWorkItem().GetWorkItemId())
-		_, err = r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "two"})
+		_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "two"})
 		require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
-		_, err = r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
-		require.NoError(t, err)
+		must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
 		require.Zero(t, remembered())
 		r.restart()
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 // A file of 100 MB is hashed, and its beginning shown, in a fixed amount of memory.
@@ -19,14 +21,12 @@ func TestW3_AHugePlanTakesLittleMemory(t *testing.T) {
 	}
 	r := newRig(t)
 	itemID := r.create("ship").GetWorkItemId()
-	f, err := os.Create(r.planPath(itemID))
-	require.NoError(t, err)
+	f := must.Value(os.Create(r.planPath(itemID)))(t)
 	sum := sha256.New()
 	block := []byte(strings.Repeat("世界", 1<<20/6))
 	const blocks = 100
 	for range blocks {
-		_, err := io.MultiWriter(f, sum).Write(block)
-		require.NoError(t, err)
+		must.Value(io.MultiWriter(f, sum).Write(block))(t)
 	}
 	require.NoError(t, f.Close())
 	var before, after runtime.MemStats

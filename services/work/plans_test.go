@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
@@ -54,23 +55,19 @@ func TestW2_CreationMakesThePlanFile(t *testing.T) {
 func TestW2_SeedIsWrittenOnceAndNeverOverAnEdit(t *testing.T) {
 	r := newRig(t)
 	req := &workv1.CreateWorkItemRequest{
-		AgentId: "keeper", Objective: "ship", Plan: "# Plan\n1. build\n",
-		RequestId: "r1",
+		AgentId: "keeper", Objective: "ship", Plan: "# Plan\n1. build\n", RequestId: "r1",
 	}
-	resp, err := r.client.CreateWorkItem(r.ctx, req)
-	require.NoError(t, err)
+	resp := must.Value(r.client.CreateWorkItem(r.ctx, req))(t)
 	it := resp.GetWorkItem()
 	require.Equal(t, "# Plan\n1. build\n", it.GetPlanArtifact().GetPreview())
 	require.Equal(t, sha("# Plan\n1. build\n"), it.GetPlanArtifact().GetSha256())
 
 	r.writePlan(it.GetWorkItemId(), "edited")
-	resp, err = r.client.CreateWorkItem(r.ctx, req)
-	require.NoError(t, err)
+	resp = must.Value(r.client.CreateWorkItem(r.ctx, req))(t)
 	require.Equal(t, it.GetWorkItemId(), resp.GetWorkItem().GetWorkItemId())
 	require.Equal(t, "edited", resp.GetWorkItem().GetPlanArtifact().GetPreview())
 
-	dirs, err := os.ReadDir(filepath.Join(r.home, "acme", "keeper", "work-items"))
-	require.NoError(t, err)
+	dirs := must.Value(os.ReadDir(filepath.Join(r.home, "acme", "keeper", "work-items")))(t)
 	require.Len(t, dirs, 1, "a repeated request leaves no second folder")
 }
 
@@ -128,8 +125,7 @@ func TestW3_AMissingPlanIsMadeWhenItIsLookedAt(t *testing.T) {
 	require.NoError(t, os.RemoveAll(filepath.Dir(r.planPath(itemID))))
 
 	// A list only looks.
-	l, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	l := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
 	require.Equal(t, "missing", l.GetWorkItems()[0].GetPlanArtifact().GetProblem())
 	require.NoFileExists(t, r.planPath(itemID))
 
@@ -138,7 +134,7 @@ func TestW3_AMissingPlanIsMadeWhenItIsLookedAt(t *testing.T) {
 
 	// Of a completed item nothing is made any more.
 	require.NoError(t, os.RemoveAll(filepath.Dir(r.planPath(itemID))))
-	_, err = r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
+	_, err := r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
 	require.NoError(t, err)
 	require.Equal(t, "missing", r.get(itemID).GetPlanArtifact().GetProblem())
 	require.NoFileExists(t, r.planPath(itemID))
@@ -150,11 +146,9 @@ func TestW2_AnEmptyPlanIsRemovedWithItsItem(t *testing.T) {
 	r := newRig(t)
 	complete := func(itemID string) *workv1.PlanArtifact {
 		t.Helper()
-		resp, err := r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{
+		return must.Value(r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{
 			AgentId: "keeper", WorkItemId: itemID,
-		})
-		require.NoError(t, err)
-		return resp.GetWorkItem().GetPlanArtifact()
+		}))(t).GetWorkItem().GetPlanArtifact()
 	}
 	empty, planned, other, late := r.create("a").GetWorkItemId(), r.create("b").GetWorkItemId(),
 		r.create("c").GetWorkItemId(), r.create("d").GetWorkItemId()
@@ -180,9 +174,8 @@ func TestW2_AnEmptyPlanIsRemovedWithItsItem(t *testing.T) {
 	require.NoError(t, os.WriteFile(r.planPath(late), nil, 0o600))
 	complete(late)
 	require.NoDirExists(t, filepath.Dir(r.planPath(late)))
-	_, err := r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{AgentId: "keeper", Path: "work-items/" + late +
-		"/plan.md", Text: "after all"})
-	require.NoError(t, err)
+	must.Value(r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{AgentId: "keeper", Path: "work-items/" + late +
+		"/plan.md", Text: "after all"}))(t)
 	complete(late)
 	require.Equal(t, sha("after all"), r.get(late).GetPlanArtifact().GetSha256())
 }
@@ -266,8 +259,7 @@ func TestX1_AnUnwritablePlanCreatesNothing(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(r.home, "acme"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(r.home, "acme", "keeper"), nil, 0o600))
 	_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
-		AgentId: "keeper", Objective: "ship",
-		Plan: "seed",
+		AgentId: "keeper", Objective: "ship", Plan: "seed",
 	})
 	require.ErrorIs(t, err, fault.Storage)
 	require.NotContains(t, err.Error(), r.home, "internal text does not cross")
@@ -296,8 +288,7 @@ func TestX5_ARefusedCreationLeavesNoPlan(t *testing.T) {
 	r := newRig(t)
 	req := func(requestID string) *workv1.CreateWorkItemRequest {
 		return &workv1.CreateWorkItemRequest{
-			AgentId: "keeper", Objective: "ship", Plan: "seed " + requestID,
-			RequestId: requestID,
+			AgentId: "keeper", Objective: "ship", Plan: "seed " + requestID, RequestId: requestID,
 		}
 	}
 	full := func(used int64) {
@@ -313,12 +304,11 @@ func TestX5_ARefusedCreationLeavesNoPlan(t *testing.T) {
 		require.Empty(t, r.planFolders())
 	}
 	full(0)
-	made, err := r.client.CreateWorkItem(r.ctx, req("r1"))
-	require.NoError(t, err)
+	made := must.Value(r.client.CreateWorkItem(r.ctx, req("r1")))(t)
 	require.Equal(t, "seed r1", made.GetWorkItem().GetPlanArtifact().GetPreview())
 	other := req("r1")
 	other.Plan = "another"
-	_, err = r.client.CreateWorkItem(r.ctx, other)
+	_, err := r.client.CreateWorkItem(r.ctx, other)
 	require.ErrorIs(t, fault.From(err), fault.RequestIDReused)
 	require.Equal(t, "seed r1", r.get(made.GetWorkItem().GetWorkItemId()).GetPlanArtifact().GetPreview())
 
@@ -373,8 +363,7 @@ func TestX1_ACreationCutShortKeepsItsPlan(t *testing.T) {
 		cancel()
 	}()
 	_, err := r.service.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
-		AgentId: "keeper", Objective: "ship",
-		Plan: "seed",
+		AgentId: "keeper", Objective: "ship", Plan: "seed",
 	})
 	require.Equal(t, "unknown", fault.From(err).Metadata()["outcome"])
 	close(held.goes)

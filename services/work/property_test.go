@@ -92,8 +92,7 @@ func (h *randomRun) step() {
 	h.clk.Advance(time.Duration(rapid.Int64Range(0, int64(3*time.Second)).Draw(rt, "pause")))
 	agent := rapid.SampledFrom(h.agents).Draw(rt, "agent")
 	ctx := rpc.WithActor(context.Background(), rpc.Actor{
-		Namespace: "acme", Principal: "agent/" + agent,
-		Role: rpc.RoleAgent, AgentID: agent,
+		Namespace: "acme", Principal: "agent/" + agent, Role: rpc.RoleAgent, AgentID: agent,
 	})
 	service := planetest.As(context.Background(), rpc.RoleService)
 	item := "wi_00000000000000000000000zzz"
@@ -115,8 +114,7 @@ func (h *randomRun) step() {
 		}
 	case 2, 3:
 		_, _ = h.service.PickWorkItem(ctx, &workv1.PickWorkItemRequest{
-			AgentId: agent, RequestId: request,
-			WorkItemId: item,
+			AgentId: agent, RequestId: request, WorkItemId: item,
 		})
 	case 4, 5:
 		req := &workv1.UpdateWorkItemRequest{
@@ -140,12 +138,10 @@ func (h *randomRun) step() {
 		_, _ = h.service.UpdateWorkItem(ctx, req)
 	case 6:
 		_, _ = h.service.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
-			AgentId: agent, RequestId: request,
-			WorkItemId: item,
+			AgentId: agent, RequestId: request, WorkItemId: item,
 		})
 		_, _ = h.service.PromoteReport(service, &workv1.PromoteReportRequest{
-			AgentId: agent, WorkItemId: item,
-			Text: "report",
+			AgentId: agent, WorkItemId: item, Text: "report",
 		})
 	case 7:
 		h.beginWait(service, agent, item)
@@ -202,8 +198,7 @@ func (h *randomRun) moveWait(ctx context.Context) {
 func (h *randomRun) tell(ctx context.Context, w *waitingv1.Wait, payload proto.Message) {
 	if rapid.Bool().Draw(h.rt, "call") && w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
 		_, _ = h.service.AttachWait(ctx, &workv1.AttachWaitRequest{
-			AgentId:    w.GetAgentId(),
-			WorkItemId: w.GetWorkItemId(), Wait: AttachedWaitOf(w),
+			AgentId: w.GetAgentId(), WorkItemId: w.GetWorkItemId(), Wait: AttachedWaitOf(w),
 		})
 	}
 	if rapid.Bool().Draw(h.rt, "event") {

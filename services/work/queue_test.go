@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
@@ -20,9 +21,7 @@ import (
 func (r *rig) update(req *workv1.UpdateWorkItemRequest) *workv1.WorkItem {
 	r.t.Helper()
 	req.AgentId = "keeper"
-	resp, err := r.client.UpdateWorkItem(r.ctx, req)
-	require.NoError(r.t, err)
-	return resp.GetWorkItem()
+	return must.Value(r.client.UpdateWorkItem(r.ctx, req))(r.t).GetWorkItem()
 }
 
 func (r *rig) block(itemID, why string) {
@@ -31,15 +30,13 @@ func (r *rig) block(itemID, why string) {
 
 func (r *rig) trigger(itemID string, n int) {
 	r.t.Helper()
-	_, err := r.client.AttachWait(planetest.As(r.t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
+	must.Value(r.client.AttachWait(planetest.As(r.t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
 		AgentId: "keeper", WorkItemId: itemID, Wait: &workv1.AttachedWait{
 			WaitId: fmt.Sprintf("wt_%026d", n), Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
-			Kind:     waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-			Revision: 2, Reason: "reply", TriggerCount: 1, LastTriggeredAt: timestamppb.New(r.clk.Now()),
-			CreatedAt: timestamppb.New(r.clk.Now()),
+			Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Revision: 2, Reason: "reply", TriggerCount: 1,
+			LastTriggeredAt: timestamppb.New(r.clk.Now()), CreatedAt: timestamppb.New(r.clk.Now()),
 		},
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 }
 
 func (r *rig) complete(itemID string) {
@@ -50,9 +47,7 @@ func (r *rig) complete(itemID string) {
 
 func (r *rig) queue() *workv1.GetWorkQueueResponse {
 	r.t.Helper()
-	q, err := r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"})
-	require.NoError(r.t, err)
-	return q
+	return must.Value(r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"}))(r.t)
 }
 
 func objectives(items []*workv1.WorkItem) string {
@@ -163,16 +158,14 @@ func TestW10_FiltersAndPages(t *testing.T) {
 		"RUNNABLE": "cur queued",
 	} {
 		f := workv1.WorkItemFilter(workv1.WorkItemFilter_value["WORK_ITEM_FILTER_"+filter])
-		resp, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", Filter: f})
-		require.NoError(t, err)
+		resp := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", Filter: f}))(t)
 		require.Equal(t, want, objectives(resp.GetWorkItems()), filter)
 
 		// Page by page it is the same, and writes in between move nothing.
 		var paged []*workv1.WorkItem
 		req := &workv1.ListWorkItemsRequest{AgentId: "keeper", Filter: f, PageSize: 1}
 		for {
-			resp, err := r.client.ListWorkItems(r.ctx, req)
-			require.NoError(t, err)
+			resp := must.Value(r.client.ListWorkItems(r.ctx, req))(t)
 			paged = append(paged, resp.GetWorkItems()...)
 			if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
 				break
@@ -193,15 +186,12 @@ func TestX9_ListRefusals(t *testing.T) {
 		{AgentId: "keeper", Filter: 99},
 		{AgentId: "keeper", PageToken: "x"},
 	} {
-		_, err := r.client.ListWorkItems(r.ctx, req)
-		require.Error(t, err, "%v", req)
+		require.Error(t, must.Err(r.client.ListWorkItems(r.ctx, req)), "%v", req)
 	}
-	resp, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 1})
-	require.NoError(t, err)
-	_, err = r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
+	resp := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 1}))(t)
+	must.Refuse(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
 		AgentId: "keeper", Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageToken: resp.GetNextPageToken(),
-	})
-	require.ErrorIs(t, err, fault.CursorInvalid, "a token of another filter is another list's")
+	}))(t, fault.CursorInvalid, "a token of another filter is another list's")
 }
 
 // A page is bounded in bytes as well as in number.
@@ -212,24 +202,19 @@ func TestX9_PagesAreBoundedByBytes(t *testing.T) {
 		todos[i] = &workv1.TodoItem{Text: strings.Repeat("x", 1000), State: workv1.TodoState_TODO_STATE_PENDING}
 	}
 	for range 12 {
-		_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
-			AgentId: "keeper", Objective: "big",
-			TodoList: todos,
-		})
-		require.NoError(t, err)
+		must.Value(r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+			AgentId: "keeper", Objective: "big", TodoList: todos,
+		}))(t)
 	}
 	resp, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", IncludeTodoList: true})
 	require.NoError(t, err)
 	require.NotEmpty(t, resp.GetNextPageToken())
 	require.Less(t, len(resp.GetWorkItems()), 12)
-	rest, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
-		AgentId: "keeper", IncludeTodoList: true,
-		PageToken: resp.GetNextPageToken(),
-	})
-	require.NoError(t, err)
+	rest := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
+		AgentId: "keeper", IncludeTodoList: true, PageToken: resp.GetNextPageToken(),
+	}))(t)
 	require.Len(t, append(resp.GetWorkItems(), rest.GetWorkItems()...), 12)
-	short, err := r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	short := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
 	require.Len(t, short.GetWorkItems(), 12)
 	require.Empty(t, short.GetWorkItems()[0].GetTodoList())
 	require.NotNil(t, short.GetWorkItems()[0].GetCurrentTodo(), "what is derived stays")
@@ -251,63 +236,51 @@ func TestX8_LimitsAtBelowAndAbove(t *testing.T) {
 		call  func(n int) error
 	}{
 		"objective": {2000, func(n int) error {
-			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+			return must.Err(r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
 				AgentId: "keeper", Objective: strings.Repeat("世", n),
-			})
-			return err
+			}))
 		}},
 		"objective update": {2000, func(n int) error {
 			o := strings.Repeat("世", n)
-			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			return must.Err(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 				AgentId: "keeper", WorkItemId: itemID, Objective: &o,
-			})
-			return err
+			}))
 		}},
 		"todo text": {1000, func(n int) error {
-			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+			return must.Err(r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
 				AgentId: "keeper", Objective: "o",
 				TodoList: []*workv1.TodoItem{{Text: strings.Repeat("é", n), State: pending}},
-			})
-			return err
+			}))
 		}},
 		"todo entries": {200, func(n int) error {
-			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			return must.Err(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 				AgentId: "keeper", WorkItemId: itemID, TodoList: &workv1.TodoList{Items: many(n)},
-			})
-			return err
+			}))
 		}},
 		"plan": {16 << 10, func(n int) error {
-			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
-				AgentId: "keeper", Objective: "o",
-				Plan: strings.Repeat("p", n),
-			})
-			return err
+			return must.Err(r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+				AgentId: "keeper", Objective: "o", Plan: strings.Repeat("p", n),
+			}))
 		}},
 		"blocked_by": {16 << 10, func(n int) error {
 			why := strings.Repeat("w", n)
-			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			return must.Err(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 				AgentId: "keeper", WorkItemId: itemID, BlockedBy: &why,
-			})
-			return err
+			}))
 		}},
 		"reason": {16 << 10, func(n int) error {
-			_, err := r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{
-				AgentId: "keeper", WorkItemId: itemID,
-				Reason: strings.Repeat("r", n),
-			})
-			return err
+			return must.Err(r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{
+				AgentId: "keeper", WorkItemId: itemID, Reason: strings.Repeat("r", n),
+			}))
 		}},
 		"request_id": {128, func(n int) error {
-			_, err := r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
-				AgentId: "keeper", Objective: "o",
-				RequestId: strings.Repeat("r", n),
-			})
-			return err
+			return must.Err(r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{
+				AgentId: "keeper", Objective: "o", RequestId: strings.Repeat("r", n),
+			}))
 		}},
 		"agent_id": {128, func(n int) error {
-			_, err := r.client.ListWorkItems(planetest.As(r.t.Context(), rpc.RoleOperator),
-				&workv1.ListWorkItemsRequest{AgentId: strings.Repeat("a", n)})
-			return err
+			return must.Err(r.client.ListWorkItems(planetest.As(r.t.Context(), rpc.RoleOperator),
+				&workv1.ListWorkItemsRequest{AgentId: strings.Repeat("a", n)}))
 		}},
 	}
 	for name, c := range calls {
@@ -331,26 +304,20 @@ func TestX4_OnlyServicesAttachPromoteAndConsume(t *testing.T) {
 	for _, role := range []string{rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleAdmin} {
 		// A direct caller, no service between.
 		ctx := rpc.WithActor(context.Background(), rpc.Actor{
-			Namespace: "acme", Principal: role, Role: role,
-			AgentID: "keeper",
+			Namespace: "acme", Principal: role, Role: role, AgentID: "keeper",
 		})
-		_, err := r.service.AttachWait(ctx, &workv1.AttachWaitRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			Wait: &workv1.AttachedWait{WaitId: fmt.Sprintf("wt_%026d", 1)},
-		})
-		require.ErrorIs(t, err, fault.PermissionDenied, role)
-		_, err = r.service.PromoteReport(ctx, &workv1.PromoteReportRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			Text: "x",
-		})
-		require.ErrorIs(t, err, fault.PermissionDenied, role)
-		_, err = r.service.ConsumeRecheck(ctx, &workv1.ConsumeRecheckRequest{AgentId: "keeper", WorkItemId: itemID})
+		must.Refuse(r.service.AttachWait(ctx, &workv1.AttachWaitRequest{
+			AgentId: "keeper", WorkItemId: itemID, Wait: &workv1.AttachedWait{WaitId: fmt.Sprintf("wt_%026d", 1)},
+		}))(t, fault.PermissionDenied, role)
+		must.Refuse(r.service.PromoteReport(ctx, &workv1.PromoteReportRequest{
+			AgentId: "keeper", WorkItemId: itemID, Text: "x",
+		}))(t, fault.PermissionDenied, role)
+		_, err := r.service.ConsumeRecheck(ctx, &workv1.ConsumeRecheckRequest{AgentId: "keeper", WorkItemId: itemID})
 		require.ErrorIs(t, err, fault.PermissionDenied, role)
 	}
-	_, err := r.service.CreateWorkItem(context.Background(), &workv1.CreateWorkItemRequest{
+	must.Refuse(r.service.CreateWorkItem(context.Background(), &workv1.CreateWorkItemRequest{
 		AgentId: "keeper", Objective: "x",
-	})
-	require.ErrorIs(t, err, fault.Unauthenticated)
+	}))(t, fault.Unauthenticated)
 	require.Len(t, r.events(), before)
 }
 
@@ -361,8 +328,7 @@ func TestX4_AnotherTenantSeesNothing(t *testing.T) {
 	ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "umbrella", Principal: "op", Role: rpc.RoleOperator})
 	_, err := r.client.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
 	require.ErrorIs(t, err, fault.NotFound)
-	l, err := r.client.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
-	require.NoError(t, err)
+	l := must.Value(r.client.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"}))(t)
 	require.Empty(t, l.GetWorkItems())
 }
 
@@ -379,17 +345,15 @@ func TestW9_TheFocusIsInNoClassAndNoCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			for i, objective := range []string{"focus", "other"} {
-				_, err := r.service.AttachWait(planetest.As(t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
+				must.Value(r.service.AttachWait(planetest.As(t.Context(), rpc.RoleService), &workv1.AttachWaitRequest{
 					AgentId: "keeper", WorkItemId: r.create(objective).GetWorkItemId(), Wait: &workv1.AttachedWait{
 						WaitId: fmt.Sprintf("wt_%026d", i), Revision: 1, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
 						Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Reason: "r", TriggerCount: c.triggers,
 					},
-				})
-				require.NoError(t, err)
+				}))(t)
 			}
 			get := func() (*workv1.GetWorkQueueResponse, int32) {
-				q, err := r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"})
-				require.NoError(t, err)
+				q := must.Value(r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"}))(t)
 				n := q.GetCounts()
 				require.Len(t, q.GetTriggeredBlocked(), int(n.GetTriggeredBlocked()))
 				require.Len(t, q.GetBlocked(), int(n.GetBlocked()))
@@ -415,13 +379,11 @@ func TestX5_ListsOfUnknownAgents(t *testing.T) {
 	_, err := r.client.ListWorkItems(operator, &workv1.ListWorkItemsRequest{AgentId: "nobody"})
 	require.ErrorIs(t, err, fault.NotFound)
 	require.ErrorContains(t, err, `"nobody"`)
-	_, err = r.client.GetWorkQueue(operator, &workv1.GetWorkQueueRequest{AgentId: "nobody"})
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(r.client.GetWorkQueue(operator, &workv1.GetWorkQueueRequest{AgentId: "nobody"}))(t, fault.NotFound)
 	got, err := r.client.ListWorkItems(operator, &workv1.ListWorkItemsRequest{AgentId: "other"})
 	require.NoError(t, err, "one that has nothing yet")
 	require.Empty(t, got.GetWorkItems())
-	_, err = r.service.GetWorkQueue(planetest.As(r.t.Context(), rpc.RoleService), &workv1.GetWorkQueueRequest{
+	must.Value(r.service.GetWorkQueue(planetest.As(r.t.Context(), rpc.RoleService), &workv1.GetWorkQueueRequest{
 		AgentId: "nobody",
-	})
-	require.NoError(t, err, "services know whom they ask about")
+	}))(t, "services know whom they ask about")
 }

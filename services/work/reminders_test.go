@@ -9,6 +9,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
@@ -28,34 +29,30 @@ type reminded struct {
 }
 
 func (r *reminded) own(at int) {
-	_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+	must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 		AgentId: "keeper", WorkItemId: r.itemID,
 		RecheckAt: timestamppb.New(epoch.Add(time.Duration(at) * time.Second)),
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 }
 
 func (r *reminded) wait(id string, at int) {
 	r.waits++
 	w := &workv1.AttachedWait{
 		WaitId: id, Revision: 1, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-		Reason:    "a reply",
-		CreatedAt: timestamppb.New(epoch.Add(time.Duration(r.waits) * time.Millisecond)),
+		Reason: "a reply", CreatedAt: timestamppb.New(epoch.Add(time.Duration(r.waits) * time.Millisecond)),
 	}
 	if at > 0 {
 		w.RecheckAt = timestamppb.New(epoch.Add(time.Duration(at) * time.Second))
 	}
-	_, err := r.service.AttachWait(planetest.As(r.t.Context(), "service"), &workv1.AttachWaitRequest{
+	must.Value(r.service.AttachWait(planetest.As(r.t.Context(), "service"), &workv1.AttachWaitRequest{
 		AgentId: "keeper", WorkItemId: r.itemID, Wait: w,
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 }
 
 func (r *reminded) triggered(id string, at int) {
 	r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WaitTriggered{Wait: &waitingv1.Wait{
 		WaitId: id, AgentId: "keeper", WorkItemId: r.itemID, Revision: 2, Mode: waitingv1.WaitMode_WAIT_MODE_WAIT,
-		Kind:   waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-		Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, TriggerCount: 1,
+		Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Status: waitingv1.WaitStatus_WAIT_STATUS_ACTIVE, TriggerCount: 1,
 		RecheckAt: timestamppb.New(epoch.Add(time.Duration(at) * time.Second)),
 	}}})
 }
@@ -72,10 +69,9 @@ func (r *reminded) ends(id string, resolved bool) {
 // consume gives the reminder that is shown.
 func (r *reminded) consume() {
 	r.clk.Advance(time.Second)
-	_, err := r.service.ConsumeRecheck(planetest.As(r.t.Context(), "service"), &workv1.ConsumeRecheckRequest{
+	must.Value(r.service.ConsumeRecheck(planetest.As(r.t.Context(), "service"), &workv1.ConsumeRecheckRequest{
 		AgentId: "keeper", WorkItemId: r.itemID, RecheckAt: r.get(r.itemID).GetRecheckAt(),
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 }
 
 // An item's own reminder and that of its wait stand beside each other: the
@@ -159,10 +155,9 @@ func TestP5_AWaitDoesNotTakeTheItemsOwnReminderAway(t *testing.T) {
 			{consume, 70, true},
 		},
 		"the blocker is cleared": {{own(60), 60, false}, {wait(firstWait, 2), 2, false}, {func(r *reminded) {
-			_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			must.Value(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
 				AgentId: "keeper", WorkItemId: r.itemID, ClearBlockedBy: true,
-			})
-			require.NoError(r.t, err)
+			}))(r.t)
 		}, 60, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,8 +173,7 @@ func TestP5_AWaitDoesNotTakeTheItemsOwnReminderAway(t *testing.T) {
 					}
 					require.Equal(t, s.at, shown, "step %d", i)
 					require.Equal(t, s.given, it.GetRecheckConsumedAt() != nil, "step %d", i)
-					q, err := r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"})
-					require.NoError(t, err)
+					q := must.Value(r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper"}))(t)
 					require.Equal(t, s.at != none && !s.given, len(q.GetRechecks()) == 1,
 						"step %d: what fires is what is shown", i)
 					r.restart()
@@ -208,8 +202,7 @@ func TestP5_RemindersOfOldRecords(t *testing.T) {
 			nil,
 		},
 		"the wait's, given": {&workv1.WorkItemRecord{
-			State: open, RecheckAt: at(5), RecheckConsumedAt: at(6),
-			Waits: waits(5),
+			State: open, RecheckAt: at(5), RecheckConsumedAt: at(6), Waits: waits(5),
 		}, nil, nil},
 	} {
 		it := next(c.old, journal.Env{Now: epoch})
@@ -223,19 +216,16 @@ func TestP5_AReminderHasAHorizon(t *testing.T) {
 	r := newRig(t)
 	itemID := r.create("watch it").GetWorkItemId()
 	update := func(at time.Time) error {
-		_, err := r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-			RecheckAt: timestamppb.New(at),
-		})
-		return err
+		return must.Err(r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: "keeper", WorkItemId: itemID, RecheckAt: timestamppb.New(at),
+		}))
 	}
 	for _, within := range []time.Duration{-time.Hour, fault.Horizon - time.Second, fault.Horizon} {
 		require.NoError(t, update(epoch.Add(within)))
 	}
 	before := len(r.events())
-	err := update(epoch.Add(fault.Horizon + time.Microsecond))
-	require.ErrorIs(t, err, fault.LimitExceeded)
-	err = update(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))
+	require.ErrorIs(t, update(epoch.Add(fault.Horizon+time.Microsecond)), fault.LimitExceeded)
+	err := update(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))
 	require.ErrorIs(t, err, fault.LimitExceeded)
 	require.ErrorContains(t, err, "recheck_at is 9999-12-31T00:00:00Z; it must be at most 100 years ahead")
 	require.Len(t, r.events(), before)

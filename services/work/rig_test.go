@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
@@ -16,6 +17,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 	"quartet/pkg/page"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -94,17 +96,13 @@ func openRig(t *testing.T) *rig {
 }
 
 func (r *rig) up() {
-	var err error
-	r.service, err = New(Config{Home: r.home}, Deps{Tasks: &r.tasks, Agents: r.agents, Deps: plane.Deps{
+	r.service = must.Value(New(Config{Home: r.home}, Deps{Tasks: &r.tasks, Agents: r.agents, Deps: plane.Deps{
 		Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids, Room: r.room,
-	}})
-	require.NoError(r.t, err)
+	}}))(r.t)
 	planetest.Start(r.t, r.service)
 	r.net = planetest.NewNet(r.t)
 	stop := r.net.Serve("work", func(reg grpc.ServiceRegistrar) { r.service.Register(reg) })
-	conn, err := r.conn()
-	require.NoError(r.t, err)
-	r.client = workv1.NewWorkServiceClient(conn)
+	r.client = workv1.NewWorkServiceClient(must.Value(r.conn())(r.t))
 	r.down = func() {
 		planetest.Stop(r.t, r.service)
 		stop()
@@ -138,11 +136,9 @@ func (r *rig) get(itemID string) *workv1.WorkItem {
 
 func (r *rig) pick(itemID string) {
 	r.t.Helper()
-	_, err := r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{
-		AgentId: "keeper", WorkItemId: itemID,
-		Reason: "test",
-	})
-	require.NoError(r.t, err)
+	must.Value(r.client.PickWorkItem(r.ctx, &workv1.PickWorkItemRequest{
+		AgentId: "keeper", WorkItemId: itemID, Reason: "test",
+	}))(r.t)
 }
 
 // hear applies another plane's event by the plane's own rule, as consuming it would.
@@ -171,3 +167,5 @@ func (r *rig) look(read func(s *State)) error {
 func token(itemID, at string) string {
 	return page.Token("work-item-history/"+itemID+"/false", at)
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

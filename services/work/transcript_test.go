@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
@@ -37,8 +38,7 @@ func (r *rig) Do(t *testing.T, l planetest.Line, names *planetest.Names) string 
 	out := ""
 	switch l.Verb {
 	case "advance":
-		d, err := time.ParseDuration(l.Options["by"])
-		require.NoError(t, err)
+		d := must.Value(time.ParseDuration(l.Options["by"]))(t)
 		r.clk.Advance(d)
 	case "restart":
 		r.restart()
@@ -50,11 +50,9 @@ func (r *rig) Do(t *testing.T, l planetest.Line, names *planetest.Names) string 
 		}
 		r.tasks.set(list...)
 	case "hear":
-		payload, err := waitingEvents.New(l.Options["type"])
-		require.NoError(t, err)
+		payload := must.Value(waitingEvents.New(l.Options["type"]))(t)
 		r.hear(&journal.Event{
-			Type: l.Options["type"], Namespace: "acme", AgentID: "keeper",
-			Payload: l.Request(t, payload, nil),
+			Type: l.Options["type"], Namespace: "acme", AgentID: "keeper", Payload: l.Request(t, payload, nil),
 		})
 	default:
 		out = r.call(t, l, names)
@@ -67,10 +65,8 @@ func (r *rig) call(t *testing.T, l planetest.Line, names *planetest.Names) strin
 	md := workv1.File_quartet_work_v1_work_service_proto.Services().ByName("WorkService").Methods().
 		ByName(protoreflect.Name(l.Verb))
 	require.NotNil(t, md, "no method %s", l.Verb)
-	req, err := newMessage(md.Input().FullName())
-	require.NoError(t, err)
-	reply, err := newMessage(md.Output().FullName())
-	require.NoError(t, err)
+	req := must.Value(newMessage(md.Input().FullName()))(t)
+	reply := must.Value(newMessage(md.Output().FullName()))(t)
 	ctx := planetest.AsAgent(t.Context(), "keeper")
 	switch as := l.Options["as"]; as {
 	case "":
@@ -81,9 +77,7 @@ func (r *rig) call(t *testing.T, l planetest.Line, names *planetest.Names) strin
 	}
 	l.Request(t, req, map[string]string{"agent_id": "keeper"})
 	again, err := replayed(func(opts ...grpc.CallOption) error {
-		conn, err := r.conn()
-		require.NoError(t, err)
-		return conn.Invoke(ctx, "/quartet.work.v1.WorkService/"+l.Verb, req, reply, opts...)
+		return must.Value(r.conn())(t).Invoke(ctx, "/quartet.work.v1.WorkService/"+l.Verb, req, reply, opts...)
 	})
 	if err != nil {
 		return planetest.Refusal(err)

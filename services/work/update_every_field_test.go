@@ -7,11 +7,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
+	"quartet/services/work/derive"
 )
 
 // An update of one field is stored, whichever it is, and a repetition changes nothing (SPEC W5.4). A field of the
@@ -34,8 +37,7 @@ func TestW5_AnUpdateOfOneFieldIsStored(t *testing.T) {
 				req := &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: id}
 				planetest.SetField(req.ProtoReflect(), fields.ByName(protoreflect.Name(field)))
 				require.NoError(t, validateUpdate(req))
-				d, err := decideUpdate(s, env, req)
-				require.NoError(t, err)
+				d := must.Value(decideUpdate(s, env, req))(t)
 				fold(d.Events...)
 				return len(d.Events)
 			}
@@ -71,8 +73,7 @@ func TestW5_EveryFieldOfTheRecordCounts(t *testing.T) {
 func TestW2_EveryFieldOfTheRequestIsStored(t *testing.T) {
 	created := func(req *workv1.CreateWorkItemRequest) *workv1.WorkItemRecord {
 		env := journal.Env{Now: time.Unix(1, 0), Actor: journal.Actor{Namespace: "acme"}}
-		d, err := decideCreate(NewState(), env, "wi_1", req, nil)
-		require.NoError(t, err)
+		d := must.Value(decideCreate(NewState(), env, "wi_1", req, nil))(t)
 		return d.Events[0].Payload.(*workv1.WorkItemCreated).GetWorkItem()
 	}
 	without := created(&workv1.CreateWorkItemRequest{AgentId: "keeper"})
@@ -88,5 +89,40 @@ func TestW2_EveryFieldOfTheRequestIsStored(t *testing.T) {
 			req.PlanStatus = workv1.PlanStatus_PLAN_STATUS_READY
 		}
 		require.False(t, sameContent(created(req), without, journal.Env{}), f.Name())
+	}
+}
+
+// filled returns a record with every field set.
+func filled() *workv1.WorkItemRecord {
+	it := &workv1.WorkItemRecord{}
+	m := it.ProtoReflect()
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		planetest.SetField(m, fields.Get(i))
+	}
+	return it
+}
+
+// X6: a view is the record, field by field, and what is derived. A field that is added
+// to the record must be added to the view, with its name and number, and to both copies.
+func TestX6_AViewHasEveryFieldOfTheRecord(t *testing.T) {
+	it := filled()
+	require.True(t, proto.Equal(it, derive.Shallow(it)), "Shallow leaves out a field:\n%v\n%v", it, derive.Shallow(it))
+
+	shown := derive.View(it, "").ProtoReflect()
+	fields := it.ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		g := shown.Descriptor().Fields().ByName(f.Name())
+		require.NotNil(t, g, "WorkItem has no field %s", f.Name())
+		require.Equal(t, f.Number(), g.Number(), f.Name())
+		require.Less(t, int(f.Number()), 30, "numbers from 30 are for what is derived")
+		require.True(t, shown.Has(g), "view leaves out %s", f.Name())
+	}
+	derived := shown.Descriptor().Fields()
+	for i := range derived.Len() {
+		if f := derived.Get(i); fields.ByName(f.Name()) == nil {
+			require.GreaterOrEqual(t, int(f.Number()), 30, "%s is derived", f.Name())
+		}
 	}
 }

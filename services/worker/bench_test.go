@@ -3,9 +3,8 @@ package worker_test
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/task"
@@ -17,13 +16,9 @@ import (
 // leased, run, ended; each durable. Eight callers for each of -cpu.
 func BenchmarkExecOverNATS(b *testing.B) {
 	nc := natsdtest.Connect(b)
-	_, err := jetlog.Ensure(b.Context(), nc, task.Plane, 1, 1)
-	require.NoError(b, err)
-	log, err := jetlog.New(nc, task.Plane, 0)
-	require.NoError(b, err)
-	output, err := taskoutput.OpenStream(b.Context(), nc, 1, 0, nil)
-	require.NoError(b, err)
-	r := newRigOver(b, log, output)
+	must.Value(jetlog.Ensure(b.Context(), nc, task.Plane, 1, 1))(b)
+	log := must.Value(jetlog.New(nc, task.Plane, 0))(b)
+	r := newRigOver(b, log, must.Value(taskoutput.OpenStream(b.Context(), nc, 1, 0, nil))(b))
 	r.worker(func(c *worker.Config) { c.Capacity = 64 })
 	b.ResetTimer()
 	b.SetParallelism(8)

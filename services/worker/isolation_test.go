@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/worker"
@@ -65,9 +66,7 @@ func TestT10_AgentsWithDirectoriesOfTheirOwn(t *testing.T) {
 				}
 			}
 			if own != r.root {
-				info, err := os.Stat(own)
-				require.NoError(t, err)
-				require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+				require.Equal(t, os.FileMode(0o700), must.Value(os.Stat(own))(t).Mode().Perm())
 			}
 		})
 	}
@@ -135,14 +134,11 @@ func TestT10_WhatIsolationIsRefused(t *testing.T) {
 	require.EqualError(t, err, `worker: isolation "agents": must be none, namespace or agent`)
 	for _, isolate := range []worker.Isolation{worker.IsolateNamespaces, worker.IsolateAgents} {
 		_, err = worker.New(worker.Config{
-			ID: "local", Roots: []string{r.root, t.TempDir()}, Dial: r.dial,
-			Isolate: isolate,
+			ID: "local", Roots: []string{r.root, t.TempDir()}, Dial: r.dial, Isolate: isolate,
 		})
 		require.ErrorContains(t, err, "divides one root, and there are 2")
 	}
-	_, err = worker.New(worker.Config{
-		ID: "local", Roots: []string{r.root, t.TempDir()}, Dial: r.dial,
-		Isolate: worker.IsolateNone,
-	})
-	require.NoError(t, err)
+	must.Value(worker.New(worker.Config{
+		ID: "local", Roots: []string{r.root, t.TempDir()}, Dial: r.dial, Isolate: worker.IsolateNone,
+	}))(t)
 }

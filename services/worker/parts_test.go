@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/proctree"
 )
@@ -22,11 +24,9 @@ func TestConfigIsChecked(t *testing.T) {
 		"Roots":     {ID: "w", Dial: dial},
 		"Dial":      {ID: "w", Roots: []string{"/"}},
 	} {
-		_, err := New(cfg)
-		require.ErrorContains(t, err, says)
+		must.Fail(New(cfg))(t, says)
 	}
-	w, err := New(Config{ID: "w", Roots: []string{"/no/such/root"}, Dial: dial})
-	require.NoError(t, err)
+	w := must.Value(New(Config{ID: "w", Roots: []string{"/no/such/root"}, Dial: dial}))(t)
 	require.NoError(t, w.Stop(t.Context()), "stopping what never started")
 	require.ErrorContains(t, w.Start(t.Context()), "/no/such/root")
 	require.ErrorContains(t, w.Ready(), "not connected")
@@ -35,8 +35,7 @@ func TestConfigIsChecked(t *testing.T) {
 // A command dies with the thread that forked it, so that must not be one of
 // those that come and go: it outlives whoever asked.
 func TestSpawnerOutlivesGoroutines(t *testing.T) {
-	s, err := proctree.Open(t.Context(), proctree.Config{Owner: "w@" + t.TempDir(), Boot: "1"})
-	require.NoError(t, err)
+	s := must.Value(proctree.Open(t.Context(), proctree.Config{Owner: "w@" + t.TempDir(), Boot: "1"}))(t)
 	defer func() { require.NoError(t, s.Close(context.Background())) }()
 	started := make(chan *process)
 	go func() {
@@ -59,8 +58,7 @@ func TestSpawnerOutlivesGoroutines(t *testing.T) {
 		<-done
 	}
 	up := make([]byte, 2)
-	_, err = p.outputs[0].file.Read(up)
-	require.NoError(t, err)
+	must.Value(p.outputs[0].file.Read(up))(t)
 	p.signal(unix.SIGTERM)
 	p.awaitExit()
 	p.signal(unix.SIGKILL)
@@ -72,17 +70,29 @@ func TestOneProcessIsAWorker(t *testing.T) {
 		ID: "w", Roots: []string{t.TempDir()}, StateDir: filepath.Join(t.TempDir(), "made"),
 		Dial: func() (grpc.ClientConnInterface, error) { return nil, context.DeadlineExceeded },
 	}
-	first, err := New(cfg)
-	require.NoError(t, err)
-	second, err := New(cfg)
-	require.NoError(t, err)
+	first := must.Value(New(cfg))(t)
+	second := must.Value(New(cfg))(t)
 	require.NoError(t, first.Start(t.Context()))
 	require.ErrorContains(t, second.Start(t.Context()), "another process runs worker w")
 	require.NoError(t, second.Stop(t.Context()))
 	require.NoError(t, first.Stop(t.Context()))
 	require.NoError(t, first.Stop(t.Context()))
-	third, err := New(cfg)
-	require.NoError(t, err)
+	third := must.Value(New(cfg))(t)
 	require.NoError(t, third.Start(t.Context()), "the lock went with its holder")
 	require.NoError(t, third.Stop(t.Context()))
+}
+
+// A pipe in the place of a file of git keeps nobody waiting.
+func TestT9_APipeIsNotRead(t *testing.T) {
+	root := t.TempDir()
+	pipe := filepath.Join(root, "locked")
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(root, ".git"), []byte("gitdir: "+root+"\n"), 0o600))
+	_, err := isInterrupted(&taskv1.Worktree{Path: root})
+	require.ErrorContains(t, err, pipe)
+	require.NoError(t, os.Remove(pipe))
+	require.NoError(t, os.WriteFile(pipe, []byte("initializing\n"), 0o600))
+	interrupted, err := isInterrupted(&taskv1.Worktree{Path: root})
+	require.NoError(t, err)
+	require.True(t, interrupted)
 }

@@ -19,6 +19,7 @@ import (
 
 	"quartet/pkg/confine"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/proctree"
@@ -71,9 +72,7 @@ func victim(spec []string) int {
 }
 
 func (r *rig) stop(id string) *taskv1.Task {
-	resp, err := r.client().StopTask(r.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id})
-	require.NoError(r.t, err)
-	return resp.GetTask()
+	return must.Value(r.client().StopTask(r.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id}))(r.t).GetTask()
 }
 
 func TestT5_EndSurvivesARestartOfTheServer(t *testing.T) {
@@ -103,12 +102,10 @@ func TestT4_CommandsRunThroughRestarts(t *testing.T) {
 	want := ""
 	for i := range 4 {
 		r.eventually(func() bool {
-			resp, err := r.client().SendTaskInput(r.ctx, &taskv1.SendTaskInputRequest{
+			return must.Value(r.client().SendTaskInput(r.ctx, &taskv1.SendTaskInputRequest{
 				AgentId: "keeper", TaskId: id, Text: fmt.Sprintf("line %d\n", i), RequestId: fmt.Sprint(i),
 				EndOfInput: i == 3,
-			})
-			require.NoError(t, err)
-			return resp.GetAcceptedInput() // refused until the worker is back
+			}))(t).GetAcceptedInput() // refused until the worker is back
 		})
 		want += fmt.Sprintf("line %d\n", i)
 		if i < 3 {
@@ -123,8 +120,7 @@ func TestT4_CommandsRunThroughRestarts(t *testing.T) {
 
 func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 	r := newRig(t)
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	lis := must.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	served := make(chan error, 1)
 	go func() { served <- r.server.Serve(lis) }()
 	t.Cleanup(func() {
@@ -132,9 +128,7 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 		<-served
 	})
 	const id = "victim-worker"
-	self, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.Command(self)
+	cmd := exec.Command(must.Value(os.Executable())(t))
 	cmd.Env = append(os.Environ(), envVictim+"="+lis.Addr().String()+","+id+","+r.root+","+r.state)
 	cmd.Stderr = os.Stderr
 	require.NoError(t, proctree.StartUnmarked(cmd))
@@ -142,8 +136,7 @@ func TestT4_KilledWorkerLeavesNothing(t *testing.T) {
 
 	// keyless callers act in the namespace default
 	r.ctx = rpc.WithActor(context.Background(), rpc.Actor{
-		Namespace: rpc.DefaultNamespace, Principal: "op",
-		Role: rpc.RoleOperator,
+		Namespace: rpc.DefaultNamespace, Principal: "op", Role: rpc.RoleOperator,
 	})
 	task := r.background(&taskv1.CommandSpec{Cmd: "sleep 300 & setsid sleep 300 & echo up; wait"})
 	r.awaitOutput(task, "up")
@@ -272,13 +265,9 @@ func TestT1_Outcomes(t *testing.T) {
 // The same over the real broker: journal, output and all.
 func TestOverNATS(t *testing.T) {
 	nc := natsdtest.Connect(t)
-	_, err := jetlog.Ensure(t.Context(), nc, task.Plane, 1, 1)
-	require.NoError(t, err)
-	log, err := jetlog.New(nc, task.Plane, 0)
-	require.NoError(t, err)
-	output, err := taskoutput.OpenStream(t.Context(), nc, 1, 0, nil)
-	require.NoError(t, err)
-	r := newRigOver(t, log, output)
+	must.Value(jetlog.Ensure(t.Context(), nc, task.Plane, 1, 1))(t)
+	log := must.Value(jetlog.New(nc, task.Plane, 0))(t)
+	r := newRigOver(t, log, must.Value(taskoutput.OpenStream(t.Context(), nc, 1, 0, nil))(t))
 	r.worker(nil)
 
 	resp := r.sh("echo hello; echo err >&2; exit 2")
@@ -289,12 +278,9 @@ func TestOverNATS(t *testing.T) {
 	r.down()
 	r.up()
 	r.eventually(func() bool {
-		resp, err := r.client().SendTaskInput(r.ctx, &taskv1.SendTaskInputRequest{
-			AgentId: "keeper", TaskId: id,
-			Text: "hi\n", RequestId: "i",
-		})
-		require.NoError(t, err)
-		return resp.GetAcceptedInput()
+		return must.Value(r.client().SendTaskInput(r.ctx, &taskv1.SendTaskInputRequest{
+			AgentId: "keeper", TaskId: id, Text: "hi\n", RequestId: "i",
+		}))(t).GetAcceptedInput()
 	})
 	require.Equal(t, completed, r.await(id).GetState())
 	all := r.awaitOutput(id, "\n20000\n")
@@ -339,8 +325,6 @@ func TestT5_NothingIsLostOrDoneTwiceOverRestarts(t *testing.T) {
 		require.Equal(t, want.String(), r.awaitOutput(id, fmt.Sprintf("%d-30\n", i)))
 		require.EqualValues(t, want.Len(), end.GetOutputBytes())
 		require.Len(t, r.events(id), 3)
-		mark, err := os.ReadFile(fmt.Sprintf("%s/mark%d", r.root, i))
-		require.NoError(t, err)
-		require.Equal(t, "run\n", string(mark))
+		require.Equal(t, "run\n", string(must.Value(os.ReadFile(fmt.Sprintf("%s/mark%d", r.root, i)))(t)))
 	}
 }

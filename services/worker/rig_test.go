@@ -16,6 +16,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
@@ -48,9 +49,7 @@ func newRig(t testing.TB) *rig {
 
 func newRigOver(t testing.TB, log framelog.Log, output taskoutput.Store) *rig {
 	r := &rig{t: t, log: log, output: output, root: t.TempDir(), state: t.TempDir(), keys: rpc.NewKeyring(nil, true)}
-	var err error
-	r.root, err = filepath.EvalSymlinks(r.root)
-	require.NoError(t, err)
+	r.root = must.Value(filepath.EvalSymlinks(r.root))(t)
 	r.ctx = rpc.WithActor(context.Background(), rpc.Actor{Namespace: "acme", Principal: "op", Role: rpc.RoleOperator})
 	r.up()
 	t.Cleanup(func() { r.down() })
@@ -58,15 +57,13 @@ func newRigOver(t testing.TB, log framelog.Log, output taskoutput.Store) *rig {
 }
 
 func (r *rig) up() {
-	var err error
-	r.service, err = task.New(r.cfg, task.Deps{
+	r.service = must.Value(task.New(r.cfg, task.Deps{
 		Deps: plane.Deps{
 			Log:     func(string, int) (framelog.Log, error) { return r.log, nil },
 			Sources: func(string) ([]journal.Source, error) { return nil, nil },
 		},
 		Output: r.output,
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 	require.NoError(r.t, r.service.Start(context.Background()))
 	require.NoError(r.t, r.service.Ready())
 	r.server = rpc.NewServer(rpc.Config{Auth: r.keys, Deadlines: task.Deadlines(), Ready: r.service.Ready})
@@ -98,9 +95,7 @@ func (r *rig) dial() (grpc.ClientConnInterface, error) {
 }
 
 func (r *rig) client() taskv1.TaskServiceClient {
-	conn, err := r.dial()
-	require.NoError(r.t, err)
-	return taskv1.NewTaskServiceClient(conn)
+	return taskv1.NewTaskServiceClient(must.Value(r.dial())(r.t))
 }
 
 func (r *rig) worker(change func(*worker.Config)) *worker.Worker {
@@ -111,8 +106,7 @@ func (r *rig) worker(change func(*worker.Config)) *worker.Worker {
 	if change != nil {
 		change(&cfg)
 	}
-	w, err := worker.New(cfg)
-	require.NoError(r.t, err)
+	w := must.Value(worker.New(cfg))(r.t)
 	require.NoError(r.t, w.Start(context.Background()))
 	r.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -133,9 +127,7 @@ func (r *rig) exec(req *taskv1.ExecCommandRequest) *taskv1.ExecCommandResponse {
 	if req.AgentId == "" {
 		req.AgentId = "keeper"
 	}
-	resp, err := r.client().ExecCommand(r.ctx, req)
-	require.NoError(r.t, err)
-	return resp
+	return must.Value(r.client().ExecCommand(r.ctx, req))(r.t)
 }
 
 // sh runs a shell line to its end.
@@ -159,9 +151,7 @@ func (r *rig) background(spec *taskv1.CommandSpec) string {
 
 func (r *rig) get(id string) *taskv1.Task {
 	r.t.Helper()
-	resp, err := r.client().GetTask(r.ctx, &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: id})
-	require.NoError(r.t, err)
-	return resp.GetTask()
+	return must.Value(r.client().GetTask(r.ctx, &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: id}))(r.t).GetTask()
 }
 
 // awaitOutput waits until a task's output holds text, and gives all of it.
@@ -169,11 +159,9 @@ func (r *rig) awaitOutput(id, text string) string {
 	r.t.Helper()
 	all, offset := "", int64(0)
 	for !strings.Contains(all, text) {
-		resp, err := r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{
-			AgentId: "keeper", TaskId: id,
-			Offset: offset, Block: true,
-		})
-		require.NoError(r.t, err)
+		resp := must.Value(r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{
+			AgentId: "keeper", TaskId: id, Offset: offset, Block: true,
+		}))(r.t)
 		require.Equal(r.t, "success", resp.GetRetrievalStatus())
 		all, offset = all+resp.GetText(), resp.GetNextOffset()
 		if resp.GetText() == "" {
@@ -191,8 +179,7 @@ func (r *rig) await(id string) *taskv1.Task {
 	stream, err := r.client().FollowTaskOutput(ctx, &taskv1.FollowTaskOutputRequest{AgentId: "keeper", TaskId: id})
 	require.NoError(r.t, err)
 	for {
-		m, err := stream.Recv()
-		require.NoError(r.t, err)
+		m := must.Value(stream.Recv())(r.t)
 		if ended := m.GetEnded(); ended != nil {
 			return ended
 		}
@@ -203,7 +190,7 @@ func (r *rig) await(id string) *taskv1.Task {
 func (r *rig) events(taskID string) []string {
 	r.t.Helper()
 	var types []string
-	err := r.log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
+	require.NoError(r.t, r.log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		for _, line := range framelog.SplitLines(f.Body) {
 			raw, err := journal.ParseLine(line)
 			if err != nil {
@@ -214,8 +201,7 @@ func (r *rig) events(taskID string) []string {
 			}
 		}
 		return nil
-	})
-	require.NoError(r.t, err)
+	}))
 	return types
 }
 
@@ -234,8 +220,7 @@ func alive(t testing.TB, marker string) int {
 // processes counts the processes of which a file in /proc matches.
 func processes(t testing.TB, file string, matches func(string) bool) int {
 	t.Helper()
-	entries, err := os.ReadDir("/proc")
-	require.NoError(t, err)
+	entries := must.Value(os.ReadDir("/proc"))(t)
 	n := 0
 	for _, e := range entries {
 		if raw, err := os.ReadFile(filepath.Join("/proc", e.Name(), file)); err == nil && matches(string(raw)) {

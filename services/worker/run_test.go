@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
@@ -126,10 +127,9 @@ func TestT6_CharactersAreNotCut(t *testing.T) {
 	for _, size := range []int32{1, 2, 5, 4096, 4097} {
 		all, offset := "", int64(4000)
 		for {
-			p, err := r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{
+			p := must.Value(r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{
 				AgentId: "keeper", TaskId: resp.GetTask().GetTaskId(), Offset: offset, MaxBytes: size,
-			})
-			require.NoError(t, err)
+			}))(t)
 			if p.GetText() == "" {
 				break
 			}
@@ -165,8 +165,7 @@ func TestT3_StopEndsTheWholeGroup(t *testing.T) {
 			id := r.background(&taskv1.CommandSpec{Cmd: line})
 			r.awaitOutput(id, "up")
 			require.NotZero(t, alive(t, "QUARTET_TASK_ID="+id))
-			got, err := r.client().StopTask(r.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id})
-			require.NoError(t, err)
+			got := must.Value(r.client().StopTask(r.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id}))(t)
 			require.Equal(t, taskv1.TaskState_TASK_STATE_CANCELLING, got.GetTask().GetState())
 			end := r.await(id)
 			require.Equal(t, cancelled, end.GetState())
@@ -183,17 +182,14 @@ func TestT3_SecondStopKills(t *testing.T) {
 	id := r.background(&taskv1.CommandSpec{Cmd: "trap 'echo term' TERM; echo up; while :; do sleep 0.05; done"})
 	r.awaitOutput(id, "up")
 	stop := &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id}
-	_, err := r.client().StopTask(r.ctx, stop)
-	require.NoError(t, err)
+	must.Value(r.client().StopTask(r.ctx, stop))(t)
 	r.awaitOutput(id, "term")
 	require.Equal(t, taskv1.TaskState_TASK_STATE_CANCELLING, r.get(id).GetState())
-	_, err = r.client().StopTask(r.ctx, stop)
-	require.NoError(t, err)
+	must.Value(r.client().StopTask(r.ctx, stop))(t)
 	end := r.await(id)
 	require.Equal(t, cancelled, end.GetState())
 	require.Nil(t, end.ExitCode)
-	_, err = r.client().StopTask(r.ctx, stop)
-	require.ErrorContains(t, err, "TASK_NOT_RUNNING")
+	must.Fail(r.client().StopTask(r.ctx, stop))(t, "TASK_NOT_RUNNING")
 }
 
 func TestT1_TimeLimit(t *testing.T) {
@@ -216,12 +212,9 @@ func TestT3_Input(t *testing.T) {
 	r := newRig(t)
 	r.worker(nil)
 	send := func(id, text string, end bool) *taskv1.SendTaskInputResponse {
-		resp, err := r.client().SendTaskInput(r.ctx, &taskv1.SendTaskInputRequest{
-			AgentId: "keeper", TaskId: id,
-			Text: text, EndOfInput: end,
-		})
-		require.NoError(t, err)
-		return resp
+		return must.Value(r.client().SendTaskInput(r.ctx, &taskv1.SendTaskInputRequest{
+			AgentId: "keeper", TaskId: id, Text: text, EndOfInput: end,
+		}))(t)
 	}
 	t.Run("stdin", func(t *testing.T) {
 		id := r.background(&taskv1.CommandSpec{
@@ -253,8 +246,7 @@ func TestT3_Input(t *testing.T) {
 	t.Run("terminal is stopped with its children", func(t *testing.T) {
 		id := r.background(&taskv1.CommandSpec{Cmd: "sleep 300 & echo up; wait", Tty: true})
 		r.awaitOutput(id, "up")
-		_, err := r.client().StopTask(r.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id})
-		require.NoError(t, err)
+		must.Value(r.client().StopTask(r.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id}))(t)
 		require.Equal(t, cancelled, r.await(id).GetState())
 		require.Zero(t, alive(t, "QUARTET_TASK_ID="+id))
 	})
@@ -262,8 +254,7 @@ func TestT3_Input(t *testing.T) {
 		id := r.background(&taskv1.CommandSpec{Cmd: "echo up; exec sleep 300"})
 		r.awaitOutput(id, "up")
 		require.Equal(t, "input_not_accepted", send(id, "x", false).GetReason())
-		_, err := r.client().StopTask(r.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id})
-		require.NoError(t, err)
+		must.Value(r.client().StopTask(r.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id}))(t)
 		r.await(id)
 	})
 }
@@ -273,20 +264,16 @@ func TestT6_EndlessOutputIsBounded(t *testing.T) {
 	r.worker(nil)
 	id := r.background(&taskv1.CommandSpec{Cmd: "yes 0123456789"})
 	r.eventually(func() bool { return r.get(id).GetOutputBytes() > 12<<20 })
-	_, err := r.client().StopTask(r.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id})
-	require.NoError(t, err)
+	must.Value(r.client().StopTask(r.ctx, &taskv1.StopTaskRequest{AgentId: "keeper", TaskId: id}))(t)
 	end := r.await(id)
 	require.Equal(t, cancelled, end.GetState())
 	require.True(t, end.GetOutputTruncated())
-	tail, err := r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{
-		AgentId: "keeper", TaskId: id,
-		Offset: -100,
-	})
-	require.NoError(t, err)
+	tail := must.Value(r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{
+		AgentId: "keeper", TaskId: id, Offset: -100,
+	}))(t)
 	require.Contains(t, tail.GetText(), "0123456789\n0123456789\n")
 	require.Equal(t, end.GetOutputBytes(), tail.GetTotalBytes())
-	first, err := r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: id})
-	require.NoError(t, err)
+	first := must.Value(r.client().GetTaskOutput(r.ctx, &taskv1.GetTaskOutputRequest{AgentId: "keeper", TaskId: id}))(t)
 	require.True(t, first.GetTruncated())
 	require.Greater(t, first.GetOffset(), int64(7<<20))
 }

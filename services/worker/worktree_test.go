@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/proctree"
 	"quartet/pkg/rpc"
@@ -52,9 +53,7 @@ func repository(t testing.TB, dir string) string {
 }
 
 func (r *rig) worktrees() taskv1.WorktreeServiceClient {
-	conn, err := r.dial()
-	require.NoError(r.t, err)
-	return taskv1.NewWorktreeServiceClient(conn)
+	return taskv1.NewWorktreeServiceClient(must.Value(r.dial())(r.t))
 }
 
 func (r *rig) asService() context.Context {
@@ -63,9 +62,7 @@ func (r *rig) asService() context.Context {
 
 func (r *rig) plan(root string) *taskv1.PlanWorktreeResponse {
 	r.t.Helper()
-	resp, err := r.worktrees().PlanWorktree(r.asService(), &taskv1.PlanWorktreeRequest{WorkspaceRoot: root})
-	require.NoError(r.t, err)
-	return resp
+	return must.Value(r.worktrees().PlanWorktree(r.asService(), &taskv1.PlanWorktreeRequest{WorkspaceRoot: root}))(r.t)
 }
 
 // lay creates a planned worktree for a task.
@@ -79,16 +76,14 @@ func (r *rig) lay(root, taskID string) *taskv1.Worktree {
 
 func (r *rig) make(wt *taskv1.Worktree) *taskv1.Worktree {
 	r.t.Helper()
-	resp, err := r.worktrees().MakeWorktree(r.asService(), &taskv1.MakeWorktreeRequest{Worktree: wt})
-	require.NoError(r.t, err)
+	resp := must.Value(r.worktrees().MakeWorktree(r.asService(), &taskv1.MakeWorktreeRequest{Worktree: wt}))(r.t)
 	require.Equal(r.t, wtReady, resp.GetWorktree().GetState())
 	return resp.GetWorktree()
 }
 
 func (r *rig) remove(wt *taskv1.Worktree) *taskv1.Worktree {
 	r.t.Helper()
-	resp, err := r.worktrees().RemoveWorktree(r.asService(), &taskv1.RemoveWorktreeRequest{Worktree: wt})
-	require.NoError(r.t, err)
+	resp := must.Value(r.worktrees().RemoveWorktree(r.asService(), &taskv1.RemoveWorktreeRequest{Worktree: wt}))(r.t)
 	return resp.GetWorktree()
 }
 
@@ -371,8 +366,7 @@ func TestT9_WithoutGitNothingIsTouched(t *testing.T) {
 func TestT9_NoWorkTree(t *testing.T) {
 	r := newRig(t)
 	plan := func(root string) error {
-		_, err := r.worktrees().PlanWorktree(r.asService(), &taskv1.PlanWorktreeRequest{WorkspaceRoot: root})
-		return err
+		return must.Err(r.worktrees().PlanWorktree(r.asService(), &taskv1.PlanWorktreeRequest{WorkspaceRoot: root}))
 	}
 	require.ErrorIs(t, plan(""), fault.NotReady)
 	require.ErrorContains(t, plan(""), "no worker is connected")
@@ -430,11 +424,8 @@ func TestT9_OnlyInItsPlace(t *testing.T) {
 	}
 	require.Equal(t, "main", branches(t, repo))
 	require.NoError(t, os.Symlink(elsewhere, filepath.Join(r.root, ".quartet-worktrees")))
-	_, err := r.worktrees().MakeWorktree(r.asService(), &taskv1.MakeWorktreeRequest{Worktree: good})
-	require.ErrorContains(t, err, "not a link")
-	entries, err := os.ReadDir(elsewhere)
-	require.NoError(t, err)
-	require.Empty(t, entries)
+	must.Fail(r.worktrees().MakeWorktree(r.asService(), &taskv1.MakeWorktreeRequest{Worktree: good}))(t, "not a link")
+	require.Empty(t, must.Value(os.ReadDir(elsewhere))(t))
 }
 
 // A worker that is not there is said to be; one that comes back, in a new life
@@ -449,8 +440,7 @@ func TestT9_OverRestarts(t *testing.T) {
 	defer cancel()
 	require.NoError(t, w.Stop(ctx))
 	gone := func() error {
-		_, err := r.worktrees().RemoveWorktree(r.asService(), &taskv1.RemoveWorktreeRequest{Worktree: wt})
-		return err
+		return must.Err(r.worktrees().RemoveWorktree(r.asService(), &taskv1.RemoveWorktreeRequest{Worktree: wt}))
 	}
 	r.eventually(func() bool { return gone() != nil })
 	require.ErrorIs(t, gone(), fault.NotReady)
@@ -468,9 +458,7 @@ func TestT9_OverRestarts(t *testing.T) {
 
 func readFile(t testing.TB, name string) string {
 	t.Helper()
-	raw, err := os.ReadFile(name)
-	require.NoError(t, err)
-	return string(raw)
+	return string(must.Value(os.ReadFile(name))(t))
 }
 
 // X1: a worker that ends in the middle of a checkout leaves half a worktree and no

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"quartet/pkg/must"
 	protofiles "quartet/proto"
 	_ "quartet/services/app" // links every service
 	"quartet/services/identity"
@@ -58,8 +58,7 @@ func methods(visit func(md protoreflect.MethodDescriptor)) {
 // it has none. A method without a row is refused for everybody, which shows only when it is
 // called.
 func TestX15_EveryMethodHasAPolicyARouteAndDocumentation(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "roles.md"))
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(filepath.Join("..", "..", "docs", "roles.md")))(t)
 	roles, rest := string(raw), string(protofiles.RESTMap)
 	seen := map[string]bool{}
 	methods(func(md protoreflect.MethodDescriptor) {
@@ -98,8 +97,7 @@ func TestEveryEventIsInThePlanesDoc(t *testing.T) {
 			return true
 		}
 		plane = strings.TrimSuffix(plane, ".v1")
-		doc, err := os.ReadFile(filepath.Join("..", "..", "services", plane, "doc.go"))
-		require.NoError(t, err)
+		doc := must.Value(os.ReadFile(filepath.Join("..", "..", "services", plane, "doc.go")))(t)
 		for i := range f.Messages().Len() {
 			name := snake(string(f.Messages().Get(i).Name()))
 			if !strings.Contains(strings.ReplaceAll(string(doc), "\n// ", " "), name) {

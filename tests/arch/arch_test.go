@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 )
 
 type pkg struct {
@@ -30,8 +31,7 @@ type pkg struct {
 func packages(t *testing.T) []pkg {
 	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Doc,GoFiles,Imports", "./...")
 	cmd.Dir = filepath.Join("..", "..")
-	out, err := cmd.Output()
-	require.NoError(t, err)
+	out := must.Value(cmd.Output())(t)
 	var all []pkg
 	dec := json.NewDecoder(bytes.NewReader(out))
 	for {
@@ -119,8 +119,7 @@ func TestEveryReasonIsUsed(t *testing.T) {
 			if f == "reasons.go" {
 				continue
 			}
-			b, err := os.ReadFile(filepath.Join(p.Dir, f))
-			require.NoError(t, err)
+			b := must.Value(os.ReadFile(filepath.Join(p.Dir, f)))(t)
 			code.Write(b)
 		}
 	}
@@ -137,8 +136,7 @@ func TestEveryReasonIsUsed(t *testing.T) {
 
 // constants maps a reason to the name of its Go constant.
 func constants(t *testing.T) map[string]string {
-	b, err := os.ReadFile(filepath.Join("..", "..", "pkg", "fault", "reasons.go"))
-	require.NoError(t, err)
+	b := must.Value(os.ReadFile(filepath.Join("..", "..", "pkg", "fault", "reasons.go")))(t)
 	names := map[string]string{}
 	for _, line := range strings.Split(string(b), "\n") {
 		f := strings.Fields(line)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"quartet/pkg/must"
 )
 
 // wallClock has the packages outside the planes and the scheduler that read the machine's
@@ -73,12 +73,10 @@ var clockFunctions = []string{"Now", "Since", "Until", "After", "AfterFunc", "Ne
 
 // TestTheWallClockIsReadWhereItMayBe finds uses of the machine's clock in non-test code.
 func TestTheWallClockIsReadWhereItMayBe(t *testing.T) {
-	root, err := filepath.Abs(filepath.Join("..", ".."))
-	require.NoError(t, err)
+	root := must.Value(filepath.Abs(filepath.Join("..", "..")))(t)
 	used := map[string]bool{}
 	for _, p := range packages(t) {
-		name, err := filepath.Rel(root, p.Dir)
-		require.NoError(t, err)
+		name := must.Value(filepath.Rel(root, p.Dir))(t)
 		if !strings.HasPrefix(name, "pkg/") && !strings.HasPrefix(name, "services/") ||
 			strings.HasPrefix(name, "pkg/pb/") {
 			continue
@@ -102,8 +100,7 @@ func TestTheWallClockIsReadWhereItMayBe(t *testing.T) {
 // clockUses returns the places in a file that use a function of clockFunctions.
 func clockUses(t *testing.T, path string) []string {
 	fset := token.NewFileSet()
-	f, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
-	require.NoError(t, err)
+	f := must.Value(parser.ParseFile(fset, path, nil, parser.SkipObjectResolution))(t)
 	var at []string
 	ast.Inspect(f, func(n ast.Node) bool {
 		sel, ok := n.(*ast.SelectorExpr)

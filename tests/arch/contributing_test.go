@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 // The places that a recipe of CONTRIBUTING.md names exist. <plane> stands for any plane, so one
 // that has the place is enough.
 func TestTheRecipesNamePlacesThatExist(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join("..", "..", "CONTRIBUTING.md"))
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(filepath.Join("..", "..", "CONTRIBUTING.md")))(t)
 	_, recipes, ok := strings.Cut(string(raw), "\n## Recipes\n")
 	require.True(t, ok)
 	recipes, _, _ = strings.Cut(recipes, "\n## ")
@@ -23,8 +24,7 @@ func TestTheRecipesNamePlacesThatExist(t *testing.T) {
 	require.Greater(t, len(paths), 20)
 	for _, m := range paths {
 		pattern := strings.ReplaceAll(m[1], "<plane>", "*")
-		found, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern)))
-		require.NoError(t, err)
+		found := must.Value(filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern))))(t)
 		if len(found) == 0 {
 			t.Errorf("CONTRIBUTING.md names %s, which does not exist", m[1])
 		}
@@ -35,7 +35,7 @@ func TestTheRecipesNamePlacesThatExist(t *testing.T) {
 		{"services/work/derive/readiness.go", "func View("},
 		{"services/work/update_work_item.go", "func validateUpdate("},
 		{"services/work/update_work_item.go", "func decideUpdate("},
-		{"services/work/view_test.go", "func TestX6_AViewHasEveryFieldOfTheRecord("},
+		{"services/work/update_every_field_test.go", "func TestX6_AViewHasEveryFieldOfTheRecord("},
 		{"services/work/create_work_item.go", "func validateCreate("},
 		{"services/work/create_work_item.go", "func decideCreate("},
 		{"services/work/update_every_field_test.go", "func TestW5_AnUpdateOfOneFieldIsStored("},
@@ -53,8 +53,7 @@ func TestTheRecipesNamePlacesThatExist(t *testing.T) {
 		{"services/app/config.go", ") Flags("},
 		{"services/app/config.go", ") Complete("},
 	} {
-		raw, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(c[0])))
-		require.NoError(t, err)
+		raw := must.Value(os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(c[0]))))(t)
 		require.Contains(t, string(raw), c[1], c[0])
 	}
 }

@@ -19,6 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"quartet/pkg/must"
 )
 
 // root is the repository.
@@ -40,8 +42,7 @@ func metrics(t *testing.T) []metric {
 					strings.HasSuffix(path, ".pb.go") {
 					return err
 				}
-				file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-				require.NoError(t, err)
+				file := must.Value(parser.ParseFile(token.NewFileSet(), path, nil, 0))(t)
 				ast.Inspect(file, func(n ast.Node) bool {
 					call, ok := n.(*ast.CallExpr)
 					if !ok {
@@ -79,9 +80,7 @@ func literal(t *testing.T, path string, e ast.Expr) string {
 	}
 	lit, ok := e.(*ast.BasicLit)
 	require.True(t, ok, "%s: names, help and labels of metrics are written out, so that they can be documented", path)
-	s, err := strconv.Unquote(lit.Value)
-	require.NoError(t, err)
-	return s
+	return must.Value(strconv.Unquote(lit.Value))(t)
 }
 
 // units by the end of a name.
@@ -108,8 +107,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	b.WriteString("\n")
 	path := filepath.Join(root, "docs", "metrics.md")
-	raw, err := os.ReadFile(path)
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(path))(t)
 	before, rest, ok := strings.Cut(string(raw), metricsBegin)
 	require.True(t, ok)
 	_, after, ok := strings.Cut(rest, metricsEnd)
@@ -140,12 +138,10 @@ func TestDashboardsAskForWhatIsThere(t *testing.T) {
 	} {
 		known[name] = nil
 	}
-	boards, err := filepath.Glob(filepath.Join(root, "deploy", "grafana", "dashboards", "*.json"))
-	require.NoError(t, err)
+	boards := must.Value(filepath.Glob(filepath.Join(root, "deploy", "grafana", "dashboards", "*.json")))(t)
 	require.Len(t, boards, 2)
 	for _, path := range boards {
-		raw, err := os.ReadFile(path)
-		require.NoError(t, err)
+		raw := must.Value(os.ReadFile(path))(t)
 		var board struct {
 			Title         string `json:"title"`
 			UID           string `json:"uid"`
@@ -193,8 +189,7 @@ func TestAlertsAskForWhatIsThere(t *testing.T) {
 	for _, m := range metrics(t) {
 		known[m.name] = append(slices.Clone(m.labels), "job")
 	}
-	raw, err := os.ReadFile(filepath.Join(root, "deploy", "prometheus", "alerts.yml"))
-	require.NoError(t, err)
+	raw := must.Value(os.ReadFile(filepath.Join(root, "deploy", "prometheus", "alerts.yml")))(t)
 	var file struct {
 		Groups []struct {
 			Rules []struct {

@@ -9,16 +9,16 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 // TestStagesAreTargetsAndDependOnFiles: each row of .ci/stages is a target of the Makefile, and each of its pathspecs
 // names files that exist, so that a directory that moves takes its stage with it.
 func TestStagesAreTargetsAndDependOnFiles(t *testing.T) {
 	root := filepath.Join("..", "..")
-	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	require.NoError(t, err)
-	table, err := os.ReadFile(filepath.Join(root, ".ci", "stages"))
-	require.NoError(t, err)
+	makefile := must.Value(os.ReadFile(filepath.Join(root, "Makefile")))(t)
+	table := must.Value(os.ReadFile(filepath.Join(root, ".ci", "stages")))(t)
 	stages := 0
 	for line := range strings.Lines(string(table)) {
 		fields := strings.Fields(line)
@@ -28,11 +28,9 @@ func TestStagesAreTargetsAndDependOnFiles(t *testing.T) {
 		stages++
 		require.Greater(t, len(fields), 2, line)
 		require.Contains(t, string(makefile), "\n"+fields[0]+":", "the Makefile has no such target")
-		_, err := strconv.Atoi(fields[1])
-		require.NoError(t, err, line)
+		must.Value(strconv.Atoi(fields[1]))(t, line)
 		for _, spec := range fields[2:] {
-			files, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "--", spec).Output()
-			require.NoError(t, err)
+			files := must.Value(exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "--", spec).Output())(t)
 			require.NotEmpty(t, files, "%s depends on %s, which names no file", fields[0], spec)
 		}
 	}
@@ -47,8 +45,7 @@ type verifying struct {
 
 func newVerifying(t *testing.T) *verifying {
 	v := &verifying{t, t.TempDir()}
-	script, err := os.ReadFile(filepath.Join("..", "..", "tools", "verify.sh"))
-	require.NoError(t, err)
+	script := must.Value(os.ReadFile(filepath.Join("..", "..", "tools", "verify.sh")))(t)
 	v.write("tools/verify.sh", string(script))
 	v.write(".ci/stages", "# a comment\n\none 100 a/b *.x\ntwo 1500 two\nthree 1500 three\n")
 	v.write("Makefile", ".PHONY: one two three\none two three:\n\t@echo ran $@; ! grep -qs $@ broken\n")

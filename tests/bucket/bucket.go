@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/tests/proc"
 )
 
@@ -54,16 +55,13 @@ func StartTLS(t testing.TB, ca, cert, key string) *Server {
 
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	addr, err := proc.FreeAddr()
-	require.NoError(t, err)
-	return addr
+	return must.Value(proc.FreeAddr())(t)
 }
 
 func start(t testing.TB, addr, ca, cert, key string) *Server {
 	t.Helper()
 	proc.Long(t)
-	binary, err := Build()
-	require.NoError(t, err)
+	binary := must.Value(Build())(t)
 	dir := t.TempDir()
 	s := &Server{Dir: filepath.Join(dir, "buckets"), Addr: addr, CA: ca}
 	require.NoError(t, os.MkdirAll(filepath.Join(s.Dir, Name), 0o700))

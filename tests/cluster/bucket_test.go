@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/storage/archives"
@@ -38,8 +39,7 @@ func TestR12_ABucketOfACluster(t *testing.T) {
 	credentials := bucket.Credentials(t, bucket.AccessKey, bucket.SecretKey)
 	t.Setenv("QUARTET_ARCHIVE", location)
 	t.Setenv("QUARTET_ARCHIVE_CREDENTIALS_FILE", credentials)
-	at, err := archives.ParseLocation(location)
-	require.NoError(t, err)
+	at := must.Value(archives.ParseLocation(location))(t)
 	b, err := archives.OpenBucket(archives.BucketConfig{
 		Location: at, CredentialsFile: credentials, Now: clock.System().Now,
 	})
@@ -47,8 +47,7 @@ func TestR12_ABucketOfACluster(t *testing.T) {
 
 	var s3 *bucket.Server
 	c := start(t, ctx, Config{Before: func() { s3 = bucket.StartAt(t, addr) }})
-	conn, err := c.Dial(c.Instances...)
-	require.NoError(t, err)
+	conn := must.Value(c.Dial(c.Instances...))(t)
 	defer func() { _ = conn.Close() }()
 	w, err := load.NewWorkload(ctx, conn, rand.New(rand.NewPCG(1, 1)), 12, func(i int) bool { return i%2 == 0 })
 	require.NoError(t, err)
@@ -57,9 +56,7 @@ func TestR12_ABucketOfACluster(t *testing.T) {
 
 	archived := func() (segments int) {
 		for n := range 6 {
-			catalog, err := archive.Read(ctx, b.Store("work", n), fmt.Sprint("work/", n))
-			require.NoError(t, err)
-			segments += len(catalog.Segments)
+			segments += len(must.Value(archive.Read(ctx, b.Store("work", n), fmt.Sprint("work/", n)))(t).Segments)
 		}
 		return segments
 	}
@@ -84,11 +81,9 @@ func TestR12_ABucketOfACluster(t *testing.T) {
 	had = archived()
 	until("with both instances nothing is archived", 5*time.Minute, func() bool { return archived() >= had+2 })
 
-	js, err := jetstream.New(c.client)
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(c.client))(t)
 	until("no segment left NATS", time.Minute, func() bool {
-		places, err := jetlog.Places(ctx, js, "work")
-		require.NoError(t, err)
+		places := must.Value(jetlog.Places(ctx, js, "work"))(t)
 		first := 0
 		for _, p := range places {
 			if p.Segment == 0 {
@@ -118,21 +113,17 @@ func bulk(t *testing.T, ctx context.Context, conn grpc.ClientConnInterface) func
 	items := make([]*workv1.WorkItem, 24)
 	for i := range items {
 		agent := fmt.Sprint("bulk-", i)
-		_, err := load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
+		must.Value(load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
 			return agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-				AgentId: agent, RequestId: agent,
-				Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+				AgentId: agent, RequestId: agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 			})
-		})
-		require.NoError(t, err)
-		made, err := load.Again(ctx, func(ctx context.Context) (*workv1.CreateWorkItemResponse, error) {
+		}))(t)
+		items[i] = must.Value(load.Again(ctx, func(ctx context.Context) (*workv1.CreateWorkItemResponse, error) {
 			return work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
 				AgentId: agent, RequestId: agent,
 				Objective: "be updated", PlanStatus: workv1.PlanStatus_PLAN_STATUS_NEEDS_INPUT,
 			})
-		})
-		require.NoError(t, err)
-		items[i] = made.GetWorkItem()
+		}))(t).GetWorkItem()
 	}
 	round := 0
 	return func() {
@@ -142,13 +133,12 @@ func bulk(t *testing.T, ctx context.Context, conn grpc.ClientConnInterface) func
 			g.Go(func() error {
 				request := fmt.Sprint("bulk-", i, "-", round)
 				text := request + strings.Repeat(".", 1900)
-				_, err := load.Again(ctx, func(ctx context.Context) (*workv1.UpdateWorkItemResponse, error) {
+				return must.Err(load.Again(ctx, func(ctx context.Context) (*workv1.UpdateWorkItemResponse, error) {
 					return work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
 						AgentId:    it.GetAgentId(),
 						WorkItemId: it.GetWorkItemId(), RequestId: request, Objective: &text,
 					})
-				})
-				return err
+				}))
 			})
 		}
 		require.NoError(t, g.Wait())

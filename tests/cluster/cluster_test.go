@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/must"
 	"quartet/tests/bucket"
 	"quartet/tests/load"
 	"quartet/tests/proc"
@@ -86,34 +87,28 @@ func TestX1_FaultsOfACluster(t *testing.T) {
 	t.Logf("-seed %d", s)
 	rng := rand.New(rand.NewPCG(s, s))
 	c := start(t, ctx, Config{Split: *chaos > 0})
-	conn, err := c.Dial(c.Instances...)
-	require.NoError(t, err)
+	conn := must.Value(c.Dial(c.Instances...))(t)
 	defer func() { _ = conn.Close() }()
-	w, err := load.NewWorkload(ctx, conn, rng, 8, func(i int) bool { return i%2 == 0 })
-	require.NoError(t, err)
+	w := must.Value(load.NewWorkload(ctx, conn, rng, 8, func(i int) bool { return i%2 == 0 }))(t)
 	if *chaos == 0 {
 		w.Pace(20 * time.Millisecond) // so that few processors are not busy with callers alone
 	}
 	stop := w.Start()
 	var each []grpc.ClientConnInterface
 	for _, in := range c.Instances {
-		one, err := c.Dial(in)
-		require.NoError(t, err)
+		one := must.Value(c.Dial(in))(t)
 		defer func() { _ = one.Close() }()
 		each = append(each, one)
 	}
-	p, err := StartProbe(ctx, 12, each...)
-	require.NoError(t, err)
+	p := must.Value(StartProbe(ctx, 12, each...))(t)
 
 	one := func(f Fault) {
 		before := w.Answered()
 		p.Begin()
-		end, err := f.Begin(ctx, c, rng)
-		require.NoError(t, err, f.Name)
+		end := must.Value(f.Begin(ctx, c, rng))(t, f.Name)
 		<-time.After(f.Lasts)
 		require.NoError(t, end(ctx), f.Name)
-		longest, err := p.Longest(ctx)
-		require.NoError(t, err, f.Name)
+		longest := must.Value(p.Longest(ctx))(t, f.Name)
 		require.NoError(t, w.Err(), f.Name)
 		t.Logf("%s for %s: the longest time without an answer was %s (bound %s); %d mutations answered", f.Name,
 			f.Lasts, longest.Round(10*time.Millisecond), f.Bound, w.Answered()-before)
@@ -135,8 +130,7 @@ func TestX1_FaultsOfACluster(t *testing.T) {
 			one(f)
 		}
 	}
-	updates, err := p.Stop()
-	require.NoError(t, err)
+	updates := must.Value(p.Stop())(t)
 	stop()
 	require.NoError(t, w.Audit(ctx))
 	t.Logf("%d mutations of drivers and %d of probes answered, %d events: none lost, none twice", w.Answered(), updates,
@@ -148,8 +142,7 @@ func start(t *testing.T, ctx context.Context, cfg Config) *Cluster {
 	require.NoError(t, proc.DependOnSources()) // its binaries were built by another process
 	cfg.Dir, cfg.Quartet, cfg.NATS, cfg.Lease, cfg.StoreBytes = t.TempDir(), os.Getenv(quartetVariable),
 		os.Getenv(natsVariable), lease, 768<<20
-	c, err := New(ctx, cfg)
-	require.NoError(t, err)
+	c := must.Value(New(ctx, cfg))(t)
 	t.Cleanup(func() {
 		if t.Failed() {
 			keep(t, cfg.Dir)
@@ -168,10 +161,8 @@ func keep(t *testing.T, dir string) {
 	to, err := os.MkdirTemp("", "quartet-cluster-logs-") //nolint:usetesting // it stays
 	require.NoError(t, err)
 	for _, path := range append(logs, more...) {
-		name, err := filepath.Rel(dir, path)
-		require.NoError(t, err)
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
+		name := must.Value(filepath.Rel(dir, path))(t)
+		b := must.Value(os.ReadFile(path))(t)
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(to, name), b, 0o600))
 	}

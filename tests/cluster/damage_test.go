@@ -23,6 +23,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/services/storage/datadir"
 	"quartet/tests/load"
 	"quartet/tests/proc"
@@ -60,8 +61,7 @@ var harms = []harm{
 // raftHarms are done to what Raft has of the journals, with -chaos.
 var raftHarms = []harm{
 	{"a bit of each Raft log", "killed", func(t *testing.T, s *Server, _ string) {
-		groups, err := filepath.Glob(filepath.Join(s.Dir, "jetstream", "$SYS", "_js_", "*"))
-		require.NoError(t, err)
+		groups := must.Value(filepath.Glob(filepath.Join(s.Dir, "jetstream", "$SYS", "_js_", "*")))(t)
 		require.Greater(t, len(groups), len(journals), "the streams and the meta group")
 		for _, group := range groups {
 			if files, err := filepath.Glob(filepath.Join(group, "msgs", "*.blk")); err == nil && len(files) > 0 {
@@ -101,13 +101,10 @@ func starts(ctx context.Context, s *Server) bool {
 
 // block returns the newest file of a journal with its content.
 func block(t *testing.T, stream string) (string, []byte) {
-	files, err := filepath.Glob(filepath.Join(stream, "msgs", "*.blk"))
-	require.NoError(t, err)
+	files := must.Value(filepath.Glob(filepath.Join(stream, "msgs", "*.blk")))(t)
 	require.NotEmpty(t, files, stream)
 	path := slices.Max(files)
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return path, b
+	return path, must.Value(os.ReadFile(path))(t)
 }
 
 func flip(t *testing.T, stream string, at float64) {
@@ -164,11 +161,9 @@ func (c *Cluster) verifyAll(ctx context.Context) ([]verified, []verifiedStream, 
 // names reports whether the readiness of a process says a text.
 func (c *Cluster) names(t *testing.T, ctx context.Context, text string) bool {
 	for _, in := range c.Instances {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet,
-			"http://"+net.JoinHostPort(in.Addr, strconv.Itoa(httpPort))+"/readyz", nil)
-		require.NoError(t, err)
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet,
+			"http://"+net.JoinHostPort(in.Addr, strconv.Itoa(httpPort))+"/readyz", nil))(t)
+		resp := must.Value(http.DefaultClient.Do(req))(t)
 		body, err := io.ReadAll(resp.Body)
 		require.NoError(t, errors.Join(err, resp.Body.Close()))
 		if strings.Contains(string(body), text) {
@@ -180,8 +175,7 @@ func (c *Cluster) names(t *testing.T, ctx context.Context, text string) bool {
 
 // streamDirs returns the directories of the replicas of a journal's segments.
 func (s *Server) streamDirs(t *testing.T, plane string) (all []string) {
-	segments, err := datadir.Segments(s.Dir, "$G", plane)
-	require.NoError(t, err)
+	segments := must.Value(datadir.Segments(s.Dir, "$G", plane))(t)
 	require.NotEmpty(t, segments)
 	for _, seg := range segments {
 		all = append(all, seg.Dir)
@@ -198,8 +192,7 @@ func TestR10_DamagedReplicas(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	c := start(t, ctx, Config{})
-	conn, err := c.Dial(c.Instances...)
-	require.NoError(t, err)
+	conn := must.Value(c.Dial(c.Instances...))(t)
 	defer func() { _ = conn.Close() }()
 	w, err := load.NewWorkload(ctx, conn, rand.New(rand.NewPCG(1, 1)), 4, func(i int) bool { return i%2 == 0 })
 	require.NoError(t, err)
@@ -237,8 +230,7 @@ func TestR10_DamagedReplicas(t *testing.T) {
 			require.Eventually(t, func() bool { return w.Answered() > before+100 || w.Err() != nil }, time.Minute,
 				50*time.Millisecond)
 			require.NoError(t, w.Err(), "%s, %s", h.name, end)
-			found, err := c.verify(ctx)
-			require.NoError(t, err)
+			found := must.Value(c.verify(ctx))(t)
 			damaged := map[string]int{}
 			for _, v := range found {
 				if len(v.Damage) > 0 {
@@ -266,8 +258,7 @@ func TestR10_DamagedReplicas(t *testing.T) {
 			require.NoError(t, os.RemoveAll(filepath.Join(s.Dir, "jetstream")))
 			require.NoError(t, s.Start(ctx))
 			require.NoError(t, c.Settled(ctx))
-			found, err = c.verify(ctx)
-			require.NoError(t, err)
+			found = must.Value(c.verify(ctx))(t)
 			for _, v := range found {
 				require.Empty(t, v.Damage, v)
 			}

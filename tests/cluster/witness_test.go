@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/tests/load"
 	"quartet/tests/proc"
@@ -31,28 +32,22 @@ func TestR10_WitnessesOfALostMachine(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	c := start(t, ctx, Config{})
-	conn, err := c.Dial(c.Instances[0])
-	require.NoError(t, err)
+	conn := must.Value(c.Dial(c.Instances[0]))(t)
 	defer func() { _ = conn.Close() }()
-	p, err := StartProbe(ctx, 6, conn)
-	require.NoError(t, err)
+	p := must.Value(StartProbe(ctx, 6, conn))(t)
 	<-time.After(2 * witness.Interval)
-	_, err = p.Stop()
-	require.NoError(t, err)
+	must.Value(p.Stop())(t)
 	witnessed := map[string]framelog.End{}
 	require.Eventually(t, func() bool {
-		witnessed, err = witness.ReadBucket(ctx, c.client)
-		require.NoError(t, err)
+		witnessed = must.Value(witness.ReadBucket(ctx, c.client))(t)
 		return witness.BucketPartitions(witnessed, "work") == 6 && witness.BucketPartitions(witnessed, "agent") == 1
 	}, time.Minute, 100*time.Millisecond)
 	for _, in := range c.Instances {
 		require.NoError(t, in.Kill())
 		require.NoError(t, os.RemoveAll(filepath.Join(c.cfg.Dir, in.Host, "all", "witness")))
 	}
-	js, err := jetstream.New(c.client)
-	require.NoError(t, err)
-	places, err := jetlog.Places(ctx, js, "work")
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(c.client))(t)
+	places := must.Value(jetlog.Places(ctx, js, "work"))(t)
 	require.GreaterOrEqual(t, len(places), 6)
 	for _, p := range places {
 		require.NoError(t, js.DeleteStream(ctx, p.Stream()))
@@ -87,14 +82,11 @@ func TestR10_WitnessesOfALostMachine(t *testing.T) {
 		require.Contains(t, text, "the journal of work/")
 		require.Contains(t, text, "damaged: wal_seq 1 ")
 	}
-	other, err := c.Dial(c.Instances[1])
-	require.NoError(t, err)
+	other := must.Value(c.Dial(c.Instances[1]))(t)
 	defer func() { _ = other.Close() }()
-	_, err = load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
+	must.Value(load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
 		return agentv1.NewAgentServiceClient(other).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-			AgentId:   "another",
-			RequestId: "another", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+			AgentId: "another", RequestId: "another", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 		})
-	})
-	require.NoError(t, err)
+	}))(t)
 }

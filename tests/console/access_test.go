@@ -2,9 +2,12 @@ package console
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +15,9 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
+	"quartet/services/cli/output"
 )
 
 // finding is what axe found.
@@ -49,8 +55,7 @@ const wide = `Math.max(document.documentElement.scrollWidth, document.querySelec
 func TestG15_EverybodyCanUseIt(t *testing.T) {
 	r := newRig(t)
 	path := filepath.Join("..", "..", "services", "console", "ui", "node_modules", "axe-core", "axe.min.js")
-	axe, err := os.ReadFile(path)
-	require.NoError(t, err, "make browser installs it")
+	axe := must.Value(os.ReadFile(path))(t, "make browser installs it")
 	for _, id := range []string{"keeper", "sleeper"} {
 		r.spawn(id)
 	}
@@ -66,7 +71,7 @@ func TestG15_EverybodyCanUseIt(t *testing.T) {
 
 	p := r.signedIn()
 	// The tool evaluates scripts, which the page's own policy forbids.
-	_, err = chromedp.Call(p.ctx, page.SetBypassCSP, page.SetBypassCSPParams{Enabled: true})
+	_, err := chromedp.Call(p.ctx, page.SetBypassCSP, page.SetBypassCSPParams{Enabled: true})
 	require.NoError(t, err)
 	require.NoError(t, chromedp.Do(p.ctx, chromedp.Reload()))
 	views := map[string]string{
@@ -210,4 +215,50 @@ func TestG15_HostileTextIsText(t *testing.T) {
 	p.sees(hostile[1])
 	p.shot("hostile")
 	p.sound()
+}
+
+// letters are the columns of docs/roles.md in the table of the console; installation_admin may do what admin may.
+const letters = "NAORGWI"
+
+// The console offers what docs/roles.md, which is generated from the policy, allows.
+func TestG15_TheRolesAreThoseOfThePolicy(t *testing.T) {
+	raw := must.Value(os.ReadFile(filepath.Join("..", "..", "services", "console", "ui", "src", "roles.json")))(t)
+	var roles map[string]string
+	require.NoError(t, json.Unmarshal(raw, &roles))
+	require.NotEmpty(t, roles)
+	text := must.Value(os.ReadFile(filepath.Join("..", "..", "docs", "roles.md")))(t)
+	documented := map[string]string{}
+	service := ""
+	for line := range strings.SplitSeq(string(text), "\n") {
+		if name, ok := strings.CutPrefix(line, "## "); ok {
+			service = name[strings.LastIndex(name, ".")+1:]
+		}
+		cells := strings.Split(line, "|")
+		if len(cells) < len(letters)+3 {
+			continue
+		}
+		who := ""
+		for i, letter := range letters {
+			if strings.TrimSpace(cells[i+2]) == "yes" {
+				who += string(letter)
+			}
+		}
+		if strings.Contains(who, "A") {
+			who = strings.TrimPrefix(who, "N")
+		}
+		documented[service+"/"+strings.TrimSpace(cells[1])] = who
+	}
+	for method, who := range roles {
+		require.Equal(t, documented[method], who, method)
+	}
+}
+
+// What the command line has a command for, the console has a place for.
+func TestG15_EveryRemedyHasAPlace(t *testing.T) {
+	text := must.Value(os.ReadFile(filepath.Join("..", "..", "services", "console", "ui", "src", "remedy.ts")))(t)
+	var methods []string
+	for _, m := range regexp.MustCompile(`(?m)^  ([A-Z]\w+): \{ title: "`).FindAllStringSubmatch(string(text), -1) {
+		methods = append(methods, m[1])
+	}
+	require.Equal(t, slices.Sorted(maps.Keys(output.RemedyUsages())), methods)
 }

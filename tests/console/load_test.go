@@ -17,6 +17,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/tests/attack"
 )
 
@@ -56,20 +57,15 @@ var looks = []struct {
 // counted returns the sum of a metric's samples, of those whose labels have a text.
 func (r *rig) counted(metric, labels string) float64 {
 	r.Helper()
-	req, err := http.NewRequestWithContext(r.soon(), http.MethodGet, r.base+"/metrics", nil)
-	require.NoError(r, err)
+	req := must.Value(http.NewRequestWithContext(r.soon(), http.MethodGet, r.base+"/metrics", nil))(r)
 	req.Header.Set("Authorization", "Bearer "+r.token)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(r, err)
+	resp := must.Value(http.DefaultClient.Do(req))(r)
 	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
-	require.NoError(r, err)
+	text := must.Value(io.ReadAll(resp.Body))(r)
 	sum := 0.0
 	for _, m := range regexp.MustCompile(`(?m)^`+metric+`(\{[^}]*\})? (\S+)$`).FindAllStringSubmatch(string(text), -1) {
 		if strings.Contains(m[1], labels) {
-			v, err := strconv.ParseFloat(m[2], 64)
-			require.NoError(r, err)
-			sum += v
+			sum += must.Value(strconv.ParseFloat(m[2], 64))(r)
 		}
 	}
 	return sum

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/localtoken"
+	"quartet/pkg/must"
 	"quartet/tests/proc"
 )
 
@@ -98,8 +99,7 @@ func newRig(t *testing.T, settings ...string) *rig {
 	shared.once.Do(func() { shared.err = start() })
 	require.NoError(t, shared.err)
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
-	srv, err := proc.NewQuartet(shared.binary, filepath.Join(t.TempDir(), "data"), "", settings...)
-	require.NoError(t, err)
+	srv := must.Value(proc.NewQuartet(shared.binary, filepath.Join(t.TempDir(), "data"), "", settings...))(t)
 	r := &rig{T: t, srv: srv, base: "http://" + srv.HTTP}
 	r.start()
 	t.Cleanup(func() { _ = srv.Kill() })
@@ -110,9 +110,7 @@ func newRig(t *testing.T, settings ...string) *rig {
 func (r *rig) start() {
 	r.Helper()
 	require.NoError(r, r.srv.Start(r.soon()))
-	token, err := localtoken.Read(r.srv.HTTP)
-	require.NoError(r, err)
-	r.token = token
+	r.token = must.Value(localtoken.Read(r.srv.HTTP))(r)
 }
 
 // soon returns a context that ends after a minute.
@@ -135,17 +133,13 @@ func (r *rig) callAs(token, method, path string, body any) (int, map[string]any)
 	r.Helper()
 	var in io.Reader
 	if body != nil {
-		b, err := json.Marshal(body)
-		require.NoError(r, err)
-		in = bytes.NewReader(b)
+		in = bytes.NewReader(must.Value(json.Marshal(body))(r))
 	}
-	req, err := http.NewRequestWithContext(r.soon(), method, r.base+path, in)
-	require.NoError(r, err)
+	req := must.Value(http.NewRequestWithContext(r.soon(), method, r.base+path, in))(r)
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(r, err)
+	resp := must.Value(http.DefaultClient.Do(req))(r)
 	raw, err := io.ReadAll(resp.Body)
 	require.NoError(r, errors.Join(err, resp.Body.Close()))
 	var answer map[string]any
@@ -247,15 +241,13 @@ func js[T any](t *tab, expression string) (T, error) {
 // do evaluates an expression for what it does.
 func (t *tab) do(expression string) {
 	t.Helper()
-	_, err := js[chromedp.Void](t, expression)
-	require.NoError(t, err, expression)
+	must.Value(js[chromedp.Void](t, expression))(t, expression)
 }
 
 // value returns the value of an expression.
 func value[T any](t *tab, expression string) T {
 	t.Helper()
-	v, err := js[T](t, expression)
-	require.NoError(t, err, expression)
+	v := must.Value(js[T](t, expression))(t, expression)
 	return v
 }
 
@@ -361,7 +353,6 @@ func (t *tab) shot(name string) {
 	if dir == "" {
 		return
 	}
-	png, err := chromedp.Run(t.ctx, chromedp.CaptureScreenshot())
-	require.NoError(t, err)
+	png := must.Value(chromedp.Run(t.ctx, chromedp.CaptureScreenshot()))(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/tests/issuer"
 )
 
@@ -68,19 +69,16 @@ func TestG13_SignInWithAKey(t *testing.T) {
 
 func TestG14_ThePageIsGuarded(t *testing.T) {
 	r := newRig(t)
-	resp, err := http.Get(r.base + "/ui/")
-	require.NoError(t, err)
+	resp := must.Value(http.Get(r.base + "/ui/"))(t)
 	require.NoError(t, resp.Body.Close())
 	require.Equal(t, 200, resp.StatusCode)
 	require.Equal(t, "nosniff", resp.Header.Get("X-Content-Type-Options"))
 	require.Contains(t, resp.Header.Get("Content-Security-Policy"), "frame-ancestors 'none'")
 	for _, path := range []string{"/", "/ui/"} { // links of other pages may lead there
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.base+path, http.NoBody)
-		require.NoError(t, err)
+		req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, r.base+path, http.NoBody))(t)
 		req.Header.Set("Origin", "https://evil.example")
 		req.Header.Set("Sec-Fetch-Site", "cross-site")
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		resp := must.Value(http.DefaultClient.Do(req))(t)
 		require.NoError(t, resp.Body.Close())
 		require.Equal(t, 200, resp.StatusCode, path)
 	}
@@ -92,13 +90,11 @@ func TestG14_ThePageIsGuarded(t *testing.T) {
 		value[string](page,
 			`fetch("/ui/session", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" }).then((r) => r.text())`), "code or")
 	for _, header := range []string{"https://evil.example", "null"} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.base+"/ui/session",
-			strings.NewReader(`{"key":"`+r.token+`"}`))
-		require.NoError(t, err)
+		req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodPost, r.base+"/ui/session",
+			strings.NewReader(`{"key":"`+r.token+`"}`)))(t)
 		req.Header.Set("Origin", header)
 		req.Header.Set("X-Quartet-Console", "1")
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		resp := must.Value(http.DefaultClient.Do(req))(t)
 		require.NoError(t, resp.Body.Close())
 		require.Equal(t, 403, resp.StatusCode)
 		require.Empty(t, resp.Cookies())
@@ -106,11 +102,9 @@ func TestG14_ThePageIsGuarded(t *testing.T) {
 }
 
 func TestG17_SignInWithAProvider(t *testing.T) {
-	provider,
-		err := issuer.New(issuer.Behaviour{ClientID: "console", Claims: map[string]any{
+	provider := must.Value(issuer.New(issuer.Behaviour{ClientID: "console", Claims: map[string]any{
 		"groups": []string{"developers"},
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	t.Cleanup(provider.Close)
 	// Another site than that of the server, so that the browser comes back from elsewhere.
 	provider.URL = strings.Replace(provider.URL, "127.0.0.1", "localhost", 1)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -54,11 +55,10 @@ func (r *rig) newPopulation(agents int) *population {
 	require.Less(r, 1+2*few, agents)
 	c := &population{rig: r, api: api, agents: agents, asking: few, items: make([]string, few)}
 	require.NoError(r, c.each(agents, func(ctx context.Context, i int) error {
-		_, err := api.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		return must.Err(api.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 			AgentId: agentName(i),
 			Preset:  agentv1.Preset_PRESET_PUBLIC_NAMED,
-		})
-		return err
+		}))
 	}))
 	require.NoError(r, c.each(few, func(ctx context.Context, i int) error {
 		asks, keeps := agentName(1+i), agentName(1+few+i)
@@ -79,11 +79,10 @@ func (r *rig) newPopulation(agents int) *population {
 		}
 		id := made.GetWorkItem().GetWorkItemId()
 		c.items[i] = keeps + "/" + id
-		_, err = api.Waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
+		return must.Err(api.Waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
 			AgentId: keeps, WorkItemId: id,
 			Reason: "The quarter ends", Wake: waitingv1.Wake_WAKE_TIMER, After: durationpb.New(24 * time.Hour),
-		})
-		return err
+		}))
 	}))
 	return c
 }
@@ -113,10 +112,9 @@ func (c *population) traffic(events int) (stop func()) {
 	all.Go(func() {
 		c.problem(ctx, c.api.RunTurns(ctx, client.RunnerOptions{Name: "population", Concurrency: callers},
 			func(ctx context.Context, t *client.Turn) error {
-				_, err := t.Round(ctx,
+				return must.Err(t.Round(ctx,
 					client.Reply{Text: "I looked at it: " + strings.Repeat("all of it is as it was. ",
-						10), Usage: &agentv1.TokenUsage{InputTokens: 1000, OutputTokens: 60}})
-				return err
+						10), Usage: &agentv1.TokenUsage{InputTokens: 1000, OutputTokens: 60}}))
 			}))
 	})
 	due := make(chan func(context.Context) error, callers)
@@ -183,11 +181,9 @@ func (c *population) update(n int) func(context.Context) error {
 	agent, item, _ := strings.Cut(c.items[n%len(c.items)], "/")
 	return func(ctx context.Context) error {
 		objective := fmt.Sprintf("Keep the register of this quarter, as of change %d", n)
-		_, err := c.api.Work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
-			AgentId: agent, WorkItemId: item,
-			Objective: &objective,
-		})
-		return err
+		return must.Err(c.api.Work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{
+			AgentId: agent, WorkItemId: item, Objective: &objective,
+		}))
 	}
 }
 
@@ -198,10 +194,9 @@ func (c *population) say(n int) func(context.Context) error {
 		to = agentName(free + rand.IntN(c.agents-free))
 	}
 	return func(ctx context.Context) error {
-		_, err := c.api.Agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+		return must.Err(c.api.Agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
 			AgentId: to, Text: fmt.Sprintf("Message %d: say how far you are, and go on. %s", n,
 				strings.Repeat("Be brief. ", 20)),
-		})
-		return err
+		}))
 	}
 }

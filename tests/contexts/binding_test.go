@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
@@ -238,8 +239,7 @@ func TestA13_OutsideOfTurnsTheFocusApplies(t *testing.T) {
 	w := newWorld(t)
 	item := w.create("In focus")
 	tool := func(name string, args map[string]any) *agentv1.ToolResult {
-		s, err := structpb.NewStruct(args)
-		require.NoError(t, err)
+		s := must.Value(structpb.NewStruct(args))(t)
 		r, err := w.Agents.CallTool(w.ctx(), &agentv1.CallToolRequest{AgentId: w.agent, Name: name, Arguments: s})
 		require.NoError(t, err)
 		return r.GetResult()
@@ -261,14 +261,11 @@ func TestA13_ARepeatedCallGetsItsFirstAnswer(t *testing.T) {
 	w := newWorld(t)
 	item, other := w.create("In focus"), w.create("In focus later")
 	tool := func(requestID, name string, args map[string]any) *agentv1.ToolResult {
-		s, err := structpb.NewStruct(args)
-		require.NoError(t, err)
-		r, err := w.Agents.CallTool(w.ctx(), &agentv1.CallToolRequest{
+		s := must.Value(structpb.NewStruct(args))(t)
+		return must.Value(w.Agents.CallTool(w.ctx(), &agentv1.CallToolRequest{
 			AgentId: w.agent, RequestId: requestID,
 			Name: name, Arguments: s, RoundText: map[string]string{"CompleteWorkItem": "It is done."}[name],
-		})
-		require.NoError(t, err)
-		return r.GetResult()
+		}))(t).GetResult()
 	}
 	pick := func(itemID string) {
 		turn := w.next()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
@@ -19,18 +20,15 @@ func (w *world) as(agent string) *world { return &world{Server: w.Server, t: w.t
 // record reads the agent.
 func (w *world) record() *agentv1.Agent {
 	w.t.Helper()
-	r, err := w.Agents.GetAgent(w.ctx(), &agentv1.GetAgentRequest{AgentId: w.agent})
-	require.NoError(w.t, err)
-	return r.GetAgent()
+	return must.Value(w.Agents.GetAgent(w.ctx(), &agentv1.GetAgentRequest{AgentId: w.agent}))(w.t).GetAgent()
 }
 
 // weak returns the reason of the agent's only wait.
 func (w *world) weak() waitingv1.WeakReason {
 	w.t.Helper()
-	r, err := waitingv1.NewWaitingServiceClient(w.Conn()).ListWaits(w.ctx(), &waitingv1.ListWaitsRequest{
+	r := must.Value(waitingv1.NewWaitingServiceClient(w.Conn()).ListWaits(w.ctx(), &waitingv1.ListWaitsRequest{
 		AgentId: w.agent,
-	})
-	require.NoError(w.t, err)
+	}))(w.t)
 	require.Len(w.t, r.GetWaits(), 1)
 	return r.GetWaits()[0].GetWeakReason()
 }
@@ -38,8 +36,7 @@ func (w *world) weak() waitingv1.WeakReason {
 // questions counts the messages about children's questions in a state.
 func (w *world) questions(state agentv1.MessageState) (n int) {
 	w.t.Helper()
-	r, err := w.Agents.ListMessages(w.ctx(), &agentv1.ListMessagesRequest{AgentId: w.agent, State: state})
-	require.NoError(w.t, err)
+	r := must.Value(w.Agents.ListMessages(w.ctx(), &agentv1.ListMessagesRequest{AgentId: w.agent, State: state}))(w.t)
 	for _, m := range r.GetMessages() {
 		if m.GetOrigin() == agentv1.Origin_ORIGIN_CHILD {
 			n++

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -29,10 +30,9 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{Server: dev.Start(t), t: t, agent: "keeper"}
-	_, err := w.Agents.SpawnAgent(w.ctx(), &agentv1.SpawnAgentRequest{
+	must.Value(w.Agents.SpawnAgent(w.ctx(), &agentv1.SpawnAgentRequest{
 		AgentId: w.agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-	})
-	require.NoError(t, err)
+	}))(t)
 	return w
 }
 
@@ -45,8 +45,7 @@ func (w *world) ctx() context.Context {
 // say sends an operator's message.
 func (w *world) say(text string) {
 	w.t.Helper()
-	_, err := w.Agents.EnqueueMessage(w.ctx(), &agentv1.EnqueueMessageRequest{AgentId: w.agent, Text: text})
-	require.NoError(w.t, err)
+	must.Value(w.Agents.EnqueueMessage(w.ctx(), &agentv1.EnqueueMessageRequest{AgentId: w.agent, Text: text}))(w.t)
 }
 
 func (w *world) work() workv1.WorkServiceClient { return workv1.NewWorkServiceClient(w.Conn()) }
@@ -64,40 +63,32 @@ const plan = `# How
 // create makes an item as an operator does.
 func (w *world) create(objective string) string {
 	w.t.Helper()
-	r, err := w.work().CreateWorkItem(w.ctx(), &workv1.CreateWorkItemRequest{
-		AgentId: w.agent, Objective: objective,
-		PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY, Plan: plan,
-	})
-	require.NoError(w.t, err)
-	return r.GetWorkItem().GetWorkItemId()
+	return must.Value(w.work().CreateWorkItem(w.ctx(), &workv1.CreateWorkItemRequest{
+		AgentId: w.agent, Objective: objective, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY, Plan: plan,
+	}))(w.t).GetWorkItem().GetWorkItemId()
 }
 
 // item reads an item.
 func (w *world) item(id string) *workv1.WorkItem {
 	w.t.Helper()
-	r, err := w.work().GetWorkItem(w.ctx(), &workv1.GetWorkItemRequest{AgentId: w.agent, WorkItemId: id})
-	require.NoError(w.t, err)
+	r := must.Value(w.work().GetWorkItem(w.ctx(), &workv1.GetWorkItemRequest{AgentId: w.agent, WorkItemId: id}))(w.t)
 	return r.GetWorkItem()
 }
 
 // explain returns the scheduler's verdict.
 func (w *world) explain() *schedulerv1.Verdict {
 	w.t.Helper()
-	r, err := schedulerv1.NewSchedulerServiceClient(w.Conn()).Explain(w.ctx(), &schedulerv1.ExplainRequest{
+	return must.Value(schedulerv1.NewSchedulerServiceClient(w.Conn()).Explain(w.ctx(), &schedulerv1.ExplainRequest{
 		AgentId: w.agent,
-	})
-	require.NoError(w.t, err)
-	return r.GetVerdict()
+	}))(w.t).GetVerdict()
 }
 
 // post calls a trigger's address with a body.
 func (w *world) post(url, body string) {
 	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.ctx(), http.MethodPost, w.URL()+url[strings.Index(url, "/v1/"):],
-		strings.NewReader(body))
-	require.NoError(w.t, err)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(w.t, err)
+	req := must.Value(http.NewRequestWithContext(w.ctx(), http.MethodPost, w.URL()+url[strings.Index(url, "/v1/"):],
+		strings.NewReader(body)))(w.t)
+	resp := must.Value(http.DefaultClient.Do(req))(w.t)
 	require.NoError(w.t, resp.Body.Close())
 	require.Less(w.t, resp.StatusCode, 300)
 }
@@ -135,11 +126,10 @@ func (w *world) nextWith(text string) *turn {
 // tryNext takes the next turn, or returns nil if there is none within a time.
 func (w *world) tryNext(wait time.Duration) *turn {
 	w.t.Helper()
-	a, err := w.Agents.AcquireTurn(w.ctx(), &agentv1.AcquireTurnRequest{
+	a := must.Value(w.Agents.AcquireTurn(w.ctx(), &agentv1.AcquireTurnRequest{
 		AgentIds: []string{w.agent},
 		Wait:     durationpb.New(wait),
-	})
-	require.NoError(w.t, err)
+	}))(w.t)
 	if a.GetPending() {
 		return nil
 	}
@@ -158,11 +148,10 @@ func call(name string, args map[string]any) *agentv1.ToolCall {
 // round submits a reply and returns the results of its calls.
 func (t *turn) round(text string, calls ...*agentv1.ToolCall) *agentv1.SubmitRoundResponse {
 	t.t.Helper()
-	r, err := t.Agents.SubmitRound(t.ctx(), &agentv1.SubmitRoundRequest{
+	r := must.Value(t.Agents.SubmitRound(t.ctx(), &agentv1.SubmitRoundRequest{
 		AgentId: t.agent, TurnId: t.record.GetTurnId(), RunId: t.record.GetRunId(), RoundIndex: t.rounds, Text: text,
 		ToolCalls: calls,
-	})
-	require.NoError(t.t, err)
+	}))(t.t)
 	t.rounds++
 	return r
 }
@@ -182,11 +171,9 @@ func (t *turn) finish() { t.end(agentv1.TurnOutcome_TURN_OUTCOME_COMPLETED) }
 
 func (t *turn) end(how agentv1.TurnOutcome) {
 	t.t.Helper()
-	_, err := t.Agents.FinishTurn(t.ctx(), &agentv1.FinishTurnRequest{
-		AgentId: t.agent, TurnId: t.record.GetTurnId(),
-		RunId: t.record.GetRunId(), Outcome: how,
-	})
-	require.NoError(t.t, err)
+	must.Value(t.Agents.FinishTurn(t.ctx(), &agentv1.FinishTurnRequest{
+		AgentId: t.agent, TurnId: t.record.GetTurnId(), RunId: t.record.GetRunId(), Outcome: how,
+	}))(t.t)
 }
 
 // shows requires that the context has every part.

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane/planetest"
@@ -157,10 +158,9 @@ func once(t *testing.T, s scenario, k kill) (points, frames int) {
 		l.startWorker()
 	}
 	l.call(func(ctx context.Context) error {
-		_, err := l.w.Agents().SpawnAgent(planetest.As(ctx, rpc.RoleOperator), &agentv1.SpawnAgentRequest{
+		return must.Err(l.w.Agents().SpawnAgent(planetest.As(ctx, rpc.RoleOperator), &agentv1.SpawnAgentRequest{
 			AgentId: keeper, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, WorkspaceRoot: l.dir,
-		})
-		return err
+		}))
 	})
 	if s.before != nil {
 		s.before(l)
@@ -475,14 +475,13 @@ func (l *life) act(a *agentv1.AcquireTurnResponse) bool {
 func (l *life) runLocal(req *agentv1.SubmitRoundRequest, c *agentv1.ToolCall) bool {
 	c.CallId = fmt.Sprint("local-", req.GetRoundIndex())
 	if !l.runner(func(ctx context.Context) error {
-		_, err := l.w.Agents().StartLocalCalls(ctx, &agentv1.StartLocalCallsRequest{
+		return must.Err(l.w.Agents().StartLocalCalls(ctx, &agentv1.StartLocalCallsRequest{
 			AgentId: req.GetAgentId(),
 			TurnId:  req.GetTurnId(), RunId: req.GetRunId(), RoundIndex: req.GetRoundIndex(),
 			Calls: []*agentv1.ToolCall{
 				c,
 			},
-		})
-		return err
+		}))
 	}) {
 		return false
 	}
@@ -508,10 +507,9 @@ func (l *life) runLocal(req *agentv1.SubmitRoundRequest, c *agentv1.ToolCall) bo
 
 func (l *life) finish(t *agentv1.Turn) bool {
 	return l.runner(func(ctx context.Context) error {
-		_, err := l.w.Agents().FinishTurn(ctx, &agentv1.FinishTurnRequest{
+		return must.Err(l.w.Agents().FinishTurn(ctx, &agentv1.FinishTurnRequest{
 			AgentId: t.GetAgentId(),
 			TurnId:  t.GetTurnId(), RunId: t.GetRunId(), Outcome: agentv1.TurnOutcome_TURN_OUTCOME_COMPLETED,
-		})
-		return err
+		}))
 	}) && !l.killed()
 }

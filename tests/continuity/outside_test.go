@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -46,10 +47,7 @@ func (l *life) enqueue(req *agentv1.EnqueueMessageRequest) {
 	l.t.Helper()
 	l.note("--- operator: %s", req.GetText())
 	req.AgentId, req.RequestId = keeper, l.request()
-	l.operator(func(ctx context.Context) error {
-		_, err := l.w.Agents().EnqueueMessage(ctx, req)
-		return err
-	})
+	l.operator(func(ctx context.Context) error { return must.Err(l.w.Agents().EnqueueMessage(ctx, req)) })
 }
 
 // create makes an item of the agent, as an operator does.
@@ -59,10 +57,7 @@ func (l *life) create(objective string) {
 		AgentId: keeper, RequestId: l.request(), Objective: objective,
 		PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY, Plan: plan,
 	}
-	l.operator(func(ctx context.Context) error {
-		_, err := l.w.Items().CreateWorkItem(ctx, req)
-		return err
-	})
+	l.operator(func(ctx context.Context) error { return must.Err(l.w.Items().CreateWorkItem(ctx, req)) })
 	l.w.Clock.Advance(time.Second) // the order of items is that of their creation
 }
 
@@ -103,10 +98,9 @@ func (l *life) post(description, body string) {
 	})
 	l.note("--- %s: %s", description, body)
 	l.call(func(ctx context.Context) error {
-		_, err := l.w.Waits().DeliverTrigger(planetest.As(ctx, rpc.RoleService), &waitingv1.DeliverTriggerRequest{
+		return must.Err(l.w.Waits().DeliverTrigger(planetest.As(ctx, rpc.RoleService), &waitingv1.DeliverTriggerRequest{
 			Token: token, RequestId: deliver, ContentType: "text/plain", Body: []byte(body),
-		})
-		return err
+		}))
 	})
 }
 
@@ -146,8 +140,7 @@ func (l *life) items() (all []*workv1.WorkItem) {
 	for _, agent := range l.agents() {
 		l.operator(func(ctx context.Context) error {
 			r, err := l.w.Items().ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
-				AgentId: agent, PageSize: 500,
-				IncludeTodoList: true,
+				AgentId: agent, PageSize: 500, IncludeTodoList: true,
 			})
 			all = append(all, r.GetWorkItems()...)
 			return err
@@ -202,8 +195,7 @@ func (l *life) tasks() (all []*taskv1.Task) {
 	for _, agent := range l.agents() {
 		l.operator(func(ctx context.Context) error {
 			r, err := l.w.Tasks().ListTasks(ctx, &taskv1.ListTasksRequest{
-				AgentId: agent, PageSize: 500,
-				IncludeTerminal: true,
+				AgentId: agent, PageSize: 500, IncludeTerminal: true,
 			})
 			all = append(all, r.GetTasks()...)
 			return err
@@ -263,8 +255,7 @@ func (l *life) nothingTwice() {
 		var triggers *waitingv1.ListExternalTriggersResponse
 		l.operator(func(ctx context.Context) (err error) {
 			timers, err = l.w.Waits().ListTimers(ctx, &waitingv1.ListTimersRequest{
-				AgentId: agent, PageSize: 500,
-				IncludeEnded: true,
+				AgentId: agent, PageSize: 500, IncludeEnded: true,
 			})
 			if err == nil {
 				triggers, err = l.w.Waits().ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{
@@ -344,10 +335,7 @@ func (l *life) change(objective, to string) {
 	l.t.Helper()
 	req := &workv1.UpdateWorkItemRequest{AgentId: keeper, RequestId: l.request(), WorkItemId: l.item(objective).
 		GetWorkItemId(), Objective: &to}
-	l.operator(func(ctx context.Context) error {
-		_, err := l.w.Items().UpdateWorkItem(ctx, req)
-		return err
-	})
+	l.operator(func(ctx context.Context) error { return must.Err(l.w.Items().UpdateWorkItem(ctx, req)) })
 }
 
 // open requires that an item is not completed.
@@ -367,7 +355,6 @@ func (l *life) abort() {
 	l.note("--- operator: abort")
 	id := l.request()
 	l.operator(func(ctx context.Context) error {
-		_, err := l.w.Agents().AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: keeper, RequestId: id})
-		return err
+		return must.Err(l.w.Agents().AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: keeper, RequestId: id}))
 	})
 }

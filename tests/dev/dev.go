@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	"quartet/services/app"
 	"quartet/tests/proc"
 )
@@ -44,13 +45,11 @@ type Server struct {
 
 // Start runs a server until the test ends, and connects a client to it.
 func Start(t testing.TB, opts ...client.Option) *Server {
-	cfg, err := Config(t.TempDir())
-	require.NoError(t, err)
+	cfg := must.Value(Config(t.TempDir()))(t)
 	s := &Server{Cfg: cfg, t: t}
 	s.Up()
 	t.Cleanup(s.Down)
-	s.Client, err = client.Dial(cfg.GRPCAddr, opts...)
-	require.NoError(t, err)
+	s.Client = must.Value(client.Dial(cfg.GRPCAddr, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
@@ -60,9 +59,7 @@ func (s *Server) URL() string { return "http://" + s.Cfg.HTTPAddr }
 
 // Up starts the server and returns when it is ready.
 func (s *Server) Up() {
-	var err error
-	s.app, err = app.New(s.Cfg, zap.NewNop(), "test")
-	require.NoError(s.t, err)
+	s.app = must.Value(app.New(s.Cfg, zap.NewNop(), "test"))(s.t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(s.t, s.app.Start(ctx))

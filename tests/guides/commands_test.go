@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 var (
@@ -90,8 +92,7 @@ func TestCommandsInTheTextExist(t *testing.T) {
 	h := &help{binary: quartet(t), known: map[string]string{}}
 	n := 0
 	for _, path := range pages(t) {
-		blocks, err := parse(path)
-		require.NoError(t, err)
+		blocks := must.Value(parse(path))(t)
 		for _, b := range blocks {
 			if !b.commands() {
 				continue
@@ -109,8 +110,7 @@ func TestCommandsInTheTextExist(t *testing.T) {
 				}
 			}
 		}
-		raw, err := os.ReadFile(path)
-		require.NoError(t, err)
+		raw := must.Value(os.ReadFile(path))(t)
 		for _, m := range inline.FindAllStringSubmatch(fenced.ReplaceAllString(string(raw), ""), -1) {
 			n++
 			if wrong := h.check(m[1]); wrong != "" {

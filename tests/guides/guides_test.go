@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/tests/proc"
 )
 
@@ -30,8 +31,7 @@ var reasons = map[string]string{
 const mostSkipped = 30
 
 func pages(t *testing.T) []string {
-	guides, err := filepath.Glob(filepath.Join(root, "docs", "guides", "*.md"))
-	require.NoError(t, err)
+	guides := must.Value(filepath.Glob(filepath.Join(root, "docs", "guides", "*.md")))(t)
 	require.Greater(t, len(guides), 12)
 	return append([]string{filepath.Join(root, "README.md"), filepath.Join(root, "docs", "quickstart.md")}, guides...)
 }
@@ -43,8 +43,7 @@ func TestCommandsOfThePagesRun(t *testing.T) {
 	for _, path := range pages(t) {
 		t.Run(strings.TrimPrefix(path, root+"/"), func(t *testing.T) {
 			t.Parallel()
-			blocks, err := parse(path)
-			require.NoError(t, err)
+			blocks := must.Value(parse(path))(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 			defer cancel()
 			var s *shell
@@ -74,12 +73,10 @@ func TestCommandsOfThePagesRun(t *testing.T) {
 
 // TestSkippedBlocksSayWhy counts what is not run, and finds the places where it is said to be run.
 func TestSkippedBlocksSayWhy(t *testing.T) {
-	ci, err := os.ReadFile(filepath.Join(root, ".ci", "run"))
-	require.NoError(t, err)
+	ci := must.Value(os.ReadFile(filepath.Join(root, ".ci", "run")))(t)
 	ran, skipped := 0, map[string]int{}
 	for _, path := range pages(t) {
-		blocks, err := parse(path)
-		require.NoError(t, err)
+		blocks := must.Value(parse(path))(t)
 		for _, b := range blocks {
 			if b.skip == "" {
 				if b.commands() && !b.hidden {
@@ -133,8 +130,7 @@ func TestParseRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "page.md")
 			require.NoError(t, os.WriteFile(path, []byte(c.page), 0o600))
-			_, err := parse(path)
-			require.ErrorContains(t, err, c.says)
+			must.Fail(parse(path))(t, c.says)
 		})
 	}
 }
@@ -145,22 +141,18 @@ func TestAFailingBlockFails(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	s := newShell(ctx, t, quartet(t))
-	out, err := s.run(block{text: "echo before\nexport WORD=kept\n"})
-	require.NoError(t, err)
+	out := must.Value(s.run(block{text: "echo before\nexport WORD=kept\n"}))(t)
 	require.Equal(t, "before\n", out)
-	out, err = s.run(block{text: "echo $WORD; false || true\n(exit 3)\n", exit: "3"})
+	out, err := s.run(block{text: "echo $WORD; false || true\n(exit 3)\n", exit: "3"})
 	require.NoError(t, err, "a block sees what an earlier one has exported")
 	require.Equal(t, "kept\n", out)
-	_, err = s.run(block{text: "quartet agent get nobody; echo after\n"})
-	require.ErrorContains(t, err, "failed 5: quartet agent get nobody")
+	must.Fail(s.run(block{text: "quartet agent get nobody; echo after\n"}))(t, "failed 5: quartet agent get nobody")
 	require.NotRegexp(t, loosely("one … three"), "one\nthree")
 	require.Regexp(t, loosely("one … three"), "x one   two three")
 
 	s = newShell(ctx, t, quartet(t))
-	_, err = s.run(block{text: "true\n", exit: "3"})
-	require.Error(t, err)
+	require.Error(t, must.Err(s.run(block{text: "true\n", exit: "3"})))
 	s = newShell(ctx, t, quartet(t))
-	_, err = s.run(block{text: "quartet dev --no-such-flag\n", terminal: true})
-	require.Error(t, err)
+	require.Error(t, must.Err(s.run(block{text: "quartet dev --no-such-flag\n", terminal: true})))
 	require.Len(t, s.ended(), 1)
 }

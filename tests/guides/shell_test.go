@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"quartet/pkg/must"
 	"quartet/tests/proc"
 )
 
@@ -80,10 +81,8 @@ func newShell(ctx context.Context, t *testing.T, binary string) *shell {
 	for _, dir := range []string{s.dir, s.out, local, filepath.Join(s.dir, "bin")} {
 		require.NoError(t, os.MkdirAll(dir, 0o700))
 	}
-	repository, err := filepath.Abs(root)
-	require.NoError(t, err)
-	entries, err := os.ReadDir(repository)
-	require.NoError(t, err)
+	repository := must.Value(filepath.Abs(root))(t)
+	entries := must.Value(os.ReadDir(repository))(t)
 	for _, e := range entries {
 		if !slices.Contains([]string{"bin", "data", "dist", "installation", ".git", ".env"}, e.Name()) {
 			require.NoError(t, os.Symlink(filepath.Join(repository, e.Name()), filepath.Join(s.dir, e.Name())))
@@ -108,8 +107,7 @@ func newShell(ctx context.Context, t *testing.T, binary string) *shell {
 		AmbientCaps: []uintptr{unix.CAP_NET_ADMIN},
 	}
 	// its end ends the shell, also if this test is killed, and the shell ends what it has started
-	s.in, err = cmd.StdinPipe()
-	require.NoError(t, err)
+	s.in = must.Value(cmd.StdinPipe())(t)
 	require.NoError(t, cmd.Start())
 	require.NoError(t, report.Close())
 	t.Cleanup(func() {
@@ -137,8 +135,7 @@ const stopTerminal = `t=${terminals[-1]}; s=$(</proc/$t/task/$t/children); kill 
 
 // environment is that of somebody who begins: nothing of Quartet is set. Go finds what it has compiled before.
 func environment(t *testing.T) []string {
-	raw, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE", "GOROOT").Output()
-	require.NoError(t, err)
+	raw := must.Value(exec.Command("go", "env", "GOCACHE", "GOMODCACHE", "GOROOT").Output())(t)
 	paths := strings.Fields(string(raw))
 	return []string{
 		"LANG=C.UTF-8", "TERM=dumb", "TMPDIR=" + os.TempDir(), "GOCACHE=" + paths[0], "GOMODCACHE=" + paths[1],
@@ -152,8 +149,7 @@ func end(t *testing.T, name string) {
 	want := []byte(marker + "=" + name + "\x00")
 	for range 20 { // a process may start another one before it ends
 		left := 0
-		dirs, err := filepath.Glob("/proc/[0-9]*")
-		require.NoError(t, err)
+		dirs := must.Value(filepath.Glob("/proc/[0-9]*"))(t)
 		for _, dir := range dirs {
 			env, err := os.ReadFile(filepath.Join(dir, "environ"))
 			if pid, _ := strconv.Atoi(filepath.Base(dir)); err == nil && pid > 1 && bytes.Contains(env, want) {
@@ -202,9 +198,7 @@ func (s *shell) run(b block) (string, error) {
 func (s *shell) shows(t *testing.T, b block, line string) {
 	path, want := filepath.Join(s.out, fmt.Sprintf("%d.out", s.blocks)), loosely(line)
 	read := func() string {
-		raw, err := os.ReadFile(path)
-		require.NoError(t, err)
-		return string(raw)
+		return string(must.Value(os.ReadFile(path))(t))
 	}
 	if b.terminal {
 		for deadline := time.NewTimer(30 * time.Second); !want.MatchString(read()); {
@@ -252,8 +246,7 @@ func quartet(t *testing.T) string {
 		var err error
 		built.dir, err = os.MkdirTemp("", "quartet-guides-") //nolint:usetesting // all tests use it
 		require.NoError(t, err)
-		built.binary, err = proc.Build(built.dir, "quartet/cmd/quartet", "quartet")
-		require.NoError(t, err)
+		built.binary = must.Value(proc.Build(built.dir, "quartet/cmd/quartet", "quartet"))(t)
 	}
 	return built.binary
 }

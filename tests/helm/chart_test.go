@@ -83,8 +83,7 @@ func render(t *testing.T, values string) ([]object, error) {
 	parsed, err := common.ReadValues([]byte(values))
 	require.NoError(t, err)
 	all, err := util.ToRenderValues(chart, parsed, common.ReleaseOptions{
-		Name: "prod", Namespace: "agents",
-		IsInstall: true, Revision: 1,
+		Name: "prod", Namespace: "agents", IsInstall: true, Revision: 1,
 	}, nil)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/localtoken"
+	"quartet/pkg/must"
 	"quartet/tests/proc"
 )
 
@@ -36,17 +37,14 @@ func inspect(ctx context.Context, t *testing.T, server []string, args ...string)
 func TestC5_AnIndependentClient(t *testing.T) {
 	proc.Long(t)
 	require.NoError(t, proc.NodePackages(t.Context(), "."))
-	bin, err := proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet")
-	require.NoError(t, err)
-	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")
-	require.NoError(t, err)
+	bin := must.Value(proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet"))(t)
+	srv := must.Value(proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), ""))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	require.NoError(t, srv.Start(ctx))
 	t.Cleanup(func() { _ = srv.Kill() })
 
-	token, err := localtoken.Read(srv.HTTP)
-	require.NoError(t, err)
+	token := must.Value(localtoken.Read(srv.HTTP))(t)
 	for name, server := range map[string][]string{
 		"http": {
 			"http://" + srv.HTTP + "/mcp/over-http?create=true", "--transport", "http", "--header",
@@ -113,10 +111,8 @@ type session struct {
 func TestC5_TheTypeScriptClient(t *testing.T) {
 	proc.Long(t)
 	require.NoError(t, proc.NodePackages(t.Context(), "."))
-	bin, err := proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet")
-	require.NoError(t, err)
-	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")
-	require.NoError(t, err)
+	bin := must.Value(proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet"))(t)
+	srv := must.Value(proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), ""))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	stdio := func(agent string, more ...string) []string {
@@ -125,8 +121,7 @@ func TestC5_TheTypeScriptClient(t *testing.T) {
 
 	// Before the server runs: the first line of the client starts it.
 	cmd := exec.CommandContext(ctx, "node", append([]string{"client.mjs"}, stdio("before")...)...)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
+	out := must.Value(cmd.StdoutPipe())(t)
 	require.NoError(t, cmd.Start())
 	d := json.NewDecoder(out)
 	var before, after session
@@ -139,8 +134,7 @@ func TestC5_TheTypeScriptClient(t *testing.T) {
 	require.NoError(t, d.Decode(&after))
 	require.NoError(t, cmd.Wait())
 	require.Greater(t, len(after.Tools), 20)
-	token, err := localtoken.Read(srv.HTTP)
-	require.NoError(t, err)
+	token := must.Value(localtoken.Read(srv.HTTP))(t)
 
 	for name, c := range map[string]struct {
 		server []string
@@ -160,8 +154,7 @@ func TestC5_TheTypeScriptClient(t *testing.T) {
 			cmd.Env = append(os.Environ(), "AUTHORIZATION=Bearer "+token)
 			var errs strings.Builder
 			cmd.Stderr = &errs
-			raw, err := cmd.Output()
-			require.NoError(t, err, "%s", errs.String())
+			raw := must.Value(cmd.Output())(t, "%s", errs.String())
 			var got session
 			require.NoError(t, json.Unmarshal(raw, &got), "%s", raw)
 			if c.tools > 0 {

@@ -14,6 +14,7 @@ import (
 	reflection "google.golang.org/grpc/reflection/grpc_reflection_v1"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	"quartet/tests/proc"
 )
 
@@ -22,10 +23,8 @@ import (
 func TestAnyClientWorks(t *testing.T) {
 	proc.Long(t)
 	require.NoError(t, proc.NodePackages(t.Context(), "."))
-	bin, err := proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet")
-	require.NoError(t, err)
-	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")
-	require.NoError(t, err)
+	bin := must.Value(proc.Build(t.TempDir(), "quartet/cmd/quartet", "quartet"))(t)
+	srv := must.Value(proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), ""))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	require.NoError(t, srv.Start(ctx))
@@ -36,17 +35,14 @@ func TestAnyClientWorks(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "idle")
 
-	conn, err := grpc.NewClient(srv.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithPerRPCCredentials(client.LocalCredential(srv.GRPC)))
-	require.NoError(t, err)
+	conn := must.Value(grpc.NewClient(srv.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithPerRPCCredentials(client.LocalCredential(srv.GRPC))))(t)
 	t.Cleanup(func() { _ = conn.Close() })
-	stream, err := reflection.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
-	require.NoError(t, err)
+	stream := must.Value(reflection.NewServerReflectionClient(conn).ServerReflectionInfo(ctx))(t)
 	require.NoError(t, stream.Send(&reflection.ServerReflectionRequest{
 		MessageRequest: &reflection.ServerReflectionRequest_ListServices{},
 	}))
-	reply, err := stream.Recv()
-	require.NoError(t, err)
+	reply := must.Value(stream.Recv())(t)
 	var served []string
 	for _, s := range reply.GetListServicesResponse().GetService() {
 		served = append(served, s.GetName())

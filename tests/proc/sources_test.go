@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 // A test that starts a binary runs again when a source of that changed, though it imports none of it.
@@ -23,8 +25,7 @@ func TestAResultIsNotRepeatedAfterAChange(t *testing.T) {
 		before := time.Now().Add(-time.Hour - time.Duration(len(text))*time.Second)
 		require.NoError(t, os.Chtimes(path, before, before))
 	}
-	sources, err := os.ReadFile("sources.go")
-	require.NoError(t, err)
+	sources := must.Value(os.ReadFile("sources.go"))(t)
 	write("go.mod", "module example.test/m\n\ngo 1.24\n")
 	write("go.sum", "")
 	write("pkg/a/a.go", "package a\n")
@@ -59,8 +60,7 @@ func TestAResultIsNotRepeatedAfterAChange(t *testing.T) {
 // With the digest of the binaries in the environment, a result is repeated until that changes, in whatever directory.
 func TestAResultDependsOnTheDigestOfBinaries(t *testing.T) {
 	dir := t.TempDir()
-	sources, err := os.ReadFile("sources.go")
-	require.NoError(t, err)
+	sources := must.Value(os.ReadFile("sources.go"))(t)
 	for name, text := range map[string]string{
 		"go.mod":                "module example.test/m\n\ngo 1.24\n",
 		"cmd/d/main.go":         "package main\n\nfunc main() {}\n",

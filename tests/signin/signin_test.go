@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/localtoken"
+	"quartet/pkg/must"
 	"quartet/tests/issuer"
 	"quartet/tests/proc"
 )
@@ -57,20 +58,17 @@ func newRig(t *testing.T, settings ...string) *rig {
 	require.NoError(t, built.err)
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	r := &rig{T: t, secret: "the-secret-of-the-client"}
-	var err error
-	r.issuer, err = issuer.New(issuer.Behaviour{ClientID: "console", Secret: r.secret, Claims: map[string]any{
+	r.issuer = must.Value(issuer.New(issuer.Behaviour{ClientID: "console", Secret: r.secret, Claims: map[string]any{
 		"tenant": "acme", "groups": []string{"viewers", "developers"},
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	t.Cleanup(r.issuer.Close)
 	file := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(file, []byte(r.secret+"\n"), 0o600))
-	r.srv, err = proc.NewQuartet(built.path, filepath.Join(t.TempDir(), "data"), "", append([]string{
+	r.srv = must.Value(proc.NewQuartet(built.path, filepath.Join(t.TempDir(), "data"), "", append([]string{
 		"--log-level", "debug", "--oidc-issuer", r.issuer.URL, "--oidc-audience", "quartet", "--oidc-namespace-claim",
 		"tenant", "--oidc-role-claim", "groups",
 		"--oidc-roles", "developers=operator", "--oidc-client-id", "console", "--oidc-client-secret-file", file,
-	}, settings...)...)
-	require.NoError(t, err)
+	}, settings...)...))(t)
 	r.start()
 	t.Cleanup(func() { _ = r.srv.Kill() })
 	r.newBrowser()
@@ -84,9 +82,7 @@ func (r *rig) start() {
 
 // newBrowser forgets all cookies.
 func (r *rig) newBrowser() {
-	jar, err := cookiejar.New(nil)
-	require.NoError(r, err)
-	r.client = &http.Client{Jar: jar}
+	r.client = &http.Client{Jar: must.Value(cookiejar.New(nil))(r)}
 }
 
 func (r *rig) soon() context.Context {
@@ -105,16 +101,14 @@ type answer struct {
 // send sends a request with headers (name, value, …) as the browser.
 func (r *rig) send(method, path string, header ...string) answer {
 	r.Helper()
-	req, err := http.NewRequestWithContext(r.soon(), method, "http://"+r.srv.HTTP+path, http.NoBody)
-	require.NoError(r, err)
+	req := must.Value(http.NewRequestWithContext(r.soon(), method, "http://"+r.srv.HTTP+path, http.NoBody))(r)
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 		if header[i] == "Host" {
 			req.Host = header[i+1]
 		}
 	}
-	resp, err := r.client.Do(req)
-	require.NoError(r, err)
+	resp := must.Value(r.client.Do(req))(r)
 	body, err := io.ReadAll(resp.Body)
 	require.NoError(r, errors.Join(err, resp.Body.Close()))
 	return answer{resp.StatusCode, resp.Request.URL, string(body)}
@@ -170,8 +164,7 @@ func TestG17_SignInWithAProvider(t *testing.T) {
 // silent demands that the log of the server has no secret.
 func (r *rig) silent() {
 	r.Helper()
-	log, err := os.ReadFile(r.srv.Log)
-	require.NoError(r, err)
+	log := must.Value(os.ReadFile(r.srv.Log))(r)
 	require.Contains(r, string(log), "/ui/oidc/callback", "requests are logged")
 	for _, secret := range append(r.issuer.Secrets(), r.secret) {
 		require.NotContains(r, string(log), secret)
@@ -217,8 +210,7 @@ func TestG17_RefusedSignIns(t *testing.T) {
 	// Stopping records them; what the claims do not give is no refused login, as for programs.
 	require.NoError(t, r.srv.Interrupt(r.soon()))
 	r.start()
-	token, err := localtoken.Read(r.srv.HTTP)
-	require.NoError(t, err)
+	token := must.Value(localtoken.Read(r.srv.HTTP))(t)
 	counted := 0
 	require.Eventually(t, func() bool {
 		var log struct {

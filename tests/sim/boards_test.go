@@ -75,8 +75,7 @@ func (c *boardCalls) one() {
 		r := c.runs[c.rnd.IntN(len(c.runs))]
 		call("CancelWorkerRun", func(ctx context.Context) error {
 			_, err := c.boards.CancelWorkerRun(ctx, &boardv1.CancelWorkerRunRequest{
-				SessionId: r.session,
-				BoardId:   r.board, RunId: r.run, RequestId: request,
+				SessionId: r.session, BoardId: r.board, RunId: r.run, RequestId: request,
 			})
 			return err
 		})
@@ -87,8 +86,7 @@ func (c *boardCalls) one() {
 		}[c.rnd.IntN(4)]
 		c.change(ctx, "UpdateStep", func(ctx context.Context, id string) ([]string, error) {
 			r, err := c.boards.UpdateStep(ctx, &boardv1.UpdateStepRequest{
-				SessionId: b.session, BoardId: b.board,
-				StepId: step, Status: to, RequestId: id, Reason: "because",
+				SessionId: b.session, BoardId: b.board, StepId: step, Status: to, RequestId: id, Reason: "because",
 			})
 			return r.GetEventIds(), err
 		})
@@ -96,8 +94,7 @@ func (c *boardCalls) one() {
 		op := c.operation(step, request)
 		c.change(ctx, "UpdateBoard", func(ctx context.Context, id string) ([]string, error) {
 			r, err := c.boards.UpdateBoard(ctx, &boardv1.UpdateBoardRequest{
-				SessionId: b.session, BoardId: b.board,
-				RequestId: id, Operations: []*boardv1.Operation{op},
+				SessionId: b.session, BoardId: b.board, RequestId: id, Operations: []*boardv1.Operation{op},
 			})
 			return r.GetEventIds(), err
 		})
@@ -106,16 +103,14 @@ func (c *boardCalls) one() {
 	case k < 26:
 		c.change(ctx, "CompleteBoard", func(ctx context.Context, id string) ([]string, error) {
 			r, err := c.boards.CompleteBoard(ctx, &boardv1.CompleteBoardRequest{
-				SessionId: b.session, BoardId: b.board,
-				RequestId: id,
+				SessionId: b.session, BoardId: b.board, RequestId: id,
 			})
 			return r.GetEventIds(), err
 		})
 	case k < 27:
 		call("CancelBoard", func(ctx context.Context) error {
 			_, err := c.boards.CancelBoard(ctx, &boardv1.CancelBoardRequest{
-				SessionId: b.session, BoardId: b.board,
-				RequestId: request, Reason: "because",
+				SessionId: b.session, BoardId: b.board, RequestId: request, Reason: "because",
 			})
 			return err
 		})
@@ -222,8 +217,7 @@ func (c *boardCalls) open(ctx context.Context, b boardName) {
 		return r.GetDispatch().GetDispatchId()
 	}, func(ctx context.Context, id string) (*boardv1.OpenStandingDispatchResponse, error) {
 		return c.boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{
-			SessionId: b.session,
-			BoardId:   b.board, MaxParallel: parallel, StepTimeout: limit, RequestId: id,
+			SessionId: b.session, BoardId: b.board, MaxParallel: parallel, StepTimeout: limit, RequestId: id,
 		})
 	})
 }
@@ -235,8 +229,7 @@ func (c *boardCalls) dispatch(ctx context.Context, b boardName) {
 		return r.GetRun().GetRunId()
 	}, func(ctx context.Context, id string) (*boardv1.DispatchWorkerResponse, error) {
 		return c.boards.DispatchWorker(ctx, &boardv1.DispatchWorkerRequest{
-			SessionId: b.session, BoardId: b.board,
-			Timeout: limit, Wait: durationpb.New(0), RequestId: id,
+			SessionId: b.session, BoardId: b.board, Timeout: limit, Wait: durationpb.New(0), RequestId: id,
 		})
 	})
 	if err == nil {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -202,8 +203,7 @@ func (c *client) spawn() {
 			func(r *agentv1.SpawnAgentResponse) string { return r.GetAgent().GetAgentId() },
 			func(ctx context.Context, id string) (*agentv1.SpawnAgentResponse, error) {
 				return c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-					AgentId: a, RequestId: id,
-					Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+					AgentId: a, RequestId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 				})
 			})
 	}
@@ -241,18 +241,15 @@ func (c *client) one() {
 			return r.GetWorkItem().GetWorkItemId()
 		}, func(ctx context.Context, id string) (*workv1.PickWorkItemResponse, error) {
 			return c.work.PickWorkItem(ctx, &workv1.PickWorkItemRequest{
-				AgentId: a, RequestId: id, WorkItemId: item,
-				Reason: "because",
+				AgentId: a, RequestId: id, WorkItemId: item, Reason: "because",
 			})
 		})
 	case k < 48:
 		id := c.request()
 		_ = c.until(ctx, "CompleteWorkItem", func(ctx context.Context) error {
-			_, err := c.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
-				AgentId: a, RequestId: id,
-				WorkItemId: item,
-			})
-			return err
+			return must.Err(c.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{
+				AgentId: a, RequestId: id, WorkItemId: item,
+			}))
 		})
 	case k < 60:
 		c.waitFor(ctx, a, item)
@@ -267,11 +264,9 @@ func (c *client) one() {
 	case k < 70 && timer != "":
 		id := c.request()
 		_ = c.until(ctx, "CancelTimer", func(ctx context.Context) error {
-			_, err := c.waiting.CancelTimer(ctx, &waitingv1.CancelTimerRequest{
-				AgentId: a, RequestId: id,
-				TimerId: timer,
-			})
-			return err
+			return must.Err(c.waiting.CancelTimer(ctx, &waitingv1.CancelTimerRequest{
+				AgentId: a, RequestId: id, TimerId: timer,
+			}))
 		})
 	case k < 75:
 		c.trigger(ctx, a, item)
@@ -319,8 +314,7 @@ func (c *client) create(ctx context.Context, a string) {
 		return r.GetWorkItem().GetWorkItemId()
 	}, func(ctx context.Context, id string) (*workv1.CreateWorkItemResponse, error) {
 		return c.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{
-			AgentId: a, RequestId: id, Objective: value,
-			PlanStatus: status,
+			AgentId: a, RequestId: id, Objective: value, PlanStatus: status,
 		})
 	})
 	if err != nil {
@@ -427,8 +421,7 @@ func (c *client) waitFor(ctx context.Context, a, item string) {
 
 func (c *client) timer(ctx context.Context, a, item string) {
 	req := &waitingv1.CreateTimerRequest{
-		AgentId: a, Description: "tick",
-		After: durationpb.New(time.Duration(1+c.rnd.IntN(30)) * time.Second),
+		AgentId: a, Description: "tick", After: durationpb.New(time.Duration(1+c.rnd.IntN(30)) * time.Second),
 	}
 	if c.rnd.IntN(2) == 0 {
 		req.WorkItemId = item
@@ -489,11 +482,9 @@ func (c *client) deliver() {
 	c.k.mu.Unlock()
 	request := c.request()
 	err := c.until(planetest.As(c.w.ctx, rpc.RoleService), "DeliverTrigger", func(ctx context.Context) error {
-		_, err := c.waiting.DeliverTrigger(ctx, &waitingv1.DeliverTriggerRequest{
-			Token: token, RequestId: request,
-			Body: []byte("news " + request), ContentType: "text/plain",
-		})
-		return err
+		return must.Err(c.waiting.DeliverTrigger(ctx, &waitingv1.DeliverTriggerRequest{
+			Token: token, RequestId: request, Body: []byte("news " + request), ContentType: "text/plain",
+		}))
 	})
 	c.k.mu.Lock()
 	defer c.k.mu.Unlock()
@@ -530,7 +521,6 @@ func (c *client) halt(a string) {
 	})
 	<-time.After(time.Duration(c.rnd.IntN(3000)) * time.Millisecond)
 	_ = c.until(ctx, "ResumeAgent", func(ctx context.Context) error {
-		_, err := c.agents.ResumeAgent(ctx, &agentv1.ResumeAgentRequest{AgentId: a, RequestId: resume})
-		return err
+		return must.Err(c.agents.ResumeAgent(ctx, &agentv1.ResumeAgentRequest{AgentId: a, RequestId: resume}))
 	})
 }

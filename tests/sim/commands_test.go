@@ -523,8 +523,7 @@ func (c *commandCalls) one() {
 		request := c.request()
 		_ = c.until(planetest.As(c.w.ctx, rpc.RoleOperator), "StopTask", func(ctx context.Context) error {
 			_, err := c.tasks.StopTask(ctx, &taskv1.StopTaskRequest{
-				AgentId: c.owner(task), TaskId: task,
-				RequestId: request,
+				AgentId: c.owner(task), TaskId: task, RequestId: request,
 			})
 			return err
 		})
@@ -532,8 +531,7 @@ func (c *commandCalls) one() {
 		request := c.request()
 		_ = c.until(planetest.As(c.w.ctx, rpc.RoleOperator), "SendTaskInput", func(ctx context.Context) error {
 			_, err := c.tasks.SendTaskInput(ctx, &taskv1.SendTaskInputRequest{
-				AgentId: c.owner(task), TaskId: task,
-				RequestId: request, Text: "input\n",
+				AgentId: c.owner(task), TaskId: task, RequestId: request, Text: "input\n",
 			})
 			return err
 		})
@@ -600,8 +598,7 @@ func (c *client) checkOutput(task string) error {
 	var got *taskv1.GetTaskOutputResponse
 	err := c.until(planetest.As(c.w.ctx, rpc.RoleOperator), "GetTaskOutput", func(ctx context.Context) (err error) {
 		got, err = tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{
-			AgentId: agent, TaskId: task,
-			MaxBytes: 1 << 19,
+			AgentId: agent, TaskId: task, MaxBytes: 1 << 19,
 		})
 		return err
 	})

@@ -49,8 +49,7 @@ func newConsequences() *consequences {
 	return &consequences{
 		due: map[string]int{}, came: map[string]int{}, firings: map[string]*firings{}, tasks: map[string]*results{},
 		reports: map[string]bool{}, rounds: map[string][]completion{}, doneIn: map[string]string{},
-		shown:  map[string]int64{},
-		asking: map[string]*operatorWait{}, queued: map[string]map[string]int{},
+		shown: map[string]int64{}, asking: map[string]*operatorWait{}, queued: map[string]map[string]int{},
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -43,11 +44,9 @@ func (c *client) liveAndGo() {
 		_ = c.until(ctx, what, func(ctx context.Context) error { return call(ctx, id) })
 	}
 	call("SpawnAgent", func(ctx context.Context, id string) error {
-		_, err := c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-			AgentId: goneAgent, RequestId: id,
-			Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
-		})
-		return err
+		return must.Err(c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+			AgentId: goneAgent, RequestId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+		}))
 	})
 	for range callsOfClient {
 		if c.w.ctx.Err() != nil || c.k.check() != nil {
@@ -66,34 +65,28 @@ func (c *client) liveAndGo() {
 			})
 		case k < 3:
 			call("WaitFor", func(ctx context.Context, id string) error {
-				_, err := c.waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
+				return must.Err(c.waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
 					AgentId: goneAgent, RequestId: id,
 					WorkItemId: item, Reason: text, Wake: waitingv1.Wake_WAKE_EXTERNAL,
-				})
-				return err
+				}))
 			})
 		case k < 4:
 			call("CreateTimer", func(ctx context.Context, id string) error {
-				_, err := c.waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
-					AgentId: goneAgent, RequestId: id,
-					Description: text, After: durationpb.New(20 * time.Second),
-				})
-				return err
+				return must.Err(c.waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{
+					AgentId: goneAgent, RequestId: id, Description: text, After: durationpb.New(20 * time.Second),
+				}))
 			})
 		default:
 			call("EnqueueMessage", func(ctx context.Context, id string) error {
-				_, err := c.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
-					AgentId: goneAgent, RequestId: id,
-					Text: text, Priority: agentv1.Priority_PRIORITY_NORMAL,
-				})
-				return err
+				return must.Err(c.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{
+					AgentId: goneAgent, RequestId: id, Text: text, Priority: agentv1.Priority_PRIORITY_NORMAL,
+				}))
 			})
 		}
 	}
 	call("DeleteAgent", func(ctx context.Context, id string) error {
 		_, err := c.agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{
-			AgentId: goneAgent, RequestId: id,
-			Reason: goneWord,
+			AgentId: goneAgent, RequestId: id, Reason: goneWord,
 		})
 		c.k.mu.Lock()
 		defer c.k.mu.Unlock()
@@ -122,8 +115,7 @@ func (r *run) erased() error {
 			return fmt.Errorf("%s was erased, and reading it is answered with: %w", goneAgent, err)
 		}
 		_, err = c.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
-			AgentId: goneAgent, RequestId: "again",
-			Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+			AgentId: goneAgent, RequestId: "again", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
 		})
 		if fault.From(err).Code() != codes.AlreadyExists {
 			return fmt.Errorf("%s was erased, and creating it again is answered with: %w", goneAgent, err)

@@ -55,8 +55,7 @@ type unit struct {
 // others.
 func (w *world) newInstance(l *life) (planes.Module, error) {
 	i := &instance{
-		w: w, l: l, groups: map[string]*lease.Group{}, shapes: map[string]*rpc.Instance{},
-		units: map[string]*unit{},
+		w: w, l: l, groups: map[string]*lease.Group{}, shapes: map[string]*rpc.Instance{}, units: map[string]*unit{},
 	}
 	rate := []float64{0.9, 1, 1.1}[slices.Index(instanceNames, l.name)]
 	i.keeper = lease.NewKeeper(lease.Config{

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 var mutantsFlag = flag.String("mutants", "", "run the mutants whose names match; .* for all")
@@ -320,8 +322,7 @@ func TestMutants_AreCurrent(t *testing.T) {
 	for _, m := range slices.Concat(mutants, later) {
 		require.False(t, names[m.name], "two mutants are named %q", m.name)
 		names[m.name] = true
-		text, err := os.ReadFile(filepath.Join(root, m.file))
-		require.NoError(t, err)
+		text := must.Value(os.ReadFile(filepath.Join(root, m.file)))(t)
 		require.Len(t, m.pattern().FindAllIndex(text, 2), 1, "%q: %s must have this text once: "+
 			"%s", m.name, m.file, m.old)
 		require.NotEqual(t, m.old, m.new)
@@ -364,12 +365,10 @@ func look(t *testing.T, m mutant) string {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(root, m.file)
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
+	text := must.Value(os.ReadFile(path))(t)
 	mutated := filepath.Join(dir, "mutated.go")
 	require.NoError(t, os.WriteFile(mutated, m.pattern().ReplaceAllLiteral(text, []byte(m.new)), 0o600))
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {path: mutated}})
-	require.NoError(t, err)
+	overlay := must.Value(json.Marshal(map[string]map[string]string{"Replace": {path: mutated}}))(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
 	binary := filepath.Join(dir, "sim.test")
 	build := exec.Command("go", "test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary,

@@ -44,8 +44,7 @@ func (r *runner) run(ctx context.Context) {
 		var resp *agentv1.AcquireTurnResponse
 		for ctx.Err() == nil {
 			req := &agentv1.AcquireTurnRequest{
-				RunnerId: r.name, RequestId: request,
-				Wait: durationpb.New(20 * time.Second),
+				RunnerId: r.name, RequestId: request, Wait: durationpb.New(20 * time.Second),
 			}
 			if !r.modest && r.rnd.IntN(6) == 0 {
 				r.twice(ctx, req)
@@ -87,8 +86,7 @@ func (r *runner) turn(ctx context.Context, resp *agentv1.AcquireTurnResponse) {
 			return
 		}
 		req := &agentv1.SubmitRoundRequest{
-			AgentId: t.GetAgentId(), TurnId: t.GetTurnId(), RunId: t.GetRunId(),
-			RoundIndex: int32(n), Text: "text",
+			AgentId: t.GetAgentId(), TurnId: t.GetTurnId(), RunId: t.GetRunId(), RoundIndex: int32(n), Text: "text",
 		}
 		for k := range 1 + r.rnd.IntN(2) {
 			name, args := r.tool(t)
@@ -103,8 +101,7 @@ func (r *runner) turn(ctx context.Context, resp *agentv1.AcquireTurnResponse) {
 				panic(err)
 			}
 			req.ToolCalls = append(req.ToolCalls, &agentv1.ToolCall{
-				CallId: fmt.Sprint("c", k), Name: name,
-				Arguments: s,
+				CallId: fmt.Sprint("c", k), Name: name, Arguments: s,
 			})
 		}
 		var got *agentv1.SubmitRoundResponse
@@ -134,8 +131,7 @@ func (r *runner) turn(ctx context.Context, resp *agentv1.AcquireTurnResponse) {
 	}
 	_ = r.until(ctx, "FinishTurn", func(ctx context.Context) error {
 		_, err := r.agents.FinishTurn(ctx, &agentv1.FinishTurnRequest{
-			AgentId: t.GetAgentId(), TurnId: t.GetTurnId(),
-			RunId: t.GetRunId(), Outcome: outcome,
+			AgentId: t.GetAgentId(), TurnId: t.GetTurnId(), RunId: t.GetRunId(), Outcome: outcome,
 		})
 		return err
 	})

@@ -220,14 +220,12 @@ func (w *world) parts(l *life) planes.Parts {
 			return log
 		}
 		return archive.NewLog(log, &engine.Archive{
-			Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.archives[of],
-			Disk: &w.disk,
+			Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.archives[of], Disk: &w.disk,
 		}, framelog.PartitionName(of, 0))
 	}
 	return planes.Parts{
 		Home: w.home, Output: &outputs{w.output, engine.Store{
-			Queue: w.q, Of: l.proc, Name: "output " + l.tag,
-			Disk: &w.disk,
+			Queue: w.q, Of: l.proc, Name: "output " + l.tag, Disk: &w.disk,
 		}}, StepLease: stepLease, Keys: w.keys, Calls: calls.Planes{Network: w.network, Via: dial},
 		Conn:  dial,
 		Sweep: 1000000 * time.Hour, // events must bring about everything
@@ -243,8 +241,7 @@ func (w *world) parts(l *life) planes.Parts {
 					return nil, nil
 				}
 				return &engine.Snapshots{
-					Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.stores[of],
-					Disk: &w.disk,
+					Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.stores[of], Disk: &w.disk,
 				}, nil
 			},
 			SnapshotBytes: w.snapshot, Eviction: w.eviction(), CheckRestored: w.checked(), EraseAfter: w.eraseAfter(),

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/cli"
 	"quartet/tests/dev"
@@ -100,8 +101,7 @@ func TestStringsHaveNoIDs(t *testing.T) {
 			strings.HasPrefix(f.path, "tools/") {
 			continue
 		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), f.path, f.text, parser.SkipObjectResolution)
-		require.NoError(t, err)
+		parsed := must.Value(parser.ParseFile(token.NewFileSet(), f.path, f.text, parser.SkipObjectResolution))(t)
 		ast.Inspect(parsed, func(node ast.Node) bool {
 			if text, ok := node.(*ast.BasicLit); ok && text.Kind == token.STRING {
 				n++
@@ -134,9 +134,8 @@ func TestHelpHasNoIDs(t *testing.T) {
 
 // TestToolsHaveNoIDs reads the names, descriptions and schemas of all tools.
 func TestToolsHaveNoIDs(t *testing.T) {
-	b := newBoards(t)
-	got, err := b.Agents.ListTools(dev.Within(t), &agentv1.ListToolsRequest{AgentId: session})
-	require.NoError(t, err)
+	b := serve(t)
+	got := must.Value(b.Agents.ListTools(dev.Within(t), &agentv1.ListToolsRequest{AgentId: session}))(t)
 	require.Greater(t, len(got.GetTools()), 30)
 	for _, tool := range got.GetTools() {
 		check(t, "tools/"+tool.GetName(), protojson.Format(tool))

@@ -46,8 +46,7 @@ func output(t *testing.T, name string, args ...string) string {
 func makeRelease(t *testing.T, repo string) (release, map[string][]byte) {
 	r := release{
 		repo: repo, out: filepath.Join(t.TempDir(), "dist"), platforms: []string{"linux/" + runtime.GOARCH},
-		goCommand: "go",
-		tags:      "grpcnotrace", ldflags: "-s -w", dirty: true, log: io.Discard,
+		goCommand: "go", tags: "grpcnotrace", ldflags: "-s -w", dirty: true, log: io.Discard,
 	}
 	require.NoError(t, r.run(t.Context()))
 	return r, contents(t, r.out)

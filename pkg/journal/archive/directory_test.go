@@ -9,6 +9,7 @@ import (
 
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 func TestDirectory(t *testing.T) {
@@ -18,12 +19,10 @@ func TestDirectory(t *testing.T) {
 	})
 	left := filepath.Join(dir, "archive", "work-3", "segment-9-0.frames.tmp")
 	require.NoError(t, os.WriteFile(left, nil, 0o600))
-	d, err := archive.NewDirectory(filepath.Join(dir, "archive"), "work", 3).Begin(t.Context(), 9)
-	require.NoError(t, err)
+	d := must.Value(archive.NewDirectory(filepath.Join(dir, "archive"), "work", 3).Begin(t.Context(), 9))(t)
 	d.Close()
 	require.NoFileExists(t, left)
-	entries, err := os.ReadDir(filepath.Join(dir, "archive", "work-3"))
-	require.NoError(t, err)
+	entries := must.Value(os.ReadDir(filepath.Join(dir, "archive", "work-3")))(t)
 	require.Len(t, entries, 1+2, "one segment and two catalogs; no file of a writer that gave up; %v", entries)
 }
 
@@ -33,8 +32,7 @@ func TestDirectory_Paths(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "secret"), []byte("secret"), 0o600))
 	s := archive.NewDirectory(dir, "work", 0)
 	require.NoError(t, s.ReplaceCatalog(t.Context(), 0, nil))
-	_, err := s.Get(t.Context(), "../secret", 0, 6)
-	require.Error(t, err)
+	require.Error(t, must.Err(s.Get(t.Context(), "../secret", 0, 6)))
 	require.Error(t, s.Remove(t.Context(), "../secret"))
 	require.FileExists(t, filepath.Join(dir, "secret"))
 }

@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
 )
 
@@ -45,8 +46,7 @@ func withSecrets(t *testing.T) *written {
 // erase erases the secrets in a segment.
 func erase(t *testing.T, store archive.Store, number uint64) (*archive.Catalog, int64) {
 	t.Helper()
-	c, err := archive.Read(t.Context(), store, partition)
-	require.NoError(t, err)
+	c := must.Value(archive.Read(t.Context(), store, partition))(t)
 	c, n, err := c.Erase(t.Context(), store, number, archive.Erasing{Line: isSecret})
 	require.NoError(t, err)
 	return c, n
@@ -89,9 +89,7 @@ func TestCatalog_Erase(t *testing.T) {
 	found := string(journaltest.ArchiveContent(t, dir))
 	require.NotContains(t, found, secretText)
 	require.Contains(t, found, "what bob said")
-	names, err := store.Names(t.Context())
-	require.NoError(t, err)
-	require.Len(t, names, 3)
+	require.Len(t, must.Value(store.Names(t.Context()))(t), 3)
 
 	// A catalog that is lost is made anew from the segments.
 	all, unreadable, err := archive.Stored(t.Context(), store, partition)
@@ -119,9 +117,7 @@ func TestCatalog_FormatOfErasedLines(t *testing.T) {
 	c, _ := erase(t, store, 0)
 	require.EqualValues(t, 2, format())
 	for i, want := range []uint32{2, 1, 1} {
-		x, err := c.Segments[i].Index(t.Context(), store)
-		require.NoError(t, err)
-		require.Equal(t, want, x.GetFormat())
+		require.Equal(t, want, must.Value(c.Segments[i].Index(t.Context(), store))(t).GetFormat())
 	}
 }
 
@@ -145,8 +141,7 @@ func TestCatalog_EraseRepeats(t *testing.T) {
 			reached = err != nil
 			w.follows(t, l)
 
-			c, err = archive.Read(t.Context(), inner, partition)
-			require.NoError(t, err)
+			c = must.Value(archive.Read(t.Context(), inner, partition))(t)
 			c, _, err = c.Erase(t.Context(), inner, 0, archive.Erasing{Line: isSecret})
 			require.NoError(t, err)
 			require.NoError(t, c.Clean(t.Context(), inner))
@@ -179,12 +174,11 @@ func TestCatalog_EraseWhileAnotherArchives(t *testing.T) {
 	store := archive.NewDirectory(dir, "test", 0)
 	l := archive.NewLog(w.live, store, partition)
 	w.archived(t, l)
-	old, err := archive.Read(t.Context(), store, partition)
-	require.NoError(t, err)
+	old := must.Value(archive.Read(t.Context(), store, partition))(t)
 	w.close(t)
 	w.write(t, "{}\n")
 	w.archived(t, l)
-	_, _, err = old.Erase(t.Context(), store, 0, archive.Erasing{Line: isSecret})
+	_, _, err := old.Erase(t.Context(), store, 0, archive.Erasing{Line: isSecret})
 	require.ErrorIs(t, err, archive.ErrReplaced)
 	w.reads(t, l)
 	erase(t, store, 0)
@@ -197,8 +191,7 @@ func TestCatalog_CleanByAnOldCatalog(t *testing.T) {
 	store := archive.NewDirectory(t.TempDir(), "test", 0)
 	l := archive.NewLog(w.live, store, partition)
 	w.archived(t, l)
-	old, err := archive.Read(t.Context(), store, partition)
-	require.NoError(t, err)
+	old := must.Value(archive.Read(t.Context(), store, partition))(t)
 	erase(t, store, 0)
 	require.NoError(t, old.Clean(t.Context(), store))
 	w.follows(t, l)
@@ -230,9 +223,8 @@ func TestCatalog_EraseWhileAnotherCleans(t *testing.T) {
 	store := &cleanedStore{Store: archive.NewDirectory(t.TempDir(), "test", 0)}
 	l := archive.NewLog(w.live, store.Store, partition)
 	w.archived(t, l)
-	c, err := archive.Read(t.Context(), store, partition)
-	require.NoError(t, err)
-	_, _, err = c.Erase(t.Context(), store, 0, archive.Erasing{Line: isSecret})
+	c := must.Value(archive.Read(t.Context(), store, partition))(t)
+	_, _, err := c.Erase(t.Context(), store, 0, archive.Erasing{Line: isSecret})
 	require.ErrorIs(t, err, archive.ErrReplaced)
 	require.Positive(t, store.cleaned)
 	w.follows(t, l)

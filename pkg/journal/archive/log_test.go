@@ -20,6 +20,7 @@ import (
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 const partition = "test/0"
@@ -60,8 +61,7 @@ func (w *written) write(t *testing.T, body string) {
 }
 
 func (w *written) stored(t *testing.T, end framelog.End) {
-	f, err := w.live.Get(t.Context(), end.Seq)
-	require.NoError(t, err)
+	f := must.Value(w.live.Get(t.Context(), end.Seq))(t)
 	if len(f.Body) == 0 {
 		f.Body = nil
 	}
@@ -70,8 +70,7 @@ func (w *written) stored(t *testing.T, end framelog.End) {
 
 // close closes the segment.
 func (w *written) close(t *testing.T) {
-	first, err := w.live.Prepare(t.Context(), w.end().Segment)
-	require.NoError(t, err)
+	first := must.Value(w.live.Prepare(t.Context(), w.end().Segment))(t)
 	v := w.writer.CloseSegment(t.Context(), w.end(), 3, first)
 	require.Equal(t, framelog.Stored, v.Outcome, v.Err)
 	w.stored(t, v.End)
@@ -102,8 +101,7 @@ func (w *written) archived(t *testing.T, l *archive.Log) {
 func (w *written) reads(t *testing.T, l framelog.Log) {
 	t.Helper()
 	for i, end := range w.ends {
-		f, err := l.Get(t.Context(), end.Seq)
-		require.NoError(t, err)
+		f := must.Value(l.Get(t.Context(), end.Seq))(t)
 		requireFrame(t, w.frames[end.Seq], f)
 		for _, read := range []func(context.Context, uint64, func(uint64, framelog.Frame) error) error{
 			l.Scan, l.Follow,
@@ -150,8 +148,7 @@ func TestLog_ReadsThrough(t *testing.T) {
 			l := archive.NewLog(w.live, store, partition)
 			w.reads(t, l)
 			w.archived(t, l)
-			segments, err := w.live.Segments(t.Context())
-			require.NoError(t, err)
+			segments := must.Value(w.live.Segments(t.Context()))(t)
 			require.Len(t, segments, 1, "only the segment that is written to is left")
 			w.reads(t, l)
 			w.reads(t, archive.NewLog(w.live, store, partition))
@@ -160,10 +157,8 @@ func TestLog_ReadsThrough(t *testing.T) {
 			w.segments(t, 2, sizes[1], sizes[2])
 			w.archived(t, l)
 			w.reads(t, l)
-			c, err := l.Catalog(t.Context())
-			require.NoError(t, err)
-			require.Len(t, c.Segments, sizes[0]+1)
-			_, err = l.Get(t.Context(), w.ends[0].Seq+1)
+			require.Len(t, must.Value(l.Catalog(t.Context()))(t).Segments, sizes[0]+1)
+			_, err := l.Get(t.Context(), w.ends[0].Seq+1)
 			if w.ends[1].Seq != w.ends[0].Seq+1 {
 				require.ErrorIs(t, err, framelog.ErrNoFrame)
 			}
@@ -207,15 +202,12 @@ func TestLog_Damaged(t *testing.T) {
 	store := archive.NewDirectory(dir, "test", 0)
 	l := archive.NewLog(w.live, store, partition)
 	w.archived(t, l)
-	files, err := filepath.Glob(filepath.Join(dir, "test-0", "segment-*"))
-	require.NoError(t, err)
+	files := must.Value(filepath.Glob(filepath.Join(dir, "test-0", "segment-*")))(t)
 	require.Len(t, files, 1)
-	catalogs, err := filepath.Glob(filepath.Join(dir, "test-0", "catalog-*"))
-	require.NoError(t, err)
+	catalogs := must.Value(filepath.Glob(filepath.Join(dir, "test-0", "catalog-*")))(t)
 	require.Len(t, catalogs, 1)
 	for _, file := range append(files, catalogs...) {
-		intact, err := os.ReadFile(file)
-		require.NoError(t, err)
+		intact := must.Value(os.ReadFile(file))(t)
 		end := len(intact)
 		if file == files[0] {
 			end -= 8 // the length of the index is for rebuilding
@@ -248,8 +240,7 @@ func TestLog_Damaged(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, stored, 1)
 	require.Len(t, unreadable, 1)
-	_, err = archive.Replace(t.Context(), store, partition, 0, slices.Collect(maps.Values(stored)))
-	require.NoError(t, err)
+	must.Value(archive.Replace(t.Context(), store, partition, 0, slices.Collect(maps.Values(stored))))(t)
 	w.reads(t, archive.NewLog(w.live, store, partition))
 }
 
@@ -271,16 +262,13 @@ func TestArchiver_AnothersArchive(t *testing.T) {
 		}
 		return nil
 	}))
-	before, err := w.live.Segments(t.Context())
-	require.NoError(t, err)
+	before := must.Value(w.live.Segments(t.Context()))(t)
 	a := archive.Start(archive.NewLog(w.live, store, partition), time.Now, logger, nil)
 	a.Below(w.end())
 	<-failed
 	a.Stop()
 	require.ErrorContains(t, logs.All()[0].Context[0].Interface.(error), "another journal has its archive there")
-	after, err := w.live.Segments(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, before, after)
+	require.Equal(t, before, must.Value(w.live.Segments(t.Context()))(t))
 }
 
 // damagedAt is a log with a frame of which the link has changed.
@@ -303,15 +291,11 @@ func (d damagedAt) Get(ctx context.Context, seq uint64) (framelog.Frame, error) 
 func TestArchiver_DropsADamagedSegment(t *testing.T) {
 	w := newWritten()
 	w.segments(t, 3, 2, 10)
-	segments, err := w.live.Segments(t.Context())
-	require.NoError(t, err)
-	f, err := w.live.Get(t.Context(), w.ends[3].Seq)
-	require.NoError(t, err)
+	segments := must.Value(w.live.Segments(t.Context()))(t)
+	f := must.Value(w.live.Get(t.Context(), w.ends[3].Seq))(t)
 	require.Equal(t, segments[1].First, f.Link.Next, "it closes the first segment")
 	w.archived(t, archive.NewLog(damagedAt{w.live, w.ends[3].Seq}, &journaltest.MemArchive{}, partition))
-	left, err := w.live.Segments(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, segments[2:], left)
+	require.Equal(t, segments[2:], must.Value(w.live.Segments(t.Context()))(t))
 }
 
 // TestArchiver_Repeats ends an archiver at each call of its store and of the log, with and without the effect of that
@@ -342,8 +326,7 @@ func TestArchiver_Repeats(t *testing.T) {
 			w.reads(t, l)
 			w.archived(t, l)
 			w.reads(t, l)
-			names, err := inner.Names(t.Context())
-			require.NoError(t, err)
+			names := must.Value(inner.Names(t.Context()))(t)
 			require.Len(t, names, 2, "nothing is left of the attempt that failed")
 		}
 		require.Greater(t, calls, 20)

@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 // countingStore counts what is read of segments.
@@ -48,11 +49,9 @@ func TestCatalog_EraseReadsOnlySegmentsOfTheOwner(t *testing.T) {
 	dir := t.TempDir()
 	store := countingStore{archive.NewDirectory(dir, "test", 0), map[string]int{}}
 	w.archived(t, archive.NewLog(w.live, store, partition))
-	c, err := archive.Read(t.Context(), store, partition)
-	require.NoError(t, err)
+	c := must.Value(archive.Read(t.Context(), store, partition))(t)
 	require.Len(t, c.Segments, 3)
-	x, err := c.Segments[1].Index(t.Context(), store)
-	require.NoError(t, err)
+	x := must.Value(c.Segments[1].Index(t.Context(), store))(t)
 	require.True(t, x.GetListsOwners())
 	require.Len(t, x.GetOwners(), 2)
 	require.Equal(t, []string{"bob"}, x.GetOwners()[0].GetAgentIds())
@@ -71,8 +70,7 @@ func TestCatalog_EraseReadsOnlySegmentsOfTheOwner(t *testing.T) {
 		require.EqualValues(t, 1, n)
 		require.Greater(t, store.reads[s.GetName()], 1)
 	}
-	x, err = c.Segments[0].Index(t.Context(), store)
-	require.NoError(t, err)
+	x = must.Value(c.Segments[0].Index(t.Context(), store))(t)
 	require.Len(t, x.GetOwners(), 1, "whoever was erased is not listed")
 	require.Equal(t, "other", x.GetOwners()[0].GetNamespace())
 	require.NotContains(t, string(journaltest.ArchiveContent(t, dir)), "what ada said")
@@ -92,11 +90,8 @@ func TestCatalog_EraseOfVeryManyOwners(t *testing.T) {
 		w.write(t, "{}\n")
 		store := archive.NewDirectory(t.TempDir(), "test", 0)
 		w.archived(t, archive.NewLog(w.live, store, partition))
-		c, err := archive.Read(t.Context(), store, partition)
-		require.NoError(t, err)
-		x, err := c.Segments[0].Index(t.Context(), store)
-		require.NoError(t, err)
-		require.Equal(t, n == 1<<15, x.GetListsOwners())
+		c := must.Value(archive.Read(t.Context(), store, partition))(t)
+		require.Equal(t, n == 1<<15, must.Value(c.Segments[0].Index(t.Context(), store))(t).GetListsOwners())
 		_, erased, err := c.Erase(t.Context(), store, 0, erasing("ns", fmt.Sprint("a", n-1)))
 		require.NoError(t, err)
 		require.EqualValues(t, 1, erased)

@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/jsontext"
+	"quartet/pkg/must"
 )
 
 func registry() *Registry { return NewRegistry(errdetails.File_google_rpc_error_details_proto) }
@@ -36,8 +37,7 @@ func TestB1_LineRoundTrip(t *testing.T) {
 		want.Payload = &errdetails.ErrorInfo{Reason: text.Draw(t, "reason"), Metadata: map[string]string{
 			"a b": text.Draw(t, "v"),
 		}}
-		line, err := AppendLine(nil, want)
-		require.NoError(t, err)
+		line := must.Value(AppendLine(nil, want))(t)
 		require.True(t, json.Valid(line), "%s", line)
 		var fields struct {
 			RequestID string    `json:"request_id"`
@@ -46,10 +46,7 @@ func TestB1_LineRoundTrip(t *testing.T) {
 		require.NoError(t, json.Unmarshal(line, &fields))
 		require.Equal(t, want.RequestID, fields.RequestID)
 		require.True(t, want.CreatedAt.Equal(fields.CreatedAt))
-		raw, err := ParseLine(line)
-		require.NoError(t, err)
-		got, err := raw.Decode(registry())
-		require.NoError(t, err)
+		got := must.Value(must.Value(ParseLine(line))(t).Decode(registry()))(t)
 		require.True(t, proto.Equal(want.Payload, got.Payload))
 		got.Payload = want.Payload
 		require.Equal(t, want, got)
@@ -87,8 +84,7 @@ func TestParseLineAgreesWithJSON(t *testing.T) {
 		`{"wal_seq":1 "event_type":"x"}`, `{"wal_seq":1,"event_type":"x"} {}`, `{"wal_seq":,"event_type":"x"}`,
 		`{"wal_seq":1,"event_type":"x","created_at":"yesterday"}`, `{"wal_seq":1,"event_type":"x","payload":{"a":}`,
 	} {
-		_, err := ParseLine([]byte(line))
-		require.ErrorIs(t, err, errLine, line)
+		must.Refuse(ParseLine([]byte(line)))(t, errLine, line)
 	}
 	raw, err := ParseLine(
 		[]byte(` { "event_type" : "x\n" , "new" : [ {} ] , "wal_seq" : 3 , "created_at":"2026-01-02T03:04:05+02:00"} `))

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/journal/event"
+	"quartet/pkg/must"
 )
 
 func TestSet(t *testing.T) {
@@ -23,10 +24,8 @@ func TestSet(t *testing.T) {
 	require.Equal(t, owner, s.HashOf("ns", "ada"))
 	_, err = s.Add(9, s.Payload(two, "ns", "eve")) // the first key stays
 	require.NoError(t, err)
-	_, err = s.Add(11, event.NewErasedSet().Payload(two, "ns", "bob"))
-	require.Error(t, err)
-	_, err = s.Add(11, &structpb.Struct{})
-	require.Error(t, err)
+	require.Error(t, must.Err(s.Add(11, event.NewErasedSet().Payload(two, "ns", "bob"))))
+	require.Error(t, must.Err(s.Add(11, &structpb.Struct{})))
 	for _, set := range []*event.ErasedSet{s, restored(t, s.Encode())} {
 		require.Equal(t, 2, set.Len())
 		require.EqualValues(t, 9, set.Last())

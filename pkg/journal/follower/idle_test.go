@@ -20,6 +20,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 )
 
@@ -167,27 +168,22 @@ func TestR10_AnOlderCopyUnderAFollower(t *testing.T) {
 	store, older := t.TempDir(), filepath.Join(t.TempDir(), "older")
 	var exchange sync.Once
 	exchange.Do(func() {}) // the first start
-	srv, err := natsd.Start(natsd.Config{StoreDir: store, Port: natsd.InProcess, BeforeOpen: func() (err error) {
+	srv := must.Value(natsd.Start(natsd.Config{StoreDir: store, Port: natsd.InProcess, BeforeOpen: func() (err error) {
 		exchange.Do(func() {
 			if err = os.RemoveAll(store); err == nil {
 				err = os.CopyFS(store, os.DirFS(older))
 			}
 		})
 		return err
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	defer srv.Stop()
 	connect := func() (*nats.Conn, framelog.Log) {
-		nc, err := srv.Connect("test")
-		require.NoError(t, err)
-		log, err := jetlog.New(nc, plane, 0)
-		require.NoError(t, err)
-		return nc, log
+		nc := must.Value(srv.Connect("test"))(t)
+		return nc, must.Value(jetlog.New(nc, plane, 0))(t)
 	}
 	nc, log := connect()
 	defer nc.Close()
-	_, err = jetlog.Ensure(t.Context(), nc, plane, 1, 1)
-	require.NoError(t, err)
+	must.Value(jetlog.Ensure(t.Context(), nc, plane, 1, 1))(t)
 	write(t, log, 3)
 	require.NoError(t, srv.Restart()) // everything is on the disk
 	require.NoError(t, os.CopyFS(older, os.DirFS(store)))

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 func TestLinesAreReadOnceWhileCached(t *testing.T) {
@@ -17,9 +19,7 @@ func TestLinesAreReadOnceWhileCached(t *testing.T) {
 		return [][]byte{{byte(seq)}}, nil
 	}
 	get := func(seq uint64) {
-		lines, err := c.Lines(t.Context(), seq, read)
-		require.NoError(t, err)
-		require.Equal(t, [][]byte{{byte(seq)}}, lines)
+		require.Equal(t, [][]byte{{byte(seq)}}, must.Value(c.Lines(t.Context(), seq, read))(t))
 	}
 	for range 3 {
 		for seq := uint64(1); seq <= cachedFrames; seq++ {
@@ -53,8 +53,7 @@ func TestReadsAreBounded(t *testing.T) {
 	var wg sync.WaitGroup
 	for seq := range uint64(maxReads) {
 		wg.Go(func() {
-			_, err := c.Lines(context.Background(), seq+1, read)
-			require.NoError(t, err)
+			must.Value(c.Lines(context.Background(), seq+1, read))(t)
 		})
 	}
 	for range maxReads {
@@ -62,8 +61,7 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := c.Lines(ended, maxReads+1, read)
-	require.ErrorIs(t, err, context.Canceled, "one more has to wait")
+	must.Refuse(c.Lines(ended, maxReads+1, read))(t, context.Canceled, "one more has to wait")
 	require.Empty(t, started)
 	close(release)
 	wg.Wait()

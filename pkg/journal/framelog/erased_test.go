@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 // lineOf returns a line as a journal has it.
@@ -51,8 +52,7 @@ func TestErasedLines(t *testing.T) {
 	whole, end := said(t)
 	frames, n := erased(t, whole, "ada")
 	require.Equal(t, 3, n)
-	got, err := check(frames)
-	require.NoError(t, err)
+	got := must.Value(check(frames))(t)
 	require.Equal(t, end, got)
 	require.Equal(t, string(framelog.Mark(1))+lineOf(2, "bob")+"\n"+string(framelog.Mark(3)), string(frames[0].Body))
 	require.Equal(t, 2, frames[0].Erased())
@@ -62,8 +62,7 @@ func TestErasedLines(t *testing.T) {
 
 	again, n := erased(t, frames, "bob")
 	require.Equal(t, 3, n, "lines can be erased one after the other")
-	got, err = check(again)
-	require.NoError(t, err)
+	got = must.Value(check(again))(t)
 	require.Equal(t, end, got)
 	_, n = again[0].Erase(1, hasText("line_erased"))
 	require.Zero(t, n, "a mark is not erased")
@@ -107,11 +106,9 @@ func TestErasedLinesInAMessage(t *testing.T) {
 		frames, _ := erased(t, whole, text)
 		for i := range frames {
 			link, body := frames[i].Message()
-			l, err := framelog.ParseLink(link)
-			require.NoError(t, err)
+			l := must.Value(framelog.ParseLink(link))(t)
 			require.Equal(t, frames[i].Rests != nil, l.Format > framelog.Format)
-			f, err := framelog.ParseMessage(link, body)
-			require.NoError(t, err)
+			f := must.Value(framelog.ParseMessage(link, body))(t)
 			f.ID, f.Generation = frames[i].ID, frames[i].Generation
 			require.Equal(t, frames[i].Frame, f)
 			frames[i].Frame = f
@@ -124,8 +121,6 @@ func TestErasedLinesInAMessage(t *testing.T) {
 				}
 			}
 		}
-		got, err := check(frames)
-		require.NoError(t, err)
-		require.Equal(t, end, got)
+		require.Equal(t, end, must.Value(check(frames))(t))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 const partition = "from/0"
@@ -35,9 +36,7 @@ func writtenFrames(t *testing.T, n int) (ends []framelog.End, frames []framelog.
 		c := framelog.NewContent(w.Salt(f.ID))
 		c.Add(f.Body)
 		sealed, _ := w.Seal(end, f, c)
-		next, err := w.Append(t.Context(), end, f, c)
-		require.NoError(t, err)
-		end = next
+		end = must.Value(w.Append(t.Context(), end, f, c))(t)
 		ends, frames = append(ends, end), append(frames, sealed)
 	}
 	return ends, frames
@@ -82,8 +81,7 @@ func TestFollowersGoOnBehindALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ends, frames := writtenFrames(t, 10)
 		log := again(t, ends, frames, 6, 2000, framelog.Beginning{
-			Behind: ends[5], Number: 2, First: 1011,
-			Generation: 7,
+			Behind: ends[5], Number: 2, First: 1011, Generation: 7,
 		})
 		for _, read := range []int{0, 3, 6, 7, 10} {
 			after, want := framelog.End{}, []uint64(nil)
@@ -108,25 +106,20 @@ func TestWhatWasNotGivenUpIsDamage(t *testing.T) {
 		var broken *framelog.Broken
 		// The kept frames 4 to 6 are gone as well.
 		log := again(t, ends, frames, 3, 2000, framelog.Beginning{
-			Behind: ends[5], Number: 2, First: 1011,
-			Generation: 7,
+			Behind: ends[5], Number: 2, First: 1011, Generation: 7,
 		})
 		_, err := follow(t, log, ends[4])
 		require.ErrorAs(t, err, &broken)
 		// The incarnation is not a newer one for this reader.
 		log = again(t, ends, frames, 6, 2000, framelog.Beginning{
-			Behind: ends[5], Number: 2, First: 1011,
-			Generation: 7,
+			Behind: ends[5], Number: 2, First: 1011, Generation: 7,
 		})
 		newer := ends[8]
 		newer.Incarnation = 2
 		_, err = follow(t, log, newer)
 		require.ErrorAs(t, err, &broken)
 		// It uses wal_seqs that this reader has read.
-		log = again(t, ends, frames, 6, 2000, framelog.Beginning{
-			Behind: ends[5], Number: 2, First: 8,
-			Generation: 7,
-		})
+		log = again(t, ends, frames, 6, 2000, framelog.Beginning{Behind: ends[5], Number: 2, First: 8, Generation: 7})
 		_, err = follow(t, log, ends[8])
 		require.ErrorAs(t, err, &broken)
 	})
@@ -138,8 +131,7 @@ func TestAPartitionLoadsItsIncarnations(t *testing.T) {
 	log := journaltest.NewMemLog()
 	cfg := journaltest.Config(log)
 	cfg.Plane = "from"
-	p, err := journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	p := must.Value(journal.Open(t.Context(), cfg))(t)
 	put := func(key string) uint64 {
 		_, r, err := journal.Do(t.Context(), p, journaltest.Put(key, "v", "request-"+key))
 		require.NoError(t, err)
@@ -154,15 +146,12 @@ func TestAPartitionLoadsItsIncarnations(t *testing.T) {
 			end = at
 			return nil
 		}))
-	f, err := framelog.Beginning{
-		Plane: "from", Behind: end, Number: 2, First: 5000, Generation: 40,
-		At: time.UnixMilli(1e12),
-	}.Frame(cfg.NewID, framelog.Salt{1})
-	require.NoError(t, err)
+	f := must.Value(framelog.Beginning{
+		Plane: "from", Behind: end, Number: 2, First: 5000, Generation: 40, At: time.UnixMilli(1e12),
+	}.Frame(cfg.NewID, framelog.Salt{1}))(t)
 	log.Put(900, f)
 
-	p, err = journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	p = must.Value(journal.Open(t.Context(), cfg))(t)
 	s, _, err := journal.View(t.Context(), p, journaltest.Snapshot)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a=v", "b=v"}, s.Log)

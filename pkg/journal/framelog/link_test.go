@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 )
 
 const name = "work/3"
@@ -88,20 +89,14 @@ func example(t *testing.T) ([]written, framelog.End) {
 
 func TestFramesThatContinueEachOther(t *testing.T) {
 	frames, end := example(t)
-	got, err := check(frames)
-	require.NoError(t, err)
-	require.Equal(t, end, got)
+	require.Equal(t, end, must.Value(check(frames))(t))
 	require.Equal(t, uint64(9), end.WalSeq)
 	require.Equal(t, uint64(1), end.Incarnation)
 	for _, f := range frames {
-		again, err := framelog.ParseLink(f.Link.String())
-		require.NoError(t, err)
-		require.Equal(t, f.Link, again)
+		require.Equal(t, f.Link, must.Value(framelog.ParseLink(f.Link.String()))(t))
 		at, intact := framelog.Anchor(name, f.seq, f.Frame)
 		require.True(t, intact)
-		parsed, err := framelog.ParseEnd(at.String())
-		require.NoError(t, err)
-		require.Equal(t, at, parsed)
+		require.Equal(t, at, must.Value(framelog.ParseEnd(at.String()))(t))
 	}
 }
 
@@ -171,16 +166,12 @@ func TestFramesOfBefore(t *testing.T) {
 	log := journaltest.NewMemLog()
 	seq, err := log.Append(t.Context(), 0, framelog.Frame{ID: "a", Generation: 1, Body: []byte("{}\n{}\n")})
 	require.NoError(t, err)
-	_, err = log.Append(t.Context(), seq, framelog.Frame{ID: "b", Generation: 1, Body: []byte("{}\n")})
-	require.NoError(t, err)
-	end, err := check(framesOf(t, log))
-	require.NoError(t, err)
+	must.Value(log.Append(t.Context(), seq, framelog.Frame{ID: "b", Generation: 1, Body: []byte("{}\n")}))(t)
+	end := must.Value(check(framesOf(t, log)))(t)
 	require.Equal(t, uint64(3), end.WalSeq)
 	end = put(t, writer(log), end, "{}")
 	require.Equal(t, uint64(4), end.WalSeq)
-	got, err := check(framesOf(t, log))
-	require.NoError(t, err)
-	require.Equal(t, end, got)
+	require.Equal(t, end, must.Value(check(framesOf(t, log)))(t))
 	// A reader whose position is of before begins anywhere in it.
 	for _, seq := range []uint64{seq, seq + 1} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -196,8 +187,7 @@ func TestFramesOfBefore(t *testing.T) {
 	}
 	frames := framesOf(t, log)
 	frames[1].Body = []byte("{ }\n")
-	_, err = check(frames)
-	require.ErrorContains(t, err, "continues another one", "the chain covers what was before it")
+	must.Fail(check(frames))(t, "continues another one", "the chain covers what was before it")
 }
 
 // TestALineCanBeErased: whoever has the hash of a line in place of its content can verify the rest; the hash of an
@@ -251,16 +241,13 @@ func TestFollowVerifiesWhereItBegins(t *testing.T) {
 	}
 	other := two
 	other.Hash[0]++
-	_, err := read(other, 1)
-	require.ErrorContains(t, err, "is another one than the one that was read there")
+	must.Fail(read(other, 1))(t, "is another one than the one that was read there")
 	gone := three
 	gone.Seq += 100
-	_, err = read(gone, 1)
-	require.ErrorContains(t, err, fmt.Sprintf("frame %d, with the events up to wal_seq 3, is gone", gone.Seq))
+	must.Fail(read(gone, 1))(t, fmt.Sprintf("frame %d, with the events up to wal_seq 3, is gone", gone.Seq))
 	between := two
 	between.Seq = one.Seq
-	_, err = read(between, 1)
-	require.Error(t, err)
+	require.Error(t, must.Err(read(between, 1)))
 }
 
 func FuzzLink(f *testing.F) {
@@ -269,14 +256,10 @@ func FuzzLink(f *testing.F) {
 	f.Add("1.2.3.4.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")
 	f.Fuzz(func(t *testing.T, s string) {
 		if l, err := framelog.ParseLink(s); err == nil {
-			again, err := framelog.ParseLink(l.String())
-			require.NoError(t, err)
-			require.Equal(t, l, again)
+			require.Equal(t, l, must.Value(framelog.ParseLink(l.String()))(t))
 		}
 		if e, err := framelog.ParseEnd(s); err == nil {
-			again, err := framelog.ParseEnd(e.String())
-			require.NoError(t, err)
-			require.Equal(t, e, again)
+			require.Equal(t, e, must.Value(framelog.ParseEnd(e.String()))(t))
 		}
 	})
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 )
 
 // A journal without its durability settings is refused, not repaired.
 func TestR6_StreamIsVerified(t *testing.T) {
 	nc := natsdtest.Connect(t)
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
 	for plane, spoil := range map[string]func(*jetstream.StreamConfig){
 		"memory": func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage },
 		"direct": func(c *jetstream.StreamConfig) { c.AllowDirect = true },
@@ -26,13 +26,10 @@ func TestR6_StreamIsVerified(t *testing.T) {
 	} {
 		cfg := jetlog.Place{Plane: plane}.Config(1, 1)
 		spoil(&cfg)
-		_, err := js.CreateStream(t.Context(), cfg)
-		require.NoError(t, err, plane)
-		_, err = jetlog.Ensure(t.Context(), nc, plane, 1, 1)
-		require.Error(t, err, plane)
+		must.Value(js.CreateStream(t.Context(), cfg))(t, plane)
+		require.Error(t, must.Err(jetlog.Ensure(t.Context(), nc, plane, 1, 1)), plane)
 	}
-	_, err = jetlog.Ensure(t.Context(), nc, "good", 1, 1)
-	require.NoError(t, err)
+	must.Value(jetlog.Ensure(t.Context(), nc, "good", 1, 1))(t)
 }
 
 // How many partitions a plane has is settled with its stream: what is in it is
@@ -42,16 +39,13 @@ func TestR6_PartitionsAreSettledOnce(t *testing.T) {
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	for i, asked := range []int{6, 3, 6} {
-		n, err := jetlog.Ensure(t.Context(), nc, "split", 1, asked)
-		require.NoError(t, err, i)
+		n := must.Value(jetlog.Ensure(t.Context(), nc, "split", 1, asked))(t, i)
 		require.Equal(t, 6, n)
 	}
 	silent := jetlog.Place{Plane: "silent", Shared: true}.Config(1, 1)
 	silent.Metadata = nil
-	_, err = js.CreateStream(t.Context(), silent)
-	require.NoError(t, err)
-	n, err := jetlog.Ensure(t.Context(), nc, "silent", 1, 6)
-	require.NoError(t, err)
+	must.Value(js.CreateStream(t.Context(), silent))(t)
+	n := must.Value(jetlog.Ensure(t.Context(), nc, "silent", 1, 6))(t)
 	require.Equal(t, 1, n, "a stream that says nothing has one")
 	for _, text := range []string{"0", "-1", "six", ""} {
 		_, err = jetlog.Partitions(jetstream.StreamConfig{Metadata: map[string]string{"quartet-partitions": text}})

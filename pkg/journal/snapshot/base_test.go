@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/must"
 )
 
 // texts are the pages that were read.
@@ -67,25 +68,20 @@ func TestSparseObjectsAreReplaced(t *testing.T) {
 		require.NoError(t, err)
 		base = next()
 		require.NoError(t, base.Clean(t.Context(), store))
-		replaced, err = base.Sparse(t.Context(), store)
-		require.NoError(t, err)
+		replaced = must.Value(base.Sparse(t.Context(), store))(t)
 		var all int64
 		for _, o := range s.Manifest.GetPages() {
 			all += o.GetEntries()
 		}
 		require.Less(t, all, int64(4_000_000))
 		if n%8 == 7 { // as a process does that begins
-			kept, err := snapshot.Stored(t.Context(), store, "test/0")
-			require.NoError(t, err)
+			kept := must.Value(snapshot.Stored(t.Context(), store, "test/0"))(t)
 			got := texts{}
-			base, err = snapshot.Read(t.Context(), store, kept[0], kept[1:], got)
-			require.NoError(t, err)
+			base = must.Value(snapshot.Read(t.Context(), store, kept[0], kept[1:], got))(t)
 			require.Equal(t, want, got)
 		}
 	}
-	numbers, err := store.Numbers(t.Context())
-	require.NoError(t, err)
-	require.Less(t, len(numbers), 40)
+	require.Less(t, len(must.Value(store.Numbers(t.Context()))(t)), 40)
 }
 
 // A store that lost a sparse object is an error.
@@ -105,12 +101,9 @@ func TestSparseObjectsThatAreLost(t *testing.T) {
 		require.NoError(t, err)
 		base = next()
 	}
-	owners, err := base.Sparse(t.Context(), store)
-	require.NoError(t, err)
-	require.ElementsMatch(t, once, owners)
+	require.ElementsMatch(t, once, must.Value(base.Sparse(t.Context(), store))(t))
 	for _, o := range base.Newest().Manifest.GetPages() {
 		require.NoError(t, store.Remove(t.Context(), []uint64{o.GetNumber()}))
 	}
-	_, err = base.Sparse(t.Context(), store)
-	require.ErrorIs(t, err, snapshot.ErrNoObject)
+	must.Refuse(base.Sparse(t.Context(), store))(t, snapshot.ErrNoObject)
 }

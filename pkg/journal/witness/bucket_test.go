@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/witness"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 )
 
@@ -26,16 +27,14 @@ const plane = "test"
 
 // machine is a process with a data directory of its own.
 func machine(t testing.TB, nc *nats.Conn) *witness.Bucket {
-	b, err := witness.OpenBucket(t.Context(), nc, 1, zap.NewNop())
-	require.NoError(t, err)
+	b := must.Value(witness.OpenBucket(t.Context(), nc, 1, zap.NewNop()))(t)
 	t.Cleanup(b.Close)
 	return b
 }
 
 // of returns the witness of the partition on a machine.
 func of(t testing.TB, b *witness.Bucket) framelog.Witness {
-	files, err := witness.Open(t.TempDir(), zap.NewNop())
-	require.NoError(t, err)
+	files := must.Value(witness.Open(t.TempDir(), zap.NewNop()))(t)
 	t.Cleanup(func() { require.NoError(t, files.Close()) })
 	return b.Of(plane, 0, files.Of(plane, 0))
 }
@@ -49,19 +48,14 @@ func end(seq uint64) framelog.End {
 func knows(t *testing.T, nc *nats.Conn, want framelog.End) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		all, err := witness.ReadBucket(t.Context(), nc)
-		require.NoError(t, err)
-		return all[plane+"/0"] == want
+		return must.Value(witness.ReadBucket(t.Context(), nc))(t)[plane+"/0"] == want
 	}, time.Minute, 10*time.Millisecond)
 }
 
 // open opens the partition.
 func open(t testing.TB, nc *nats.Conn, w framelog.Witness) (*journal.Partition[*journaltest.State], error) {
-	_, err := jetlog.Ensure(t.Context(), nc, plane, 1, 1)
-	require.NoError(t, err)
-	log, err := jetlog.New(nc, plane, 0)
-	require.NoError(t, err)
-	cfg := journaltest.Config(log)
+	must.Value(jetlog.Ensure(t.Context(), nc, plane, 1, 1))(t)
+	cfg := journaltest.Config(must.Value(jetlog.New(nc, plane, 0))(t))
 	cfg.Witness = w
 	return journal.Open(t.Context(), cfg)
 }
@@ -70,40 +64,32 @@ func open(t testing.TB, nc *nats.Conn, w framelog.Witness) (*journal.Partition[*
 // that its end is missing.
 func TestR10_ASuccessorOnAnotherMachine(t *testing.T) {
 	nc := natsdtest.Connect(t)
-	none, err := witness.ReadBucket(t.Context(), nc)
-	require.NoError(t, err)
-	require.Empty(t, none)
+	require.Empty(t, must.Value(witness.ReadBucket(t.Context(), nc))(t))
 	first, second := machine(t, nc), machine(t, nc)
-	p, err := open(t, nc, of(t, first))
-	require.NoError(t, err)
+	p := must.Value(open(t, nc, of(t, first)))(t)
 	for i := range 3 {
 		_, _, err := journal.Do(t.Context(), p, journaltest.Put(fmt.Sprint(i), "v", ""))
 		require.NoError(t, err)
 	}
 	require.NoError(t, p.Close(t.Context()))
 	first.Close() // what was recorded in the last second is written
-	all, err := witness.ReadBucket(t.Context(), nc)
-	require.NoError(t, err)
+	all := must.Value(witness.ReadBucket(t.Context(), nc))(t)
 	require.EqualValues(t, 4, all[plane+"/0"].Seq)
 	require.Equal(t, 1, witness.BucketPartitions(all, plane))
 
 	w := of(t, second)
 	require.Eventually(t, func() bool { last, err := w.Last(); return err == nil && last == all[plane+"/0"] },
 		time.Minute, time.Millisecond)
-	p, err = open(t, nc, w)
-	require.NoError(t, err)
+	p = must.Value(open(t, nc, w))(t)
 	require.NoError(t, p.Close(t.Context()))
 
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
 	require.NoError(t, js.DeleteStream(t.Context(), jetlog.Place{Plane: plane}.Stream()))
 	third := machine(t, nc)
-	_, err = open(t, nc, of(t, third))
-	require.ErrorContains(t, err, "the journal of test/0 is damaged: wal_seq 1 to ")
+	must.Fail(open(t, nc, of(t, third)))(t, "the journal of test/0 is damaged: wal_seq 1 to ")
 	require.NoError(t, witness.RemoveBucket(t.Context(), nc))
 	require.NoError(t, witness.RemoveBucket(t.Context(), nc))
-	p, err = open(t, nc, of(t, machine(t, nc)))
-	require.NoError(t, err, "its operator has begun anew")
+	p = must.Value(open(t, nc, of(t, machine(t, nc))))(t, "its operator has begun anew")
 	require.NoError(t, p.Close(t.Context()))
 }
 
@@ -119,9 +105,7 @@ func TestR10_AnOlderRecordReplacesNoNewerOne(t *testing.T) {
 	former.Close()
 	now.Close()
 	knows(t, nc, end(8))
-	last, err := frozen.Last()
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, last.Seq, uint64(7))
+	require.GreaterOrEqual(t, must.Value(frozen.Last())(t).Seq, uint64(7))
 	newer := end(3)
 	newer.Incarnation = 2
 	last2 := machine(t, nc)
@@ -149,8 +133,7 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 	nc := natsdtest.Connect(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := witness.OpenBucket(ctx, nc, 1, zap.NewNop())
-	require.ErrorContains(t, err, "bucket quartet-witness")
+	must.Fail(witness.OpenBucket(ctx, nc, 1, zap.NewNop()))(t, "bucket quartet-witness")
 }
 
 // nothing is a witness that remembers nothing.
@@ -175,15 +158,13 @@ func BenchmarkMutation(b *testing.B) {
 	for _, with := range []bool{false, true} {
 		b.Run(fmt.Sprint("bucket=", with), func(b *testing.B) {
 			nc := natsdtest.Connect(b)
-			files, err := witness.Open(b.TempDir(), zap.NewNop())
-			require.NoError(b, err)
+			files := must.Value(witness.Open(b.TempDir(), zap.NewNop()))(b)
 			defer func() { require.NoError(b, files.Close()) }()
 			w := files.Of(plane, 0)
 			if with {
 				w = machine(b, nc).Of(plane, 0, w)
 			}
-			p, err := open(b, nc, w)
-			require.NoError(b, err)
+			p := must.Value(open(b, nc, w))(b)
 			defer func() { require.NoError(b, p.Close(context.Background())) }()
 			for b.Loop() {
 				_, _, err := journal.Do(b.Context(), p, journaltest.Put("k", "v", ""))

@@ -9,20 +9,18 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 )
 
 func open(t *testing.T, dir string) *Files {
 	t.Helper()
-	f, err := Open(dir, zap.NewNop())
-	require.NoError(t, err)
-	return f
+	return must.Value(Open(dir, zap.NewNop()))(t)
 }
 
 func last(t *testing.T, dir string) framelog.End {
 	t.Helper()
 	f := open(t, dir)
-	end, err := f.Of("work", 3).Last()
-	require.NoError(t, err)
+	end := must.Value(f.Of("work", 3).Last())(t)
 	require.NoError(t, f.Close())
 	return end
 }
@@ -40,16 +38,12 @@ func TestTheNewestRecordIsRemembered(t *testing.T) {
 	f := open(t, dir)
 	for i := range 100 {
 		f.Of("work", 3).Record(numbered(i))
-		got, err := f.Of("work", 3).Last()
-		require.NoError(t, err)
-		require.Equal(t, numbered(i), got)
+		require.Equal(t, numbered(i), must.Value(f.Of("work", 3).Last())(t))
 		if i%10 == 0 { // as another process sees the files after this one is killed
 			require.Equal(t, numbered(i), last(t, dir))
 		}
 	}
-	other, err := f.Of("work", 2).Last()
-	require.NoError(t, err)
-	require.Zero(t, other)
+	require.Zero(t, must.Value(f.Of("work", 2).Last())(t))
 	require.NoError(t, f.Close())
 	require.Equal(t, numbered(99), last(t, dir))
 }
@@ -61,9 +55,7 @@ func TestTheHolderChanges(t *testing.T) {
 	for i := range 10 {
 		f := []*Files{a, b}[i%2]
 		if i > 0 {
-			got, err := f.Of("work", 3).Last()
-			require.NoError(t, err)
-			require.Equal(t, numbered(i-1), got)
+			require.Equal(t, numbered(i-1), must.Value(f.Of("work", 3).Last())(t))
 		}
 		f.Of("work", 3).Record(numbered(i))
 	}
@@ -81,8 +73,7 @@ func TestOneOfTheSlotsMayBeDamaged(t *testing.T) {
 	}
 	require.NoError(t, f.Close())
 	path := filepath.Join(dir, "work-3")
-	whole, err := os.ReadFile(path)
-	require.NoError(t, err)
+	whole := must.Value(os.ReadFile(path))(t)
 	require.Len(t, whole, 2*slotBytes)
 	newest := slotBytes * (5 % 2)
 	for at := newest; at < newest+150; at++ {
@@ -94,8 +85,7 @@ func TestOneOfTheSlotsMayBeDamaged(t *testing.T) {
 	for _, b := range [][]byte{whole[:10], whole[:100], []byte("x")} {
 		require.NoError(t, os.WriteFile(path, b, 0o600))
 		f := open(t, dir)
-		_, err := f.Of("work", 3).Last()
-		require.ErrorContains(t, err, "work-3 cannot be read")
+		must.Fail(f.Of("work", 3).Last())(t, "work-3 cannot be read")
 		require.NoError(t, f.Close())
 	}
 	require.NoError(t, os.WriteFile(path, make([]byte, 2*slotBytes), 0o600))

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 )
@@ -21,41 +22,32 @@ const stream = "TEST"
 func stored(t *testing.T, n int) (dir string, block []byte) {
 	t.Helper()
 	dir = t.TempDir()
-	srv, err := natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess})
-	require.NoError(t, err)
+	srv := must.Value(natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess}))(t)
 	defer srv.Stop()
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
+	nc := must.Value(srv.Connect("test"))(t)
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{
-		Name: stream, Subjects: []string{"a.>"},
-		Storage: jetstream.FileStorage,
-	})
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
+	must.Value(js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: stream, Subjects: []string{"a.>"}, Storage: jetstream.FileStorage,
+	}))(t)
 	for i := range n {
 		m := &nats.Msg{Subject: fmt.Sprintf("a.%d", i%3), Data: bytes.Repeat([]byte{byte('a' + i%26)}, 10*i)}
 		m.Header = nats.Header{"Key": {fmt.Sprint(i)}}
-		_, err := js.PublishMsg(t.Context(), m)
-		require.NoError(t, err)
+		must.Value(js.PublishMsg(t.Context(), m))(t)
 	}
-	files, err := blockfile.Files(blockfile.Messages(dir, "$G", stream))
-	require.NoError(t, err)
+	files := must.Value(blockfile.Files(blockfile.Messages(dir, "$G", stream)))(t)
 	require.Len(t, files, 1)
-	block, err = os.ReadFile(files[0].Path)
-	require.NoError(t, err)
+	block = must.Value(os.ReadFile(files[0].Path))(t)
 	return dir, block
 }
 
 // read returns the records of a block, and what cannot be read.
 func read(t *testing.T, block []byte) (all []blockfile.Record, gaps []blockfile.Gap) {
 	t.Helper()
-	gaps, err := blockfile.Read(stream, 1, block, []string{"a."}, func(r blockfile.Record) error {
+	gaps = must.Value(blockfile.Read(stream, 1, block, []string{"a."}, func(r blockfile.Record) error {
 		all = append(all, r)
 		return nil
-	})
-	require.NoError(t, err)
+	}))(t)
 	return all, gaps
 }
 
@@ -71,9 +63,7 @@ func TestABlockOfAServer(t *testing.T) {
 		require.Equal(t, uint64(i+1), r.Seq)
 		require.Equal(t, fmt.Sprintf("a.%d", i%3), r.Subject)
 		require.Len(t, r.Body, 10*i)
-		h, err := nats.DecodeHeadersMsg(r.Header)
-		require.NoError(t, err)
-		require.Equal(t, fmt.Sprint(i), h.Get("Key"))
+		require.Equal(t, fmt.Sprint(i), must.Value(nats.DecodeHeadersMsg(r.Header))(t).Get("Key"))
 		again = sum.Append(again, r)
 	}
 	require.Equal(t, block, again)
@@ -125,30 +115,21 @@ func TestAServerTakesWhatWasWritten(t *testing.T) {
 	}
 	sum = blockfile.NewSum(stream, 2)
 	second := sum.Append(nil, blockfile.Record{
-		Seq: 2000, At: all[9].At, Subject: "a.b", Header: all[0].Header,
-		Body: []byte("far"),
+		Seq: 2000, At: all[9].At, Subject: "a.b", Header: all[0].Header, Body: []byte("far"),
 	})
 	second = sum.Append(second, blockfile.Record{Seq: 3000, At: all[9].At, Erased: true})
 	require.NoError(t, os.WriteFile(filepath.Join(msgs, blockfile.Name(1)), first, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(msgs, blockfile.Name(2)), second, 0o600))
 
-	srv, err := natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess})
-	require.NoError(t, err)
+	srv := must.Value(natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess}))(t)
 	defer srv.Stop()
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
+	nc := must.Value(srv.Connect("test"))(t)
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	s, err := js.Stream(t.Context(), stream)
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
+	s := must.Value(js.Stream(t.Context(), stream))(t)
 	require.EqualValues(t, 5, s.CachedInfo().State.Msgs)
-	m, err := s.GetMsg(t.Context(), 2000)
-	require.NoError(t, err)
-	require.Equal(t, "far", string(m.Data))
-	ack, err := js.Publish(t.Context(), "a.c", nil)
-	require.NoError(t, err)
-	require.EqualValues(t, 3001, ack.Sequence)
+	require.Equal(t, "far", string(must.Value(s.GetMsg(t.Context(), 2000))(t).Data))
+	require.EqualValues(t, 3001, must.Value(js.Publish(t.Context(), "a.c", nil))(t).Sequence)
 }
 
 // FuzzRead: no content of a block makes reading fail in another way than with an error.

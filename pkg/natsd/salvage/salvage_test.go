@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
 )
@@ -61,26 +62,22 @@ func (r *rig) block(index int) string { return filepath.Join(r.dir(), blockfile.
 
 // seqs returns the sequences of the messages of a block, and of what is erased.
 func (r *rig) seqs(index int) (messages, erased []uint64) {
-	b, err := os.ReadFile(r.block(index))
-	require.NoError(r.t, err)
-	gaps, err := blockfile.Read(name, index, b, []string{"a."}, func(rec blockfile.Record) error {
+	b := must.Value(os.ReadFile(r.block(index)))(r.t)
+	gaps := must.Value(blockfile.Read(name, index, b, []string{"a."}, func(rec blockfile.Record) error {
 		if rec.Erased {
 			erased = append(erased, rec.Seq)
 		} else {
 			messages = append(messages, rec.Seq)
 		}
 		return nil
-	})
-	require.NoError(r.t, err)
+	}))(r.t)
 	require.Empty(r.t, gaps)
 	return messages, erased
 }
 
 func (r *rig) check() []salvage.Found {
 	r.t.Helper()
-	found, err := salvage.Check(r.cfg)
-	require.NoError(r.t, err)
-	return found
+	return must.Value(salvage.Check(r.cfg))(r.t)
 }
 
 // change writes the last block.
@@ -100,9 +97,7 @@ func TestCheckOfATornRecord(t *testing.T) {
 	r := newRig(t, 7, 5, 3)
 	r.change(2, r.original[:len(r.original)-3])
 	require.Empty(t, r.check())
-	after, err := os.ReadFile(r.block(2))
-	require.NoError(t, err)
-	require.Equal(t, r.original[:len(r.original)-3], after)
+	require.Equal(t, r.original[:len(r.original)-3], must.Value(os.ReadFile(r.block(2)))(t))
 
 	r = newRig(t, 8, 5, 3)
 	r.change(2, r.original[:len(r.original)-3])
@@ -124,12 +119,9 @@ func TestCheckKeepsWhatIsBehindDamage(t *testing.T) {
 	require.Equal(t, []uint64{3, 4, 5, 7, 8, 9, 10, 11, 12}, messages)
 	require.Empty(t, erased)
 	require.NoFileExists(t, filepath.Join(r.dir(), "index.db"))
-	copies, err := salvage.Copies(r.cfg.Dir, name)
-	require.NoError(t, err)
+	copies := must.Value(salvage.Copies(r.cfg.Dir, name))(t)
 	require.Equal(t, []blockfile.File{{Index: 2, Path: found[0].Copy}}, copies)
-	copied, err := os.ReadFile(found[0].Copy)
-	require.NoError(t, err)
-	require.Equal(t, r.original, copied)
+	require.Equal(t, r.original, must.Value(os.ReadFile(found[0].Copy))(t))
 	require.Empty(t, r.check(), "once")
 }
 
@@ -165,8 +157,7 @@ func TestCheckOfManyStreams(t *testing.T) {
 			sum, b := blockfile.NewSum(s.Name, k+1), []byte(nil)
 			for m := range records {
 				b = sum.Append(b, blockfile.Record{
-					Seq: uint64(k*records + m + 1), Subject: "a.0",
-					Body: make([]byte, 10*i+k),
+					Seq: uint64(k*records + m + 1), Subject: "a.0", Body: make([]byte, 10*i+k),
 				})
 			}
 			path := filepath.Join(msgs, blockfile.Name(k+1))
@@ -185,11 +176,8 @@ func TestCheckOfManyStreams(t *testing.T) {
 	var got []string
 	for _, f := range found {
 		got = append(got, f.Block)
-		copied, err := os.ReadFile(f.Copy)
-		require.NoError(t, err)
-		require.Equal(t, originals[f.Block], copied)
-		written, err := os.ReadFile(f.Block)
-		require.NoError(t, err)
+		require.Equal(t, originals[f.Block], must.Value(os.ReadFile(f.Copy))(t))
+		written := must.Value(os.ReadFile(f.Block))(t)
 		gaps, err := blockfile.Read(f.Stream, 2, written, []string{"a."}, func(blockfile.Record) error { return nil })
 		require.NoError(t, err)
 		require.Empty(t, gaps)
@@ -198,13 +186,10 @@ func TestCheckOfManyStreams(t *testing.T) {
 	}
 	require.Equal(t, damaged, got)
 	require.NoError(t, os.WriteFile(unreadable, originals[unreadable], 0o600))
-	found, err = salvage.Check(cfg)
-	require.NoError(t, err)
+	found = must.Value(salvage.Check(cfg))(t)
 	require.Empty(t, found)
 	for path, want := range originals {
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.Equal(t, want, b)
+		require.Equal(t, want, must.Value(os.ReadFile(path))(t))
 	}
 }
 
@@ -228,8 +213,7 @@ func BenchmarkCheck(b *testing.B) {
 			sum, block := blockfile.NewSum(name, i+1), []byte(nil)
 			for k := range records {
 				block = sum.Append(block, blockfile.Record{
-					Seq: uint64(i*records + k + 1), Subject: "a.0",
-					Header: []byte("NATS/1.0\r\n\r\n"), Body: body,
+					Seq: uint64(i*records + k + 1), Subject: "a.0", Header: []byte("NATS/1.0\r\n\r\n"), Body: body,
 				})
 			}
 			size += len(block)
@@ -238,8 +222,6 @@ func BenchmarkCheck(b *testing.B) {
 	}
 	b.SetBytes(int64(size))
 	for b.Loop() {
-		found, err := salvage.Check(cfg)
-		require.NoError(b, err)
-		require.Empty(b, found)
+		require.Empty(b, must.Value(salvage.Check(cfg))(b))
 	}
 }

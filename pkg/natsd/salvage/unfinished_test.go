@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
@@ -37,35 +38,27 @@ func TestFinishAStreamThatWasBeingCreated(t *testing.T) {
 			store := t.TempDir()
 			serve := func(do func(js jetstream.JetStream)) {
 				require.NoError(t, salvage.Finish(store, "$G", zap.NewNop()))
-				srv, err := natsd.Start(natsd.Config{StoreDir: store, Port: natsd.InProcess})
-				require.NoError(t, err)
+				srv := must.Value(natsd.Start(natsd.Config{StoreDir: store, Port: natsd.InProcess}))(t)
 				defer srv.Stop()
-				nc, err := srv.Connect("test")
-				require.NoError(t, err)
+				nc := must.Value(srv.Connect("test"))(t)
 				defer nc.Close()
-				js, err := jetstream.New(nc)
-				require.NoError(t, err)
+				js := must.Value(jetstream.New(nc))(t)
 				do(js)
 			}
 			create := func(js jetstream.JetStream) {
-				_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
-					Name: "S", Subjects: []string{"a"},
-					FirstSeq: 1000,
-				})
-				require.NoError(t, err)
+				must.Value(js.CreateStream(t.Context(), jetstream.StreamConfig{
+					Name: "S", Subjects: []string{"a"}, FirstSeq: 1000,
+				}))(t)
 			}
 			serve(create)
 			interrupt(t, blockfile.Stream(store, "$G", "S"))
 			serve(func(js jetstream.JetStream) {
 				create(js)
-				ack, err := js.Publish(t.Context(), "a", []byte("answered"))
-				require.NoError(t, err)
+				ack := must.Value(js.Publish(t.Context(), "a", []byte("answered")))(t)
 				require.EqualValues(t, 1000, ack.Sequence)
 			})
 			serve(func(js jetstream.JetStream) {
-				s, err := js.Stream(t.Context(), "S")
-				require.NoError(t, err)
-				require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
+				require.EqualValues(t, 1, must.Value(js.Stream(t.Context(), "S"))(t).CachedInfo().State.Msgs)
 			})
 		})
 	}

@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 )
@@ -65,9 +66,7 @@ func (j *Journals) Sources(plane string) ([]journal.Source, error) {
 // Events returns the events of a plane's first partition, without those of the journal itself.
 func (j *Journals) Events(t *testing.T, plane string, reg *journal.Registry) []*journal.Event {
 	t.Helper()
-	events, err := j.Read(plane, reg)
-	require.NoError(t, err)
-	return events
+	return must.Value(j.Read(plane, reg))(t)
 }
 
 // Read is Events for a caller without a testing.T.
@@ -115,11 +114,10 @@ func (nothing) Apply(*journal.Event) error { return nil }
 // NewWriter opens the journal of a plane for the events of a test.
 func (j *Journals) NewWriter(t *testing.T, plane string, events protoreflect.FileDescriptor) *Writer {
 	t.Helper()
-	part, err := journal.Open(context.Background(), journal.Config[nothing]{
+	part := must.Value(journal.Open(context.Background(), journal.Config[nothing]{
 		Log: j.log(plane, 0), Plane: plane, New: func() nothing { return nothing{} },
 		Registry: journal.NewRegistry(events), NewID: id.New().New,
-	})
-	require.NoError(t, err)
+	}))(t)
 	t.Cleanup(func() { require.NoError(t, part.Close(context.Background())) })
 	return &Writer{t, part}
 }
@@ -211,12 +209,11 @@ func React[S journal.State](t testing.TB, e *plane.Engine[S], ev *journal.Event,
 	react func(S, journal.Env, *journal.Event) ([]*journal.Event, error),
 ) {
 	t.Helper()
-	_, err := plane.Do(context.Background(), e, plane.Command[S, struct{}]{
+	must.Value(plane.Do(context.Background(), e, plane.Command[S, struct{}]{
 		Method: "react", AgentID: ev.AgentID, Actor: plane.System(ev.Namespace),
 		Decide: func(st S, env journal.Env) (journal.Decision[struct{}], error) {
 			events, err := react(st, env, ev)
 			return journal.Decision[struct{}]{Events: events}, err
 		},
-	})
-	require.NoError(t, err)
+	}))(t)
 }

@@ -17,6 +17,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	"quartet/pkg/pbjson"
 )
 
@@ -83,13 +84,11 @@ func (n *Names) Show(s string) string {
 // compares what is printed with the file; with -rewrite it changes the file instead.
 func Transcripts(t *testing.T, pattern string, stage func(t *testing.T) Stage) {
 	t.Helper()
-	files, err := filepath.Glob(pattern)
-	require.NoError(t, err)
+	files := must.Value(filepath.Glob(pattern))(t)
 	require.NotEmpty(t, files)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			require.NoError(t, err)
+			want := must.Value(os.ReadFile(file))(t)
 			got := play(t, string(want), stage(t))
 			if *rewrite {
 				require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
@@ -147,8 +146,7 @@ func (l Line) Request(t *testing.T, req proto.Message, defaults map[string]strin
 			args[k] = v
 		}
 	}
-	raw, err := json.Marshal(args)
-	require.NoError(t, err)
+	raw := must.Value(json.Marshal(args))(t)
 	require.NoError(t, pbjson.Unmarshal(raw, req))
 	return req
 }

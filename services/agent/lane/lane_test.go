@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
@@ -306,8 +307,7 @@ func TestA5_FinishedMessagesArePacked(t *testing.T) {
 			require.Nil(t, l.Get("none"))
 		}
 		check(&l)
-		read, err := FromPage(proto.CloneOf(l.Page()))
-		require.NoError(t, err)
+		read := must.Value(FromPage(proto.CloneOf(l.Page())))(t)
 		require.NoError(t, journaltest.Same(l, read))
 		old := &agentv1.LanePage{}
 		index := map[string]uint32{}
@@ -321,8 +321,7 @@ func TestA5_FinishedMessagesArePacked(t *testing.T) {
 		for _, id := range p.finished {
 			old.Finished = append(old.GetFinished(), index[id])
 		}
-		read, err = FromPage(old)
-		require.NoError(t, err)
+		read = must.Value(FromPage(old))(t)
 		check(&read)
 		require.Equal(t, order(&l), order(&read))
 	})

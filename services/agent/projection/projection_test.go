@@ -40,8 +40,7 @@ func TestC1_TheTextOfATurn(t *testing.T) {
 			{WorkItemId: "wi_7", Objective: "unreported"},
 		},
 		Counts: &workv1.WorkQueueCounts{
-			TriggeredBlocked: 1, QueuedRunnable: 9, WaitingForOperator: 1,
-			Blocked: 1, Completed: 2,
+			TriggeredBlocked: 1, QueuedRunnable: 9, WaitingForOperator: 1, Blocked: 1, Completed: 2,
 		},
 	}}
 	p.agentID = "keeper"

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
@@ -18,13 +19,12 @@ func conversationWithin(t *testing.T, budget, earlier int) (string, agentv1.Sect
 		return Said{Who: "Operator", Ref: "msg_" + name, At: "2026-03-01T13:00:00Z", Text: name +
 			strings.Repeat(".", 199)}
 	}
-	sections, err := Render(Input{
+	sections := must.Value(Render(Input{
 		Queue: &workv1.GetWorkQueueResponse{Counts: &workv1.WorkQueueCounts{}}, Earlier: earlier,
 		Summary: &Summary{Text: "S" + strings.Repeat(",", 299), Through: "2026-03-01T12:00:00Z"}, Conversation: []Said{
 			said("a"), said("b"), said("c"),
 		},
-	}, budget)
-	require.NoError(t, err)
+	}, budget))(t)
 	for _, s := range sections {
 		if s.GetName() == sectionConversation {
 			return s.GetText(), s.GetOutcome()
@@ -85,9 +85,7 @@ func TestA15_AContextSaysWhatWasRemoved(t *testing.T) {
 		Notes: []string{"- done: it\n"},
 	}
 	text := func() string {
-		sections, err := Render(in, DefaultBudget)
-		require.NoError(t, err)
-		return Text(sections)
+		return Text(must.Value(Render(in, DefaultBudget))(t))
 	}
 	require.Contains(t, text(), "of what was said until 2026-03-01T12:00:00Z (ReadConversation has the words):\n")
 	require.Contains(t, text(), "\n## Notes on it, from what was done\n- done: it\n")

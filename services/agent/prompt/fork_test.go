@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -74,8 +75,7 @@ func TestA10_TheInheritedViewIsBoundedAndLeaksNothing(t *testing.T) {
 		}
 		for i := range rapid.IntRange(0, 6).Draw(t, "reports") {
 			d := &agentv1.Delegation{
-				Label:         fmt.Sprint("job ", i),
-				Outcome:       agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED,
+				Label: fmt.Sprint("job ", i), Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED,
 				ResultSummary: "report of the current item", ParentWorkItemId: in.Current.GetWorkItemId(),
 			}
 			if rapid.Bool().Draw(t, "elsewhere") {
@@ -121,8 +121,7 @@ func TestA10_TheInheritedView(t *testing.T) {
 				{Text: "go on", State: workv1.TodoState_TODO_STATE_IN_PROGRESS},
 			},
 			Waits: []*workv1.AttachedWait{{
-				Kind: waitingv1.WaitKind_WAIT_KIND_TASK, Reason: "the build",
-				Resource: "tsk_1",
+				Kind: waitingv1.WaitKind_WAIT_KIND_TASK, Reason: "the build", Resource: "tsk_1",
 			}},
 		},
 		Reports: []*agentv1.Delegation{{
@@ -178,13 +177,11 @@ func TestA10_InheritedInTheContext(t *testing.T) {
 		Queue: &workv1.GetWorkQueueResponse{}, Message: &agentv1.Message{Text: strings.Repeat("word ", 1000)},
 		Inherited: inherited,
 	}
-	sections, err := Render(in, max(DefaultBudget, Needed(in)))
-	require.NoError(t, err)
+	sections := must.Value(Render(in, max(DefaultBudget, Needed(in))))(t)
 	text := Text(sections)
 	require.Contains(t, text, inherited)
 	require.Contains(t, text, in.Message.GetText())
-	sections, err = Render(in, MinBudget)
-	require.NoError(t, err)
+	sections = must.Value(Render(in, MinBudget))(t)
 	require.Equal(t, "inherited", sections[2].GetName())
 	require.Equal(t, agentv1.SectionOutcome_SECTION_OUTCOME_TRUNCATED, sections[2].GetOutcome())
 	require.Contains(t, sections[2].GetText(), "[cut: the rest of what was inherited does not fit]")

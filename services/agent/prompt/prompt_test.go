@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -194,9 +195,7 @@ func TestC1_WithinTheBudgetAndNeverWithoutTheObjective(t *testing.T) {
 		for _, w := range in.Waits {
 			require.Contains(t, text, quote(w.GetReason()), "the question that is answered is in every text")
 		}
-		again, err := Render(in, budget)
-		require.NoError(t, err)
-		require.Equal(t, text, Text(again), "the same records give the same text")
+		require.Equal(t, text, Text(must.Value(Render(in, budget))(t)), "the same records give the same text")
 		for _, s := range sections {
 			require.NotZero(t, s.GetOutcome(), s.GetName())
 			require.Equal(t, s.GetText() == "", s.GetOutcome() == agentv1.SectionOutcome_SECTION_OUTCOME_OMITTED,
@@ -211,8 +210,7 @@ func TestC1_WithinTheBudgetAndNeverWithoutTheObjective(t *testing.T) {
 // it is told.
 func TestC1_DoneTodos(t *testing.T) {
 	in := Input{AgentID: "keeper", Queue: &workv1.GetWorkQueueResponse{}, Item: &workv1.WorkItem{
-		WorkItemId: "wi_1",
-		Objective:  "ship", PlanArtifact: &workv1.PlanArtifact{Path: "/p"},
+		WorkItemId: "wi_1", Objective: "ship", PlanArtifact: &workv1.PlanArtifact{Path: "/p"},
 	}}
 	todo := func(text string, state workv1.TodoState) {
 		in.Item.TodoList = append(in.Item.TodoList, &workv1.TodoItem{Text: text, State: state})
@@ -220,9 +218,7 @@ func TestC1_DoneTodos(t *testing.T) {
 	todo("read", workv1.TodoState_TODO_STATE_COMPLETED)
 	todo("write", workv1.TodoState_TODO_STATE_PENDING)
 	text := func() string {
-		sections, err := Render(in, DefaultBudget)
-		require.NoError(t, err)
-		return Text(sections)
+		return Text(must.Value(Render(in, DefaultBudget))(t))
 	}
 	require.Contains(t, text(), "- [pending] write\n- [completed] read\n")
 	require.NotContains(t, text(), "not shown")
@@ -242,8 +238,7 @@ func TestC1_Boards(t *testing.T) {
 		Counts:  &workv1.WorkQueueCounts{},
 	}
 	section := func(b Boards, budget int) *agentv1.ContextSection {
-		sections, err := Render(Input{Queue: q, Item: q.GetCurrent(), Boards: b}, budget)
-		require.NoError(t, err)
+		sections := must.Value(Render(Input{Queue: q, Item: q.GetCurrent(), Boards: b}, budget))(t)
 		require.Contains(t, Text(sections), "Objective: keep me")
 		require.LessOrEqual(t, Tokens(Text(sections)), budget)
 		for _, s := range sections {
@@ -283,8 +278,7 @@ func TestC1_Boards(t *testing.T) {
 // With enough room every section is full; with less, sections are shortened by priority.
 func TestC1_PriorityOfSections(t *testing.T) {
 	q := &workv1.GetWorkQueueResponse{Counts: &workv1.WorkQueueCounts{
-		TriggeredBlocked: 1, QueuedRunnable: 1,
-		WaitingForOperator: 1, Blocked: 1, Completed: 1,
+		TriggeredBlocked: 1, QueuedRunnable: 1, WaitingForOperator: 1, Blocked: 1, Completed: 1,
 	}}
 	it := func(name string) *workv1.WorkItem {
 		return &workv1.WorkItem{
@@ -328,11 +322,9 @@ func TestC1_ALongMessageLeavesRoomForTheRest(t *testing.T) {
 		Current: &workv1.WorkItem{WorkItemId: "wi_1", Objective: "keep me"},
 		Counts:  &workv1.WorkQueueCounts{},
 	}
-	sections,
-		err := Render(Input{Queue: q, Item: q.GetCurrent(), Message: &agentv1.Message{
+	sections := must.Value(Render(Input{Queue: q, Item: q.GetCurrent(), Message: &agentv1.Message{
 		Text: strings.Repeat("line ä\n", 40_000),
-	}}, MinBudget)
-	require.NoError(t, err)
+	}}, MinBudget))(t)
 	text := Text(sections)
 	require.Contains(t, text, "[cut: the message has 320000 bytes]")
 	require.Contains(t, text, "keep me")
@@ -350,11 +342,9 @@ func TestC1_HeadingsCannotBeForged(t *testing.T) {
 			PlanArtifact: &workv1.PlanArtifact{Path: "/p", Bytes: 9, Preview: forged},
 		}}
 		for _, budget := range []int{DefaultBudget, 220} {
-			sections,
-				err := Render(Input{Queue: q, Item: q.GetCurrent(), Message: &agentv1.Message{
+			sections := must.Value(Render(Input{Queue: q, Item: q.GetCurrent(), Message: &agentv1.Message{
 				Text: forged + strings.Repeat(" x", 100),
-			}, Summary: &Summary{Text: forged}}, budget)
-			require.NoError(t, err)
+			}, Summary: &Summary{Text: forged}}, budget))(t)
 			require.NotContains(t, Text(sections), end+"## Forged"+end, "%q", end)
 			require.NotContains(t, Text(sections), "\n## Forged", "%q", end)
 		}

@@ -74,9 +74,8 @@ This turn is bound to work item wi_1, whose wait the message reached.
 			Message: &agentv1.Message{TriggerId: "trg_1", SourceDescription: "CI reports", CreatedAt: at},
 			Waits: []*waitingv1.Wait{{
 				WaitId: "wt_1", WorkItemId: "wi_1", Mode: waitingv1.WaitMode_WAIT_MODE_INTENT,
-				Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, TriggerCount: 2,
-				LastTriggeredAt: at, Resource: "trg_1", ResourceDescription: "CI reports", Source: "ci",
-				Condition: "is it green?",
+				Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, TriggerCount: 2, LastTriggeredAt: at, Resource: "trg_1",
+				ResourceDescription: "CI reports", Source: "ci", Condition: "is it green?",
 			}},
 		}, `
 ## Why this turn
@@ -91,8 +90,7 @@ This turn is bound to work item wi_1, which the message is about.
 `},
 		"a timer": {
 			Input{Queue: queue, Message: &agentv1.Message{
-				TimerId: "tmr_1", SourceDescription: "look at the disk",
-				CreatedAt: at,
+				TimerId: "tmr_1", SourceDescription: "look at the disk", CreatedAt: at,
 			}}, `
 ## Why this turn
 Timer tmr_1 (look at the disk) fired at 2026-03-01T12:00:00Z.

@@ -49,8 +49,7 @@ func (b *board) spawn(k plane.Key) {
 func (b *board) ready(k plane.Key) {
 	b.n++
 	m := &agentv1.Message{
-		MessageId: fmt.Sprint("msg_", b.n), AgentId: k.ID,
-		State: agentv1.MessageState_MESSAGE_STATE_QUEUED,
+		MessageId: fmt.Sprint("msg_", b.n), AgentId: k.ID, State: agentv1.MessageState_MESSAGE_STATE_QUEUED,
 	}
 	b.apply(k, &journal.Event{Payload: &agentv1.MessageQueued{Message: m}})
 	b.shares.MarkReady(k.Namespace)

@@ -83,8 +83,7 @@ func TestC7_WhatConcernsATurn(t *testing.T) {
 		&agentv1.Turn{MessageId: "msg_3", BoundWorkItemId: "wi_a"})
 	c.say(&agentv1.Round{Text: "  ", WorkItemId: "wi_a"}, 3, 0, tick, &agentv1.Turn{MessageId: "msg_3"})
 	c.hear(&agentv1.Message{
-		MessageId: "msg_4", Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT,
-		Text: "evidence",
+		MessageId: "msg_4", Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, Text: "evidence",
 	}, 3, &agentv1.Turn{MessageId: "msg_4"})
 	count := func(itemID string) int { _, tail, _ := c.Tail(itemID, 10_000, 0); return len(tail) }
 	require.Equal(t, 3, count("wi_a"))

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -33,8 +34,7 @@ func TestA13_MessagesNameWhatTheyAreAbout(t *testing.T) {
 			&waitingv1.TriggerDelivered{
 				Contentful: true, DeliveryId: "dlv_1", Body: []byte("green"),
 				WaitIds: []string{"wt_1", "wt_2"}, Trigger: &waitingv1.Trigger{
-					TriggerId: "trg_1", WorkItemId: "wi_1",
-					Description: "CI reports",
+					TriggerId: "trg_1", WorkItemId: "wi_1", Description: "CI reports",
 				},
 			},
 			&agentv1.Message{
@@ -44,8 +44,7 @@ func TestA13_MessagesNameWhatTheyAreAbout(t *testing.T) {
 		},
 		"a timer": {
 			&waitingv1.TimerFired{Timer: &waitingv1.Timer{
-				TimerId: "tmr_1", WorkItemId: "wi_1",
-				Description: "look at the disk", FireCount: 1,
+				TimerId: "tmr_1", WorkItemId: "wi_1", Description: "look at the disk", FireCount: 1,
 			}},
 			&agentv1.Message{WorkItemId: "wi_1", TimerId: "tmr_1", SourceDescription: "look at the disk"},
 		},
@@ -65,8 +64,7 @@ func TestA13_MessagesNameWhatTheyAreAbout(t *testing.T) {
 			&agentv1.Message{WorkItemId: "wi_1", TaskId: "tsk_2", DelegationId: "dlg_1"},
 		},
 	} {
-		events, err := React(s, env, &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: c.event})
-		require.NoError(t, err)
+		events := must.Value(React(s, env, &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: c.event}))(t)
 		queued, ok := journal.Find[*agentv1.MessageQueued](events)
 		require.True(t, ok, name)
 		m := queued.GetMessage()
@@ -80,13 +78,12 @@ func TestA13_MessagesNameWhatTheyAreAbout(t *testing.T) {
 
 	// The ends of the agent's own waits are remembered until a turn has shown them.
 	for i, id := range []string{"wt_1", "wt_2"} {
-		events, err := React(s, env, &journal.Event{
+		events := must.Value(React(s, env, &journal.Event{
 			Namespace: "acme", AgentID: "keeper",
 			Payload: &waitingv1.WaitResolved{
 				Wait: &waitingv1.Wait{WaitId: id, AgentId: "keeper"}, Cause: waitingv1.WaitCause_WAIT_CAUSE_TIMER,
 			},
-		})
-		require.NoError(t, err)
+		}))(t)
 		woken, ok := journal.Find[*agentv1.AgentWoken](events)
 		require.True(t, ok)
 		require.Equal(t, []string{"wt_1", "wt_2"}[:i+1], woken.GetEndedWaitIds())

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
@@ -33,15 +34,12 @@ func (p *speaker) apply(payload proto.Message) {
 	p.seq++
 	require.NoError(p.t,
 		p.s.Apply(&journal.Event{
-			Namespace: "n", AgentID: "keeper", WalSeq: p.seq,
-			CreatedAt: time.Unix(int64(p.seq), 0), Payload: payload,
+			Namespace: "n", AgentID: "keeper", WalSeq: p.seq, CreatedAt: time.Unix(int64(p.seq), 0), Payload: payload,
 		}))
 }
 
 func (p *speaker) agent() *Agent {
-	a, err := p.s.Find("n", "keeper")
-	require.NoError(p.t, err)
-	return a
+	return must.Value(p.s.Find("n", "keeper"))(p.t)
 }
 
 // begin starts a turn about a message, which is queued unless it is known.
@@ -174,8 +172,7 @@ func TestC7_WhatASummaryCovers(t *testing.T) {
 	p := newSpeaker(t)
 	sum := &agentv1.ConversationSummary{Text: "all"}
 	covers := func(through string) int {
-		s, err := p.agent().SummaryOf(&agentv1.ConversationSummary{Text: "x", ThroughTurnId: through})
-		require.NoError(t, err)
+		s := must.Value(p.agent().SummaryOf(&agentv1.ConversationSummary{Text: "x", ThroughTurnId: through}))(t)
 		return s.covered
 	}
 	first := p.begin(prompt("msg_a", ""))

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"pgregory.net/rapid"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -21,10 +22,8 @@ import (
 
 func prepared(t *testing.T, name string, args map[string]any) (proto.Message, error) {
 	t.Helper()
-	tl, err := everything.Find(name)
-	require.NoError(t, err)
-	s, err := structpb.NewStruct(args)
-	require.NoError(t, err)
+	tl := must.Value(everything.Find(name))(t)
+	s := must.Value(structpb.NewStruct(args))(t)
 	return tl.Request(Scope{Agent: plane.Key{Namespace: "acme", ID: "keeper"}, Remaining: 45 * time.Second}, s)
 }
 
@@ -43,15 +42,14 @@ func TestC4_DurationsWithUnits(t *testing.T) {
 		"1.5h":  90 * time.Minute,
 		"250ms": 250 * time.Millisecond, "1.5s": 1500 * time.Millisecond, "0s": 0, "2562047h": 2562047 * time.Hour,
 	} {
-		req, err := prepared(t, "CreateTimer", map[string]any{"after": text, "every": text})
-		require.NoError(t, err, text)
+		req := must.Value(prepared(t, "CreateTimer", map[string]any{"after": text, "every": text}))(t, text)
 		timer := req.(*waitingv1.CreateTimerRequest)
 		require.Equal(t, want, timer.GetAfter().AsDuration(), text)
 		require.Equal(t, want, timer.GetEvery().AsDuration(), text)
 		if text == "2562047h" {
 			continue // longer than any command may run, which is the plane's to say
 		}
-		req, err = prepared(t, "WaitFor", map[string]any{"reason": "x", "wake": "external", "recheck_after": text})
+		req, err := prepared(t, "WaitFor", map[string]any{"reason": "x", "wake": "external", "recheck_after": text})
 		require.NoError(t, err, text)
 		require.Equal(t, want, req.(*waitingv1.WaitForRequest).GetRecheckAfter().AsDuration(), text)
 		req, err = prepared(t, "ExecCommand", map[string]any{"cmd": "true", "timeout": text, "yield_time": text})
@@ -59,14 +57,12 @@ func TestC4_DurationsWithUnits(t *testing.T) {
 		require.Equal(t, want, req.(*taskv1.ExecCommandRequest).GetCommand().GetTimeout().AsDuration(),
 			"within the folded command: %s", text)
 		require.Equal(t, min(want, 45*time.Second), req.(*taskv1.ExecCommandRequest).GetYieldTime().AsDuration(), text)
-		req, err = prepared(t, "board_dispatch_worker", map[string]any{"task_id": "b", "timeout": text})
-		require.NoError(t, err, text)
+		req = must.Value(prepared(t, "board_dispatch_worker", map[string]any{"task_id": "b", "timeout": text}))(t, text)
 		require.Equal(t, want, req.(*boardv1.DispatchWorkerRequest).GetTimeout().AsDuration(), text)
 	}
 	for _, bad := range []any{"banana", "", "1", "1d", 5, "1 h", "h", true, "9999999999h"} {
-		_, err := prepared(t, "CreateTimer", map[string]any{"after": bad})
-		require.ErrorContains(t, err, "1h30m", "%v", bad)
-		_, err = prepared(t, "ExecCommand", map[string]any{"cmd": "true", "yield_time": bad})
+		must.Fail(prepared(t, "CreateTimer", map[string]any{"after": bad}))(t, "1h30m", "%v", bad)
+		_, err := prepared(t, "ExecCommand", map[string]any{"cmd": "true", "yield_time": bad})
 		require.ErrorContains(t, err, "yield_time", "%v", bad)
 	}
 	// The schema says the same.
@@ -83,9 +79,7 @@ func TestC4_DurationsWithUnits(t *testing.T) {
 func TestC4_DurationsAreExact(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := time.Duration(rapid.Int64().Draw(rt, "d"))
-		again, err := time.ParseDuration(asSeconds(d))
-		require.NoError(rt, err)
-		require.Equal(rt, d, again)
+		require.Equal(rt, d, must.Value(time.ParseDuration(asSeconds(d)))(rt))
 		require.Regexp(rt, durationSyntax, asSeconds(d))
 	})
 }
@@ -102,13 +96,11 @@ func TestC4_ATodoBeginsPending(t *testing.T) {
 		workv1.TodoState_TODO_STATE_PENDING, workv1.TodoState_TODO_STATE_COMPLETED,
 		workv1.TodoState_TODO_STATE_PENDING,
 	}
-	req, err := prepared(t, "CreateWorkItem", map[string]any{"objective": "x", "todo_list": todos})
-	require.NoError(t, err)
+	req := must.Value(prepared(t, "CreateWorkItem", map[string]any{"objective": "x", "todo_list": todos}))(t)
 	for i, todo := range req.(*workv1.CreateWorkItemRequest).GetTodoList() {
 		require.Equal(t, want[i], todo.GetState())
 	}
-	req, err = prepared(t, "UpdateWorkItem", map[string]any{"todo_list": todos})
-	require.NoError(t, err)
+	req = must.Value(prepared(t, "UpdateWorkItem", map[string]any{"todo_list": todos}))(t)
 	for i, todo := range req.(*workv1.UpdateWorkItemRequest).GetTodoList().GetItems() {
 		require.Equal(t, want[i], todo.GetState())
 	}
@@ -118,14 +110,12 @@ func TestC4_ATodoBeginsPending(t *testing.T) {
 		"a",
 		map[string]any{"text": "a"},
 	} {
-		_, err := prepared(t, "UpdateWorkItem", map[string]any{"todo_list": bad})
-		require.Error(t, err, "%v", bad)
+		require.Error(t, must.Err(prepared(t, "UpdateWorkItem", map[string]any{"todo_list": bad})), "%v", bad)
 	}
 	for _, spec := range Specs() {
 		if spec.GetName() == "CreateWorkItem" || spec.GetName() == "UpdateWorkItem" {
-			raw, err := json.Marshal(spec.GetInputSchema().GetFields()["properties"].GetStructValue().
-				GetFields()["todo_list"].GetStructValue().AsMap())
-			require.NoError(t, err)
+			raw := must.Value(json.Marshal(spec.GetInputSchema().GetFields()["properties"].GetStructValue().
+				GetFields()["todo_list"].GetStructValue().AsMap()))(t)
 			require.Contains(t, string(raw), `"required":["text"]`)
 			require.Contains(t, string(raw), `"default":"pending"`)
 		}
@@ -134,15 +124,11 @@ func TestC4_ATodoBeginsPending(t *testing.T) {
 
 // A slip does not empty a file, and an explicit wish does.
 func TestC4_AWriteSaysWhat(t *testing.T) {
-	_, err := prepared(t, "HomeWrite", map[string]any{"path": "notes.md"})
-	require.ErrorContains(t, err, "text and data")
-	req, err := prepared(t, "HomeWrite", map[string]any{"path": "notes.md", "text": ""})
-	require.NoError(t, err)
+	must.Fail(prepared(t, "HomeWrite", map[string]any{"path": "notes.md"}))(t, "text and data")
+	req := must.Value(prepared(t, "HomeWrite", map[string]any{"path": "notes.md", "text": ""}))(t)
 	require.Equal(t, "notes.md", req.(*workv1.WriteFileRequest).GetPath())
-	_, err = prepared(t, "HomeEdit", map[string]any{"path": "notes.md", "old_text": "a"})
-	require.ErrorContains(t, err, "new_text is required")
-	_, err = prepared(t, "HomeEdit", map[string]any{"path": "notes.md", "old_text": "a", "new_text": ""})
-	require.NoError(t, err)
+	must.Fail(prepared(t, "HomeEdit", map[string]any{"path": "notes.md", "old_text": "a"}))(t, "new_text is required")
+	must.Value(prepared(t, "HomeEdit", map[string]any{"path": "notes.md", "old_text": "a", "new_text": ""}))(t)
 }
 
 // What a plane refuses is said in the words of the tool that was called.
@@ -170,21 +156,17 @@ func TestX5_RefusalsSpeakOfTools(t *testing.T) {
 		{"ExecCommand", `command.timeout is 0s; it must be 1ms to 24h`, `timeout is 0s; it must be 1ms to 24h`},
 		{"HomeRead", `no file "GetTask TASK_STATE_QUEUED" here`, `no file "GetTask TASK_STATE_QUEUED" here`},
 	} {
-		tl, err := everything.Find(c.tool)
-		require.NoError(t, err)
-		require.Equal(t, c.want, tl.Translate(c.said))
+		require.Equal(t, c.want, must.Value(everything.Find(c.tool))(t).Translate(c.said))
 	}
 	for _, spec := range Specs() {
-		raw, err := json.Marshal(spec.GetInputSchema().AsMap())
-		require.NoError(t, err)
+		raw := must.Value(json.Marshal(spec.GetInputSchema().AsMap()))(t)
 		require.NotRegexp(t, `SPEC|S2-|SendTaskInput|_UNSPECIFIED`, string(raw), spec.GetName())
 	}
 }
 
 // SPEC C5.3: the tool asks for no previews of plans, and says of no argument that would.
 func TestC5_ListsHaveNoPlanPreviews(t *testing.T) {
-	req, err := prepared(t, "ListWorkItems", map[string]any{"filter": "open", "limit": 31})
-	require.NoError(t, err)
+	req := must.Value(prepared(t, "ListWorkItems", map[string]any{"filter": "open", "limit": 31}))(t)
 	require.True(t, req.(*workv1.ListWorkItemsRequest).GetOmitPlanPreviews())
 	require.EqualValues(t, 31, req.(*workv1.ListWorkItemsRequest).GetPageSize())
 	for _, spec := range Specs() {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -18,9 +19,7 @@ func resultOf(t *testing.T, tool string, reply proto.Message) map[string]any {
 	t.Helper()
 	for _, spec := range Table {
 		if spec.Name == tool {
-			r, err := Succeeded(&agentv1.ToolCall{Name: tool}, spec, reply)
-			require.NoError(t, err)
-			return r.GetResult().AsMap()
+			return must.Value(Succeeded(&agentv1.ToolCall{Name: tool}, spec, reply))(t).GetResult().AsMap()
 		}
 	}
 	require.Fail(t, "no tool "+tool)
@@ -59,16 +58,14 @@ func TestT3_ARefusedInputSaysSo(t *testing.T) {
 		resultOf(t, "TaskInput", &taskv1.SendTaskInputResponse{InputTarget: "stdin", Reason: "input_not_accepted"}))
 	require.Equal(t, map[string]any{"accepted_input": true, "input_target": "stdin", "bytes_written": 3.0},
 		resultOf(t, "TaskInput", &taskv1.SendTaskInputResponse{
-			AcceptedInput: true, InputTarget: "stdin",
-			BytesWritten: 3,
+			AcceptedInput: true, InputTarget: "stdin", BytesWritten: 3,
 		}))
 }
 
 // Every field that is to be shown exists and is one value without presence.
 func TestExplicitFieldsExist(t *testing.T) {
 	for name, entries := range explicit {
-		d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
-		require.NoError(t, err)
+		d := must.Value(protoregistry.GlobalFiles.FindDescriptorByName(name))(t)
 		fields := d.(protoreflect.MessageDescriptor).Fields()
 		for _, e := range entries {
 			for _, f := range e.show {
@@ -87,8 +84,7 @@ func TestA1_TheHandleOfASpawn(t *testing.T) {
 	}
 	require.Equal(t, map[string]any{"task_id": "tsk_1", "task_kind": "child_agent_task", "status": "running"},
 		resultOf(t, "SpawnAgent", &agentv1.SpawnAgentResponse{
-			AgentId: "a", TaskId: "tsk_1",
-			TaskHandle: handle,
+			AgentId: "a", TaskId: "tsk_1", TaskHandle: handle,
 		})["task_handle"])
 	require.NotContains(t, resultOf(t, "SpawnAgent", &agentv1.SpawnAgentResponse{AgentId: "a"}), "task_handle")
 }

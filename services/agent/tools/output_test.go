@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/pbjson"
 )
@@ -80,16 +81,13 @@ func fill(m protoreflect.Message, levels int) {
 func TestC5_OutputSchemasAllowEveryResult(t *testing.T) {
 	for i, spec := range Specs() {
 		tool := Table[i]
-		raw, err := json.Marshal(spec.GetOutputSchema().AsMap())
-		require.NoError(t, err)
+		raw := must.Value(json.Marshal(spec.GetOutputSchema().AsMap()))(t)
 		var schema jsonschema.Schema
 		require.NoError(t, json.Unmarshal(raw, &schema))
 		require.Equal(t, "object", schema.Type)
-		resolved, err := schema.Resolve(nil)
-		require.NoError(t, err)
+		resolved := must.Value(schema.Resolve(nil))(t)
 		allows := func(r *agentv1.ToolResult) error {
-			raw, err := pbjson.Append(nil, r)
-			require.NoError(t, err)
+			raw := must.Value(pbjson.Append(nil, r))(t)
 			var got map[string]any
 			require.NoError(t, json.Unmarshal(raw, &got))
 			return resolved.Validate(got)
@@ -98,8 +96,7 @@ func TestC5_OutputSchemasAllowEveryResult(t *testing.T) {
 		empty, full := tool.NewResponse(), tool.NewResponse()
 		fill(full.ProtoReflect(), 8)
 		for _, reply := range []proto.Message{empty, full} {
-			r, err := Succeeded(call, tool, reply)
-			require.NoError(t, err)
+			r := must.Value(Succeeded(call, tool, reply))(t)
 			r.WorkItemId = "wi_1"
 			require.NoError(t, allows(r), tool.Name)
 		}
@@ -127,8 +124,7 @@ func TestC5_OutputSchemasAllowEveryResult(t *testing.T) {
 		}
 		require.NotEmpty(t, wrong.GetFields(), tool.Name)
 		require.Error(t, allows(&agentv1.ToolResult{
-			ToolName: tool.Name, Status: StatusSuccess, SummaryText: "x",
-			Result: wrong,
+			ToolName: tool.Name, Status: StatusSuccess, SummaryText: "x", Result: wrong,
 		}), tool.Name)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/rpc"
@@ -40,8 +41,7 @@ func TestExecCommandReadsFactsOnce(t *testing.T) {
 	c := Planes{Network: network}
 	exec := func(runID string) (string, error) {
 		actor := rpc.Actor{
-			Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper",
-			RunID: runID,
+			Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: runID,
 		}
 		ctx := rpc.WithActor(t.Context(), actor)
 		if err := c.Fence(ctx, taskv1.TaskService_ExecCommand_FullMethodName, actor); err != nil {
@@ -50,14 +50,11 @@ func TestExecCommandReadsFactsOnce(t *testing.T) {
 		space, err := c.Workspace(ctx, "keeper")
 		return space.Root, err
 	}
-	root, err := exec("run_1")
-	require.NoError(t, err)
+	root := must.Value(exec("run_1"))(t)
 	require.Equal(t, "/srv", root)
 	require.Equal(t, 1, facts.reads)
-	_, err = exec("run_0")
-	require.ErrorIs(t, err, fault.RunStale)
+	must.Refuse(exec("run_0"))(t, fault.RunStale)
 	require.Equal(t, 2, facts.reads)
-	root, err = exec("")
-	require.NoError(t, err)
+	root = must.Value(exec(""))(t)
 	require.Equal(t, "/srv", root)
 }

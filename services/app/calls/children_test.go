@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -121,8 +122,7 @@ func callsTo(t *testing.T, planes *fakePlanes) Planes {
 // parent returns the context of a call that a run of the agent boss makes.
 func parent(t *testing.T) context.Context {
 	return rpc.WithActor(t.Context(), rpc.Actor{
-		Namespace: "acme", Principal: "agent/boss", Role: rpc.RoleAgent,
-		AgentID: "boss", RunID: "run_1",
+		Namespace: "acme", Principal: "agent/boss", Role: rpc.RoleAgent, AgentID: "boss", RunID: "run_1",
 	})
 }
 
@@ -130,8 +130,7 @@ func TestChildrenAreCalledAsTheSystem(t *testing.T) {
 	planes := &fakePlanes{
 		agent: &agentv1.Agent{
 			AgentId: "child", Posture: agentv1.Posture_POSTURE_RUNNING_TURN, PostureReason: "a turn",
-			CurrentWorkItemId: "wi_1",
-			Worktree:          &taskv1.Worktree{Path: "/srv/wt", Branch: "fix", WorkerId: "w1"},
+			CurrentWorkItemId: "wi_1", Worktree: &taskv1.Worktree{Path: "/srv/wt", Branch: "fix", WorkerId: "w1"},
 		},
 		item: &workv1.WorkItem{Objective: "mend it", TodoList: []*workv1.TodoItem{
 			{State: workv1.TodoState_TODO_STATE_COMPLETED},
@@ -146,12 +145,10 @@ func TestChildrenAreCalledAsTheSystem(t *testing.T) {
 			planes.enqueued.GetAgentId(), planes.enqueued.GetRequestId(), planes.enqueued.GetAnsweredWaitId(),
 			planes.enqueued.GetText(), planes.enqueued.GetKind().String(),
 		})
-	text, err := c.Progress(parent(t), "child")
-	require.NoError(t, err)
+	text := must.Value(c.Progress(parent(t), "child"))(t)
 	require.Equal(t, "running_turn: a turn\nworks in: /srv/wt (branch fix, worker w1)\nworks on: mend it (2 of 3 "+
 		"todos done)\n", text)
-	text, err = c.Result(parent(t), "boss", "del_1")
-	require.NoError(t, err)
+	text = must.Value(c.Result(parent(t), "boss", "del_1"))(t)
 	require.Equal(t, "of boss/del_1", text)
 	require.Len(t, planes.callers, 4)
 	for _, caller := range planes.callers {
@@ -160,18 +157,14 @@ func TestChildrenAreCalledAsTheSystem(t *testing.T) {
 	}
 
 	planes.agent = &agentv1.Agent{
-		AgentId: "child", Posture: agentv1.Posture_POSTURE_IDLE,
-		PostureReason: "nothing to do",
+		AgentId: "child", Posture: agentv1.Posture_POSTURE_IDLE, PostureReason: "nothing to do",
 	}
-	text, err = c.Progress(parent(t), "child")
-	require.NoError(t, err)
+	text = must.Value(c.Progress(parent(t), "child"))(t)
 	require.Equal(t, "idle: nothing to do\n", text)
 	planes.agent, planes.item = &agentv1.Agent{CurrentWorkItemId: "wi_1"}, nil
-	_, err = c.Progress(parent(t), "child")
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(c.Progress(parent(t), "child"))(t, fault.NotFound)
 	planes.agent = nil
-	_, err = c.Progress(parent(t), "child")
-	require.ErrorIs(t, err, fault.NotFound)
+	must.Refuse(c.Progress(parent(t), "child"))(t, fault.NotFound)
 }
 
 func TestNothingIsMadeForADeletedAgent(t *testing.T) {
@@ -181,20 +174,16 @@ func TestNothingIsMadeForADeletedAgent(t *testing.T) {
 	}}
 	c := callsTo(t, planes)
 	require.NoError(t, c.AgentExists(parent(t), "boss"))
-	orchestrates, err := c.Orchestrates(parent(t), "boss")
-	require.NoError(t, err)
+	orchestrates := must.Value(c.Orchestrates(parent(t), "boss"))(t)
 	require.True(t, orchestrates)
 	planes.agent.ToolFamilies = nil
-	orchestrates, err = c.Orchestrates(parent(t), "boss")
-	require.NoError(t, err)
+	orchestrates = must.Value(c.Orchestrates(parent(t), "boss"))(t)
 	require.False(t, orchestrates)
 
 	planes.agent.Lifecycle = agentv1.Lifecycle_LIFECYCLE_DELETED
 	require.ErrorIs(t, c.AgentExists(parent(t), "boss"), fault.AgentDeleted)
-	_, err = c.Orchestrates(parent(t), "boss")
-	require.ErrorIs(t, err, fault.AgentDeleted)
-	_, err = c.Workspace(parent(t), "boss")
-	require.ErrorIs(t, err, fault.AgentDeleted)
+	must.Refuse(c.Orchestrates(parent(t), "boss"))(t, fault.AgentDeleted)
+	must.Refuse(c.Workspace(parent(t), "boss"))(t, fault.AgentDeleted)
 }
 
 // The credential of a run that has ended is refused, and those that other services check are
@@ -254,8 +243,7 @@ func TestW4_AForeignItemIsNamedAsSuch(t *testing.T) {
 func TestTasksOfAnItem(t *testing.T) {
 	planes := &fakePlanes{item: &workv1.WorkItem{}}
 	c := callsTo(t, planes)
-	running, err := c.RunningTasks(parent(t), "boss", "wi_1")
-	require.NoError(t, err)
+	running := must.Value(c.RunningTasks(parent(t), "boss", "wi_1"))(t)
 	require.Equal(t, []work.RunningTask{{TaskID: "task_1", Blocking: true}, {TaskID: "task_2"}}, running)
 	require.Equal(t, []string{"boss", "wi_1"}, []string{planes.asked.GetAgentId(), planes.asked.GetWorkItemId()})
 	require.NoError(t, c.OwnsItem(parent(t), "boss", "wi_1"))

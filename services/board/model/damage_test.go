@@ -26,14 +26,12 @@ func TestQuarantineOfEachKindOfBoard(t *testing.T) {
 	for _, id := range []string{"running", "ended"} {
 		require.NoError(t,
 			st.Apply(&journal.Event{
-				Namespace: "acme", SessionID: "keeper", TaskID: id, Type: "task_created",
-				CreatedAt: time.Unix(0, 0),
-				Payload:   &boardv1.TaskCreated{WalName: id, Steps: []*boardv1.StepInput{{StepId: "a"}}},
+				Namespace: "acme", SessionID: "keeper", TaskID: id, Type: "task_created", CreatedAt: time.Unix(0, 0),
+				Payload: &boardv1.TaskCreated{WalName: id, Steps: []*boardv1.StepInput{{StepId: "a"}}},
 			}))
 	}
 	require.NoError(t, st.Apply(&journal.Event{
-		Namespace: "acme", SessionID: "keeper", TaskID: "ended",
-		Type: "task_cancelled", CreatedAt: time.Unix(1, 0),
+		Namespace: "acme", SessionID: "keeper", TaskID: "ended", Type: "task_cancelled", CreatedAt: time.Unix(1, 0),
 		Payload: &boardv1.TaskCancelled{},
 	}))
 	require.Nil(t, st.ActiveBoard(k, "ended"))

@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/resident"
@@ -72,15 +73,11 @@ func TestEndedBoardsLeaveMemory(t *testing.T) {
 			want := endedBoard(t, s, "keeper", "one")
 			second := endedBoard(t, s, "other", "two")
 			require.NoError(t, s.Apply((&journalOf{t: t, seq: 900}).event("open", "", created("open", input("a")))))
-			found, err := s.FindWAL(want.Key)
-			require.NoError(t, err)
+			found := must.Value(s.FindWAL(want.Key))(t)
 			require.Same(t, closed, found.content)
 			requireEnded(t, want, found)
-			byID, err := s.FindBoard(keeper, "one", "")
-			require.NoError(t, err)
-			require.Same(t, found, byID)
-			run, err := s.FindRun(keeper, "one", "run_one")
-			require.NoError(t, err)
+			require.Same(t, found, must.Value(s.FindBoard(keeper, "one", ""))(t))
+			run := must.Value(s.FindRun(keeper, "one", "run_one"))(t)
 			require.Equal(t, boardv1.RunStatus_RUN_STATUS_CANCELLED, run.GetStatus())
 			runs, _ := s.RunsOf(found, 10, false)
 			require.Len(t, runs, 1)
@@ -93,8 +90,7 @@ func TestEndedBoardsLeaveMemory(t *testing.T) {
 			read.UseFile(f)
 			s.AllOwners(func(o snapshot.Owner) { require.NoError(t, read.AddPage(o, proto.Clone(s.Page(o)))) })
 			require.Equal(t, counts[f != nil], read.Counts())
-			found, err = read.FindWAL(second.Key)
-			require.NoError(t, err)
+			found = must.Value(read.FindWAL(second.Key))(t)
 			requireEnded(t, second, found)
 			require.NoError(t, journaltest.Same(s, read))
 		})
@@ -136,8 +132,7 @@ func TestFileOfEndedBoardsFails(t *testing.T) {
 	delete(want, "session-1")
 	all := func() {
 		for session, b := range want {
-			found, err := s.FindWAL(BoardKey{"acme", session, "one"})
-			require.NoError(t, err)
+			found := must.Value(s.FindWAL(BoardKey{"acme", session, "one"}))(t)
 			requireEnded(t, b, found)
 		}
 	}
@@ -164,11 +159,9 @@ func TestUnreadableEndedBoard(t *testing.T) {
 	s.UseFile(f)
 	want := endedBoard(t, s, "keeper", "one")
 	require.NoError(t, f.Close())
-	b, err := s.FindWAL(want.Key)
-	require.NoError(t, err)
+	b := must.Value(s.FindWAL(want.Key))(t)
 	line := &journal.Event{
-		Namespace: "acme", SessionID: "keeper", TaskID: "one", WalSeq: want.first,
-		Payload: &boardv1.TaskRunning{},
+		Namespace: "acme", SessionID: "keeper", TaskID: "one", WalSeq: want.first, Payload: &boardv1.TaskRunning{},
 	}
 	require.True(t, s.Needs(line, want.UpdatedAt))
 	require.False(t, s.Needs(line, want.UpdatedAt.Add(time.Second)))

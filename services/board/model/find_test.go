@@ -20,9 +20,8 @@ func TestCallerRun(t *testing.T) {
 		st := NewState(time.Minute)
 		require.NoError(t,
 			st.Apply(&journal.Event{
-				Namespace: "acme", SessionID: "keeper", TaskID: id, Type: "task_created",
-				CreatedAt: time.Unix(0, 0),
-				Payload:   &boardv1.TaskCreated{WalName: id, Steps: []*boardv1.StepInput{{StepId: "a"}}},
+				Namespace: "acme", SessionID: "keeper", TaskID: id, Type: "task_created", CreatedAt: time.Unix(0, 0),
+				Payload: &boardv1.TaskCreated{WalName: id, Steps: []*boardv1.StepInput{{StepId: "a"}}},
 			}))
 		b := st.ActiveBoard(plane.KeyOf("acme", "keeper"), id)
 		require.NotNil(t, b)

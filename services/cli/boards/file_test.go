@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
@@ -25,8 +26,7 @@ steps:
 `
 
 func TestBoardFile(t *testing.T) {
-	f, err := readBoardFile(buildFile)
-	require.NoError(t, err)
+	f := must.Value(readBoardFile(buildFile))(t)
 	require.Equal(t, "build", f.Wal)
 	in := f.inputs()
 	require.Len(t, in, 4)
@@ -42,14 +42,12 @@ func TestBoardFile(t *testing.T) {
 		"board: a\n---\nboard: b\n": "more than one document",
 		"{":                         "cannot be read",
 	} {
-		_, err := readBoardFile(text)
-		require.ErrorContains(t, err, want, text)
+		must.Fail(readBoardFile(text))(t, want, text)
 	}
 }
 
 func TestBoardFileChanges(t *testing.T) {
-	f, err := readBoardFile(buildFile)
-	require.NoError(t, err)
+	f := must.Value(readBoardFile(buildFile))(t)
 	texts := func(cs []change) (lines []string) {
 		for _, c := range cs {
 			lines = append(lines, c.text)

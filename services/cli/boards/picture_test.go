@@ -20,8 +20,7 @@ func TestBoardWithTooManyEdges(t *testing.T) {
 		id := fmt.Sprintf("step-%d", i)
 		all = append(all, id)
 		b.Steps = append(b.Steps, &boardv1.Step{
-			StepId: id, Required: true,
-			Status: boardv1.StepStatus_STEP_STATUS_READY,
+			StepId: id, Required: true, Status: boardv1.StepStatus_STEP_STATUS_READY,
 		})
 	}
 	for i := range 2 {

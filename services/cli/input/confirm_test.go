@@ -10,6 +10,8 @@ import (
 	"github.com/creack/pty"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 // A command that cannot be undone runs if it is confirmed: by the flag, or by a person who types the name.
@@ -17,8 +19,7 @@ func TestConfirm(t *testing.T) {
 	ptmx, tty, err := pty.Open()
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = ptmx.Close(); _ = tty.Close() })
-	file, err := os.Open(os.DevNull)
-	require.NoError(t, err)
+	file := must.Value(os.Open(os.DevNull))(t)
 	t.Cleanup(func() { _ = file.Close() })
 	for name, c := range map[string]struct {
 		stdin io.Reader
@@ -30,8 +31,7 @@ func TestConfirm(t *testing.T) {
 		"its short form": {stdin: file, args: []string{"keeper", "-y"}},
 		"the name":       {stdin: tty, typed: "keeper\n", args: []string{"keeper"}},
 		"another name": {
-			stdin: tty, typed: "y\n", args: []string{"keeper"},
-			want: "nothing was changed: that was not keeper",
+			stdin: tty, typed: "y\n", args: []string{"keeper"}, want: "nothing was changed: that was not keeper",
 		},
 		"nothing": {stdin: tty, typed: "\x04", args: []string{"keeper"}, want: "nothing was changed"},
 		"no terminal": {
@@ -55,8 +55,7 @@ func TestConfirm(t *testing.T) {
 			cmd.SetErr(&asked)
 			cmd.SetArgs(c.args)
 			if c.typed != "" {
-				_, err := ptmx.WriteString(c.typed)
-				require.NoError(t, err)
+				must.Value(ptmx.WriteString(c.typed))(t)
 			}
 			err := cmd.Execute()
 			require.Equal(t, c.want == "", ran)

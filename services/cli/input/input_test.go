@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/pbjson"
 )
@@ -19,35 +20,26 @@ func TestDuration(t *testing.T) {
 		"90s": 90 * time.Second, "1h30m": 90 * time.Minute,
 		"2d": 48 * time.Hour, "0": 0,
 	} {
-		d, err := Duration("x", text)
-		require.NoError(t, err, text)
+		d := must.Value(Duration("x", text))(t, text)
 		require.Equal(t, want, d.AsDuration(), text)
 	}
 	for text, want := range map[string]string{
 		"soon": "is not a duration", "-5m": "is not a duration",
 		"999999999999999s": "too long", "999999d": "too long",
 	} {
-		_, err := Duration("x", text)
-		require.ErrorContains(t, err, want, text)
+		must.Fail(Duration("x", text))(t, want, text)
 	}
-	d, err := Duration("x", "")
-	require.NoError(t, err)
-	require.Nil(t, d)
+	require.Nil(t, must.Value(Duration("x", ""))(t))
 }
 
 func TestTime(t *testing.T) {
-	at, err := Time("x", "2026-01-31T17:00:00Z", time.Local)
-	require.NoError(t, err)
+	at := must.Value(Time("x", "2026-01-31T17:00:00Z", time.Local))(t)
 	require.Equal(t, time.Date(2026, 1, 31, 17, 0, 0, 0, time.UTC), at.AsTime())
-	local, err := Time("x", "2026-01-31 17:00", time.Local)
-	require.NoError(t, err)
+	local := must.Value(Time("x", "2026-01-31 17:00", time.Local))(t)
 	require.True(t, time.Date(2026, 1, 31, 17, 0, 0, 0, time.Local).Equal(local.AsTime()))
 	before := time.Now()
-	later, err := Time("x", "5m", time.Local)
-	require.NoError(t, err)
-	require.False(t, later.AsTime().Before(before.Add(5*time.Minute)))
-	_, err = Time("x", "tomorrow", time.Local)
-	require.ErrorContains(t, err, "RFC 3339")
+	require.False(t, must.Value(Time("x", "5m", time.Local))(t).AsTime().Before(before.Add(5*time.Minute)))
+	must.Fail(Time("x", "tomorrow", time.Local))(t, "RFC 3339")
 }
 
 func TestBytes(t *testing.T) {
@@ -55,13 +47,11 @@ func TestBytes(t *testing.T) {
 		"": 0, "7": 7, "7B": 7, "2KiB": 2048, "512MiB": 512 << 20,
 		"2GiB": 2 << 30,
 	} {
-		n, err := Bytes("x", text)
-		require.NoError(t, err, text)
+		n := must.Value(Bytes("x", text))(t, text)
 		require.Equal(t, want, n, text)
 	}
 	for _, text := range []string{"0", "-1", "12XB", "MiB", "9999999999GiB"} {
-		_, err := Bytes("x", text)
-		require.ErrorContains(t, err, "give bytes as", text)
+		must.Fail(Bytes("x", text))(t, "give bytes as", text)
 	}
 }
 
@@ -72,15 +62,12 @@ func TestEnum(t *testing.T) {
 		"operator_prompt", "operator-prompt", "OPERATOR_PROMPT",
 		"MESSAGE_KIND_OPERATOR_PROMPT",
 	} {
-		kind, err := Enum[agentv1.MessageKind]("kind", text)
-		require.NoError(t, err, text)
+		kind := must.Value(Enum[agentv1.MessageKind]("kind", text))(t, text)
 		require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, kind)
 		require.Equal(t, "operator_prompt", pbjson.EnumText(kind))
 	}
-	unset, err := Enum[agentv1.MessageKind]("kind", "")
-	require.NoError(t, err)
-	require.Zero(t, unset)
-	_, err = Enum[agentv1.MessageKind]("kind", "unspecified")
+	require.Zero(t, must.Value(Enum[agentv1.MessageKind]("kind", ""))(t))
+	_, err := Enum[agentv1.MessageKind]("kind", "unspecified")
 	require.ErrorContains(t, err, "--kind unspecified is unknown; use one of operator_prompt")
 }
 
@@ -93,11 +80,8 @@ func TestText(t *testing.T) {
 		"as typed": "as typed", "-": "from stdin", "@" + file: "from a file",
 		"": "",
 	} {
-		got, err := Text(cmd, text)
-		require.NoError(t, err)
-		require.Equal(t, want, got)
+		require.Equal(t, want, must.Value(Text(cmd, text))(t))
 	}
 	require.NoError(t, os.WriteFile(file, make([]byte, maxText+1), 0o600))
-	_, err := Text(cmd, "@"+file)
-	require.ErrorContains(t, err, "larger than 4 MiB")
+	must.Fail(Text(cmd, "@"+file))(t, "larger than 4 MiB")
 }

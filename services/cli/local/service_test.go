@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/session"
 )
@@ -80,8 +81,7 @@ func (m *machine) asked() string {
 
 func TestInstallStatusRemove(t *testing.T) {
 	m := newMachine(t)
-	at, err := servicePlace()
-	require.NoError(t, err)
+	at := must.Value(servicePlace())(t)
 	out, code := m.run("status")
 	require.Equal(t, exit.NotFound, code)
 	require.Contains(t, out, "no service is installed")
@@ -89,10 +89,8 @@ func TestInstallStatusRemove(t *testing.T) {
 	out, code = m.run("install", "--", "--data-dir", "/a b", "--grpc-addr=127.0.0.1:2")
 	require.Zero(t, code, out)
 	require.Contains(t, out, at.file)
-	text, err := os.ReadFile(at.file)
-	require.NoError(t, err)
-	self, err := os.Executable()
-	require.NoError(t, err)
+	text := must.Value(os.ReadFile(at.file))(t)
+	self := must.Value(os.Executable())(t)
 	for _, want := range []string{self, "/a b", "--embedded-worker=off"} {
 		require.Contains(t, string(text), want)
 	}
@@ -108,8 +106,7 @@ func TestInstallStatusRemove(t *testing.T) {
 
 	out, code = m.run("install", "--", "--worker-roots", "/src")
 	require.Zero(t, code, out)
-	text, err = os.ReadFile(at.file)
-	require.NoError(t, err)
+	text = must.Value(os.ReadFile(at.file))(t)
 	require.NotContains(t, string(text), "embedded-worker", "the flags say where commands run")
 	asked := m.asked()
 	stop, start := strings.Join(at.unload[1:], " "), strings.Join(at.load[1:], " ")
@@ -170,8 +167,7 @@ func TestDefinitions(t *testing.T) {
 		return // the rest needs systemd
 	}
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
-	self, err := os.Executable()
-	require.NoError(t, err)
+	self := must.Value(os.Executable())(t)
 	file := filepath.Join(t.TempDir(), unitName)
 	require.NoError(t, os.WriteFile(file, []byte(systemd().define(self, nil, "")), 0o600))
 	out, err := exec.CommandContext(t.Context(), verify, "--user", "verify", file).CombinedOutput()

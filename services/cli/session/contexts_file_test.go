@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 // home makes the test's directory that of the configuration and returns the path of the file.
@@ -19,8 +21,7 @@ func home(t *testing.T) string {
 
 func TestContextsAreKept(t *testing.T) {
 	path := home(t)
-	f, err := ReadContexts()
-	require.NoError(t, err)
+	f := must.Value(ReadContexts())(t)
 	require.Equal(t, []string{LocalContext}, f.Names())
 	prod := Context{Address: "host:7481", TokenFile: "/k", TLS: true, CAFile: "/ca"}
 	require.NoError(t, ChangeContexts(func(f *ContextFile) error {
@@ -28,27 +29,20 @@ func TestContextsAreKept(t *testing.T) {
 		f.Current = "prod"
 		return nil
 	}))
-	info, err := os.Stat(path)
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	f, err = ReadContexts()
-	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), must.Value(os.Stat(path))(t).Mode().Perm())
+	f = must.Value(ReadContexts())(t)
 	require.Equal(t, ContextFile{Current: "prod", Contexts: map[string]Context{"prod": prod}}, f)
-	c, err := chosenContext("")
-	require.NoError(t, err)
+	c := must.Value(chosenContext(""))(t)
 	require.Equal(t, &prod, c)
-	c, err = chosenContext(LocalContext)
-	require.NoError(t, err)
+	c = must.Value(chosenContext(LocalContext))(t)
 	require.Nil(t, c)
-	_, err = chosenContext("prd")
-	require.ErrorContains(t, err, `there is no context "prd"; there are local, prod`)
+	must.Fail(chosenContext("prd"))(t, `there is no context "prd"; there are local, prod`)
 
 	require.ErrorIs(t, ChangeContexts(func(f *ContextFile) error {
 		f.Current = LocalContext
 		return os.ErrInvalid
 	}), os.ErrInvalid)
-	f, err = ReadContexts()
-	require.NoError(t, err)
+	f = must.Value(ReadContexts())(t)
 	require.Equal(t, "prod", f.Current, "a change that fails changes nothing")
 }
 
@@ -69,9 +63,7 @@ func TestChangesAtTheSameTime(t *testing.T) {
 	for _, err := range errs {
 		require.NoError(t, err)
 	}
-	f, err := ReadContexts()
-	require.NoError(t, err)
-	require.Len(t, f.Contexts, n)
+	require.Len(t, must.Value(ReadContexts())(t).Contexts, n)
 }
 
 func TestWhatIsRefused(t *testing.T) {
@@ -82,29 +74,22 @@ func TestWhatIsRefused(t *testing.T) {
 		"contexts: [":             "contexts",
 	} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		_, err := ReadContexts()
-		require.ErrorContains(t, err, want)
+		must.Fail(ReadContexts())(t, want)
 	}
 	require.NoError(t, os.Chmod(path, 0o644))
-	_, err := ReadContexts()
-	require.ErrorContains(t, err, "chmod 600")
+	must.Fail(ReadContexts())(t, "chmod 600")
 	require.NoError(t, os.Remove(path))
 
 	key := filepath.Join(t.TempDir(), "key")
 	c := Context{TokenFile: key}
-	_, err = c.Token()
-	require.ErrorContains(t, err, "no such file")
+	must.Fail(c.Token())(t, "no such file")
 	require.NoError(t, os.WriteFile(key, []byte("qk_1\n"), 0o600))
-	token, err := c.Token()
-	require.NoError(t, err)
-	require.Equal(t, "qk_1", token)
+	require.Equal(t, "qk_1", must.Value(c.Token())(t))
 	require.NoError(t, os.Chmod(key, 0o640))
-	_, err = c.Token()
-	require.ErrorContains(t, err, "open to other users")
+	must.Fail(c.Token())(t, "open to other users")
 	require.NoError(t, os.Chmod(key, 0o600))
 	require.NoError(t, os.WriteFile(key, []byte("two words"), 0o600))
-	_, err = c.Token()
-	require.ErrorContains(t, err, "one credential")
+	must.Fail(c.Token())(t, "one credential")
 	for _, name := range []string{"", "-a", "a b", LocalContext, "ä"} {
 		require.Error(t, CheckContextName(name), name)
 	}

@@ -12,15 +12,14 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"quartet/pkg/localtoken"
+	"quartet/pkg/must"
 	"quartet/services/cli/exit"
 )
 
 // serve runs a server of this user until the test ends, and returns its address.
 func serve(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	token, err := localtoken.Publish(l.Addr().String(), localtoken.Prefix+"one")
-	require.NoError(t, err)
+	l := must.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
+	token := must.Value(localtoken.Publish(l.Addr().String(), localtoken.Prefix+"one"))(t)
 	server := grpc.NewServer()
 	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
 	served := make(chan error, 1)

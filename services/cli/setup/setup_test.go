@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/session"
 	"quartet/tests/proc"
@@ -39,9 +40,7 @@ func quartet(t *testing.T, args ...string) (out string, code int) {
 
 // freeAddr returns an address of loopback at which nothing listens.
 func freeAddr(t *testing.T) string {
-	addr, err := proc.FreeAddr()
-	require.NoError(t, err)
-	return addr
+	return must.Value(proc.FreeAddr())(t)
 }
 
 // content returns what a directory has, by path.
@@ -92,8 +91,7 @@ func TestAnEmptyProject(t *testing.T) {
 			require.Contains(t, out, "my-project")
 			files := content(t, dir)
 			require.Len(t, files, 3)
-			self, err := os.Executable()
-			require.NoError(t, err)
+			self := must.Value(os.Executable())(t)
 			all := ""
 			for _, text := range files {
 				all += text
@@ -201,8 +199,7 @@ func TestOthersSettingsStay(t *testing.T) {
 				for _, line := range strings.Split(text, "\n") {
 					require.Contains(t, after[path], strings.TrimRight(line, ","), path)
 				}
-				info, err := os.Stat(filepath.Join(dir, path))
-				require.NoError(t, err)
+				info := must.Value(os.Stat(filepath.Join(dir, path)))(t)
 				require.Equal(t, os.FileMode(0o640), info.Mode().Perm())
 			}
 			out, code = quartet(t, name, "--remove", "--dir", dir)
@@ -248,8 +245,7 @@ func TestAnEntryIsUpdated(t *testing.T) {
 	out, code := quartet(t, "claude", "--dir", dir, "--agent", "memory", "--address", "h:2")
 	require.Zero(t, code, out)
 	files := content(t, dir)
-	self, err := os.Executable()
-	require.NoError(t, err)
+	self := must.Value(os.Executable())(t)
 	var servers struct {
 		Servers map[string]struct {
 			Type, Command string
@@ -277,8 +273,7 @@ func TestSettingsOfCodexAreLeftToTheUser(t *testing.T) {
 	out, code := quartet(t, "codex", "--dir", dir, "--agent", "memory")
 	require.Zero(t, code, out)
 	require.Regexp(t, `by hand +MCP server`, out)
-	self, err := os.Executable()
-	require.NoError(t, err)
+	self := must.Value(os.Executable())(t)
 	_, snippet, found := strings.Cut(out, "Add to "+filepath.Join(dir, ".codex/config.toml")+":\n")
 	require.True(t, found, out)
 	snippet, _, _ = strings.Cut(snippet, "\n\n")
@@ -361,8 +356,7 @@ func TestSettingsOfAUser(t *testing.T) {
 			require.FileExists(t, filepath.Join(home, path))
 		}
 	}
-	self, err := os.Executable()
-	require.NoError(t, err)
+	self := must.Value(os.Executable())(t)
 	const state = `{"numStartups": 7, "mcpServers": {"quartet": {"command": "/old"}}}`
 	put(t, home, ".claude.json", state)
 	out, code := quartet(t, "claude", "--user", "--agent", "me")
@@ -388,9 +382,7 @@ func TestFilesAreReplacedWithCare(t *testing.T) {
 	link := filepath.Join(dir, "link.json")
 	require.NoError(t, os.Symlink(filepath.Join(dir, "real.json"), link))
 	require.NoError(t, writeFile(link, []byte("{}"), []byte("{ }"), true))
-	info, err := os.Lstat(link)
-	require.NoError(t, err)
-	require.NotZero(t, info.Mode()&os.ModeSymlink)
+	require.NotZero(t, must.Value(os.Lstat(link))(t).Mode()&os.ModeSymlink)
 	require.Equal(t, "{ }", content(t, dir)["real.json"])
 	require.ErrorContains(t, writeFile(link, []byte("{}"), []byte("x"), true), "changed by another program")
 	require.ErrorContains(t, writeFile(filepath.Join(dir, "new"), []byte("{}"), []byte("x"), true),
@@ -431,9 +423,7 @@ func FuzzTOML(f *testing.F) {
 				require.Nil(t, next)
 				continue
 			}
-			again, err := editTOML(next, w, false)
-			require.NoError(t, err)
-			require.Equal(t, string(next), string(again))
+			require.Equal(t, string(next), string(must.Value(editTOML(next, w, false))(t)))
 		}
 	})
 }
@@ -454,14 +444,9 @@ func FuzzJSON(f *testing.F) {
 				continue
 			}
 			require.True(t, json.Valid(next), "%s", next)
-			again, err := e(next, w, false)
-			require.NoError(t, err)
-			require.Equal(t, string(next), string(again))
-			rest, err := e(next, w, true)
-			require.NoError(t, err)
-			once, err := e(rest, w, true)
-			require.NoError(t, err)
-			require.Equal(t, string(rest), string(once))
+			require.Equal(t, string(next), string(must.Value(e(next, w, false))(t)))
+			rest := must.Value(e(next, w, true))(t)
+			require.Equal(t, string(rest), string(must.Value(e(rest, w, true))(t)))
 		}
 	})
 }

@@ -45,8 +45,7 @@ func TestC5_PrimeIsBounded(t *testing.T) {
 			current.TodoList = append(current.TodoList,
 				&workv1.TodoItem{Text: long, State: workv1.TodoState_TODO_STATE_PENDING})
 			current.Waits = append(current.Waits, &workv1.AttachedWait{
-				Kind:     waitingv1.WaitKind_WAIT_KIND_EXTERNAL,
-				Resource: long, Reason: long, TriggerCount: 1 << 60,
+				Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Resource: long, Reason: long, TriggerCount: 1 << 60,
 			})
 		}
 		items := openItems(500, long)
@@ -161,8 +160,7 @@ Other open items (2):
 Next: read its plan with HomeRead and go on with the first open todo. UpdateWorkItem with the whole todo_list, done ones included, after each step, CompleteWorkItem with a report when it is done, WaitFor when it cannot go on.
 `, p.Text)
 	require.Equal(t, Primer{
-		AgentID: "keeper", Text: p.Text, Tokens: (len(p.Text) + 3) / 4, OpenItems: 3,
-		ShownItems: 3,
+		AgentID: "keeper", Text: p.Text, Tokens: (len(p.Text) + 3) / 4, OpenItems: 3, ShownItems: 3,
 	}, p)
 
 	// What an operator said, and what it resumed.

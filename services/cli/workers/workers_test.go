@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/client"
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/proctree"
 	"quartet/pkg/sandboxes"
@@ -28,8 +29,7 @@ func newAssignment() *boardv1.StepAssignment {
 }
 
 func newHost(t *testing.T) *proctree.Host {
-	h, err := proctree.Open(t.Context(), proctree.Config{Owner: t.TempDir(), Boot: "1"})
-	require.NoError(t, err)
+	h := must.Value(proctree.Open(t.Context(), proctree.Config{Owner: t.TempDir(), Boot: "1"}))(t)
 	t.Cleanup(func() { require.NoError(t, h.Close(context.Background())) })
 	return h
 }
@@ -145,19 +145,17 @@ func TestB15_AStatusThatIsNone(t *testing.T) {
 		require.Less(t, len(err.Error()), 1000)
 	}
 	// A result that is longer than a summary is still read.
-	got, err := unconfined(host,
+	got := must.Value(unconfined(host,
 		`printf '{"status":"failed","reason":"no key","summary":"%s"}' "$(yes | head -c 60000 | tr -d '\n')"`).
-		run(t.Context(), newAssignment())
-	require.NoError(t, err)
+		run(t.Context(), newAssignment()))(t)
 	require.Equal(t, boardv1.StepStatus_STEP_STATUS_FAILED, got.Status)
 	require.Equal(t, "no key", got.Reason)
 }
 
 // A handler with much output needs bounded memory, and the end of its output is kept.
 func TestB11_HandlerWithMuchOutput(t *testing.T) {
-	got, err := unconfined(newHost(t), `yes 0123456789 | head -c 5000000; echo; echo the end`).
-		run(t.Context(), newAssignment())
-	require.NoError(t, err)
+	got := must.Value(unconfined(newHost(t), `yes 0123456789 | head -c 5000000; echo; echo the end`).
+		run(t.Context(), newAssignment()))(t)
 	require.LessOrEqual(t, len(got.Summary), summaryBytes)
 	require.True(t, strings.HasSuffix(got.Summary, "the end"))
 }
@@ -182,8 +180,7 @@ func TestB11_CancelledHandler(t *testing.T) {
 	cancel(cause)
 	require.ErrorIs(t, <-ended, cause)
 	for _, pid := range strings.Fields(string(started)) {
-		n, err := strconv.Atoi(pid)
-		require.NoError(t, err)
+		n := must.Value(strconv.Atoi(pid))(t)
 		require.Eventually(t, func() bool { return hasEnded(n) }, time.Minute, time.Millisecond)
 	}
 }

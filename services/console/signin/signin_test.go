@@ -20,6 +20,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	"quartet/services/identity"
 	"quartet/tests/issuer"
 )
@@ -41,28 +42,24 @@ type rig struct {
 
 // newRig returns a rig with further settings of the client.
 func newRig(t *testing.T, cfg Config) *rig {
-	p, err := issuer.New(issuer.Behaviour{ClientID: "console", Claims: map[string]any{"role": "dev"}})
-	require.NoError(t, err)
+	p := must.Value(issuer.New(issuer.Behaviour{ClientID: "console", Claims: map[string]any{"role": "dev"}}))(t)
 	t.Cleanup(p.Close)
 	core, logs := observer.New(zap.DebugLevel)
 	r := &rig{
-		T: t, issuer: p, clock: clock.NewFake(time.Now()), keys: keyfile.Fixed(keyfile.New(time.Now())),
-		logs: logs,
+		T: t, issuer: p, clock: clock.NewFake(time.Now()), keys: keyfile.Fixed(keyfile.New(time.Now())), logs: logs,
 	}
-	tokens, err := identity.NewTokens(identity.TokensConfig{
+	tokens := must.Value(identity.NewTokens(identity.TokensConfig{
 		Issuer: p.URL, Audience: "quartet", Namespace: "acme", RoleClaim: "role", Roles: map[string]string{
 			"dev": "operator",
 		}, ClientID: "console",
 		ClientSecret: cfg.SecretFile != "", Keys: r.keys.Ring, Logger: zap.New(core),
-	})
-	require.NoError(t, err)
+	}))(t)
 	t.Cleanup(tokens.Close)
 	cfg.ClientID = "console"
-	r.flow, err = New(cfg, Deps{
+	r.flow = must.Value(New(cfg, Deps{
 		Provider: tokens, Issuer: p.URL, Keys: r.keys.Ring, Clock: r.clock,
 		Refused: func(context.Context) { r.refused++ }, Logger: zap.New(core),
-	})
-	require.NoError(t, err)
+	}))(t)
 	return r
 }
 
@@ -111,13 +108,10 @@ func (r *rig) start(query string) (*http.Cookie, string) {
 func (r *rig) authorize(address string) string {
 	r.Helper()
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	resp, err := client.Get(address)
-	require.NoError(r, err)
+	resp := must.Value(client.Get(address))(r)
 	require.NoError(r, resp.Body.Close())
 	require.Equal(r, http.StatusFound, resp.StatusCode, address)
-	to, err := url.Parse(resp.Header.Get("Location"))
-	require.NoError(r, err)
-	return CallbackPath + "?" + to.RawQuery
+	return CallbackPath + "?" + must.Value(url.Parse(resp.Header.Get("Location")))(r).RawQuery
 }
 
 // failed demands that a callback began no session, and returns status and page of its failure.
@@ -164,9 +158,7 @@ func TestG17_ASignIn(t *testing.T) {
 	require.Equal(t, http.SameSiteLaxMode, cookie.SameSite)
 	require.Equal(t, 600, cookie.MaxAge)
 	require.Empty(t, cookie.Domain)
-	to, err := url.Parse(address)
-	require.NoError(t, err)
-	q := to.Query()
+	q := must.Value(url.Parse(address))(t).Query()
 	require.Equal(t, []string{"http://localhost:7480" + CallbackPath, "openid profile", "S256"},
 		[]string{q.Get("redirect_uri"), q.Get("scope"), q.Get("code_challenge_method")})
 	for _, secret := range []string{q.Get("state"), q.Get("nonce"), q.Get("code_challenge")} {
@@ -362,10 +354,8 @@ func TestG17_TheViewAfterASignIn(t *testing.T) {
 		require.Equal(t, http.StatusFound, resp.StatusCode, "%q", next)
 		resp = r.get(r.authorize(resp.Header.Get("Location"))+"&view=evil&next=https://evil.example", resp.Cookies()...)
 		require.Equal(t, "../#/"+next, resp.Header.Get("Location"))
-		base, err := url.Parse("https://quartet.example.com/x" + CallbackPath)
-		require.NoError(t, err)
-		to, err := base.Parse(resp.Header.Get("Location"))
-		require.NoError(t, err)
+		base := must.Value(url.Parse("https://quartet.example.com/x" + CallbackPath))(t)
+		to := must.Value(base.Parse(resp.Header.Get("Location")))(t)
 		require.Equal(t, "https://quartet.example.com/x/ui/", to.Scheme+"://"+to.Host+to.Path)
 	}
 }
@@ -399,8 +389,7 @@ func TestG17_AClientWithASecret(t *testing.T) {
 		require.Equal(t, ok, err == nil, "%v", err)
 	}
 	require.NoError(t, os.Remove(file))
-	_, err := New(Config{ClientID: "x", SecretFile: file}, r.flow.deps)
-	require.ErrorContains(t, err, "oidc-client-secret-file")
+	must.Fail(New(Config{ClientID: "x", SecretFile: file}, r.flow.deps))(t, "oidc-client-secret-file")
 }
 
 // TestG17_RequestsOfAnAddress are limited, and so are those that wait for the issuer.
@@ -468,8 +457,7 @@ func TestG17_FailuresEndAndLeadBack(t *testing.T) {
 }
 
 func TestG17_WithoutAClient(t *testing.T) {
-	flow, err := New(Config{}, Deps{})
-	require.NoError(t, err)
+	flow := must.Value(New(Config{}, Deps{}))(t)
 	require.Nil(t, flow)
 	r := &rig{T: t, flow: flow}
 	require.Equal(t, http.StatusOK, r.get(Path).StatusCode)
@@ -510,7 +498,6 @@ func TestG17_SettingsOfTheClient(t *testing.T) {
 	}
 	r := newRig(t, Config{})
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://evil.example/ui/oidc/start", http.NoBody)
-	_, err := r.flow.redirect(req)
-	require.ErrorContains(t, err, "oidc-redirect-url", "the host of the request counts on loopback only")
+	must.Fail(r.flow.redirect(req))(t, "oidc-redirect-url", "the host of the request counts on loopback only")
 	require.Len(t, oauth2.GenerateVerifier(), 43)
 }

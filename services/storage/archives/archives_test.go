@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/natsdtest"
 	"quartet/services/storage/archives"
@@ -31,10 +32,8 @@ import (
 // opened opens a prefix of a server's bucket.
 func opened(t *testing.T, srv *bucket.Server, prefix string) *archives.Bucket {
 	t.Helper()
-	b, err := archives.Settings{URL: srv.URL(prefix), CredentialsFile: bucket.Credentials(t, bucket.AccessKey,
-		bucket.SecretKey)}.Open()
-	require.NoError(t, err)
-	return b
+	return must.Value(archives.Settings{URL: srv.URL(prefix), CredentialsFile: bucket.Credentials(t, bucket.AccessKey,
+		bucket.SecretKey)}.Open())(t)
 }
 
 // one is an installation with one partition of work.
@@ -44,9 +43,7 @@ func TestSettings(t *testing.T) {
 	var s archives.Settings
 	set := conf.New(pflag.NewFlagSet("test", pflag.ContinueOnError))
 	s.Flags(set)
-	b, err := s.Open()
-	require.NoError(t, err)
-	require.Nil(t, b)
+	require.Nil(t, must.Value(s.Open())(t))
 	for want, s := range map[string]archives.Settings{
 		"need archive":                 {CredentialsFile: "x"},
 		"need archive, the":            {CAFile: "x"},
@@ -55,8 +52,7 @@ func TestSettings(t *testing.T) {
 			"none")},
 		"archive-ca-file: open": {URL: "s3://b-1?region=x", CAFile: filepath.Join(t.TempDir(), "none")},
 	} {
-		_, err := s.Open()
-		require.ErrorContains(t, err, want)
+		must.Fail(s.Open())(t, want)
 	}
 }
 
@@ -80,12 +76,11 @@ func TestBegin_Elsewhere(t *testing.T) {
 				"the archives of this installation are in s3://journals/"+name)
 
 			other := archives.Places{DataDir: t.TempDir(), Remote: c.remote, Replicas: 1}
-			store, err := other.Stores(nc)("work", 0)
-			require.NoError(t, err)
+			store := must.Value(other.Stores(nc)("work", 0))(t)
 			require.NoError(t, store.ReplaceCatalog(t.Context(), 0, []byte("c")))
 			require.NoError(t, other.Begin(t.Context(), nc, planes, one))
 			other.Bucket = opened(t, srv, name)
-			err = other.Begin(t.Context(), nc, planes, one)
+			err := other.Begin(t.Context(), nc, planes, one)
 			require.ErrorContains(t, err, "the archive of work/0 is not in s3://journals/"+name)
 			require.ErrorContains(t, err, c.where)
 		})
@@ -110,13 +105,11 @@ func TestBegin_Unreachable(t *testing.T) {
 func TestPlaces(t *testing.T) {
 	nc := natsdtest.Connect(t)
 	dir := archives.Places{DataDir: t.TempDir()}
-	store, err := dir.Stores(nil)("work", 0)
-	require.NoError(t, err)
+	store := must.Value(dir.Stores(nil)("work", 0))(t)
 	require.IsType(t, &archive.Directory{}, store)
 	require.NotZero(t, dir.Archived())
 	remote := archives.Places{DataDir: t.TempDir(), Remote: true, Replicas: 1}
-	store, err = remote.Stores(nc)("work", 0)
-	require.NoError(t, err)
+	store = must.Value(remote.Stores(nc)("work", 0))(t)
 	require.IsType(t, &streamstore.Store{}, store)
 	require.Zero(t, remote.Archived())
 }
@@ -166,20 +159,17 @@ func TestOverview(t *testing.T) {
 		}
 		return a, nil
 	})
-	_, err := o.Store("none", 0)
-	require.Error(t, err)
+	require.Error(t, must.Err(o.Store("none", 0)))
 	for range 3 {
-		s, err := o.Store("work", 0)
-		require.NoError(t, err)
-		_, _, err = s.Catalog(t.Context())
+		s := must.Value(o.Store("work", 0))(t)
+		_, _, err := s.Catalog(t.Context())
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, a.n)
 	a.err = errors.New("refused")
 	for range 3 {
-		s, err := o.Store("work", 1)
-		require.NoError(t, err)
-		_, _, err = s.Catalog(t.Context())
+		s := must.Value(o.Store("work", 1))(t)
+		_, _, err := s.Catalog(t.Context())
 		require.ErrorIs(t, err, a.err, "errors are remembered, too")
 	}
 	require.Equal(t, 2, a.n)
@@ -201,8 +191,7 @@ func TestVerify_Bucket(t *testing.T) {
 	run := func() (verify.Journal, error) {
 		all, err := verify.Run(ctx, verify.Config{
 			DataDir: t.TempDir(), WitnessDir: datadir.Witness(j.DataDir), Planes: []string{storagetest.Plane},
-			Remote:   &natsd.Remote{URL: j.URL},
-			Archives: archives.Places{Remote: true, Bucket: b}.Archived(),
+			Remote: &natsd.Remote{URL: j.URL}, Archives: archives.Places{Remote: true, Bucket: b}.Archived(),
 		})
 		if err != nil {
 			return verify.Journal{}, err
@@ -210,35 +199,29 @@ func TestVerify_Bucket(t *testing.T) {
 		require.Len(t, all.Journals, 1)
 		return all.Journals[0], nil
 	}
-	v, err := run()
-	require.NoError(t, err)
+	v := must.Value(run())(t)
 	require.Empty(t, v.Damage)
 	require.Equal(t, j.End, v.End)
 	require.EqualValues(t, len(j.Ends), v.Frames)
 	require.Equal(t, 2, v.Segments)
 
 	require.NoError(t, srv.Kill())
-	_, err = run()
-	require.ErrorContains(t, err, "can be reached", "that says nothing about damage")
+	must.Fail(run())(t, "can be reached", "that says nothing about damage")
 	srv.Run(t)
-	files, err := filepath.Glob(srv.Object("verified/test-0/segment-1-*"))
-	require.NoError(t, err)
+	files := must.Value(filepath.Glob(srv.Object("verified/test-0/segment-1-*")))(t)
 	require.Len(t, files, 1)
 	require.NoError(t, os.Remove(files[0]))
-	v, err = run()
-	require.NoError(t, err)
+	v = must.Value(run())(t)
 	require.Len(t, v.Damage, 1)
 	require.ErrorContains(t, v.Damage[0], "are not as they were archived, in segment 1, "+filepath.Base(files[0])+
 		" of s3://journals/verified/test-0: its index")
 	require.Equal(t, j.End, v.End)
-	catalogs, err := filepath.Glob(srv.Object("verified/test-0/catalog-*"))
-	require.NoError(t, err)
+	catalogs := must.Value(filepath.Glob(srv.Object("verified/test-0/catalog-*")))(t)
 	require.NotEmpty(t, catalogs)
 	for _, c := range catalogs {
 		require.NoError(t, os.Remove(c))
 	}
-	v, err = run()
-	require.NoError(t, err)
+	v = must.Value(run())(t)
 	require.ErrorContains(t, v.Damage[0], "segments 0 to 1 are neither in the log nor in the catalog of its archive")
 }
 
@@ -249,17 +232,14 @@ func TestSegmentNames(t *testing.T) {
 	j.Archive(t)
 	j.Archive(t)
 	names := func() map[uint64]string {
-		found, err := archives.SegmentNames(func(plane string, partition int) (archive.Store, error) {
+		return must.Value(archives.SegmentNames(func(plane string, partition int) (archive.Store, error) {
 			require.Equal(t, storagetest.Partition, framelog.PartitionName(plane, partition))
 			return j.Store, nil
-		})(t.Context(), storagetest.Plane, 0)
-		require.NoError(t, err)
-		return found
+		})(t.Context(), storagetest.Plane, 0))(t)
 	}
 	before := names()
 	require.Len(t, before, 2)
-	c, err := archive.Read(t.Context(), j.Store, storagetest.Partition)
-	require.NoError(t, err)
+	c := must.Value(archive.Read(t.Context(), j.Store, storagetest.Partition))(t)
 	first, second := c.Segments[0].GetNumber(), c.Segments[1].GetNumber()
 	_, n, err := c.Erase(t.Context(), j.Store, first,
 		archive.Erasing{Old: true, Line: func([]byte) bool { return true }})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/plane"
 )
@@ -33,14 +34,11 @@ func TestDaysOfHistory(t *testing.T) {
 		require.Equal(t, time.Duration(days)*24*time.Hour, single.Of("acme"))
 		require.Zero(t, single.Of("other"))
 	}
-	h, err := ParseHistory(7, map[string]string{"acme": "0"}, 0)
-	require.NoError(t, err)
+	h := must.Value(ParseHistory(7, map[string]string{"acme": "0"}, 0))(t)
 	require.Zero(t, h.Of("acme"), "everything of this one is kept")
 	require.Equal(t, 7*24*time.Hour, h.Of("other"))
-	_, err = ParseHistory(7, map[string]string{"Acme.mib": "3"}, 0)
-	require.ErrorContains(t, err, `"Acme.mib" must be a namespace`)
-	_, err = ParseHistory(7, map[string]string{"acme": "many"}, 0)
-	require.ErrorContains(t, err, `the value for "acme" is "many"`)
+	must.Fail(ParseHistory(7, map[string]string{"Acme.mib": "3"}, 0))(t, `"Acme.mib" must be a namespace`)
+	must.Fail(ParseHistory(7, map[string]string{"acme": "many"}, 0))(t, `the value for "acme" is "many"`)
 }
 
 // holds returns a report of a process that holds a partition which has consumed some of work/0.
@@ -64,12 +62,11 @@ func TestReadThrough(t *testing.T) {
 			return 1
 		},
 	}
-	through, err := f.ReadThrough(t.Context(), "board", 0)
-	require.NoError(t, err)
+	through := must.Value(f.ReadThrough(t.Context(), "board", 0))(t)
 	require.Equal(t, uint64(math.MaxUint64), through, "no plane follows boards")
 
 	all = []*identityv1.Process{holds("agent", 0, 70), holds("waiting", 0, 50, 9)}
-	_, err = f.ReadThrough(t.Context(), "work", 0)
+	_, err := f.ReadThrough(t.Context(), "work", 0)
 	require.EqualError(t, err, "what plane waiting partition 1 has read is not known: no process reports that it "+
 		"holds it")
 	all = append(all, holds("waiting", 1))
@@ -77,15 +74,13 @@ func TestReadThrough(t *testing.T) {
 	require.EqualError(t, err, "what plane waiting partition 1 has read of work partition 0 is not known: the "+
 		"process that holds it reports no position")
 	all[2] = holds("waiting", 1, 60)
-	through, err = f.ReadThrough(t.Context(), "work", 0)
-	require.NoError(t, err)
+	through = must.Value(f.ReadThrough(t.Context(), "work", 0))(t)
 	require.EqualValues(t, 50, through)
 	_, err = f.ReadThrough(t.Context(), "work", 1)
 	require.ErrorContains(t, err, "what plane agent partition 0 has read of work partition 1 is not known")
 
 	all = append(all, holds("agent", 0, 40))
-	through, err = f.ReadThrough(t.Context(), "work", 0)
-	require.NoError(t, err)
+	through = must.Value(f.ReadThrough(t.Context(), "work", 0))(t)
 	require.EqualValues(t, 40, through, "two processes report the partition, which one has taken over")
 
 	copied := uint64(45)
@@ -93,20 +88,17 @@ func TestReadThrough(t *testing.T) {
 		require.Equal(t, "work/0", fmt.Sprintf("%s/%d", name, partition))
 		return copied, failed
 	}
-	through, err = f.ReadThrough(t.Context(), "work", 0)
-	require.NoError(t, err)
+	through = must.Value(f.ReadThrough(t.Context(), "work", 0))(t)
 	require.EqualValues(t, 40, through)
 	copied = 30
-	through, err = f.ReadThrough(t.Context(), "work", 0)
-	require.NoError(t, err)
+	through = must.Value(f.ReadThrough(t.Context(), "work", 0))(t)
 	require.EqualValues(t, 30, through, "EVENTS is behind")
 
 	failed = errors.New("no leader")
 	_, err = f.ReadThrough(t.Context(), "work", 0)
 	require.ErrorContains(t, err, "what other planes have read of work partition 0 is not known: no leader")
 	f.List = func(context.Context) ([]*identityv1.Process, error) { return all, nil }
-	_, err = f.ReadThrough(t.Context(), "work", 0)
-	require.ErrorIs(t, err, failed, "what EVENTS has is not known")
+	must.Refuse(f.ReadThrough(t.Context(), "work", 0))(t, failed, "what EVENTS has is not known")
 }
 
 func TestNothingIsConsumedByPlanesThatDoNotRun(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/must"
 )
 
 func TestParse(t *testing.T) {
@@ -13,24 +15,19 @@ func TestParse(t *testing.T) {
 		"s3://b-1?region=eu-central-1":  {Bucket: "b-1", Region: "eu-central-1"},
 		"s3://b-1/?region=eu-central-1": {Bucket: "b-1", Region: "eu-central-1"},
 		"s3://b-1/a/b/?endpoint=https://s3.example.com": {
-			Bucket: "b-1", Prefix: "a/b",
-			Endpoint: "s3.example.com", Region: "us-east-1",
+			Bucket: "b-1", Prefix: "a/b", Endpoint: "s3.example.com", Region: "us-east-1",
 		},
 		"s3://b-1/a?endpoint=s3.example.com:9000&region=x": {
-			Bucket: "b-1", Prefix: "a",
-			Endpoint: "s3.example.com:9000", Region: "x",
+			Bucket: "b-1", Prefix: "a", Endpoint: "s3.example.com:9000", Region: "x",
 		},
 		"s3://b-1/a?endpoint=http%3A%2F%2F127.0.0.1%3A9000%2F": {
-			Bucket: "b-1", Prefix: "a",
-			Endpoint: "127.0.0.1:9000", Plain: true, Region: "us-east-1",
+			Bucket: "b-1", Prefix: "a", Endpoint: "127.0.0.1:9000", Plain: true, Region: "us-east-1",
 		},
 		"s3://b-1/a?endpoint=http://[::1]:9000&region=us-east-1": {
-			Bucket: "b-1", Prefix: "a", Endpoint: "[::1]:9000",
-			Plain: true, Region: "us-east-1",
+			Bucket: "b-1", Prefix: "a", Endpoint: "[::1]:9000", Plain: true, Region: "us-east-1",
 		},
 	} {
-		got, err := ParseLocation(text)
-		require.NoError(t, err, text)
+		got := must.Value(ParseLocation(text))(t, text)
 		require.Equal(t, want, got, text)
 	}
 	for text, want := range map[string]string{
@@ -73,16 +70,12 @@ func TestCredentials(t *testing.T) {
 	}
 	const good = "access_key_id = k\nsecret_access_key = s=+/\n"
 	for _, mode := range []os.FileMode{0o400, 0o600, 0o440, 0o640} {
-		c, err := open(file(mode, good))
-		require.NoError(t, err)
-		v, err := c.GetWithContext(nil)
-		require.NoError(t, err)
+		v := must.Value(must.Value(open(file(mode, good)))(t).GetWithContext(nil))(t)
 		require.Equal(t, "k", v.AccessKeyID)
 		require.Equal(t, "s=+/", v.SecretAccessKey)
 	}
 	for _, mode := range []os.FileMode{0o604, 0o644, 0o602, 0o660} {
-		_, err := open(file(mode, good))
-		require.ErrorContains(t, err, "chmod 600")
+		must.Fail(open(file(mode, good)))(t, "chmod 600")
 	}
 	for text, want := range map[string]string{
 		"":                                     "must have the lines",
@@ -94,19 +87,15 @@ func TestCredentials(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.NotContains(t, err.Error(), "s=+/")
 	}
-	_, err := open(filepath.Join(t.TempDir(), "none"))
-	require.ErrorContains(t, err, "name a file that this user can read")
+	must.Fail(open(filepath.Join(t.TempDir(), "none")))(t, "name a file that this user can read")
 
 	path := file(0o600, "# of the archive\n[default]\naws_access_key_id = k\n; here\naws_secret_access_key = "+
 		"s\naws_session_token = t\n")
-	c, err := open(path)
-	require.NoError(t, err)
-	v, err := c.GetWithContext(nil)
-	require.NoError(t, err)
+	c := must.Value(open(path))(t)
+	v := must.Value(c.GetWithContext(nil))(t)
 	require.Equal(t, "t", v.SessionToken)
 	require.NoError(t, os.WriteFile(path, []byte("access_key_id = other\nsecret_access_key = s\n"), 0o600))
-	v, err = c.GetWithContext(nil)
-	require.NoError(t, err)
+	v = must.Value(c.GetWithContext(nil))(t)
 	require.Equal(t, "other", v.AccessKeyID, "it is read again when it changes")
 }
 

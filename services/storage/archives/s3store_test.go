@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/tests/bucket"
 	"quartet/tests/proc"
 )
@@ -26,8 +27,7 @@ import (
 // opened opens a prefix of a server's bucket.
 func opened(t *testing.T, srv *bucket.Server, prefix string, change ...func(*BucketConfig)) *Bucket {
 	t.Helper()
-	location, err := ParseLocation(srv.URL(prefix))
-	require.NoError(t, err)
+	location := must.Value(ParseLocation(srv.URL(prefix)))(t)
 	cfg := BucketConfig{
 		Location: location, CredentialsFile: bucket.Credentials(t, bucket.AccessKey, bucket.SecretKey),
 		CAFile: srv.CA, Now: clock.System().Now,
@@ -35,17 +35,13 @@ func opened(t *testing.T, srv *bucket.Server, prefix string, change ...func(*Buc
 	for _, c := range change {
 		c(&cfg)
 	}
-	b, err := OpenBucket(cfg)
-	require.NoError(t, err)
-	return b
+	return must.Value(OpenBucket(cfg))(t)
 }
 
 // objects returns the files of the objects below a prefix.
 func objects(t *testing.T, srv *bucket.Server, pattern string) []string {
 	t.Helper()
-	all, err := filepath.Glob(srv.Object(pattern))
-	require.NoError(t, err)
-	return all
+	return must.Value(filepath.Glob(srv.Object(pattern)))(t)
 }
 
 func TestStore(t *testing.T) {
@@ -58,11 +54,9 @@ func TestStore(t *testing.T) {
 			require.Len(t, objects(t, srv, filepath.Join(prefix, "work-3", "*")), 1+keptCatalogs,
 				"one segment; nothing of a writer that gave up")
 			b := opened(t, srv, prefix)
-			n, err := b.Partitions(t.Context(), "work")
-			require.NoError(t, err)
+			n := must.Value(b.Partitions(t.Context(), "work"))(t)
 			require.Equal(t, 4, n)
-			n, err = b.Partitions(t.Context(), "task")
-			require.NoError(t, err)
+			n = must.Value(b.Partitions(t.Context(), "task"))(t)
 			require.Zero(t, n)
 			require.NoError(t, b.Check(t.Context()))
 			require.Empty(t, objects(t, srv, filepath.Join(prefix, "check-*")))
@@ -82,18 +76,13 @@ func TestStore_Large(t *testing.T) {
 	srv := bucket.Start(t)
 	s := opened(t, srv, "large").Store("work", 0)
 	put := func(sizes ...int) (string, []uint64) {
-		d, err := s.Begin(t.Context(), 1)
-		require.NoError(t, err)
+		d := must.Value(s.Begin(t.Context(), 1))(t)
 		defer d.Close()
 		var all []uint64
 		for _, n := range sizes {
-			at, err := d.Add(t.Context(), noise(n))
-			require.NoError(t, err)
-			all = append(all, at)
+			all = append(all, must.Value(d.Add(t.Context(), noise(n)))(t))
 		}
-		name, err := d.Commit(t.Context())
-		require.NoError(t, err)
-		return name, all
+		return must.Value(d.Commit(t.Context()))(t), all
 	}
 	for _, sizes := range [][]int{
 		{partBytes - 5, 100, 3*partBytes + 7, 12},
@@ -102,9 +91,7 @@ func TestStore_Large(t *testing.T) {
 	} {
 		name, at := put(sizes...)
 		for i, n := range sizes {
-			b, err := s.Get(t.Context(), name, at[i], int64(n))
-			require.NoError(t, err)
-			require.True(t, bytes.Equal(noise(n), b), n)
+			require.True(t, bytes.Equal(noise(n), must.Value(s.Get(t.Context(), name, at[i], int64(n)))(t)), n)
 		}
 		last, where, err := s.Last(t.Context(), name)
 		require.NoError(t, err)
@@ -127,32 +114,23 @@ func TestStore_GivenUp(t *testing.T) {
 	now := clock.System().Now
 	b := opened(t, srv, "left", func(cfg *BucketConfig) { cfg.Now = func() time.Time { return now() } })
 	s := b.Store("work", 0)
-	d, err := s.Begin(t.Context(), 1)
-	require.NoError(t, err)
-	_, err = d.Add(t.Context(), noise(partBytes))
-	require.NoError(t, err)
+	d := must.Value(s.Begin(t.Context(), 1))(t)
+	must.Value(d.Add(t.Context(), noise(partBytes)))(t)
 	require.Equal(t, 1, uploads(t, s))
 	d.Close()
 	require.Zero(t, uploads(t, s))
 
-	left, err := s.Begin(t.Context(), 2)
-	require.NoError(t, err)
-	_, err = left.Add(t.Context(), noise(partBytes))
-	require.NoError(t, err)
-	d, err = s.Begin(t.Context(), 2)
-	require.NoError(t, err)
+	left := must.Value(s.Begin(t.Context(), 2))(t)
+	must.Value(left.Add(t.Context(), noise(partBytes)))(t)
+	d = must.Value(s.Begin(t.Context(), 2))(t)
 	d.Close()
 	require.Equal(t, 1, uploads(t, s), "its process may still work on it")
 	now = func() time.Time { return clock.System().Now().Add(abandoned + time.Minute) }
-	d, err = s.Begin(t.Context(), 2)
-	require.NoError(t, err)
+	d = must.Value(s.Begin(t.Context(), 2))(t)
 	d.Close()
 	require.Zero(t, uploads(t, s))
-	_, err = left.Commit(t.Context())
-	require.ErrorContains(t, err, "NoSuchUpload")
-	names, err := s.Names(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, names)
+	must.Fail(left.Commit(t.Context()))(t, "NoSuchUpload")
+	require.Empty(t, must.Value(s.Names(t.Context()))(t))
 }
 
 // TestStore_TwoWriters: of those who replace the same catalog, one succeeds.
@@ -251,8 +229,7 @@ func TestStore_Damage(t *testing.T) {
 	require.Len(t, journaltest.ArchiveFrames(t, j.Log, "work/0"), 66)
 	files := objects(t, srv, "damage/work-0/segment-2-*")
 	require.Len(t, files, 1)
-	intact, err := os.ReadFile(files[0])
-	require.NoError(t, err)
+	intact := must.Value(os.ReadFile(files[0]))(t)
 	scan := func() error {
 		return journalOf(j, s).Scan(t.Context(), 0, func(uint64, framelog.Frame) error { return nil })
 	}
@@ -287,12 +264,12 @@ func TestStore_ReadsParts(t *testing.T) {
 	j.Archive(t)
 	files := objects(t, srv, "parts/work-0/segment-0-*")
 	require.Len(t, files, 1)
-	info, err := os.Stat(files[0])
-	require.NoError(t, err)
+	info := must.Value(os.Stat(files[0]))(t)
 	read := opened(t, srv, "parts")
 	counted := counting(read)
 	found := errors.New("found")
-	err = journalOf(j, read.Store("work", 0)).Scan(t.Context(), 10, func(uint64, framelog.Frame) error { return found })
+	err := journalOf(j, read.Store("work", 0)).Scan(t.Context(), 10,
+		func(uint64, framelog.Frame) error { return found })
 	require.ErrorIs(t, err, found)
 	require.Less(t, counted.bytes.Load(), info.Size()*3/4, "with the catalog and the index")
 }
@@ -321,19 +298,14 @@ func TestStore_ServerKilled(t *testing.T) {
 		require.Equal(t, want, journaltest.ArchiveFrames(t, j.Log.Live, "work/0"), "the log has all")
 		srv.Run(t)
 		if dies == "PUT catalog-" {
-			c, err = archive.Read(t.Context(), s, "work/0")
-			require.NoError(t, err)
-			segments, err := j.Log.Segments(t.Context())
-			require.NoError(t, err)
-			_, err = c.Add(t.Context(), s, j.Log.Live, segments[0], clock.System().Now())
-			require.NoError(t, err)
+			c = must.Value(archive.Read(t.Context(), s, "work/0"))(t)
+			segments := must.Value(j.Log.Segments(t.Context()))(t)
+			must.Value(c.Add(t.Context(), s, j.Log.Live, segments[0], clock.System().Now()))(t)
 		}
 	}
 	j.Archive(t)
 	require.Equal(t, want, journaltest.ArchiveFrames(t, journalOf(j, s), "work/0"))
-	names, err := s.Names(t.Context())
-	require.NoError(t, err)
-	require.Len(t, names, 2, "what was left is removed")
+	require.Len(t, must.Value(s.Names(t.Context()))(t), 2, "what was left is removed")
 }
 
 // TestBucket_Refusals tests that errors say what is wrong and what may be done.
@@ -398,9 +370,7 @@ func TestBucket_Refusals(t *testing.T) {
 // closedPort returns an address at which nobody listens.
 func closedPort(t *testing.T) string {
 	t.Helper()
-	addr, err := proc.FreeAddr()
-	require.NoError(t, err)
-	return addr
+	return must.Value(proc.FreeAddr())(t)
 }
 
 // TestBucket_TimeLimit: a server that does not answer is not waited for without end.
@@ -420,27 +390,21 @@ func TestBucket_TimeLimit(t *testing.T) {
 
 func TestBucket_TLS(t *testing.T) {
 	dir := t.TempDir()
-	a, err := authority.Open(authority.Config{Dir: dir, Owner: -1, Group: -1})
-	require.NoError(t, err)
-	_, err = a.Issue("s3", []string{"127.0.0.1"})
-	require.NoError(t, err)
+	a := must.Value(authority.Open(authority.Config{Dir: dir, Owner: -1, Group: -1}))(t)
+	must.Value(a.Issue("s3", []string{"127.0.0.1"}))(t)
 	srv := bucket.StartTLS(t, filepath.Join(dir, "ca.pem"), filepath.Join(dir, "s3", "tls.pem"),
 		filepath.Join(dir, "s3", "tls.key"))
 	require.NoError(t, opened(t, srv, "tls").Check(t.Context()))
 	s := opened(t, srv, "tls").Store("work", 0)
-	d, err := s.Begin(t.Context(), 1)
-	require.NoError(t, err)
+	d := must.Value(s.Begin(t.Context(), 1))(t)
 	defer d.Close()
-	_, err = d.Add(t.Context(), noise(partBytes+1))
-	require.NoError(t, err)
-	_, err = d.Commit(t.Context())
-	require.NoError(t, err)
-	err = opened(t, srv, "tls", func(c *BucketConfig) { c.CAFile = "" }).Check(t.Context())
+	must.Value(d.Add(t.Context(), noise(partBytes+1)))(t)
+	must.Value(d.Commit(t.Context()))(t)
+	err := opened(t, srv, "tls", func(c *BucketConfig) { c.CAFile = "" }).Check(t.Context())
 	require.ErrorContains(t, err, "archive-ca-file")
-	_, err = OpenBucket(BucketConfig{
+	must.Fail(OpenBucket(BucketConfig{
 		CAFile: filepath.Join(dir, "s3", "tls.key"), CredentialsFile: bucket.Credentials(t, "a", "b"),
-	})
-	require.ErrorContains(t, err, "archive-ca-file")
+	}))(t, "archive-ca-file")
 }
 
 // TestBucket_Own: a prefix belongs to one installation.

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
 	"quartet/services/storage/datadir"
@@ -37,12 +38,9 @@ func stream(segment uint64) string {
 // block returns the block of a segment, and its content.
 func (j archived) block(t *testing.T, segment uint64) (string, []byte) {
 	t.Helper()
-	files, err := blockfile.Files(blockfile.Messages(datadir.Store(j.DataDir), "$G", stream(segment)))
-	require.NoError(t, err)
+	files := must.Value(blockfile.Files(blockfile.Messages(datadir.Store(j.DataDir), "$G", stream(segment))))(t)
 	require.Len(t, files, 1)
-	b, err := os.ReadFile(files[0].Path)
-	require.NoError(t, err)
-	return files[0].Path, b
+	return files[0].Path, must.Value(os.ReadFile(files[0].Path))(t)
 }
 
 func (j archived) check(t *testing.T) {
@@ -53,19 +51,16 @@ func (j archived) check(t *testing.T) {
 // copied returns how many blocks of a segment were copied aside.
 func (j archived) copied(t *testing.T, segment uint64) int {
 	t.Helper()
-	copies, err := salvage.Copies(datadir.Salvage(j.DataDir), stream(segment))
-	require.NoError(t, err)
-	return len(copies)
+	return len(must.Value(salvage.Copies(datadir.Salvage(j.DataDir), stream(segment)))(t))
 }
 
 // damage returns what verify finds.
 func (j archived) damage(t *testing.T) []error {
 	t.Helper()
-	all, err := verify.Run(t.Context(), verify.Config{
+	all := must.Value(verify.Run(t.Context(), verify.Config{
 		DataDir: j.DataDir, WitnessDir: datadir.Witness(j.DataDir), Planes: []string{storagetest.Plane},
 		Lock: datadir.Lock,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, all.Journals, 1)
 	return all.Journals[0].Damage
 }

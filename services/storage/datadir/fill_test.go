@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 )
 
@@ -60,8 +61,7 @@ func TestX16_Warnings(t *testing.T) {
 	g.room.SetRefusing(false)
 	g.Measure(t.Context())
 	require.Empty(t, g.Warning())
-	families, err := reg.Gather()
-	require.NoError(t, err)
+	families := must.Value(reg.Gather())(t)
 	values := map[string]float64{}
 	for _, f := range families {
 		values[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
@@ -74,26 +74,20 @@ func TestX16_Warnings(t *testing.T) {
 
 // TestX16_WhatIsMeasured asks a real server.
 func TestX16_WhatIsMeasured(t *testing.T) {
-	server, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), MaxStore: 64 * mib, Port: natsd.InProcess})
-	require.NoError(t, err)
+	server := must.Value(natsd.Start(natsd.Config{StoreDir: t.TempDir(), MaxStore: 64 * mib, Port: natsd.InProcess}))(t)
 	t.Cleanup(server.Stop)
-	nc, err := server.Connect("test")
-	require.NoError(t, err)
+	nc := must.Value(server.Connect("test"))(t)
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "s", Subjects: []string{"s"}})
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
+	must.Value(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "s", Subjects: []string{"s"}}))(t)
 	for range 5 {
-		_, err = js.Publish(t.Context(), "s", make([]byte, mib))
-		require.NoError(t, err)
+		must.Value(js.Publish(t.Context(), "s", make([]byte, mib)))(t)
 	}
 	for name, source := range map[string]FillSource{
 		"embedded": EmbeddedFill(func() *natsd.Server { return server }, t.TempDir()),
 		"account":  AccountFill(func() *nats.Conn { return nc }, 1),
 	} {
-		s, err := source(t.Context())
-		require.NoError(t, err, name)
+		s := must.Value(source(t.Context()))(t, name)
 		require.GreaterOrEqual(t, s.Used, int64(5*mib), name)
 		require.Less(t, s.Used, int64(6*mib), name)
 		if name == "embedded" {
@@ -102,8 +96,6 @@ func TestX16_WhatIsMeasured(t *testing.T) {
 			require.Zero(t, s.Limit, "the account has no limit")
 		}
 	}
-	_, err = EmbeddedFill(func() *natsd.Server { return nil }, "")(t.Context())
-	require.ErrorIs(t, err, errNoUsage)
-	_, err = AccountFill(func() *nats.Conn { return nil }, 1)(t.Context())
-	require.ErrorIs(t, err, errNoUsage)
+	must.Refuse(EmbeddedFill(func() *natsd.Server { return nil }, "")(t.Context()))(t, errNoUsage)
+	must.Refuse(AccountFill(func() *nats.Conn { return nil }, 1)(t.Context()))(t, errNoUsage)
 }

@@ -16,6 +16,7 @@ import (
 	"quartet/pkg/bus"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/services/storage/derived"
@@ -32,8 +33,7 @@ func events(t *testing.T, dir string, blocks ...[]uint64) (files []blockfile.Fil
 		var b []byte
 		for _, seq := range seqs {
 			b = sum.Append(b, blockfile.Record{
-				Seq: seq, At: 1, Subject: "quartet.events.a.b.c.d",
-				Body: fmt.Appendf(nil, `{"n":%d}`, seq),
+				Seq: seq, At: 1, Subject: "quartet.events.a.b.c.d", Body: fmt.Appendf(nil, `{"n":%d}`, seq),
 			})
 		}
 		file := blockfile.File{Index: i + 1, Path: filepath.Join(msgs, blockfile.Name(i+1))}
@@ -48,17 +48,14 @@ func events(t *testing.T, dir string, blocks ...[]uint64) (files []blockfile.Fil
 func TestR10_WhatIsMissingFromEvents(t *testing.T) {
 	flip := func(at float64) func(t *testing.T, files []blockfile.File) {
 		return func(t *testing.T, files []blockfile.File) {
-			b, err := os.ReadFile(files[0].Path)
-			require.NoError(t, err)
+			b := must.Value(os.ReadFile(files[0].Path))(t)
 			b[int(at*float64(len(b)))] ^= 1
 			require.NoError(t, os.WriteFile(files[0].Path, b, 0o600))
 		}
 	}
 	cut := func(i int) func(t *testing.T, files []blockfile.File) {
 		return func(t *testing.T, files []blockfile.File) {
-			fi, err := os.Stat(files[i].Path)
-			require.NoError(t, err)
-			require.NoError(t, os.Truncate(files[i].Path, fi.Size()-5))
+			require.NoError(t, os.Truncate(files[i].Path, must.Value(os.Stat(files[i].Path))(t).Size()-5))
 		}
 	}
 	intact := func(*testing.T, []blockfile.File) {}
@@ -92,8 +89,7 @@ func TestR10_WhatIsMissingFromEvents(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
 			c.harm(t, events(t, dir, c.blocks...))
-			r, err := derived.Streams[0].Read(dir, "$G")
-			require.NoError(t, err)
+			r := must.Value(derived.Streams[0].Read(dir, "$G"))(t)
 			require.Equal(t, c.messages, r.Messages)
 			if c.want == nil {
 				require.NoError(t, r.Err())
@@ -125,15 +121,13 @@ func TestR10_WhatIsMissingFromOutput(t *testing.T) {
 			header = "NATS/1.0\r\nQuartet-Stream: 1\r\n\r\n"
 		}
 		b = sum.Append(b, blockfile.Record{
-			Seq: seq, At: 1, Subject: "quartet.output.default.tsk_1",
-			Header: []byte(header), Body: []byte("text"),
+			Seq: seq, At: 1, Subject: "quartet.output.default.tsk_1", Header: []byte(header), Body: []byte("text"),
 		})
 		ends = append(ends, len(b))
 	}
 	b[ends[1]-12] ^= 1
 	require.NoError(t, os.WriteFile(filepath.Join(msgs, "1.blk"), b, 0o600))
-	r, err := stream.Read(dir, "$G")
-	require.NoError(t, err)
+	r := must.Value(stream.Read(dir, "$G"))(t)
 	require.Len(t, r.Damage, 2)
 	require.True(t, strings.HasPrefix(r.Damage[0], "of messages 2 to 4, those that were not removed cannot be read ("),
 		r.Damage[0])
@@ -148,40 +142,29 @@ func TestR10_WhatIsMissingFromOutput(t *testing.T) {
 // TestR10_StreamsOfRunningServers: what a server that runs does not deliver is named as well, and what was removed in
 // order is not.
 func TestR10_StreamsOfRunningServers(t *testing.T) {
-	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
-	require.NoError(t, err)
+	srv := must.Value(natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess}))(t)
 	defer srv.Stop()
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
+	nc := must.Value(srv.Connect("test"))(t)
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(nc))(t)
 	for i, s := range derived.Streams {
-		none, err := s.Replicas(t.Context(), nc)
-		require.NoError(t, err)
-		require.Empty(t, none)
+		require.Empty(t, must.Value(s.Replicas(t.Context(), nc))(t))
 		subject := []string{"quartet.events.a.b.c.d", "quartet.output.default.tsk_1"}[i]
 		stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: s.Name, Subjects: []string{subject}})
 		require.NoError(t, err)
-		empty, err := s.Replicas(t.Context(), nc)
-		require.NoError(t, err)
-		require.Equal(t, []derived.Report{{Server: ""}}, bare(empty))
+		require.Equal(t, []derived.Report{{Server: ""}}, bare(must.Value(s.Replicas(t.Context(), nc))(t)))
 		for range 9 {
-			_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Data: []byte("{}"), Header: nats.Header{
+			must.Value(js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Data: []byte("{}"), Header: nats.Header{
 				"Quartet-Offset": {"1"}, "Quartet-Stream": {"1"},
-			}})
-			require.NoError(t, err)
+			}}))(t)
 		}
 		require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(3)))
-		whole, err := s.Replicas(t.Context(), nc)
-		require.NoError(t, err)
+		whole := must.Value(s.Replicas(t.Context(), nc))(t)
 		require.Equal(t, []derived.Report{{Messages: 7, First: 3, Last: 9}}, bare(whole))
 		require.NoError(t, stream.DeleteMsg(t.Context(), 6))
 		require.NoError(t, stream.DeleteMsg(t.Context(), 7))
-		_, err = js.Publish(t.Context(), subject, []byte("{"))
-		require.NoError(t, err)
-		holed, err := s.Replicas(t.Context(), nc)
-		require.NoError(t, err)
+		must.Value(js.Publish(t.Context(), subject, []byte("{")))(t)
+		holed := must.Value(s.Replicas(t.Context(), nc))(t)
 		require.Len(t, holed, 1)
 		if s.Again {
 			require.Equal(t, []string{"messages 6 to 7 are missing", "message 10 cannot be read: it is no JSON"},
@@ -206,45 +189,36 @@ func bare(all []derived.Report) (out []derived.Report) {
 // in order is no damage, and a changed bit is, with what becomes of it.
 func TestR10_StreamsOfSnapshots(t *testing.T) {
 	dir := t.TempDir()
-	srv, err := natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess})
-	require.NoError(t, err)
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
+	srv := must.Value(natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess}))(t)
+	nc := must.Value(srv.Connect("test"))(t)
 	var names []string
 	for _, plane := range []string{"agent", "work"} {
-		store, err := jetlog.NewSnapshotStore(nc, plane, 0, 1)
-		require.NoError(t, err)
+		store := must.Value(jetlog.NewSnapshotStore(nc, plane, 0, 1))(t)
 		numbers, err := store.Put(t.Context(), [][]byte{[]byte("one"), []byte("two"), []byte("three"), []byte("four")})
 		require.NoError(t, err)
 		require.NoError(t, store.Remove(t.Context(), numbers[1:2]))
 		names = append(names, jetlog.SnapshotStream(plane, 0))
 	}
-	running, err := derived.Running(t.Context(), nc)
-	require.NoError(t, err)
+	running := must.Value(derived.Running(t.Context(), nc))(t)
 	require.Len(t, running, len(derived.Streams)+2)
 	for i, s := range running[len(derived.Streams):] {
 		require.Equal(t, names[i], s.Name)
-		found, err := s.Replicas(t.Context(), nc)
-		require.NoError(t, err)
+		found := must.Value(s.Replicas(t.Context(), nc))(t)
 		require.Equal(t, []derived.Report{{Messages: 3, First: 1, Last: 4}}, bare(found))
 	}
 	nc.Close()
 	srv.Stop()
 
-	stored, err := derived.Stored(dir, "$G")
-	require.NoError(t, err)
+	stored := must.Value(derived.Stored(dir, "$G"))(t)
 	require.Len(t, stored, len(derived.Streams)+2)
 	damaged := stored[len(derived.Streams)+1]
-	files, err := blockfile.Files(blockfile.Messages(dir, "$G", damaged.Name))
-	require.NoError(t, err)
+	files := must.Value(blockfile.Files(blockfile.Messages(dir, "$G", damaged.Name)))(t)
 	require.NotEmpty(t, files)
-	b, err := os.ReadFile(files[0].Path)
-	require.NoError(t, err)
+	b := must.Value(os.ReadFile(files[0].Path))(t)
 	b[bytes.Index(b, []byte("three"))] ^= 1
 	require.NoError(t, os.WriteFile(files[0].Path, b, 0o600))
 	for _, s := range stored[len(derived.Streams):] {
-		r, err := s.Read(dir, "$G")
-		require.NoError(t, err)
+		r := must.Value(s.Read(dir, "$G"))(t)
 		if s.Name != damaged.Name {
 			require.NoError(t, r.Err())
 			continue
@@ -255,7 +229,5 @@ func TestR10_StreamsOfSnapshots(t *testing.T) {
 		require.Contains(t, framelog.DamageRemedy(r.Err().Error()), "writes snapshots again")
 		require.Contains(t, r.Remedy(), "until then a start reads an older snapshot")
 	}
-	none, err := derived.Stored(t.TempDir(), "$G")
-	require.NoError(t, err)
-	require.Len(t, none, len(derived.Streams))
+	require.Len(t, must.Value(derived.Stored(t.TempDir(), "$G"))(t), len(derived.Streams))
 }

@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	"quartet/services/storage/datadir"
 )
@@ -48,17 +49,12 @@ type Journal struct {
 func New(t *testing.T, store func(*nats.Conn) archive.Store) *Journal {
 	t.Helper()
 	j := &Journal{DataDir: t.TempDir()}
-	srv, err := natsd.Start(natsd.Config{StoreDir: datadir.Store(j.DataDir)})
-	require.NoError(t, err)
+	srv := must.Value(natsd.Start(natsd.Config{StoreDir: datadir.Store(j.DataDir)}))(t)
 	j.URL = srv.URL()
-	j.Conn, err = srv.Connect("test")
-	require.NoError(t, err)
-	_, err = jetlog.Ensure(t.Context(), j.Conn, Plane, 1, 1)
-	require.NoError(t, err)
-	j.Log, err = jetlog.New(j.Conn, Plane, 0)
-	require.NoError(t, err)
-	j.Witnesses, err = witness.Open(datadir.Witness(j.DataDir), zap.NewNop())
-	require.NoError(t, err)
+	j.Conn = must.Value(srv.Connect("test"))(t)
+	must.Value(jetlog.Ensure(t.Context(), j.Conn, Plane, 1, 1))(t)
+	j.Log = must.Value(jetlog.New(j.Conn, Plane, 0))(t)
+	j.Witnesses = must.Value(witness.Open(datadir.Witness(j.DataDir), zap.NewNop()))(t)
 	j.stop = func() {
 		require.NoError(t, j.Witnesses.Close())
 		j.Conn.Close()
@@ -108,8 +104,7 @@ func (j *Journal) Write(t *testing.T, frames, bytes int) {
 // Roll closes the segment.
 func (j *Journal) Roll(t *testing.T) {
 	t.Helper()
-	first, err := j.Log.Prepare(t.Context(), j.End.Segment)
-	require.NoError(t, err)
+	first := must.Value(j.Log.Prepare(t.Context(), j.End.Segment))(t)
 	j.stored(t, j.writer.CloseSegment(t.Context(), j.End, 1, first))
 }
 
@@ -133,14 +128,11 @@ func (j *Journal) Segments(t *testing.T, n, frames, bytes int) {
 // Archive puts the next closed segment into the archive.
 func (j *Journal) Archive(t *testing.T) {
 	t.Helper()
-	c, err := archive.Read(t.Context(), j.Store, Partition)
-	require.NoError(t, err)
-	all, err := j.Log.Segments(t.Context())
-	require.NoError(t, err)
+	c := must.Value(archive.Read(t.Context(), j.Store, Partition))(t)
+	all := must.Value(j.Log.Segments(t.Context()))(t)
 	for _, s := range all {
 		if s.Number == c.End().Segment {
-			_, err = c.Add(t.Context(), j.Store, j.Log, s, time.Unix(1, 0))
-			require.NoError(t, err)
+			must.Value(c.Add(t.Context(), j.Store, j.Log, s, time.Unix(1, 0)))(t)
 			return
 		}
 	}
@@ -150,16 +142,14 @@ func (j *Journal) Archive(t *testing.T) {
 // Drop removes the first segment of the log.
 func (j *Journal) Drop(t *testing.T) {
 	t.Helper()
-	all, err := j.Log.Segments(t.Context())
-	require.NoError(t, err)
+	all := must.Value(j.Log.Segments(t.Context()))(t)
 	require.NoError(t, j.Log.Drop(t.Context(), all[0].Number))
 }
 
 // Files returns the files of the archive of the partition whose names match a pattern, in their order.
 func (j *Journal) Files(t *testing.T, pattern string) []string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(datadir.Archive(j.DataDir), Plane+"-0", pattern))
-	require.NoError(t, err)
+	all := must.Value(filepath.Glob(filepath.Join(datadir.Archive(j.DataDir), Plane+"-0", pattern)))(t)
 	require.NotEmpty(t, all)
 	return all
 }
@@ -167,8 +157,7 @@ func (j *Journal) Files(t *testing.T, pattern string) []string {
 // Flip changes a bit of a file at an offset, from its end if that is negative. It returns what changes it back.
 func Flip(t *testing.T, path string, at int) (back func()) {
 	t.Helper()
-	intact, err := os.ReadFile(path)
-	require.NoError(t, err)
+	intact := must.Value(os.ReadFile(path))(t)
 	changed := append([]byte(nil), intact...)
 	if at < 0 {
 		at += len(changed)
@@ -181,8 +170,7 @@ func Flip(t *testing.T, path string, at int) (back func()) {
 // Remove removes a file. It returns what puts it back.
 func Remove(t *testing.T, path string) (back func()) {
 	t.Helper()
-	intact, err := os.ReadFile(path)
-	require.NoError(t, err)
+	intact := must.Value(os.ReadFile(path))(t)
 	require.NoError(t, os.Remove(path))
 	return func() { require.NoError(t, os.WriteFile(path, intact, 0o600)) }
 }
@@ -207,10 +195,8 @@ func (j *Journal) Archived(t *testing.T) []Damage {
 	}
 	j.Drop(t)
 	j.Drop(t)
-	c, err := archive.Read(t.Context(), j.Store, Partition)
-	require.NoError(t, err)
-	x, err := c.Segments[1].Index(t.Context(), j.Store)
-	require.NoError(t, err)
+	c := must.Value(archive.Read(t.Context(), j.Store, Partition))(t)
+	x := must.Value(c.Segments[1].Index(t.Context(), j.Store))(t)
 	require.Greater(t, len(x.GetObjects()), 1)
 	file := func(segment int) string { return j.Files(t, fmt.Sprintf("segment-%d-*", segment))[0] }
 	flip := func(path string, at int) func(t *testing.T) func() {

@@ -16,6 +16,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/services/storage/archives"
 	"quartet/services/storage/datadir"
@@ -51,9 +52,8 @@ func newArchiveRig(t *testing.T) *archiveRig {
 // block returns the first block of a segment.
 func (r *archiveRig) block(t *testing.T, segment uint64) string {
 	t.Helper()
-	files, err := blockfile.Files(blockfile.Messages(datadir.Store(r.DataDir), "$G",
-		jetlog.Place{Plane: storagetest.Plane, Segment: segment}.Stream()))
-	require.NoError(t, err)
+	files := must.Value(blockfile.Files(blockfile.Messages(datadir.Store(r.DataDir), "$G",
+		jetlog.Place{Plane: storagetest.Plane, Segment: segment}.Stream())))(t)
 	require.NotEmpty(t, files)
 	return files[0].Path
 }
@@ -98,8 +98,7 @@ func TestScrubReadsTheArchive_Rate(t *testing.T) {
 	r.Segments(t, 2, 3, 200_000)
 	r.Write(t, 1, 10)
 	value := func(name string) float64 {
-		families, err := r.metrics.Gather()
-		require.NoError(t, err)
+		families := must.Value(r.metrics.Gather())(t)
 		for _, f := range families {
 			if f.GetName() == name {
 				return f.GetMetric()[0].GetCounter().GetValue()
@@ -170,8 +169,7 @@ func TestScrubReadsASegmentThatIsClosedMeanwhile(t *testing.T) {
 			if waits++; waits != 2 { // the open segment was read
 				return
 			}
-			before, err := os.ReadFile(r.block(t, open))
-			require.NoError(t, err)
+			before := must.Value(os.ReadFile(r.block(t, open)))(t)
 			r.Write(t, 2, 10)
 			r.Roll(t)
 			r.Write(t, 2, 10)
@@ -215,8 +213,7 @@ func TestScrubTrustsAnArchiveElsewhere(t *testing.T) {
 		r.Archive(t)
 		r.Drop(t)
 	}
-	names, err := store.Names(t.Context())
-	require.NoError(t, err)
+	names := must.Value(store.Names(t.Context()))(t)
 	for name := range names {
 		require.NoError(t, store.Remove(t.Context(), name))
 	}

@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/witness"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
@@ -39,23 +40,17 @@ type rig struct {
 
 func newRig(t *testing.T, frames int) *rig {
 	r := &rig{store: t.TempDir(), salvaged: t.TempDir(), found: map[string]error{}, metrics: prometheus.NewRegistry()}
-	srv, err := natsd.Start(natsd.Config{StoreDir: r.store, Port: natsd.InProcess})
-	require.NoError(t, err)
+	srv := must.Value(natsd.Start(natsd.Config{StoreDir: r.store, Port: natsd.InProcess}))(t)
 	t.Cleanup(srv.Stop)
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
+	nc := must.Value(srv.Connect("test"))(t)
 	t.Cleanup(nc.Close)
-	_, err = jetlog.Ensure(t.Context(), nc, plane, 1, 1)
-	require.NoError(t, err)
-	log, err := jetlog.New(nc, plane, 0)
-	require.NoError(t, err)
-	r.witnesses, err = witness.Open(t.TempDir(), zap.NewNop())
-	require.NoError(t, err)
+	must.Value(jetlog.Ensure(t.Context(), nc, plane, 1, 1))(t)
+	log := must.Value(jetlog.New(nc, plane, 0))(t)
+	r.witnesses = must.Value(witness.Open(t.TempDir(), zap.NewNop()))(t)
 	t.Cleanup(func() { require.NoError(t, r.witnesses.Close()) })
 	cfg := journaltest.Config(log)
 	cfg.Plane, cfg.Witness = plane, r.witnesses.Of(plane, 0)
-	r.p, err = journal.Open(t.Context(), cfg)
-	require.NoError(t, err)
+	r.p = must.Value(journal.Open(t.Context(), cfg))(t)
 	t.Cleanup(func() { require.NoError(t, r.p.Close(context.Background())) })
 	for i := range frames {
 		r.put(t, fmt.Sprint(i))
@@ -81,12 +76,9 @@ func (r *rig) put(t *testing.T, key string) {
 // block returns the block file of the journal, and its content.
 func (r *rig) block(t *testing.T) (string, []byte) {
 	t.Helper()
-	files, err := blockfile.Files(blockfile.Messages(r.store, "$G", jetlog.Place{Plane: plane}.Stream()))
-	require.NoError(t, err)
+	files := must.Value(blockfile.Files(blockfile.Messages(r.store, "$G", jetlog.Place{Plane: plane}.Stream())))(t)
 	require.Len(t, files, 1)
-	b, err := os.ReadFile(files[0].Path)
-	require.NoError(t, err)
-	return files[0].Path, b
+	return files[0].Path, must.Value(os.ReadFile(files[0].Path))(t)
 }
 
 // TestScrubReadsWhatIsOnTheDisk: a journal in order is read at the rate, and a bit that changes on the disk while the
@@ -97,8 +89,7 @@ func TestScrubReadsWhatIsOnTheDisk(t *testing.T) {
 	require.Equal(t, map[string]error{"test/0": nil}, r.found)
 	path, b := r.block(t)
 	require.InDelta(t, float64(len(b))/(1<<20), r.waited.Seconds(), 0.001)
-	families, err := r.metrics.Gather()
-	require.NoError(t, err)
+	families := must.Value(r.metrics.Gather())(t)
 	values := map[string]float64{}
 	for _, f := range families {
 		values[f.GetName()] = f.GetMetric()[0].GetCounter().GetValue() + f.GetMetric()[0].GetGauge().GetValue()
@@ -111,17 +102,13 @@ func TestScrubReadsWhatIsOnTheDisk(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 	require.NoError(t, r.scrubber.Pass(t.Context()))
 	require.ErrorContains(t, r.found["test/0"], "the journal of test/0 is damaged: wal_seq")
-	copies, err := salvage.Copies(r.salvaged, jetlog.Place{Plane: plane}.Stream())
-	require.NoError(t, err)
+	copies := must.Value(salvage.Copies(r.salvaged, jetlog.Place{Plane: plane}.Stream()))(t)
 	require.Len(t, copies, 1)
-	copied, err := os.ReadFile(copies[0].Path)
-	require.NoError(t, err)
-	require.Equal(t, b, copied)
+	require.Equal(t, b, must.Value(os.ReadFile(copies[0].Path))(t))
 	r.put(t, "the partition itself goes on")
 
 	b[len(b)/2] ^= 1
-	now, err := os.ReadFile(path)
-	require.NoError(t, err)
+	now := must.Value(os.ReadFile(path))(t)
 	require.NoError(t, os.WriteFile(path, append(b, now[len(b):]...), 0o600))
 	require.NoError(t, r.scrubber.Pass(t.Context()))
 	require.NoError(t, r.found["test/0"], "a pass without damage takes it back")

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/services/storage/datadir"
@@ -26,11 +27,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // run verifies the journal in a data directory.
 func run(t *testing.T, dir string) verify.Journal {
 	t.Helper()
-	all, err := verify.Run(t.Context(), verify.Config{
-		DataDir: dir, WitnessDir: datadir.Witness(dir),
-		Planes: []string{storagetest.Plane}, Lock: datadir.Lock,
-	})
-	require.NoError(t, err)
+	all := must.Value(verify.Run(t.Context(), verify.Config{
+		DataDir: dir, WitnessDir: datadir.Witness(dir), Planes: []string{storagetest.Plane}, Lock: datadir.Lock,
+	}))(t)
 	require.Len(t, all.Journals, 1)
 	return all.Journals[0]
 }
@@ -38,11 +37,10 @@ func run(t *testing.T, dir string) verify.Journal {
 // blocks returns the blocks of a segment.
 func blocks(t *testing.T, dir string, segment uint64) []string {
 	t.Helper()
-	files, err := blockfile.Files(blockfile.Messages(datadir.Store(dir), "$G", jetlog.Place{
+	files := must.Value(blockfile.Files(blockfile.Messages(datadir.Store(dir), "$G", jetlog.Place{
 		Plane:   storagetest.Plane,
 		Segment: segment,
-	}.Stream()))
-	require.NoError(t, err)
+	}.Stream())))(t)
 	var all []string
 	for _, f := range files {
 		all = append(all, f.Path)
@@ -66,8 +64,7 @@ func TestVerifyCountsErasedEvents(t *testing.T) {
 	j.Archived(t)
 	j.Stop()
 	require.Zero(t, run(t, j.DataDir).Erased)
-	c, err := archive.Read(t.Context(), j.Store, storagetest.Partition)
-	require.NoError(t, err)
+	c := must.Value(archive.Read(t.Context(), j.Store, storagetest.Partition))(t)
 	_, erased, err := c.Erase(t.Context(), j.Store, 0,
 		archive.Erasing{Line: func(line []byte) bool { return bytes.HasPrefix(line, []byte(`{"wal_seq":2,`)) }})
 	require.NoError(t, err)
@@ -162,9 +159,7 @@ func TestR10_VerifyWithADamagedCatalog(t *testing.T) {
 // TestR10_VerifyReadsTheArchiveOfServers verifies a journal and its archive on a server that runs.
 func TestR10_VerifyReadsTheArchiveOfServers(t *testing.T) {
 	j := storagetest.New(t, func(nc *nats.Conn) archive.Store {
-		s, err := streamstore.New(nc, storagetest.Plane, 0, 1)
-		require.NoError(t, err)
-		return s
+		return must.Value(streamstore.New(nc, storagetest.Plane, 0, 1))(t)
 	})
 	j.Segments(t, 3, 3, 200_000)
 	j.Write(t, 2, 10)
@@ -173,11 +168,10 @@ func TestR10_VerifyReadsTheArchiveOfServers(t *testing.T) {
 		j.Drop(t)
 	}
 	run := func() verify.Journal {
-		all, err := verify.Run(t.Context(), verify.Config{
+		all := must.Value(verify.Run(t.Context(), verify.Config{
 			DataDir: t.TempDir(), WitnessDir: datadir.Witness(j.DataDir), Planes: []string{storagetest.Plane},
 			Remote: &natsd.Remote{URL: j.URL},
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.Len(t, all.Journals, 1)
 		return all.Journals[0]
 	}
@@ -187,12 +181,9 @@ func TestR10_VerifyReadsTheArchiveOfServers(t *testing.T) {
 	require.EqualValues(t, len(j.Ends), v.Frames)
 	require.Equal(t, 2, v.Segments)
 
-	js, err := jetstream.New(j.Conn)
-	require.NoError(t, err)
-	c, err := archive.Read(t.Context(), j.Store, storagetest.Partition)
-	require.NoError(t, err)
-	stream, err := js.Stream(t.Context(), streamstore.Stream(storagetest.Plane, 0))
-	require.NoError(t, err)
+	js := must.Value(jetstream.New(j.Conn))(t)
+	c := must.Value(archive.Read(t.Context(), j.Store, storagetest.Partition))(t)
+	stream := must.Value(js.Stream(t.Context(), streamstore.Stream(storagetest.Plane, 0)))(t)
 	require.NoError(t, stream.DeleteMsg(t.Context(), c.Segments[1].GetIndex().GetAt()))
 	v = run()
 	require.Len(t, v.Damage, 1)
@@ -208,9 +199,7 @@ func TestR10_VerifyReadsTheArchiveOfServers(t *testing.T) {
 // TestR10_VerifyWhileSegmentsAreArchived verifies a journal while its segments are archived.
 func TestR10_VerifyWhileSegmentsAreArchived(t *testing.T) {
 	j := storagetest.New(t, func(nc *nats.Conn) archive.Store {
-		s, err := streamstore.New(nc, storagetest.Plane, 0, 1)
-		require.NoError(t, err)
-		return s
+		return must.Value(streamstore.New(nc, storagetest.Plane, 0, 1))(t)
 	})
 	const segments = 8
 	j.Segments(t, segments, 20, 10)

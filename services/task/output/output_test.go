@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/must"
 	"quartet/pkg/natsd/natsdtest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/utf8cut"
@@ -35,35 +36,26 @@ func TestStreamOutput(t *testing.T) {
 
 func openStreamOutput(t *testing.T) *Stream {
 	nc := natsdtest.Connect(t)
-	o, err := OpenStream(t.Context(), nc, 1, 0, nil)
-	require.NoError(t, err)
-	return o
+	return must.Value(OpenStream(t.Context(), nc, 1, 0, nil))(t)
 }
 
 // TestT6_OutputIsKeptForDays: output is dropped when it is so old, that of other tasks is not, and a task may go on
 // writing.
 func TestT6_OutputIsKeptForDays(t *testing.T) {
 	nc := natsdtest.Connect(t)
-	o, err := OpenStream(t.Context(), nc, 1, 0, nil)
+	o := must.Value(OpenStream(t.Context(), nc, 1, 0, nil))(t)
+	must.Value(o.Append(t.Context(), "acme", "old", chunkAt(0, stdout, "before")))(t)
+	o, err := OpenStream(t.Context(), nc, 1, 24*time.Hour, nil) // a server that is started with another setting
 	require.NoError(t, err)
-	_, err = o.Append(t.Context(), "acme", "old", chunkAt(0, stdout, "before"))
-	require.NoError(t, err)
-	o, err = OpenStream(t.Context(), nc, 1, 24*time.Hour, nil) // a server that is started with another setting
-	require.NoError(t, err)
-	p, err := o.Read(t.Context(), "acme", "old", 0, 100)
-	require.NoError(t, err)
-	require.EqualValues(t, 6, p.End)
-	o, err = OpenStream(t.Context(), nc, 1, 200*time.Millisecond, nil)
-	require.NoError(t, err)
+	require.EqualValues(t, 6, must.Value(o.Read(t.Context(), "acme", "old", 0, 100))(t).End)
+	o = must.Value(OpenStream(t.Context(), nc, 1, 200*time.Millisecond, nil))(t)
 	require.Eventually(t, func() bool {
 		p, err := o.Read(t.Context(), "acme", "old", 0, 100)
 		return err == nil && p.End == 0
 	}, time.Minute, 20*time.Millisecond)
-	end, err := o.Append(t.Context(), "acme", "old", chunkAt(6, stdout, " and after"))
-	require.NoError(t, err)
+	end := must.Value(o.Append(t.Context(), "acme", "old", chunkAt(6, stdout, " and after")))(t)
 	require.EqualValues(t, 16, end)
-	o, err = OpenStream(t.Context(), nc, 1, 0, nil)
-	require.NoError(t, err)
+	o = must.Value(OpenStream(t.Context(), nc, 1, 0, nil))(t)
 	require.Zero(t, o.stream.CachedInfo().Config.MaxAge)
 }
 
@@ -76,14 +68,10 @@ func testOutput(t *testing.T, o Store) {
 	ctx := context.Background()
 	text := func(p Piece) string { b, _ := Join(p); return string(b) }
 	read := func(t *testing.T, task string, offset int64, limit int) Piece {
-		p, err := o.Read(ctx, "acme", task, offset, limit)
-		require.NoError(t, err)
-		return p
+		return must.Value(o.Read(ctx, "acme", task, offset, limit))(t)
 	}
 	put := func(t *testing.T, task string, c *taskv1.OutputChunk) int64 {
-		end, err := o.Append(ctx, "acme", task, c)
-		require.NoError(t, err)
-		return end
+		return must.Value(o.Append(ctx, "acme", task, c))(t)
 	}
 
 	t.Run("nothing", func(t *testing.T) {
@@ -113,9 +101,7 @@ func testOutput(t *testing.T, o Store) {
 		require.Equal(t, "hij", text(read(t, "tsk_a", FromEnd(3), 100)))
 		require.Equal(t, "abcdefghij", text(read(t, "tsk_a", FromEnd(300), 100)))
 		require.Equal(t, Piece{}, read(t, "tsk_b", 0, 10), "tasks are apart")
-		p, err := o.Read(ctx, "other", "tsk_a", 0, 10)
-		require.NoError(t, err)
-		require.Equal(t, Piece{}, p, "namespaces are apart")
+		require.Equal(t, Piece{}, must.Value(o.Read(ctx, "other", "tsk_a", 0, 10))(t), "namespaces are apart")
 	})
 
 	t.Run("repeated appends", func(t *testing.T) {
@@ -168,12 +154,10 @@ func TestStreamOutputSurvivesAnotherWriter(t *testing.T) {
 	other := &Stream{js: o.js, stream: o.stream, kept: o.kept, slack: o.slack, ends: make(map[string]tail)}
 	ctx := t.Context()
 	for i, via := range []*Stream{o, other, o, other, other, o} {
-		end, err := via.Append(ctx, "acme", "tsk_a", chunkAt(int64(2*i), stdout, fmt.Sprintf("%02d", i)))
-		require.NoError(t, err)
+		end := must.Value(via.Append(ctx, "acme", "tsk_a", chunkAt(int64(2*i), stdout, fmt.Sprintf("%02d", i))))(t)
 		require.EqualValues(t, 2*i+2, end)
 	}
-	p, err := o.Read(ctx, "acme", "tsk_a", 0, 100)
-	require.NoError(t, err)
+	p := must.Value(o.Read(ctx, "acme", "tsk_a", 0, 100))(t)
 	b, _ := Join(p)
 	require.Equal(t, "000102030405", string(b))
 }

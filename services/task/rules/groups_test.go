@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/services/task/model"
 )
@@ -103,11 +104,10 @@ func TestT3_GroupsOfEndedTasks(t *testing.T) {
 			active := p.list(&taskv1.ListTasksRequest{AgentId: agent})
 			switch step := rapid.IntRange(0, 9).Draw(t, "step"); {
 			case step < 4 || len(active) == 0:
-				_, err := w.exec(t, &taskv1.ExecCommandRequest{
+				must.Value(w.exec(t, &taskv1.ExecCommandRequest{
 					AgentId: agent, WorkItemId: rapid.SampledFrom([]string{"", "wi_1", "wi_2"}).Draw(t, "item"),
 					Command: &taskv1.CommandSpec{Cmd: "x"},
-				})
-				require.NoError(t, err)
+				}))(t)
 			case step < 5:
 				w.lease(t, one(3))
 			case step < 8:
@@ -140,9 +140,7 @@ func TestT3_GroupsOfEndedTasks(t *testing.T) {
 					AgentId: agent,
 				}}))
 		}
-		erased, err := w.paged.EraseDeleted()
-		require.NoError(t, err)
-		idle += len(erased)
+		idle += len(must.Value(w.paged.EraseDeleted())(t))
 	}
 	for n := 0; n < 20 && (count == 0 || idle == 0); n++ { // a few histories need not have both
 		rapid.Check(t, history)
@@ -156,11 +154,10 @@ func ended(t *testing.T, n int, seen *journaltest.Seen) *world {
 	w := newWorld()
 	w.paged = journaltest.Checked(model.NewState, 10, seen)
 	for i := range n {
-		task, err := w.exec(t, &taskv1.ExecCommandRequest{
+		task := must.Value(w.exec(t, &taskv1.ExecCommandRequest{
 			WorkItemId: fmt.Sprintf("wi_%d", i%3),
 			Command:    &taskv1.CommandSpec{Cmd: "x"},
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.NoError(t, w.stop(t, "keeper", task.GetTaskId()))
 	}
 	require.NoError(t, w.paged.Check())
@@ -175,8 +172,7 @@ func TestT3_APackedTaskStays(t *testing.T) {
 	before := dump(w.state)
 	for _, payload := range []proto.Message{
 		&taskv1.TaskQueued{Task: &taskv1.Task{
-			TaskId: first.GetTaskId(), AgentId: "keeper",
-			State: taskv1.TaskState_TASK_STATE_QUEUED,
+			TaskId: first.GetTaskId(), AgentId: "keeper", State: taskv1.TaskState_TASK_STATE_QUEUED,
 		}}, &taskv1.TaskCancelled{Task: model.NextRevision(first)},
 	} {
 		ev := model.NewEvent("acme", first, payload)
@@ -194,8 +190,7 @@ func TestT3_WhatIsPacked(t *testing.T) {
 	w := newWorld()
 	var ids []string
 	for range 16 {
-		task, err := w.exec(t, &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: "x"}})
-		require.NoError(t, err)
+		task := must.Value(w.exec(t, &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: "x"}}))(t)
 		ids = append(ids, task.GetTaskId())
 	}
 	for _, id := range ids[1:] {

@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/workerstream"
 	"quartet/services/task/model"
@@ -78,24 +79,19 @@ func (w *world) exec(t require.TestingT, req *taskv1.ExecCommandRequest) (*taskv
 	if len(d.Events) == 0 {
 		return d.Reply.GetTask(), nil
 	}
-	resp, err := AnswerExec(d.Events)
-	require.NoError(t, err)
-	return resp.GetTask(), nil
+	return must.Value(AnswerExec(d.Events))(t).GetTask(), nil
 }
 
 func (w *world) lease(t require.TestingT, slots ...model.WorkerSlot) int {
-	d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[int], error) {
+	return must.Value(run(t, w, func(s *model.State, env journal.Env) (journal.Decision[int], error) {
 		return DecideLease(s, env, slots)
-	})
-	require.NoError(t, err)
-	return d.Reply
+	}))(t).Reply
 }
 
 func (w *world) end(t require.TestingT, e End) bool {
-	d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[bool], error) {
+	d := must.Value(run(t, w, func(s *model.State, env journal.Env) (journal.Decision[bool], error) {
 		return DecideEnd(s, env, e)
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, d.Reply, len(d.Events) == 1)
 	return d.Reply
 }
@@ -110,17 +106,14 @@ func (w *world) stop(t require.TestingT, agent, taskID string) error {
 func (w *world) input(t require.TestingT, taskID string, end bool, to Reach) *taskv1.SendTaskInputResponse {
 	d, err := run(t, w, func(s *model.State, env journal.Env) (journal.Decision[*taskv1.SendTaskInputResponse], error) {
 		return DecideInput(s, env, &taskv1.SendTaskInputRequest{
-			AgentId: "keeper", TaskId: taskID, Text: "hi",
-			EndOfInput: end,
+			AgentId: "keeper", TaskId: taskID, Text: "hi", EndOfInput: end,
 		}, to)
 	})
 	require.NoError(t, err)
 	if len(d.Events) == 0 {
 		return d.Reply
 	}
-	resp, err := AnswerInput(d.Events)
-	require.NoError(t, err)
-	return resp
+	return must.Value(AnswerInput(d.Events))(t)
 }
 
 func (w *world) task(id string) *taskv1.Task { return w.state.Task(id).Task }
@@ -166,8 +159,7 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 	good := func() *taskv1.ExecCommandRequest {
 		return &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"}}
 	}
-	_, err := CheckExec(good())
-	require.NoError(t, err)
+	must.Value(CheckExec(good()))(t)
 	long := strings.Repeat("x", maxCommandBytes+1)
 	many := map[string]string{}
 	for i := range maxEnvEntries + 1 {
@@ -310,17 +302,13 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 			r.Command.Limits = &taskv1.CommandLimits{MemoryBytes: MaxMemory + 1}
 		}, fault.LimitExceeded, "memory_bytes"},
 		"negative output limit": {func(r *taskv1.ExecCommandRequest) {
-			r.Command.Limits = &taskv1.CommandLimits{
-				OutputBytes: -1,
-			}
+			r.Command.Limits = &taskv1.CommandLimits{OutputBytes: -1}
 		}, fault.LimitExceeded, "output_bytes"},
 		"large output limit": {func(r *taskv1.ExecCommandRequest) {
 			r.Command.Limits = &taskv1.CommandLimits{OutputBytes: MaxOutput + 1}
 		}, fault.LimitExceeded, "output_bytes"},
 		"negative processes": {func(r *taskv1.ExecCommandRequest) {
-			r.Command.Limits = &taskv1.CommandLimits{
-				Processes: -1,
-			}
+			r.Command.Limits = &taskv1.CommandLimits{Processes: -1}
 		}, fault.LimitExceeded, "processes is -1"},
 		"many processes": {func(r *taskv1.ExecCommandRequest) {
 			r.Command.Limits = &taskv1.CommandLimits{Processes: MaxProcesses + 1}
@@ -343,13 +331,12 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 
 func TestT1_CommandAsStored(t *testing.T) {
 	w := newWorld()
-	got, err := w.exec(t, &taskv1.ExecCommandRequest{
+	got := must.Value(w.exec(t, &taskv1.ExecCommandRequest{
 		Command: &taskv1.CommandSpec{
 			Cmd:     "  go test ./...\n\t| tail " + strings.Repeat("y", 200),
 			Workdir: "/a/../b/./c/",
 		}, WorkItemId: "wi_1", Blocking: true,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, "/b/c", got.GetCommand().GetWorkdir())
 	require.Equal(t, time.Hour, got.GetCommand().GetTimeout().AsDuration())
 	require.True(t, strings.HasPrefix(got.GetLabel(), "go test ./... | tail yyy"), got.GetLabel())
@@ -379,21 +366,16 @@ func TestT1_DuplicateIdentity(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			first, err := w.exec(t, &taskv1.ExecCommandRequest{Command: base()})
-			require.NoError(t, err)
+			first := must.Value(w.exec(t, &taskv1.ExecCommandRequest{Command: base()}))(t)
 			spec := base()
 			c.change(spec)
 			reuse := &taskv1.ExecCommandRequest{
 				Command: spec, DuplicatePolicy: taskv1.DuplicatePolicy_DUPLICATE_POLICY_REUSE_RUNNING,
 			}
-			second, err := w.exec(t, reuse)
-			require.NoError(t, err)
-			require.Equal(t, c.same, first.GetTaskId() == second.GetTaskId())
-			other, err := w.exec(t, &taskv1.ExecCommandRequest{
-				AgentId: "other", Command: spec,
-				DuplicatePolicy: reuse.DuplicatePolicy,
-			})
-			require.NoError(t, err)
+			require.Equal(t, c.same, first.GetTaskId() == must.Value(w.exec(t, reuse))(t).GetTaskId())
+			other := must.Value(w.exec(t, &taskv1.ExecCommandRequest{
+				AgentId: "other", Command: spec, DuplicatePolicy: reuse.DuplicatePolicy,
+			}))(t)
 			require.NotEqual(t, first.GetTaskId(), other.GetTaskId(), "another agent's command is another command")
 		})
 	}
@@ -439,8 +421,7 @@ func TestT2_EndStates(t *testing.T) {
 				want = c.cancelling
 			}
 			require.True(t, w.end(t, End{
-				TaskID: task.GetTaskId(), Generation: 1, Reason: c.reason, ExitCode: c.exit,
-				Tail: "tail",
+				TaskID: task.GetTaskId(), Generation: 1, Reason: c.reason, ExitCode: c.exit, Tail: "tail",
 			}))
 			got := w.task(task.GetTaskId())
 			require.Equal(t, want, got.GetState(), "%s %t", c.reason, stopped)
@@ -471,26 +452,22 @@ func TestT4_LeasesGoToTheRightWorker(t *testing.T) {
 	var ids []string
 	for i := range 6 {
 		w.env.Actor.Namespace = []string{"acme", "beta"}[i%2]
-		got, err := w.exec(t, &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: fmt.Sprint(i)}})
-		require.NoError(t, err)
+		got := must.Value(w.exec(t, &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: fmt.Sprint(i)}}))(t)
 		ids = append(ids, got.GetTaskId())
 	}
 	require.Zero(t, w.lease(t))
 	require.Zero(t, w.lease(t, model.WorkerSlot{Worker: model.WorkerKey{Namespace: "gamma", ID: "w"}, Capacity: 9}))
 	// acme's worker takes acme's oldest only.
 	require.Equal(t, 1, w.lease(t, model.WorkerSlot{
-		Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b",
-		Capacity: 1,
+		Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b", Capacity: 1,
 	}))
 	require.Equal(t, "w", w.task(ids[0]).GetWorkerId())
 	require.Zero(t, w.lease(t, model.WorkerSlot{
-		Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b",
-		Capacity: 1,
+		Worker: model.WorkerKey{Namespace: "acme", ID: "w"}, BootID: "b", Capacity: 1,
 	}), "it is full")
 	// A shared one of the same name is another worker, and takes the oldest of all.
 	require.Equal(t, 2, w.lease(t, model.WorkerSlot{
-		Worker: model.WorkerKey{Namespace: "", ID: "w"}, BootID: "c",
-		Capacity: 3, HeldElsewhere: 1,
+		Worker: model.WorkerKey{Namespace: "", ID: "w"}, BootID: "c", Capacity: 3, HeldElsewhere: 1,
 	}))
 	require.Equal(t, "c", w.task(ids[1]).GetWorkerBootId())
 	require.Equal(t, "c", w.task(ids[2]).GetWorkerBootId())
@@ -531,11 +508,10 @@ func TestT3_InputRefusals(t *testing.T) {
 func TestX9_ListPages(t *testing.T) {
 	w := newWorld()
 	for i := range 7 {
-		_, err := w.exec(t, &taskv1.ExecCommandRequest{
+		must.Value(w.exec(t, &taskv1.ExecCommandRequest{
 			Command:    &taskv1.CommandSpec{Cmd: fmt.Sprint(i)},
 			WorkItemId: []string{"", "wi_1"}[i%2],
-		})
-		require.NoError(t, err)
+		}))(t)
 	}
 	_, _ = w.exec(t, &taskv1.ExecCommandRequest{AgentId: "other", Command: &taskv1.CommandSpec{Cmd: "x"}})
 	for i := 1; i <= 3; i++ {
@@ -594,7 +570,7 @@ func TestT2_RandomHistories(t *testing.T) {
 			switch rapid.IntRange(0, 6).Draw(t, "op") {
 			case 0, 1:
 				w.env.Actor.Namespace = rapid.SampledFrom([]string{"acme", "beta"}).Draw(t, "ns")
-				got, err := w.exec(t, &taskv1.ExecCommandRequest{
+				got := must.Value(w.exec(t, &taskv1.ExecCommandRequest{
 					AgentId:    rapid.SampledFrom([]string{"a", "keeper"}).Draw(t, "agent"),
 					WorkItemId: rapid.SampledFrom([]string{"", "wi_1"}).Draw(t, "item"),
 					Command: &taskv1.CommandSpec{
@@ -603,8 +579,7 @@ func TestT2_RandomHistories(t *testing.T) {
 						RestartPolicy: taskv1.RestartPolicy(rapid.IntRange(0, 2).Draw(t, "restart")),
 					},
 					DuplicatePolicy: taskv1.DuplicatePolicy(rapid.IntRange(0, 2).Draw(t, "policy")),
-				})
-				require.NoError(t, err)
+				}))(t)
 				if !slices.Contains(ids, got.GetTaskId()) {
 					ids = append(ids, got.GetTaskId())
 				}
@@ -658,8 +633,7 @@ func TestT2_RandomHistories(t *testing.T) {
 
 // throughTheWire returns an event as a replay sees it.
 func throughTheWire(t require.TestingT, ev *journal.Event) *journal.Event {
-	raw, err := proto.Marshal(ev.Payload)
-	require.NoError(t, err)
+	raw := must.Value(proto.Marshal(ev.Payload))(t)
 	c := *ev
 	c.Payload = ev.Payload.ProtoReflect().New().Interface()
 	require.NoError(t, proto.Unmarshal(raw, c.Payload))

@@ -8,24 +8,18 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/keyfile"
+	"quartet/pkg/must"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
 
 // A secret opens for its own trigger and under its own key only.
 func TestP3_SealedSecrets(t *testing.T) {
 	mine, theirs := Active(keyfile.Of([]byte("a"))), Active(keyfile.Of([]byte("b")))
-	sealed, err := mine.Seal("trg_1", "secret")
-	require.NoError(t, err)
-	again, err := mine.Seal("trg_1", "secret")
-	require.NoError(t, err)
-	require.Equal(t, sealed, again, "a rule gives the same answer twice")
+	sealed := must.Value(mine.Seal("trg_1", "secret"))(t)
+	require.Equal(t, sealed, must.Value(mine.Seal("trg_1", "secret"))(t), "a rule gives the same answer twice")
 	require.NotContains(t, string(sealed), "secret")
-	other, err := mine.Seal("trg_2", "secret")
-	require.NoError(t, err)
-	require.NotEqual(t, sealed, other)
-	got, err := mine.open("trg_1", sealed)
-	require.NoError(t, err)
-	require.Equal(t, "secret", got)
+	require.NotEqual(t, sealed, must.Value(mine.Seal("trg_2", "secret"))(t))
+	require.Equal(t, "secret", must.Value(mine.open("trg_1", sealed))(t))
 	for _, try := range []struct {
 		by Secrets
 		id string
@@ -37,8 +31,7 @@ func TestP3_SealedSecrets(t *testing.T) {
 		{mine, "trg_1", sealed[:3]},
 		{mine, "trg_1", nil},
 	} {
-		_, err := try.by.open(try.id, try.in)
-		require.Error(t, err)
+		require.Error(t, must.Err(try.by.open(try.id, try.in)))
 	}
 }
 
@@ -49,19 +42,13 @@ func TestI20_TriggersWithoutAKeyID(t *testing.T) {
 		TriggerId:       "trg_1",
 		SignatureScheme: waitingv1.SignatureScheme_SIGNATURE_SCHEME_HUB_SHA256,
 	}
-	before, err := Of(ring, old)
-	require.NoError(t, err)
+	before := must.Value(Of(ring, old))(t)
 	token, signing := before.Token(old), before.Signing(old)
-	ring, err = ring.Add(time.Now())
-	require.NoError(t, err)
+	ring = must.Value(ring.Add(time.Now()))(t)
 	next, _ := ring.Pending()
-	ring, err = ring.Activate(next.ID)
-	require.NoError(t, err)
-	after, err := Of(ring, old)
-	require.NoError(t, err)
+	ring = must.Value(ring.Activate(next.ID))(t)
+	after := must.Value(Of(ring, old))(t)
 	require.Equal(t, []string{token, signing}, []string{after.Token(old), after.Signing(old)})
-	ring, err = ring.Retire(keyfile.Of([]byte("the older key")).Active().ID)
-	require.NoError(t, err)
-	_, err = Of(ring, old)
-	require.ErrorIs(t, err, fault.InstallationKeyRetired)
+	ring = must.Value(ring.Retire(keyfile.Of([]byte("the older key")).Active().ID))(t)
+	must.Refuse(Of(ring, old))(t, fault.InstallationKeyRetired)
 }

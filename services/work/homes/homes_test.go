@@ -21,17 +21,16 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
 // open returns the directory of all homes and the home of keeper in it.
 func open(t *testing.T) (*Dir, *Home) {
 	t.Helper()
-	d, err := OpenDir(t.TempDir())
-	require.NoError(t, err)
+	d := must.Value(OpenDir(t.TempDir()))(t)
 	t.Cleanup(func() { _ = d.Close() })
-	h, err := d.Open("acme", "keeper", true)
-	require.NoError(t, err)
+	h := must.Value(d.Open("acme", "keeper", true))(t)
 	t.Cleanup(h.Close)
 	return d, h
 }
@@ -42,16 +41,12 @@ func sha(text string) string {
 }
 
 func TestA11_AHomeIsMadeOnTheFirstWriteOnly(t *testing.T) {
-	d, err := OpenDir(filepath.Join(t.TempDir(), "new", "homes"))
-	require.NoError(t, err)
+	d := must.Value(OpenDir(filepath.Join(t.TempDir(), "new", "homes")))(t)
 	defer d.Close()
-	_, err = d.Open("acme", "keeper", false)
-	require.ErrorIs(t, err, fs.ErrNotExist)
-	h, err := d.Open("acme", "keeper", true)
-	require.NoError(t, err)
+	must.Refuse(d.Open("acme", "keeper", false))(t, fs.ErrNotExist)
+	h := must.Value(d.Open("acme", "keeper", true))(t)
 	defer h.Close()
-	again, err := d.Open("acme", "keeper", false)
-	require.NoError(t, err)
+	again := must.Value(d.Open("acme", "keeper", false))(t)
 	again.Close()
 }
 
@@ -71,9 +66,7 @@ func TestW2_WhatIsWrittenWhileAnEmptyPlanIsRemovedStays(t *testing.T) {
 		kept[paths[n]] = <-written == nil
 	}
 	left := func() int {
-		all, err := os.ReadDir(filepath.Join(h.path, "work-items"))
-		require.NoError(t, err)
-		return len(all)
+		return len(must.Value(os.ReadDir(filepath.Join(h.path, "work-items")))(t))
 	}
 	before := left()
 	p.clear(time.Now().Add(-asideTerm))
@@ -84,9 +77,7 @@ func TestW2_WhatIsWrittenWhileAnEmptyPlanIsRemovedStays(t *testing.T) {
 			require.NoDirExists(t, filepath.Dir(path))
 			continue
 		}
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.Equal(t, "a plan", string(b))
+		require.Equal(t, "a plan", string(must.Value(os.ReadFile(path))(t)))
 	}
 	require.Empty(t, p.aside)
 }
@@ -98,10 +89,9 @@ func TestW2_APlanThatIsKeptAsideIsSeen(t *testing.T) {
 	p := NewPlans(d)
 	written := func(itemID string) {
 		h.ensurePlan(planName(itemID))
-		f, err := os.OpenFile(filepath.Join(h.path, planName(itemID)), os.O_WRONLY|os.O_APPEND, 0)
-		require.NoError(t, err)
+		f := must.Value(os.OpenFile(filepath.Join(h.path, planName(itemID)), os.O_WRONLY|os.O_APPEND, 0))(t)
 		p.Discard("acme", "keeper", itemID)
-		_, err = f.WriteString("a plan")
+		_, err := f.WriteString("a plan")
 		require.NoError(t, errors.Join(err, f.Close()))
 	}
 	written("wi_1")
@@ -114,8 +104,7 @@ func TestW2_APlanThatIsKeptAsideIsSeen(t *testing.T) {
 	p.Discard("acme", "keeper", "wi_3")
 	p.Close()
 	require.FileExists(t, filepath.Join(h.path, planName("wi_2")))
-	_, err := h.root.Lstat(asideName("wi_3"))
-	require.ErrorIs(t, err, fs.ErrNotExist)
+	must.Refuse(h.root.Lstat(asideName("wi_3")))(t, fs.ErrNotExist)
 }
 
 // Somebody who opened the empty plan before it was removed may write to it afterwards: it comes back, unless there is
@@ -126,22 +115,18 @@ func TestW2_APlanThatWasOpenComesBack(t *testing.T) {
 	for itemID, other := range map[string]bool{"wi_1": false, "wi_2": true} {
 		h.ensurePlan(planName(itemID))
 		path := filepath.Join(h.path, planName(itemID))
-		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
-		require.NoError(t, err)
+		f := must.Value(os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0))(t)
 		p.Discard("acme", "keeper", itemID)
 		require.NoDirExists(t, filepath.Dir(path))
-		_, err = f.WriteString("a plan")
+		_, err := f.WriteString("a plan")
 		require.NoError(t, errors.Join(err, f.Close()))
 		want := "a plan"
 		if other {
 			want = "another plan"
-			_, err := h.Write(PlanPath(itemID), []byte(want), 0o640, "x")
-			require.NoError(t, err)
+			must.Value(h.Write(PlanPath(itemID), []byte(want), 0o640, "x"))(t)
 		}
 		p.clear(time.Now())
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.Equal(t, want, string(b))
+		require.Equal(t, want, string(must.Value(os.ReadFile(path))(t)))
 		_, err = h.root.Lstat(asideName(itemID))
 		require.Equal(t, other, err == nil, "what cannot be put back stays aside")
 	}
@@ -150,19 +135,15 @@ func TestW2_APlanThatWasOpenComesBack(t *testing.T) {
 func TestA11_WriteReplacesTheWholeFile(t *testing.T) {
 	_, h := open(t)
 	for i, text := range []string{"a longer text", "short", ""} {
-		st, err := h.Write("notes/today/list.md", []byte(text), 0o640, "x")
-		require.NoError(t, err)
+		st := must.Value(h.Write("notes/today/list.md", []byte(text), 0o640, "x"))(t)
 		require.EqualValues(t, len(text), st.Size())
-		got, err := h.ReadAll("notes/today/list.md")
-		require.NoError(t, err)
-		require.Equal(t, text, string(got), "write %d", i)
+		require.Equal(t, text, string(must.Value(h.ReadAll("notes/today/list.md"))(t)), "write %d", i)
 		sum, mode, err := h.Hash("notes/today/list.md")
 		require.NoError(t, err)
 		require.Equal(t, sha(text), sum)
 		require.EqualValues(t, 0o640, mode)
 	}
-	entries, err := os.ReadDir(filepath.Join(h.path, "notes", "today"))
-	require.NoError(t, err)
+	entries := must.Value(os.ReadDir(filepath.Join(h.path, "notes", "today")))(t)
 	require.Len(t, entries, 1, "no temporary file is left")
 }
 
@@ -172,16 +153,13 @@ func TestA11_AFailedWriteLeavesNothing(t *testing.T) {
 	_, err := h.Write("list.md", []byte("text"), 0o640, "x")
 	require.Error(t, err)
 	require.ErrorIs(t, Error("list.md", err), fault.NotAFile)
-	entries, err := os.ReadDir(h.path)
-	require.NoError(t, err)
-	require.Len(t, entries, 1)
+	require.Len(t, must.Value(os.ReadDir(h.path))(t), 1)
 }
 
 func TestA11_ReadAllIsBounded(t *testing.T) {
 	_, h := open(t)
 	for size, ok := range map[int]bool{MaxFileBytes - 1: true, MaxFileBytes: true, MaxFileBytes + 1: false} {
-		_, err := h.Write("f", bytes.Repeat([]byte("x"), size), 0o640, "x")
-		require.NoError(t, err)
+		must.Value(h.Write("f", bytes.Repeat([]byte("x"), size), 0o640, "x"))(t)
 		got, err := h.ReadAll("f")
 		if !ok {
 			require.ErrorIs(t, err, fault.TooLarge)
@@ -194,11 +172,9 @@ func TestA11_ReadAllIsBounded(t *testing.T) {
 
 func TestA11_OnlyRegularFilesInsideTheHomeAreRead(t *testing.T) {
 	d, h := open(t)
-	other, err := d.Open("umbrella", "victim", true)
-	require.NoError(t, err)
+	other := must.Value(d.Open("umbrella", "victim", true))(t)
 	defer other.Close()
-	_, err = other.Write("secret", []byte("hunter2"), 0o640, "x")
-	require.NoError(t, err)
+	must.Value(other.Write("secret", []byte("hunter2"), 0o640, "x"))(t)
 	require.NoError(t, os.Symlink("../../umbrella/victim/secret", filepath.Join(h.path, "relative")))
 	require.NoError(t, os.Symlink(filepath.Join(other.path, "secret"), filepath.Join(h.path, "absolute")))
 	require.NoError(t, os.Symlink("../../umbrella/victim", filepath.Join(h.path, "folder")))
@@ -214,7 +190,7 @@ func TestA11_OnlyRegularFilesInsideTheHomeAreRead(t *testing.T) {
 		require.ErrorIs(t, err, want, p)
 	}
 	var none *Home
-	_, _, err = none.File("list.md")
+	_, _, err := none.File("list.md")
 	require.ErrorIs(t, err, fault.NotFound)
 	none.Close()
 }
@@ -225,8 +201,7 @@ func TestA11_PathsAreValidated(t *testing.T) {
 		strings.Repeat("n", 255): strings.Repeat("n", 255), strings.Repeat("a/", 511) + "bc": strings.Repeat("a/",
 			511) + "bc",
 	} {
-		got, err := Path("path", p)
-		require.NoError(t, err, p)
+		got := must.Value(Path("path", p))(t, p)
 		require.Equal(t, want, got)
 	}
 	for p, want := range map[string]fault.Reason{
@@ -236,8 +211,7 @@ func TestA11_PathsAreValidated(t *testing.T) {
 		"a/.quartet-x/b":                fault.InvalidArgument,
 		strings.Repeat("a/", 512) + "b": fault.LimitExceeded, "a\x00b": fault.InvalidArgument,
 	} {
-		_, err := Path("path", p)
-		require.ErrorIs(t, err, want, "%q", p)
+		must.Refuse(Path("path", p))(t, want, "%q", p)
 	}
 }
 
@@ -275,8 +249,7 @@ func TestA11_WalkVisitsInOrderAndContinues(t *testing.T) {
 		}
 		require.Equal(t, all, got, "pages of %d", size)
 	}
-	err := h.Walk(t.Context(), "none", 1, "", nil)
-	require.ErrorIs(t, err, fault.NotFound)
+	require.ErrorIs(t, h.Walk(t.Context(), "none", 1, "", nil), fault.NotFound)
 	mine := errors.New("mine")
 	require.ErrorIs(t, h.Walk(t.Context(), ".", 1, "", func(Entry) error { return mine }), mine)
 	var none *Home
@@ -337,12 +310,10 @@ func TestW3_APlanBeyondTheLimitIsShownAndNotHashed(t *testing.T) {
 func TestW3_AFileThatIsReplacedIsNotWaitedFor(t *testing.T) {
 	p, _, path := plans(t)
 	require.NoError(t, os.WriteFile(path, []byte("text"), 0o600))
-	st, err := os.Lstat(path)
-	require.NoError(t, err)
+	st := must.Value(os.Lstat(path))(t)
 	require.NoError(t, os.Remove(path))
 	require.NoError(t, syscall.Mkfifo(path, 0o600))
-	h, err := p.dir.Open("acme", "keeper", false)
-	require.NoError(t, err)
+	h := must.Value(p.dir.Open("acme", "keeper", false))(t)
 	defer h.Close()
 	require.Equal(t, "unreadable", h.readPlan(planName("wi_1"), st).GetProblem())
 }
@@ -370,9 +341,7 @@ func TestW3_TextIsKnownAcrossReads(t *testing.T) {
 		sum := textSum{sum: sha256.New()}
 		for rest := body; len(rest) > 0; {
 			n := rapid.IntRange(1, min(len(rest), 5)).Draw(t, "read")
-			wrote, err := sum.Write(rest[:n])
-			require.NoError(t, err)
-			require.Equal(t, n, wrote)
+			require.Equal(t, n, must.Value(sum.Write(rest[:n]))(t))
 			rest = rest[n:]
 		}
 		text := utf8.Valid(body) && bytes.IndexByte(body, 0) < 0
@@ -406,8 +375,7 @@ func TestA11_TheBudgetOfASearch(t *testing.T) {
 // A search that ends at its limit says after which file, also if no file was one of the glob.
 func TestA11_ASearchThatOnlyVisitsSaysWhereItEnded(t *testing.T) {
 	_, h := open(t)
-	info, err := h.Write("a.log", []byte("needle\n"), 0o600, "1")
-	require.NoError(t, err)
+	info := must.Value(h.Write("a.log", []byte("needle\n"), 0o600, "1"))(t)
 	s := &Search{Pattern: regexp.MustCompile("needle"), Glob: "*.md", Most: 10, Now: func() time.Time {
 		return time.Unix(0, 0)
 	}}

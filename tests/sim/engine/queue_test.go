@@ -13,6 +13,7 @@ import (
 
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/tests/sim/engine"
 )
 
@@ -72,8 +73,7 @@ func TestQueue_WhatIsGivenUpIsNotParked(t *testing.T) {
 		q := engine.New(engine.Config{Wait: synctest.Wait})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := q.Park(ctx, engine.Crossing{Edge: "never"})
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		must.Refuse(q.Park(ctx, engine.Crossing{Edge: "never"}))(t, context.DeadlineExceeded)
 		require.Empty(t, q.Parked())
 	})
 }
@@ -104,8 +104,7 @@ func TestProcess_DeathInFlight(t *testing.T) {
 			_, seq, err := inner.Tail(t.Context())
 			require.NoError(t, err)
 			stored[seq > 0]++
-			_, err = log.Append(t.Context(), seq, framelog.Frame{ID: "g"})
-			require.ErrorIs(t, err, engine.ErrDead)
+			must.Refuse(log.Append(t.Context(), seq, framelog.Frame{ID: "g"}))(t, engine.ErrDead)
 			_, after, err := inner.Tail(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, seq, after)

@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/bus"
 	"quartet/pkg/lease"
+	"quartet/pkg/must"
 	"quartet/tests/sim/engine"
 )
 
@@ -92,23 +93,15 @@ func TestBucket(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var seen []string
 		defer drive(q)()
-		first, err := b.Create(ctx, "a", []byte("1"))
-		require.NoError(t, err)
-		_, err = b.Create(ctx, "a", []byte("2"))
-		require.ErrorIs(t, err, lease.ErrConflict)
-		changes, err := b.Watch(ctx)
-		require.NoError(t, err)
-		second, err := b.Update(ctx, "a", []byte("2"), first)
-		require.NoError(t, err)
-		_, err = b.Update(ctx, "a", []byte("3"), first)
-		require.ErrorIs(t, err, lease.ErrConflict)
+		first := must.Value(b.Create(ctx, "a", []byte("1")))(t)
+		must.Refuse(b.Create(ctx, "a", []byte("2")))(t, lease.ErrConflict)
+		changes := must.Value(b.Watch(ctx))(t)
+		second := must.Value(b.Update(ctx, "a", []byte("2"), first))(t)
+		must.Refuse(b.Update(ctx, "a", []byte("3"), first))(t, lease.ErrConflict)
 		require.ErrorIs(t, b.Delete(ctx, "a", first), lease.ErrConflict)
 		require.NoError(t, b.Delete(ctx, "a", second))
-		_, err = b.Revision(ctx, "a")
-		require.ErrorIs(t, err, lease.ErrNoKey)
-		third, err := b.Create(ctx, "a", []byte("4"))
-		require.NoError(t, err)
-		require.Greater(t, third, second)
+		must.Refuse(b.Revision(ctx, "a"))(t, lease.ErrNoKey)
+		require.Greater(t, must.Value(b.Create(ctx, "a", []byte("4")))(t), second)
 		for len(seen) < 5 {
 			switch c := <-changes; {
 			case c == nil:
@@ -140,8 +133,7 @@ func TestEvents_Faults(t *testing.T) {
 				}
 				return err
 			}
-			first, err := target.Open(func() {})
-			require.NoError(t, err)
+			first := must.Value(target.Open(func() {}))(t)
 			done := make(chan error, 1)
 			go func() { done <- publish(first) }()
 			require.True(t, q.Step(0))
@@ -156,8 +148,7 @@ func TestEvents_Faults(t *testing.T) {
 
 			events.Lose(100)
 			lost := false
-			second, err := target.Open(func() { lost = true })
-			require.NoError(t, err)
+			second := must.Value(target.Open(func() { lost = true }))(t)
 			go func() { done <- publish(second) }()
 			synctest.Wait()
 			events.Lose(0)

@@ -15,6 +15,7 @@ import (
 
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/natsdtest"
 )
@@ -22,14 +23,9 @@ import (
 func TestStore(t *testing.T) {
 	nc := natsdtest.Connect(t)
 	journaltest.RunArchiveStore(t, func(t *testing.T) archive.Store {
-		s, err := New(nc, "work", 3, 1)
-		require.NoError(t, err)
-		return s
+		return must.Value(New(nc, "work", 3, 1))(t)
 	})
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	stream, err := js.Stream(t.Context(), Stream("work", 3))
-	require.NoError(t, err)
+	stream := must.Value(must.Value(jetstream.New(nc))(t).Stream(t.Context(), Stream("work", 3)))(t)
 	require.EqualValues(t, 3, stream.CachedInfo().State.Msgs, "an object with its mark, and the catalog; nothing of "+
 		"a writer that gave up")
 }
@@ -37,12 +33,9 @@ func TestStore(t *testing.T) {
 // TestStore_StreamRemoved goes on after somebody removed the stream.
 func TestStore_StreamRemoved(t *testing.T) {
 	nc := natsdtest.Connect(t)
-	s, err := New(nc, "work", 0, 1)
-	require.NoError(t, err)
+	s := must.Value(New(nc, "work", 0, 1))(t)
 	require.NoError(t, s.ReplaceCatalog(t.Context(), 0, []byte("c")))
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	require.NoError(t, js.DeleteStream(t.Context(), Stream("work", 0)))
+	require.NoError(t, must.Value(jetstream.New(nc))(t).DeleteStream(t.Context(), Stream("work", 0)))
 	_, version, err := s.Catalog(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, version)
@@ -54,17 +47,13 @@ func TestStore_StreamRemoved(t *testing.T) {
 // being stored, stays.
 func TestStore_SweepsDrafts(t *testing.T) {
 	nc := natsdtest.Connect(t)
-	s, err := New(nc, "work", 0, 1)
-	require.NoError(t, err)
+	s := must.Value(New(nc, "work", 0, 1))(t)
 	begin := func(segment uint64) archive.Draft {
-		d, err := s.Begin(t.Context(), segment)
-		require.NoError(t, err)
-		_, err = d.Add(t.Context(), []byte("frames"))
-		require.NoError(t, err)
+		d := must.Value(s.Begin(t.Context(), segment))(t)
+		must.Value(d.Add(t.Context(), []byte("frames")))(t)
 		return d
 	}
-	name, err := begin(1).Commit(t.Context())
-	require.NoError(t, err)
+	name := must.Value(begin(1).Commit(t.Context()))(t)
 	begin(2) // and the process is killed
 	kept := func(want ...uint64) {
 		t.Helper()
@@ -79,29 +68,23 @@ func TestStore_SweepsDrafts(t *testing.T) {
 	kept(1, 2, 3)
 	require.NoError(t, s.sweep(t.Context(), -time.Hour))
 	kept(1)
-	_, _, err = s.Last(t.Context(), name)
+	_, _, err := s.Last(t.Context(), name)
 	require.NoError(t, err)
 }
 
 // TestStore_RemoveOverwrites: what was removed is in no file of the server any more.
 func TestStore_RemoveOverwrites(t *testing.T) {
 	dir := t.TempDir()
-	server, err := natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess})
-	require.NoError(t, err)
+	server := must.Value(natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess}))(t)
 	t.Cleanup(server.Stop)
-	nc, err := server.Connect("test")
-	require.NoError(t, err)
+	nc := must.Value(server.Connect("test"))(t)
 	t.Cleanup(nc.Close)
-	s, err := New(nc, "work", 0, 1)
-	require.NoError(t, err)
+	s := must.Value(New(nc, "work", 0, 1))(t)
 	names := map[string]string{}
 	for _, text := range []string{"a removed text", "a kept text"} {
-		d, err := s.Begin(t.Context(), 1)
-		require.NoError(t, err)
-		_, err = d.Add(t.Context(), []byte(text))
-		require.NoError(t, err)
-		names[text], err = d.Commit(t.Context())
-		require.NoError(t, err)
+		d := must.Value(s.Begin(t.Context(), 1))(t)
+		must.Value(d.Add(t.Context(), []byte(text)))(t)
+		names[text] = must.Value(d.Commit(t.Context()))(t)
 	}
 	require.NoError(t, s.Remove(t.Context(), names["a removed text"]))
 	found := map[string]bool{}

@@ -1,4 +1,4 @@
-package spec
+package board
 
 import (
 	"bytes"
@@ -11,36 +11,34 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"quartet/pkg/must"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
-	"quartet/tests/dev"
+	"quartet/services/board/model"
 )
 
 // TestBoardContract_Records proves that every field of a board and of a step that
 // the contract names is there, and that nothing else decides an order.
 func TestBoardContract_Records(t *testing.T) {
-	b := newBoards(t)
-	a := step("a")
+	b := newContract(t)
+	a := in("a")
 	a.Summary = "What a does"
-	_, err := b.Boards.CreateBoard(dev.Within(t), &boardv1.CreateBoardRequest{
-		SessionId: session, BoardId: "one", WalName: "another-name", Title: "One", Summary: "What it is for",
-		Steps: []*boardv1.StepInput{a, step("b", "a")},
-	})
-	require.NoError(t, err)
+	must.Value(b.service.CreateBoard(b.owner(), &boardv1.CreateBoardRequest{
+		SessionId: owner, BoardId: "one", WalName: "another-name", Title: "One", Summary: "What it is for",
+		Steps: []*boardv1.StepInput{a, in("b", "a")},
+	}))(t)
 	run := b.dispatch("one", "default", "a")
-	_, err = run.claim("a")
-	require.NoError(t, err)
+	must.Value(run.claim("a"))(t)
 	held := b.step("one", "a")
 	what := "half of it"
+	b.clk.Advance(time.Second)
 	require.NoError(t, run.report(&boardv1.UpdateStepRequest{
-		StepId: "a", Status: running, ResultSummary: &what,
-		ArtifactIds: []string{"log-1"},
+		StepId: "a", Status: running, ResultSummary: &what, ArtifactIds: []string{"log-1"},
 	}))
 	require.True(t, b.step("one", "a").GetLeaseExpiresAt().AsTime().After(held.GetLeaseExpiresAt().AsTime()),
 		"a report that ends nothing renews the lease")
 
 	board := map[string]any{}
-	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(b.get("one"))
-	require.NoError(t, err)
+	raw := must.Value(protojson.MarshalOptions{UseProtoNames: true}.Marshal(b.get("one")))(t)
 	require.NoError(t, json.Unmarshal(raw, &board))
 	for _, field := range []string{
 		"board_id", "wal_path", "title", "summary", "status", "root_step_ids", "steps",
@@ -57,27 +55,18 @@ func TestBoardContract_Records(t *testing.T) {
 		require.NotEmpty(t, s[field], field)
 	}
 	require.Equal(t, []any{"a"}, board["steps"].([]any)[1].(map[string]any)["depends_on_step_ids"])
-	for _, field := range []string{"priority", "order"} {
-		got := b.tool("board_create", map[string]any{
-			"task_id": "two", "wal_name": "two", "title": "T",
-			"steps": []any{map[string]any{"step_id": "a", "title": "A", field: 1}},
-		})
-		require.Equal(t, "unknown_field", got.GetError().GetKind(), field)
-	}
 }
 
 // TestBoardContract_LinesOfALog proves what every line of a board's log holds.
 func TestBoardContract_LinesOfALog(t *testing.T) {
-	b := newBoards(t)
-	b.create("one", step("a"), step("b", "a"))
+	b := newContract(t)
+	b.create("one", in("a"), in("b", "a"))
 	run := b.dispatch("one", "default", "a")
-	_, err := run.claim("a")
-	require.NoError(t, err)
+	must.Value(run.claim("a"))(t)
 	require.NoError(t, run.report(&boardv1.UpdateStepRequest{StepId: "a", Status: completed}))
-	got, err := b.Boards.ReadWal(dev.Within(t), &boardv1.ReadWalRequest{SessionId: session, WalName: "one"})
-	require.NoError(t, err)
+	got := must.Value(b.service.ReadWal(b.owner(), &boardv1.ReadWalRequest{SessionId: owner, WalName: "one-wal"}))(t)
 	ids := map[string]bool{}
-	lines := b.wal("one", 0)
+	lines := b.lines("one", 0)
 	require.Equal(t, []string{
 		"task_created", "task_step_ready", "task_running", "task_step_claimed",
 		"task_step_completed", "task_step_ready",
@@ -93,8 +82,7 @@ func TestBoardContract_LinesOfALog(t *testing.T) {
 		}
 		require.EqualValues(t, i+1, line["wal_seq"], "without a gap")
 		ids[fmt.Sprint(line["event_id"])] = true
-		_, err := time.Parse(time.RFC3339Nano, fmt.Sprint(line["created_at"]))
-		require.NoError(t, err)
+		must.Value(time.Parse(time.RFC3339Nano, fmt.Sprint(line["created_at"])))(t)
 		if lines[i].StepID != "" {
 			require.Contains(t, []string{"a", "b"}, line["step_id"])
 		}
@@ -108,45 +96,47 @@ func TestBoardContract_LinesOfALog(t *testing.T) {
 
 // TestBoardContract_EndingABoard fails and cancels boards with a step in every
 // status: what has ended stays, everything else ends with the board's reason, and
-// workers that do not stop are waited for no longer than the setting says.
+// workers that do not stop are not waited for without end.
 func TestBoardContract_EndingABoard(t *testing.T) {
-	b := newBoards(t)
-	b.Down()
-	b.Cfg.CancelWait = 100 * time.Millisecond
-	b.Up()
+	b := newContract(t)
 	for _, fail := range []bool{true, false} {
 		id := fmt.Sprintf("fail-%v", fail)
-		b.create(id, step("ready"), step("pending", "ready"), step("blocked"), step("claimed"), step("running"),
-			step("completed"), step("failed"), step("cancelled"))
+		b.create(id, in("ready"), in("pending", "ready"), in("blocked"), in("claimed"), in("running"),
+			in("completed"), in("failed"), in("cancelled"))
 		stays := map[string]boardv1.StepStatus{"completed": completed, "failed": failed, "cancelled": cancelled}
 		for name, to := range stays {
-			require.NoError(t, b.set(id, name, to))
+			require.NoError(t, b.say(id, name, to))
 		}
-		require.NoError(t, b.set(id, "blocked", blocked))
+		require.NoError(t, b.say(id, "blocked", blocked))
 		for _, name := range []string{"claimed", "running"} {
 			run := b.dispatch(id, "default", name)
-			_, err := run.claim(name)
-			require.NoError(t, err)
+			must.Value(run.claim(name))(t)
 			if name == "running" {
 				require.NoError(t, run.report(&boardv1.UpdateStepRequest{StepId: name, Status: running}))
 			}
 		}
-		at, to, reason, line, last := b.get(id).GetRevision(), cancelled, "task_cancelled", "task_step_cancelled",
-			"task_cancelled"
-		var timedOut []string
+		at, to, reason, line := b.get(id).GetRevision(), cancelled, "task_cancelled", "task_step_cancelled"
 		if fail {
-			to, reason, line, last = failed, "task_failed", "task_step_failed", "task_failed"
-			got, err := b.Boards.FailBoard(dev.Within(t), &boardv1.FailBoardRequest{SessionId: session, BoardId: id})
-			require.NoError(t, err)
-			timedOut = got.GetTimedOutRunIds()
-		} else {
-			got, err := b.Boards.CancelBoard(dev.Within(t), &boardv1.CancelBoardRequest{
-				SessionId: session,
-				BoardId:   id,
-			})
-			require.NoError(t, err)
-			timedOut = got.GetTimedOutRunIds()
+			to, reason, line = failed, "task_failed", "task_step_failed"
 		}
+		ended := make(chan []string, 1)
+		go func() {
+			if fail {
+				ended <- must.Value(b.service.FailBoard(b.owner(), &boardv1.FailBoardRequest{
+					SessionId: owner, BoardId: id,
+				}))(t).GetTimedOutRunIds()
+				return
+			}
+			ended <- must.Value(b.service.CancelBoard(b.owner(), &boardv1.CancelBoardRequest{
+				SessionId: owner, BoardId: id,
+			}))(t).GetTimedOutRunIds()
+		}()
+		require.Eventually(t, func() bool {
+			_, set := b.service.endings.At(endingKey(model.BoardKey{Namespace: "acme", Session: owner, WAL: id + "-wal"}))
+			return set
+		}, time.Minute, time.Millisecond)
+		b.clk.Advance(DefaultCancelWait)
+		timedOut := <-ended
 		require.Len(t, timedOut, 2, "the workers did not stop, and held nothing up")
 		for _, s := range b.get(id).GetSteps() {
 			if was, ended := stays[s.GetStepId()]; ended {
@@ -157,31 +147,27 @@ func TestBoardContract_EndingABoard(t *testing.T) {
 			require.Equal(t, to, s.GetStatus(), s.GetStepId())
 			require.Equal(t, reason, s.GetReason())
 		}
-		lines := types(b.wal(id, at))
-		require.Equal(t, []string{line, line, line, line, line, last}, lines)
+		lines := types(b.lines(id, at))
+		require.Equal(t, []string{line, line, line, line, line, reason}, lines)
 	}
 }
 
 // TestBoardContract_SummaryContents proves which parts a summary for a prompt has.
 func TestBoardContract_SummaryContents(t *testing.T) {
-	b := newBoards(t)
-	other := step("elsewhere")
+	b := newContract(t)
+	other := in("elsewhere")
 	other.WorkerPoolId = "other"
-	b.create("one", step("free"), step("behind", "free"), step("stuck"), step("mine"), step("theirs"), other)
-	b.create("two", step("x"))
-	_, err := b.Boards.CancelBoard(dev.Within(t), &boardv1.CancelBoardRequest{SessionId: session, BoardId: "two"})
-	require.NoError(t, err)
-	require.NoError(t, b.set("one", "stuck", blocked))
+	b.create("one", in("free"), in("behind", "free"), in("stuck"), in("mine"), in("theirs"), other)
+	b.create("two", in("x"))
+	must.Value(b.service.CancelBoard(b.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "two"}))(t)
+	require.NoError(t, b.say("one", "stuck", blocked))
 	for _, name := range []string{"mine", "theirs"} { // of worker-1 and worker-2
 		run := b.dispatch("one", "default", name)
-		_, err := run.claim(name)
-		require.NoError(t, err)
+		must.Value(run.claim(name))(t)
 	}
-	got, err := b.Boards.GetSummary(dev.Within(t), &boardv1.GetSummaryRequest{
-		SessionId: session, WorkerId: "worker-1",
-		WorkerPoolId: "other",
-	})
-	require.NoError(t, err)
+	got := must.Value(b.service.GetSummary(b.owner(), &boardv1.GetSummaryRequest{
+		SessionId: owner, WorkerId: "worker-1", WorkerPoolId: "other",
+	}))(t)
 	require.Contains(t, got.GetText(), "- one [running] Board one: 2 ready, 2 held, 1 blocked")
 	require.NotContains(t, got.GetText(), "- two", "a board that has ended is not shown")
 	at := -1
@@ -197,4 +183,26 @@ func TestBoardContract_SummaryContents(t *testing.T) {
 		at = next
 	}
 	require.Contains(t, got.GetText()[at:], "one: step_claimed theirs")
+}
+
+// TestBoardContract_ARunThatEnds proves that a run which ends while it holds a step
+// fails that step, with its reason and its event, and no other.
+func TestBoardContract_ARunThatEnds(t *testing.T) {
+	b := newContract(t)
+	b.create("one", in("a"), in("b"))
+	first, second := b.dispatch("one", "default", "a"), b.dispatch("one", "default", "b")
+	must.Value(first.claim("a"))(t)
+	must.Value(second.claim("b"))(t)
+	at := b.get("one").GetRevision()
+	end := must.Value(b.service.FinishWorkerRun(first.ctx(), &boardv1.FinishWorkerRunRequest{
+		SessionId: owner, BoardId: "one", WorkerResult: "gave up",
+	}))(t)
+	require.Equal(t, failed, end.GetRun().GetStepStatus())
+	lines := b.lines("one", at)
+	require.Equal(t, []string{"task_step_failed"}, types(lines))
+	require.Equal(t, "a", lines[0].StepID)
+	require.Equal(t, "worker_finished_without_terminal_step_status", b.step("one", "a").GetReason())
+	require.Equal(t, "worker_finished_without_terminal_step_status", b.step("one", "a").GetResultSummary())
+	require.Equal(t, claimed, b.step("one", "b").GetStatus())
+	require.Equal(t, second.id, b.step("one", "b").GetClaimedByRunId())
 }
