@@ -1,11 +1,8 @@
 package tests
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -19,25 +16,6 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/tests/proc"
 )
-
-// ask sends one REST request and gives the status and the answer.
-func (s *system) ask(t *testing.T, ctx context.Context, method, path string, body any) (int, map[string]any) {
-	t.Helper()
-	raw := must.Value(json.Marshal(body))(t)
-	if body == nil {
-		raw = nil
-	}
-	req := must.Value(http.NewRequestWithContext(ctx, method, s.http+path, bytes.NewReader(raw)))(t)
-	req.Header.Set("Content-Type", "application/json")
-	if s.token != "" {
-		req.Header.Set("Authorization", "Bearer "+s.token)
-	}
-	resp := must.Value(proc.HTTP.Do(req))(t)
-	defer func() { _ = resp.Body.Close() }()
-	out := map[string]any{}
-	require.NoError(t, json.NewDecoder(resp.Body).Decode(&out))
-	return resp.StatusCode, out
-}
 
 func (s *system) item(t *testing.T, ctx context.Context, agentID, itemID string) *workv1.WorkItem {
 	t.Helper()

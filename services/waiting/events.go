@@ -54,7 +54,9 @@ func on[P proto.Message](
 		r.count = func(m *metrics, ev *journal.Event) { count(m, ev, plane.PayloadOf[P](ev)) }
 	}
 	if index != nil {
-		r.index = func(s *Service, ev *journal.Event, next []*journal.Event) { index(s, ev, plane.PayloadOf[P](ev), next) }
+		r.index = func(s *Service, ev *journal.Event, next []*journal.Event) {
+			index(s, ev, plane.PayloadOf[P](ev), next)
+		}
 	}
 	return plane.RowOf[P](r)
 }

@@ -53,7 +53,8 @@ func newStore(s *State) *store {
 				return plane.KeyOf(k.Namespace, it.rec.GetWorkItemId())
 			},
 			Index:   func(it *item) *int { return &it.index },
-			NewPage: s.NewPage, Write: writeItems, Read: readItems, Keys: keys, WritePacked: writePacked, ReadPacked: readPacked,
+			NewPage: s.NewPage, Write: writeItems, Read: readItems, Keys: keys,
+			WritePacked: writePacked, ReadPacked: readPacked,
 			Check: checkPage,
 			Added: func(a *agentWork, it *item) {
 				rec := it.rec

@@ -233,8 +233,8 @@ func TestA14_AChildIsStopped(t *testing.T) {
 	})
 }
 
-// delegated requires that the keeper had at least and at most so many children, of each of which it was told the result once, for the item
-// that it was made for, and that all of them are gone (SPEC A12.2).
+// delegated requires that the keeper had at least and at most so many children, of each of which it was told the result
+// once, for the item that it was made for, and that all of them are gone (SPEC A12.2).
 func (l *life) delegated(least, most int) {
 	l.t.Helper()
 	var agents *agentv1.ListAgentsResponse

@@ -119,7 +119,7 @@ type Summary[S any] struct {
 // others exclusively. They panic with resident.ErrUnreadable if the file cannot be read.
 type Store[V any, K comparable, T, F, S any] struct {
 	Items   map[K]*T        // those of owners in memory that are in no packed group
-	Index   *resident.Index // where all others are, by Hash: the owner in the upper 32 bits, the group in the lower ones
+	Index   *resident.Index // of all others, by Hash: the owner in the upper 32 bits, the group in the lower ones
 	ByOwner *resident.Map[plane.Key, V, Summary[S]]
 	Numbers resident.Numbers[plane.Key] // of owners
 	File    *resident.File              // that has the bytes of packed groups; nil: they are in memory

@@ -44,7 +44,8 @@ func newStore(s *State) *store {
 			List:    func(of *ownerTasks) *groups.List[Record, facts] { return &of.tasks },
 			Key:     func(_ Owner, r *Record) string { return r.Task.GetTaskId() },
 			Index:   func(r *Record) *int { return &r.index },
-			NewPage: s.NewPage, Write: writeTasks, Read: readTasks, Keys: keys, WritePacked: writePacked, ReadPacked: readPacked,
+			NewPage: s.NewPage, Write: writeTasks, Read: readTasks, Keys: keys,
+			WritePacked: writePacked, ReadPacked: readPacked,
 			Check: checkPage,
 			Added: s.added,
 			Evict: func(of *ownerTasks, _ proto.Message) (summary, bool) {
