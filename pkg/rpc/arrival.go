@@ -136,12 +136,11 @@ func (s *server) receive(ss grpc.ServerStream, method string, into any) error {
 	if needsNoCredential(method) {
 		limit = receiveOpen
 	}
-	if ctx := ss.Context(); !local(ctx) {
-		late := time.AfterFunc(limit, func() {
-			Abort(ctx, fault.Deadline.New("the request did not arrive within "+limit.String()+"; it was not executed"))
-		})
-		defer late.Stop()
-	}
+	ctx := ss.Context()
+	late := time.AfterFunc(limit, func() {
+		Abort(ctx, fault.Deadline.New("the request did not arrive within "+limit.String()+"; it was not executed"))
+	})
+	defer late.Stop()
 	return ss.RecvMsg(into)
 }
 

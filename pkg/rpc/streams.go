@@ -46,13 +46,10 @@ func (s *serverStream) RecvMsg(m any) error {
 	return s.server.checkLimits(s.ctx, s.method, m)
 }
 
-// SendMsg implements grpc.ServerStream. It ends the call if the caller does not receive within sendTime, so
+// SendMsg implements grpc.ServerStream. It ends the call if the caller does not receive within Config.SendTime, so
 // that what a slow caller has not read is held for that long at most.
 func (s *serverStream) SendMsg(m any) error {
 	ctx := s.ServerStream.Context()
-	if local(ctx) {
-		return s.ServerStream.SendMsg(m)
-	}
 	limit := s.server.cfg.SendTime
 	late := time.AfterFunc(limit, func() { Abort(ctx, readTooSlowly(limit)) })
 	err := s.ServerStream.SendMsg(m)
@@ -62,8 +59,7 @@ func (s *serverStream) SendMsg(m any) error {
 	return err
 }
 
-// Abort ends a stream with an error, also while its handler sends. ctx is that of the stream; streams in memory
-// are not ended.
+// Abort ends a stream with an error, also while its handler sends. ctx is that of the stream.
 func Abort(ctx context.Context, err error) {
 	// Only the stream of the transport can be ended from another goroutine than the handler's.
 	if stream, ok := grpc.ServerTransportStreamFromContext(ctx).(interface {

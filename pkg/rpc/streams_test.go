@@ -18,9 +18,10 @@ import (
 // streaming starts a server with a stream, and returns a client that has no credential.
 func streaming(t *testing.T, cfg rpc.Config,
 	stream func(out grpc.ServerStreamingServer[pb.StreamingOutputCallResponse]) error,
-) pb.TestServiceClient {
+) (tcp, memory pb.TestServiceClient) {
 	t.Helper()
-	cfg.Auth = rpc.NewKeyring([]byte("k"), true)
+	keys := rpc.NewKeyring([]byte("k"), true)
+	cfg.Auth = keys
 	server := rpc.NewServer(cfg)
 	pb.RegisterTestServiceServer(server, &probe{stream: stream})
 	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -31,7 +32,12 @@ func streaming(t *testing.T, cfg rpc.Config,
 		grpc.WithStreamInterceptor(rpc.FaultsStream))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	return pb.NewTestServiceClient(conn)
+	network := rpc.NewNetwork(rpc.NetworkConfig{Service: "caller", Token: keys.MintService("caller")})
+	t.Cleanup(func() { _ = network.Close() })
+	require.NoError(t, network.Listen("probe", server))
+	within, err := network.Dial("probe")
+	require.NoError(t, err)
+	return pb.NewTestServiceClient(conn), pb.NewTestServiceClient(within)
 }
 
 // TestG10_ASlowReaderIsEnded: a stream whose caller receives nothing ends with a reason, and its handler with
@@ -39,7 +45,7 @@ func streaming(t *testing.T, cfg rpc.Config,
 func TestG10_ASlowReaderIsEnded(t *testing.T) {
 	ended := make(chan error, 1)
 	body := make([]byte, 64<<10)
-	client := streaming(t, rpc.Config{SendTime: 200 * time.Millisecond},
+	tcp, memory := streaming(t, rpc.Config{SendTime: 200 * time.Millisecond},
 		func(out grpc.ServerStreamingServer[pb.StreamingOutputCallResponse]) error {
 			for {
 				if err := out.Send(&pb.StreamingOutputCallResponse{Payload: &pb.Payload{Body: body}}); err != nil {
@@ -48,14 +54,18 @@ func TestG10_ASlowReaderIsEnded(t *testing.T) {
 				}
 			}
 		})
-	slow, err := client.StreamingOutputCall(t.Context(), &pb.StreamingOutputCallRequest{})
-	require.NoError(t, err)
-	require.ErrorIs(t, <-ended, fault.Overloaded)
-	for err == nil { // what was sent before arrives, and then the reason
-		_, err = slow.Recv()
+	for name, client := range map[string]pb.TestServiceClient{"tcp": tcp, "memory": memory} {
+		t.Run(name, func(t *testing.T) {
+			slow, err := client.StreamingOutputCall(t.Context(), &pb.StreamingOutputCallRequest{})
+			require.NoError(t, err)
+			require.ErrorIs(t, <-ended, fault.Overloaded)
+			for err == nil { // what was sent before arrives, and then the reason
+				_, err = slow.Recv()
+			}
+			require.ErrorIs(t, err, fault.Overloaded)
+			require.Equal(t, "reader", fault.From(err).Metadata()["bound"])
+		})
 	}
-	require.ErrorIs(t, err, fault.Overloaded)
-	require.Equal(t, "reader", fault.From(err).Metadata()["bound"])
 }
 
 // streamLimit counts streams.
@@ -71,7 +81,7 @@ func TestG10_StreamsAreCounted(t *testing.T) {
 	var open atomic.Int64
 	full := fault.Overloaded.New("full").WithRetryAfter(time.Second)
 	started, end := make(chan struct{}, 8), make(chan struct{})
-	client := streaming(t, rpc.Config{Admission: streamLimit{count: func() (func(), error) {
+	client, _ := streaming(t, rpc.Config{Admission: streamLimit{count: func() (func(), error) {
 		if open.Add(1) > 2 {
 			open.Add(-1)
 			return nil, full

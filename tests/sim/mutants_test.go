@@ -114,8 +114,7 @@ var mutants = []mutant{
 	},
 	{
 		"a repeated AcquireTurn gets another turn", "services/agent/turns/acquire.go",
-		"s.AcquiredTurns[state.RequestOf(env.Actor.Namespace, turn)]; done {",
-		"s.AcquiredTurns[state.RequestOf(env.Actor.Namespace, turn)]; done && turn == nil {",
+		"		if acquired {\n			return none, errRepeated", "		if acquired && turn == nil {\n			return none, errRepeated",
 	},
 	{
 		"the message of a lost turn is not queued again", "services/agent/turns/expire.go",
