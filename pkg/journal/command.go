@@ -255,8 +255,9 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (R, error)) (R, uint64, error) {
 	var zero R
 	for {
+		p.cfg.Arrive(ctx, "view", "", "") // does nothing, except in simulations
+
 		// Read. If evicted owners cannot be read, wait for the reload and read again.
-		p.cfg.Arrive(ctx, "view", "", "")
 		out, seq, result, err := readState(p, read)
 		if errors.Is(err, resident.ErrUnreadable) {
 			if err = p.awaitReload(ctx, err); err != nil {

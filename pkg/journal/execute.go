@@ -136,11 +136,11 @@ func (p *Partition[S]) completeWhenDurable(c *command[S]) {
 
 // answerRepeated completes c with the first outcome of its request, which r remembers, once all that was applied is
 // durable. If a frame that is not durable has the events, they are taken from it; otherwise c.recall says where the
-// caller can read them. Other arguments under the same request id are refused. A command that ran before a reload is
-// not marked as replayed, since its caller sent it once.
+// caller can read them. Other arguments under the same request id, unless they are in Op.Equivalent, are refused. A
+// command that ran before a reload is not marked as replayed, since its caller sent it once.
 func (p *Partition[S]) answerRepeated(c *command[S], r requests.Entry) {
 	sameArgs := r.Args == c.argsHash || slices.Contains(c.equivalent, r.Args)
-	if c.explicitID && !sameArgs {
+	if !sameArgs {
 		c.err = requests.Reused(c.requestID)
 	} else {
 		c.replayed = !c.ran

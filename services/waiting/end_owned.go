@@ -57,8 +57,9 @@ func (a *agentWaits) lives() bool {
 	return len(a.waits.Living()) > 0 || len(a.triggers.Living()) > 0 || len(a.timers.Living()) > 0
 }
 
-// unended returns what has ended and still has something that endOwned ends, as endOwned is told it.
-func (a *agentWaits) unended() []string {
+// leftToEnd returns the arguments itemID with which endOwned still ends something: "" if the agent is deleted, and
+// otherwise the completed items that still have waits or timers.
+func (a *agentWaits) leftToEnd() []string {
 	if a.deleted && a.lives() {
 		return []string{""}
 	}

@@ -136,7 +136,7 @@ func (s *Service) reindex(st *State) {
 		for _, t := range a.triggers.LivingByID() {
 			s.indexTrigger(k.Namespace, t)
 		}
-		for _, id := range a.unended() {
+		for _, id := range a.leftToEnd() {
 			s.due.Set(dueKey(dueRest, k.Namespace, k.ID, id), s.deps.Clock.Now())
 		}
 	}

@@ -182,6 +182,7 @@ func (s *State) settle(k plane.Key) {
 	if a == nil || len(a.packable) == 0 {
 		return
 	}
+	// Find the groups of the items that were written last: a context lists these.
 	recent := make(map[int]bool, recentItems)
 	n := 0
 	a.classes[workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT].Ascend(func(p place) bool {
@@ -189,6 +190,8 @@ func (s *State) settle(k plane.Key) {
 		n++
 		return n < recentItems
 	})
+
+	// Pack the others; what is packed leaves the list.
 	a.packable = slices.DeleteFunc(a.packable, func(n int) bool {
 		return !a.items.Groups[n].Full((*item).completed) || !recent[n] && s.pack(k, a, n)
 	})

@@ -164,7 +164,7 @@ func (r *Roller) Write(ctx context.Context, w *framelog.Writer, end framelog.End
 	return v
 }
 
-// wrote counts a frame that was stored in a segment. It does not block: what has to be sizeKnown or prepared is done by
+// wrote counts a frame that was stored in a segment. It does not block: what has to be measured or prepared is done by
 // a goroutine.
 func (r *Roller) wrote(segment uint64, body int) {
 	if r == nil {
@@ -206,8 +206,8 @@ func (r *Roller) prepare(segment uint64, sizeKnown bool) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.busy = r.ctx.Err() != nil
-	if next > 0 && segment == r.segment { // otherwise Close may have prepared it meanwhile
+	r.busy = r.ctx.Err() != nil           // once ctx has ended nothing more is begun
+	if next > 0 && segment == r.segment { // if next is 0, what Close may have set meanwhile stays
 		r.next = next
 	}
 	if err != nil && r.ctx.Err() == nil {

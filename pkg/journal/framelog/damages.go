@@ -28,10 +28,10 @@ type Damages struct {
 
 // damageReport is what is known of a partition.
 type damageReport struct {
-	loading error // what loading it found; nil: it was loaded, or is not held here
-	reading error // what a reader found
-	until   time.Time
-	stored  error // what the last reading of all that is stored found
+	loading error     // what loading it found; nil: it was loaded, or is not held here
+	reading error     // what a reader found
+	until   time.Time // when reading is not believed any more
+	stored  error     // what the last reading of all that is stored found
 }
 
 // Report records what loading the journal of a partition found: damage, or nil. It discards what readers found
@@ -85,19 +85,20 @@ func (r *Damages) Of(partition string) error {
 	return r.partitions[partition].damage()
 }
 
-// damage returns the error that Of describes.
+// damage returns what is known to be wrong, nil if nothing is: what loading found, or else what a reader found not
+// long ago, or else what the last reading of all that is stored found.
 func (d damageReport) damage() error {
-	if d.loading == nil && d.reading != nil && time.Now().Before(d.until) {
+	switch {
+	case d.loading != nil:
+		return d.loading
+	case d.reading != nil && time.Now().Before(d.until):
 		return d.reading
 	}
-	if d.loading == nil {
-		return d.stored
-	}
-	return d.loading
+	return d.stored
 }
 
-// Parts of messages by which Remedy tells damages apart: aReplica begins a message about a replica, and aStream one
-// about a stream that is not a journal; copied and written say from what the content of that stream can be made
+// Parts of messages by which DamageRemedy tells damages apart: aReplica begins a message about a replica, and aStream
+// one about a stream that is not a journal; copied and written say from what the content of that stream can be made
 // again.
 const (
 	aReplica = "the replica on the NATS server"

@@ -198,7 +198,7 @@ func ParseMessage(link string, body []byte) (f Frame, err error) {
 	f.Link.Format, f.Link.Salt = int(f.Link.Salt[0]), Salt{}
 	n := bytes.LastIndexByte(bytes.TrimSuffix(body, []byte("\n")), '\n') + 1
 	rests, err := text.DecodeString(string(bytes.TrimSuffix(body[n:], []byte("\n"))))
-	if err == nil && f.Link.Format > formatChained {
+	if err == nil && f.Link.Format > formatChained { // a frame that closes its segment, or an unknown format
 		err = fmt.Errorf("a frame of format %d has no lines", f.Link.Format)
 	}
 	f.Body, f.Rests = body[:n], []Rest{}

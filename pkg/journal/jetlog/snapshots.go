@@ -18,7 +18,7 @@ import (
 // SnapshotPrefix is the prefix of the names of the streams.
 const SnapshotPrefix = "quartet-snapshot-"
 
-// snapshotSubjects is what their snapshotSubjects begin with.
+// snapshotSubjects is what the subjects of the streams begin with.
 const snapshotSubjects = "quartet.snapshot."
 
 // SnapshotStream returns the name of the stream of a partition.

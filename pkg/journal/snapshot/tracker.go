@@ -51,6 +51,7 @@ func NewTracker(state any) *Tracker {
 		return nil
 	}
 	t := &Tracker{state: paged, touched: map[Owner]struct{}{}, base: &Base{}}
+	// touch is called before the page of o changes: the snapshot that is being written takes it as it is.
 	t.touch = func(o Owner) {
 		t.touched[o] = struct{}{}
 		if t.cut != nil {

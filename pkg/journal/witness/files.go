@@ -114,7 +114,7 @@ type File struct {
 
 	mu      sync.Mutex
 	file    *os.File // nil before the first use
-	count   uint64   // of the newest slot
+	count   uint64   // how many records were made, as the newest slot has it
 	last    framelog.End
 	buf     []byte
 	dirty   bool
@@ -122,7 +122,8 @@ type File struct {
 }
 
 // Last implements framelog.Witness. It reads the file, which another process may have written that held the partition
-// meanwhile. A file that was written and has no readable record is an error, since a loss could not be noticed.
+// meanwhile: then the count in the file is higher than the one in memory. A file that was written and has no readable
+// record is an error, since a loss could not be noticed.
 func (w *File) Last() (framelog.End, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -280,6 +280,7 @@ func (s *Service) recordResult(ctx context.Context, k plane.Key, runID string, r
 					Result: out.Result, Mutated: out.Mutated, WorkItemId: out.WorkItemID,
 				},
 			}}
+			// If the call ran a command to its end, the agent gets no message with the same result.
 			d.Events = append(d.Events, st.Lookup(k).RecordAnswer(env, tools.CompletedTask(out.Result))...)
 			return d, nil
 		},
