@@ -140,7 +140,7 @@ func (l *erasing) Scan(ctx context.Context, _ uint64, fn func(uint64, framelog.F
 		previous := end
 		end, l.erased = next, l.erased+int64(n)
 
-		// Collect consecutive frames of which nothing is left, and pass them to fn as one.
+		// Collect consecutive frames without any line left, and pass them to fn as one.
 		if l.what.Old {
 			l.removed += int64(n)
 			if f.Hollow() {

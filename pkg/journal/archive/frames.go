@@ -126,7 +126,7 @@ func decode(partition string, before framelog.End, content []byte) (frames []Fra
 			}
 		}
 
-		// Lines are stored only of a frame of which some were erased.
+		// The lines are stored only if some lines of the frame were erased.
 		for _, line := range packed.GetLines() {
 			r := framelog.Rest{Erased: len(line.GetErased()) > 0}
 			copy(r.Hash[:], line.GetErased())
