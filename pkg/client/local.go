@@ -35,8 +35,9 @@ type localCredential struct {
 }
 
 // GetRequestMetadata implements credentials.PerRPCCredentials. It returns nothing for a call that has a credential,
-// and if there is no token. If there was one until a moment ago, the server restarts, and the result is NOT_READY: the
-// caller would not repeat a call that is refused for want of a credential. It returns UNAUTHENTICATED if the token file cannot be used.
+// and if there is no token. If there was one until a moment ago, the server restarts, and the result is NOT_READY:
+// callers repeat that, but not a call that is refused for want of a credential. It returns UNAUTHENTICATED if the
+// token file cannot be used.
 func (l *localCredential) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
 	if md, _ := metadata.FromOutgoingContext(ctx); len(md.Get("authorization")) > 0 {
 		return nil, nil
