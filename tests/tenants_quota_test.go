@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -9,11 +10,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/rpc"
 	"quartet/services/app"
 )
 
@@ -105,6 +113,77 @@ func TestX15_BytesHaveAQuota(t *testing.T) {
 	require.Equal(t, http.StatusOK, say(other).status)
 	require.Equal(t, http.StatusOK, h.rest(t, token, "GET", "/v1/agents/keeper/messages", "").status)
 	require.Equal(t, http.StatusOK, h.rest(t, token, "DELETE", "/v1/agents/keeper", "").status)
+}
+
+// TestX2_ARefusedRepetitionHasItsFirstAnswer: a namespace at its limit is refused what would add something, but has the
+// first answers of its earlier requests, also where the board plane decides before it asks the request memory.
+func TestX2_ARefusedRepetitionHasItsFirstAnswer(t *testing.T) {
+	h := newHouse(t, func(cfg *app.Config) { cfg.QuotaMiB = 1 })
+	_, token := h.key(t, &identityv1.CreateKeyRequest{
+		Name: "admin", Role: identityv1.Role_ROLE_ADMIN, Namespace: "acme",
+	})
+	conn, ctx := h.conn(t, token), soon(t)
+	agents := agentv1.NewAgentServiceClient(conn)
+	must.Value(agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED,
+	}))(t)
+	worker := must.Value(boardv1.NewBoardWorkerServiceClient(conn).Connect(ctx))(t)
+	require.NoError(t, worker.Send(&boardv1.ConnectRequest{Hello: &boardv1.BoardWorkerHello{
+		WorkerId: "w", BootId: "boot", WorkerPoolIds: []string{"default"}, Capacity: 1, ChoosesSteps: true,
+	}}))
+	boards, waits := boardv1.NewBoardServiceClient(conn), waitingv1.NewWaitingServiceClient(conn)
+	require.Eventually(t, func() bool {
+		return len(must.Value(boards.ListWorkers(ctx, &boardv1.ListWorkersRequest{}))(t).GetWorkers()) == 1
+	}, eventually, tick)
+	calls := map[string]func(id string, header grpc.CallOption) (proto.Message, error){
+		"CreateWait": func(id string, header grpc.CallOption) (proto.Message, error) {
+			return waits.CreateWait(ctx, &waitingv1.CreateWaitRequest{AgentId: "keeper", RequestId: id}, header)
+		},
+		"CreateBoard": func(id string, header grpc.CallOption) (proto.Message, error) {
+			return boards.CreateBoard(ctx, &boardv1.CreateBoardRequest{
+				SessionId: "keeper", BoardId: "b", WalName: "b", Title: "t", RequestId: id,
+				Steps: []*boardv1.StepInput{{StepId: "s", Title: "s"}},
+			}, header)
+		},
+		"UpdateBoard": func(id string, header grpc.CallOption) (proto.Message, error) {
+			return boards.UpdateBoard(ctx, &boardv1.UpdateBoardRequest{
+				SessionId: "keeper", BoardId: "b", RequestId: id, Operations: []*boardv1.Operation{{
+					Op: boardv1.OperationKind_OPERATION_KIND_ADD_STEP, Step: &boardv1.StepInput{StepId: id, Title: "s"},
+				}},
+			}, header)
+		},
+		"DispatchWorker": func(id string, header grpc.CallOption) (proto.Message, error) {
+			return boards.DispatchWorker(ctx, &boardv1.DispatchWorkerRequest{
+				SessionId: "keeper", BoardId: "b", RequestId: id,
+			}, header)
+		},
+		"OpenStandingDispatch": func(id string, header grpc.CallOption) (proto.Message, error) {
+			return boards.OpenStandingDispatch(ctx, &boardv1.OpenStandingDispatchRequest{
+				SessionId: "keeper", BoardId: "b", RequestId: id,
+			}, header)
+		},
+	}
+	for _, name := range []string{
+		"CreateBoard", "CreateWait", "UpdateBoard", "DispatchWorker", "OpenStandingDispatch",
+	} {
+		must.Value(calls[name]("first", grpc.EmptyCallOption{}))(t, name)
+	}
+	message := strings.Repeat("x", 100_000)
+	require.Eventually(t, func() bool {
+		_, err := agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: message})
+		return errors.Is(err, fault.QuotaExceeded)
+	}, eventually, tick)
+
+	board := &boardv1.GetBoardRequest{SessionId: "keeper", BoardId: "b"}
+	revision := must.Value(boards.GetBoard(ctx, board))(t).GetBoard().GetRevision()
+	for name, call := range calls {
+		var header metadata.MD
+		must.Value(call("first", grpc.Header(&header)))(t, name)
+		require.True(t, rpc.WasReplayed(header), name)
+		_, err := call("second", grpc.EmptyCallOption{})
+		require.ErrorIs(t, err, fault.QuotaExceeded, name)
+	}
+	require.Equal(t, revision, must.Value(boards.GetBoard(ctx, board))(t).GetBoard().GetRevision())
 }
 
 // TestX15_RequestsHaveARate, over REST and over gRPC together with when to come

@@ -31,30 +31,29 @@ var makes = map[string]string{
 
 // writes has the methods that a namespace may not call when its journals have reached their
 // limit, or when memory is short. Methods that end, complete or delete something are not among
-// them, nor those of a turn that has started.
+// them, nor those of a turn that has started. A method whose value is recalled stores its request id,
+// so that a refused repetition is still answered: the gate recalls its first response (rpc.AskRecall).
+// Recalling one that stores none would execute it.
 var writes = map[string]bool{
-	"/quartet.agent.v1.AgentService/SpawnAgent": true, "/quartet.agent.v1.AgentService/EnqueueMessage": true,
-	"/quartet.agent.v1.AgentService/AcquireTurn":  true,
-	"/quartet.work.v1.WorkService/CreateWorkItem": true, "/quartet.work.v1.WorkService/UpdateWorkItem": true,
-	"/quartet.work.v1.HomeService/WriteFile": true, "/quartet.work.v1.HomeService/EditFile": true,
-	"/quartet.task.v1.TaskService/ExecCommand":      true,
-	"/quartet.waiting.v1.WaitingService/CreateWait": true, "/quartet.waiting.v1.WaitingService/CreateTimer": true,
-	"/quartet.waiting.v1.WaitingService/CreateExternalTrigger": true,
-	"/quartet.board.v1.BoardService/CreateBoard":               true,
-	"/quartet.board.v1.BoardService/UpdateBoard":               true,
-	"/quartet.board.v1.BoardService/DispatchWorker":            true,
-	"/quartet.board.v1.BoardService/OpenStandingDispatch":      true,
+	"/quartet.agent.v1.AgentService/SpawnAgent":                recalled,
+	"/quartet.agent.v1.AgentService/EnqueueMessage":            recalled,
+	"/quartet.agent.v1.AgentService/AcquireTurn":               !recalled,
+	"/quartet.work.v1.WorkService/CreateWorkItem":              recalled,
+	"/quartet.work.v1.WorkService/UpdateWorkItem":              recalled,
+	"/quartet.work.v1.HomeService/WriteFile":                   !recalled,
+	"/quartet.work.v1.HomeService/EditFile":                    !recalled,
+	"/quartet.task.v1.TaskService/ExecCommand":                 recalled,
+	"/quartet.waiting.v1.WaitingService/CreateWait":            recalled,
+	"/quartet.waiting.v1.WaitingService/CreateTimer":           recalled,
+	"/quartet.waiting.v1.WaitingService/CreateExternalTrigger": recalled,
+	"/quartet.board.v1.BoardService/CreateBoard":               recalled,
+	"/quartet.board.v1.BoardService/UpdateBoard":               recalled,
+	"/quartet.board.v1.BoardService/DispatchWorker":            recalled,
+	"/quartet.board.v1.BoardService/OpenStandingDispatch":      recalled,
 }
 
-// repeats has the methods among makes and writes that store their request id. Their repetitions
-// are recognised by recalling the first response (rpc.AskRecall).
-var repeats = map[string]bool{
-	"/quartet.agent.v1.AgentService/SpawnAgent": true, "/quartet.agent.v1.AgentService/EnqueueMessage": true,
-	"/quartet.work.v1.WorkService/CreateWorkItem": true, "/quartet.work.v1.WorkService/UpdateWorkItem": true,
-	"/quartet.task.v1.TaskService/ExecCommand":                 true,
-	"/quartet.waiting.v1.WaitingService/CreateTimer":           true,
-	"/quartet.waiting.v1.WaitingService/CreateExternalTrigger": true,
-}
+// recalled is the value of the methods in writes that store their request id.
+const recalled = true
 
 const (
 	// catchUpTerm is how long a request near a limit may wait until the journal is read.
@@ -181,7 +180,7 @@ func (g *Gate) Unary(ctx context.Context, method string, req any, handle grpc.Un
 	if err == nil {
 		return handle(ctx, req)
 	}
-	if r, ok := req.(interface{ GetRequestId() string }); ok && r.GetRequestId() != "" && repeats[method] {
+	if r, ok := req.(interface{ GetRequestId() string }); ok && r.GetRequestId() != "" && writes[method] {
 		// A repeated request gets its first response also beyond the limit (SPEC X2).
 		resp, e := handle(rpc.AskRecall(ctx), req)
 		if e == nil || !errors.Is(e, fault.NotFound) {
@@ -221,7 +220,7 @@ func (g *Gate) Request(namespace string) error {
 // written returns the error of stored for the methods in writes, and nil for others. The
 // bytes are those that were counted so far, so a few requests beyond the limit may pass.
 func (g *Gate) written(namespace, method string) error {
-	if !writes[method] {
+	if _, limited := writes[method]; !limited {
 		return nil
 	}
 	return g.stored(namespace)

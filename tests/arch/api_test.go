@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"quartet/pkg/must"
+	"quartet/pkg/plane/planetest"
 	protofiles "quartet/proto"
 	_ "quartet/services/app" // links every service
 	"quartet/services/identity"
@@ -39,21 +40,6 @@ var notREST = map[string]string{
 	"quartet.backup.v1.BackupService/ExportBackup":     "a stream of a deployment's whole state, for quartet backup",
 }
 
-func methods(visit func(md protoreflect.MethodDescriptor)) {
-	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
-		if !strings.HasPrefix(string(f.Package()), "quartet.") {
-			return true
-		}
-		for i := range f.Services().Len() {
-			ms := f.Services().Get(i).Methods()
-			for j := range ms.Len() {
-				visit(ms.Get(j))
-			}
-		}
-		return true
-	})
-}
-
 // Every RPC has a row in the policy, a line in docs/roles.md, and an address or a reason why
 // it has none. A method without a row is refused for everybody, which shows only when it is
 // called.
@@ -61,7 +47,7 @@ func TestX15_EveryMethodHasAPolicyARouteAndDocumentation(t *testing.T) {
 	raw := must.Value(os.ReadFile(filepath.Join("..", "..", "docs", "roles.md")))(t)
 	roles, rest := string(raw), string(protofiles.RESTMap)
 	seen := map[string]bool{}
-	methods(func(md protoreflect.MethodDescriptor) {
+	planetest.Methods(func(_ string, md protoreflect.MethodDescriptor, _ bool) {
 		service, name := string(md.Parent().FullName()), string(md.Name())
 		full := service + "/" + name
 		seen[full] = true

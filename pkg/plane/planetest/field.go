@@ -54,3 +54,12 @@ func example(f protoreflect.FieldDescriptor) protoreflect.Value {
 		return protoreflect.ValueOfString("x")
 	}
 }
+
+// Filled sets each field of m as SetField does, and returns m.
+func Filled[M interface{ ProtoReflect() protoreflect.Message }](m M) M {
+	fields := m.ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		SetField(m.ProtoReflect(), fields.Get(i))
+	}
+	return m
+}
