@@ -2,6 +2,7 @@ package plane
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -30,4 +31,17 @@ func EqualExcept[M proto.Message](a, b M, except ...protoreflect.Name) bool {
 		}
 	}
 	return true
+}
+
+// CopySameNamed sets the fields of dst that src has under the same name, except those named, and returns dst. It
+// shares what they contain with src. It panics if a field of that name has another type.
+func CopySameNamed[M proto.Message](dst M, src proto.Message, except ...protoreflect.Name) M {
+	to := dst.ProtoReflect()
+	src.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if same := to.Descriptor().Fields().ByName(f.Name()); same != nil && !slices.Contains(except, f.Name()) {
+			to.Set(same, v)
+		}
+		return true
+	})
+	return dst
 }

@@ -318,14 +318,7 @@ func (s *Service) attach(ctx context.Context, w *waitingv1.Wait, repeated bool) 
 	}
 	r, err := s.deps.Work.AttachWait(ctx, &workv1.AttachWaitRequest{
 		AgentId: w.GetAgentId(), WorkItemId: w.GetWorkItemId(),
-		Wait: &workv1.AttachedWait{
-			WaitId: w.GetWaitId(), Kind: w.GetKind(), Mode: w.GetMode(), Revision: w.GetRevision(),
-			Reason: w.GetReason(), Resource: w.GetResource(), TriggerCount: w.GetTriggerCount(),
-			ConsumedCount:   w.GetConsumedCount(),
-			LastTriggeredAt: w.GetLastTriggeredAt(), CreatedAt: w.GetCreatedAt(), RecheckAt: w.GetRecheckAt(),
-			ReplacesWaitId: w.GetReplacesWaitId(), Source: w.GetSource(), Condition: w.GetCondition(),
-			ResourceDescription: w.GetResourceDescription(),
-		},
+		Wait: plane.CopySameNamed(&workv1.AttachedWait{}, w, "recheck_consumed_at"), // which is the work plane's own
 	})
 	if err == nil && r.GetRefused() && !repeated {
 		// The event of the refusal cancels the wait; the caller gets the reason.

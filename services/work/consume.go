@@ -63,24 +63,7 @@ func onWait(s *State, env journal.Env, namespace string, w *waitingv1.Wait) []*j
 	return events
 }
 
-// AttachedWaitOf returns the fields of a wait that an item keeps.
+// AttachedWaitOf returns the fields of a wait that an item keeps. recheck_consumed_at is this plane's own.
 func AttachedWaitOf(w *waitingv1.Wait) *workv1.AttachedWait {
-	return &workv1.AttachedWait{
-		WaitId:          w.GetWaitId(),
-		Kind:            w.GetKind(),
-		Mode:            w.GetMode(),
-		Revision:        w.GetRevision(),
-		Reason:          w.GetReason(),
-		Resource:        w.GetResource(),
-		TriggerCount:    w.GetTriggerCount(),
-		ConsumedCount:   w.GetConsumedCount(),
-		LastTriggeredAt: w.GetLastTriggeredAt(),
-		CreatedAt:       w.GetCreatedAt(),
-		RecheckAt:       w.GetRecheckAt(),
-		ReplacesWaitId:  w.GetReplacesWaitId(),
-		Source:          w.GetSource(),
-		Condition:       w.GetCondition(),
-
-		ResourceDescription: w.GetResourceDescription(),
-	}
+	return plane.CopySameNamed(&workv1.AttachedWait{}, w, "recheck_consumed_at")
 }

@@ -92,21 +92,10 @@ func TestW2_EveryFieldOfTheRequestIsStored(t *testing.T) {
 	}
 }
 
-// filled returns a record with every field set.
-func filled() *workv1.WorkItemRecord {
-	it := &workv1.WorkItemRecord{}
-	m := it.ProtoReflect()
-	fields := m.Descriptor().Fields()
-	for i := range fields.Len() {
-		planetest.SetField(m, fields.Get(i))
-	}
-	return it
-}
-
 // X6: a view is the record, field by field, and what is derived. A field that is added
 // to the record must be added to the view, with its name and number, and to both copies.
 func TestX6_AViewHasEveryFieldOfTheRecord(t *testing.T) {
-	it := filled()
+	it := planetest.Filled(&workv1.WorkItemRecord{})
 	require.True(t, proto.Equal(it, derive.Shallow(it)), "Shallow leaves out a field:\n%v\n%v", it, derive.Shallow(it))
 
 	shown := derive.View(it, "").ProtoReflect()
