@@ -130,7 +130,7 @@ func (d *Deps) Complete() error {
 type Followed struct {
 	Plane    string
 	Registry *journal.Registry
-	Types    []string // the event types that React handles
+	Types    []string // the event types that React handles; Open refuses those that Registry does not have
 	// Matters, if set, excludes events of these types for which React returns nothing
 	// in any state.
 	Matters func(ev *journal.Event) bool
@@ -190,6 +190,13 @@ type Engine[S journal.State] struct {
 func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engine[S], error) {
 	if err := deps.Complete(); err != nil {
 		return nil, err
+	}
+	for _, f := range cfg.Follow {
+		for _, eventType := range f.Types {
+			if !f.Registry.Has(eventType) {
+				return nil, fmt.Errorf("%s: follows %s, which is no event type of %s", cfg.Plane, eventType, f.Plane)
+			}
+		}
 	}
 	e := &Engine[S]{cfg: cfg, deps: deps}
 	e.erased, e.expired = newRemoval(deps.Metrics, deps.Removals, cfg.Plane, causeErase),

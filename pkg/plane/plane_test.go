@@ -304,6 +304,11 @@ func TestErrorsOfTheProcess(t *testing.T) {
 		Plane: "test", New: journaltest.New, Events: errdetails.File_google_rpc_error_details_proto,
 	}, deps))(t, "no stream")
 
+	must.Fail(plane.Open(t.Context(), plane.Config[*journaltest.State]{
+		Plane: "test", New: journaltest.New, Events: errdetails.File_google_rpc_error_details_proto,
+		Follow: []plane.Followed{{Plane: "source", Registry: journaltest.Registry(), Types: []string{"misspelt"}}},
+	}, over(journals)))(t, "test: follows misspelt, which is no event type of source")
+
 	deps = over(journals)
 	deps.Sources = func(string) ([]journal.Source, error) { return nil, errors.New("no journal") }
 	e := must.Value(plane.Open(t.Context(), plane.Config[*journaltest.State]{

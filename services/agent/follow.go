@@ -33,13 +33,13 @@ func follows(enqueueChild func(plane.Key)) []plane.Followed {
 			Registry: journal.NewRegistry(workv1.File_quartet_work_v1_work_event_proto),
 			Matters: func(ev *journal.Event) bool {
 				switch ev.Payload.(type) {
-				case *workv1.ReportPromoted:
-					return true
+				case *workv1.WorkItemCreated:
+					return strings.HasPrefix(ev.AgentID, children.ChildPrefix)
 				case *workv1.WorkItemCompleted:
 					enqueueChild(plane.Key{Namespace: ev.Namespace, ID: ev.AgentID})
 					return false
 				}
-				return strings.HasPrefix(ev.AgentID, children.ChildPrefix)
+				return true
 			},
 		},
 		{

@@ -8,15 +8,8 @@ import (
 	"time"
 
 	"quartet/pkg/bus"
+	"quartet/services/storage/archives"
 )
-
-// followers has the planes that follow the journal of a plane.
-var followers = map[string][]string{
-	"agent":   {"board", "task", "waiting", "work"},
-	"task":    {"agent", "waiting"},
-	"waiting": {"agent", "work"},
-	"work":    {"agent", "waiting"},
-}
 
 // confirmTerm bounds how long it is waited until what a plane has consumed is durable.
 const confirmTerm = 100 * time.Millisecond
@@ -32,7 +25,7 @@ func (w *world) history() time.Duration {
 // readThrough is plane.Deps.ReadThrough.
 func (w *world) readThrough(ctx context.Context, of string, partition int) (uint64, error) {
 	through := uint64(math.MaxUint64)
-	for _, name := range followers[of] {
+	for _, name := range archives.Followers[of] {
 		if !slices.Contains(w.planes, name) {
 			continue // the world has no such service
 		}

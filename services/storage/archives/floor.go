@@ -10,9 +10,9 @@ import (
 	"quartet/pkg/plane"
 )
 
-// followers has, by plane, the planes that follow its journal: the inverse of what the planes say in
+// Followers has, by plane, the planes that follow its journal: the inverse of what the planes say in
 // plane.Config.Follow. Nothing follows the other planes but EVENTS.
-var followers = map[string][]string{
+var Followers = map[string][]string{
 	"agent":   {"board", "task", "waiting", "work"},
 	"task":    {"agent", "waiting"},
 	"waiting": {"agent", "work"},
@@ -68,7 +68,7 @@ type Floor struct {
 // plane.Deps.ReadThrough.
 func (f Floor) ReadThrough(ctx context.Context, name string, partition int) (uint64, error) {
 	through := uint64(math.MaxUint64)
-	if names := followers[name]; len(names) > 0 {
+	if names := Followers[name]; len(names) > 0 {
 		all, err := f.List(ctx)
 		if err != nil {
 			return 0, fmt.Errorf("what other planes have read of %s partition %d is not known: %w", name, partition,
