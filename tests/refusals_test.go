@@ -11,6 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/must"
@@ -18,6 +21,7 @@ import (
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane/planetest"
 	"quartet/tests/proc"
 )
 
@@ -210,4 +214,32 @@ func TestD1_TwoSchedulersChangeNothing(t *testing.T) {
 	}
 	turns := must.Value(s.agents.ListTurns(ctx, &agentv1.ListTurnsRequest{AgentId: "a", PageSize: 100}))(t)
 	require.Len(t, turns.GetTurns(), 20, "no second tick woke the agent")
+}
+
+// A number that names no value of an enum field is refused by every method, before its handler, with the field and
+// the number.
+func TestAnUnknownEnumNumberIsRefused(t *testing.T) {
+	h := newHouse(t, nil)
+	conn, ctx, found := h.conn(t, bootstrap), soon(t), 0
+	planetest.Methods(func(name string, md protoreflect.MethodDescriptor, _ bool) {
+		for i := range md.Input().Fields().Len() {
+			f := md.Input().Fields().Get(i)
+			if f.Enum() == nil {
+				continue
+			}
+			found++
+			require.False(t, md.IsStreamingClient() || md.IsStreamingServer(), "%s checks %s itself", name, f.Name())
+			req := must.Value(protoregistry.GlobalTypes.FindMessageByName(md.Input().FullName()))(t).New()
+			if unknown := protoreflect.ValueOfEnum(999); f.IsList() {
+				req.Mutable(f).List().Append(unknown)
+			} else {
+				req.Set(f, unknown)
+			}
+			err := conn.Invoke(ctx, name, req.Interface(), &emptypb.Empty{})
+			require.ErrorIs(t, err, fault.InvalidArgument, name)
+			require.ErrorContains(t, err, string(f.Name()), name)
+			require.Equal(t, "999", fault.From(err).Metadata()["value"], name)
+		}
+	})
+	require.Greater(t, found, 20)
 }

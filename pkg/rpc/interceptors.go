@@ -58,6 +58,9 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err := s.checkLimits(ctx, info.FullMethod, req); err != nil {
 		return nil, err
 	}
+	if err := knownEnums(req); err != nil {
+		return nil, err
+	}
 
 	// Run the handler until the deadline, and a long poll only while its credential is valid.
 	limit, longPoll := s.cfg.Deadlines[info.FullMethod]

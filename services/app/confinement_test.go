@@ -4,8 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/certs"
@@ -43,4 +45,20 @@ func TestT10_SecretsOfTheServerAreHidden(t *testing.T) {
 		must.Fail(cfg.confinement())(t, name+": "+*path)
 		*path = before
 	}
+}
+
+// Each file that a setting names is hidden from commands, but for certificates, which are public.
+func TestEveryFileOfASettingIsHidden(t *testing.T) {
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	cfg := Config{WorkerConfiner: []string{"x"}}
+	cfg.Flags(flags)
+	flags.VisitAll(func(f *pflag.Flag) {
+		if !strings.HasSuffix(f.Name, "-file") || strings.HasSuffix(f.Name, "ca-file") ||
+			strings.HasSuffix(f.Name, "cert-file") {
+			return
+		}
+		path := filepath.Join(must.Value(filepath.EvalSymlinks(t.TempDir()))(t), f.Name)
+		require.NoError(t, f.Value.Set(path))
+		require.Contains(t, must.Value(cfg.confinement())(t).Hidden, path)
+	})
 }

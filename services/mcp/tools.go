@@ -33,11 +33,16 @@ const (
 	callTerm = 75 * time.Second
 )
 
-// creative has the tools that create or change something and destroy nothing. Hosts ask
-// their user before other tools that change something.
+// creative has the tools that change something, and says whether they destroy nothing. Hosts ask their user before
+// those that may.
 var creative = map[string]bool{
 	"CreateWorkItem": true, "PickWorkItem": true, "UpdateWorkItem": true, toolComplete: true, "WaitFor": true,
 	"CreateWait": true, "CreateExternalTrigger": true, "CreateTimer": true, "SpawnAgent": true,
+	"CancelWait": false, "CancelExternalTrigger": false, "CancelTimer": false, "ExecCommand": false,
+	"TaskInput": false, "TaskStop": false, "HomeWrite": false, "HomeEdit": false,
+	"board_create": false, "board_update": false, "board_update_step": false, "board_complete": false,
+	"board_fail": false, "board_cancel": false, "board_dispatch_worker": false, "board_cancel_run": false,
+	"board_open_dispatch": false, "board_close_dispatch": false,
 }
 
 // outward has the tools with effects outside Quartet.

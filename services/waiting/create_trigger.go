@@ -29,8 +29,6 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 		admitWrite(ctx, req),
 		validItemID(req.GetWorkItemId()),
 		fault.TextBytes("description", req.GetDescription(), fault.MaxFreeTextBytes, false),
-		knownDelivery(req.GetDeliveryMode()),
-		secrets.KnownScheme(req.GetSignatureScheme()),
 		secrets.ValidSigning(req.GetSignatureScheme(), req.GetSigningSecret()),
 		mayGiveSecret(rpc.ActorFrom(ctx), req.GetSigningSecret()),
 	); err != nil {

@@ -65,14 +65,6 @@ func validItemID(id string) error {
 	return fault.ID("work_item_id", id, "wi_")
 }
 
-// knownDelivery refuses a number that names no delivery mode. Unspecified is allowed.
-func knownDelivery(m waitingv1.DeliveryMode) error {
-	if _, ok := waitingv1.DeliveryMode_name[int32(m)]; !ok {
-		return fault.Invalid("delivery_mode", m.String(), "must be wake_hint or contentful")
-	}
-	return nil
-}
-
 // orWakeHint returns the delivery mode of a trigger, wake_hint by default. A wait has no
 // default, and then uses the mode of its trigger.
 func orWakeHint(m waitingv1.DeliveryMode) waitingv1.DeliveryMode {

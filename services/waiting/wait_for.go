@@ -91,7 +91,6 @@ func admitWaitFor(ctx context.Context, req *waitingv1.WaitForRequest) error {
 		fault.TextBytes("reason", req.GetReason(), fault.MaxFreeTextBytes, true),
 		fault.NotBlank("reason", req.GetReason()),
 		validItemID(req.GetWorkItemId()),
-		knownDelivery(req.GetDeliveryMode()),
 		validSpan("recheck_after", req.GetRecheckAfter(), 0),
 	); err != nil {
 		return err

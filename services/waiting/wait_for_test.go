@@ -90,7 +90,6 @@ func TestP1_WaitForRefusals(t *testing.T) {
 		"a trigger's time":         {Wake: external, After: seconds(1)},
 		"beyond the fault.Horizon": {Wake: timer, At: timestamppb.New(epoch.Add(fault.Horizon + time.Second))},
 		"the year 9999":            {Wake: timer, At: timestamppb.New(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))},
-		"an unknown mode":          {Wake: external, DeliveryMode: 99},
 	} {
 		_, err := r.tryWaitFor(req)
 		require.Error(t, err, name)

@@ -24,7 +24,6 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 		validItemID(req.GetWorkItemId()),
 		fault.Text("source", req.GetSource(), 256, false),
 		fault.TextBytes("condition", req.GetCondition(), fault.MaxFreeTextBytes, false),
-		knownDelivery(req.GetDeliveryMode()),
 	); err != nil {
 		return nil, err
 	}

@@ -73,7 +73,6 @@ func validateCreate(req *workv1.CreateWorkItemRequest) error {
 		fault.RequestID(req.GetRequestId()),
 		fault.Text("objective", req.GetObjective(), fault.MaxObjectiveChars, true),
 		fault.NotBlank("objective", req.GetObjective()),
-		knownPlanStatus(req.GetPlanStatus()),
 		fault.TextBytes("plan", req.GetPlan(), fault.MaxFreeTextBytes, false),
 	); err != nil {
 		return err

@@ -151,12 +151,14 @@ func TestW10_FiltersAndPages(t *testing.T) {
 	})
 	r.complete(ids["done"])
 	r.pick(ids["cur"])
-	for filter, want := range map[string]string{
+	wants := map[string]string{
 		"UNSPECIFIED": "cur queued done blocked waiting input", "ALL": "cur queued done blocked waiting input",
 		"OPEN": "cur queued blocked waiting input", "COMPLETED": "done", "CURRENT": "cur",
 		"QUEUED": "queued input", "BLOCKED": "blocked waiting", "WAITING_FOR_OPERATOR": "input",
 		"RUNNABLE": "cur queued",
-	} {
+	}
+	require.Len(t, wants, len(workv1.WorkItemFilter_name), "a row for each filter")
+	for filter, want := range wants {
 		f := workv1.WorkItemFilter(workv1.WorkItemFilter_value["WORK_ITEM_FILTER_"+filter])
 		resp := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", Filter: f}))(t)
 		require.Equal(t, want, objectives(resp.GetWorkItems()), filter)
@@ -189,9 +191,17 @@ func TestX9_ListRefusals(t *testing.T) {
 		require.Error(t, must.Err(r.client.ListWorkItems(r.ctx, req)), "%v", req)
 	}
 	resp := must.Value(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 1}))(t)
-	must.Refuse(r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{
-		AgentId: "keeper", Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageToken: resp.GetNextPageToken(),
-	}))(t, fault.CursorInvalid, "a token of another filter is another list's")
+	fields := (*workv1.ListWorkItemsRequest)(nil).ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		switch fields.Get(i).Name() {
+		case "agent_id", "page_size", "page_token", "include_todo_list", "omit_plan_previews":
+			continue // they select no items
+		}
+		req := &workv1.ListWorkItemsRequest{AgentId: "keeper", PageToken: resp.GetNextPageToken()}
+		planetest.SetField(req.ProtoReflect(), fields.Get(i))
+		must.Refuse(r.client.ListWorkItems(r.ctx, req))(t, fault.CursorInvalid,
+			"a token of another filter is another list's: "+fields.Get(i).TextName())
+	}
 }
 
 // A page is bounded in bytes as well as in number.

@@ -50,7 +50,6 @@ func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
 	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
 		optionalID("work_item_id", req.GetWorkItemId(), "wi_"),
-		knownPlanStatus(req.GetPlanStatus()),
 		validTodos(req.GetTodoList().GetItems()),
 	); err != nil {
 		return err

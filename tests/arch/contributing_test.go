@@ -57,3 +57,21 @@ func TestTheRecipesNamePlacesThatExist(t *testing.T) {
 		require.Contains(t, string(raw), c[1], c[0])
 	}
 }
+
+// The pages that a newcomer reads first exist and are short enough to be read.
+func TestTheFirstPagesAreShort(t *testing.T) {
+	page := func(name string) string {
+		return string(must.Value(os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(name))))(t))
+	}
+	contributing := page("CONTRIBUTING.md")
+	_, table, _ := strings.Cut(contributing, "\n## New here?")
+	table, _, _ = strings.Cut(table, "\n## ")
+	links := regexp.MustCompile(`(?m)^\| \d\. .*\]\(([^)]+)\)`).FindAllStringSubmatch(table, -1)
+	require.Len(t, links, 4) // the fifth page is CONTRIBUTING.md
+	words := len(strings.Fields(contributing))
+	for _, m := range links {
+		text, _, _ := strings.Cut(page(m[1]), "\n## A cluster with faults\n")
+		words += len(strings.Fields(text))
+	}
+	require.LessOrEqual(t, words, 8000, "words of the five pages together")
+}

@@ -125,9 +125,6 @@ func validateSpawnChild(req *agentv1.SpawnAgentRequest) error {
 	default:
 		return fault.Invalid("workspace_mode", req.GetWorkspaceMode().String(), "must be inherit or worktree")
 	}
-	if _, known := agentv1.Context_name[int32(req.GetContext())]; !known {
-		return fault.Invalid("context", req.GetContext().String(), "must be fresh or fork")
-	}
 	switch {
 	case req.GetTemplate() != "":
 		return fault.Invalid("template", req.GetTemplate(), "must be empty: there are no templates")

@@ -139,10 +139,6 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 				actor.Role).
 				With("kind", kind.String()).WithField("kind", "must be a kind that your role may send")
 	}
-	if _, ok := agentv1.Priority_name[int32(req.GetPriority())]; !ok {
-		return nil, fault.Invalid("priority", req.GetPriority().String(),
-			"must be interject, next, normal or background")
-	}
 	urgent := req.GetPriority() == agentv1.Priority_PRIORITY_INTERJECT ||
 		req.GetPriority() == agentv1.Priority_PRIORITY_NEXT
 	if urgent && !operator {

@@ -2,7 +2,6 @@ package messages
 
 import (
 	"context"
-	"strconv"
 
 	"google.golang.org/protobuf/proto"
 
@@ -46,9 +45,6 @@ func (s *Service) ListMessages(ctx context.Context, req *agentv1.ListMessagesReq
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
 		return nil, err
-	}
-	if _, ok := agentv1.MessageState_name[int32(req.GetState())]; !ok {
-		return nil, fault.Invalid("state", strconv.Itoa(int(req.GetState())), "must be a message state")
 	}
 	list, err := page.Read("messages", req)
 	if err != nil {

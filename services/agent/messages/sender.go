@@ -15,7 +15,6 @@ import (
 // it, the most authority that it may have, and the wait that it answers.
 func admitSender(actor rpc.Actor, kind agentv1.MessageKind, req *agentv1.EnqueueMessageRequest) error {
 	followUp := actor.Role == rpc.RoleService && kind == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP
-	_, known := agentv1.Authority_name[int32(req.GetMaxAuthority())]
 	switch {
 	case req.GetSenderRunId() != "" && !followUp:
 		return fault.Invalid("sender_run_id", req.GetSenderRunId(),
@@ -26,9 +25,6 @@ func admitSender(actor rpc.Actor, kind agentv1.MessageKind, req *agentv1.Enqueue
 	case req.GetAnsweredWaitId() != "" && !followUp:
 		return fault.Invalid("answered_wait_id", req.GetAnsweredWaitId(),
 			"must be empty: only a supervisor's follow-up has it; name the work_item_id instead")
-	case !known:
-		return fault.Invalid("max_authority", req.GetMaxAuthority().String(),
-			"must be operator_instruction, runtime_instruction, integration_signal or external_evidence")
 	}
 	return fault.First(optionalID("sender_run_id", req.GetSenderRunId(), "run_"),
 		optionalID("answered_wait_id", req.GetAnsweredWaitId(), "wt_"))

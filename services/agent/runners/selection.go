@@ -41,11 +41,8 @@ func (c Selection) Matches(a *agentv1.Agent) bool {
 // ValidateSelection refuses presets and tool families that do not exist, and a selection by a runner that
 // serves all namespaces.
 func ValidateSelection(req *agentv1.AcquireTurnRequest) error {
-	if _, known := agentv1.Preset_name[int32(req.GetPreset())]; !known {
-		return fault.Invalid("preset", req.GetPreset().String(), "must be private_child or public_named, or left out")
-	}
 	for _, f := range req.GetToolFamilies() {
-		if _, known := agentv1.ToolFamily_name[int32(f)]; !known || f == agentv1.ToolFamily_TOOL_FAMILY_UNSPECIFIED {
+		if f == agentv1.ToolFamily_TOOL_FAMILY_UNSPECIFIED {
 			return fault.Invalid("tool_families", f.String(), "must be families of tools, such as boards")
 		}
 	}

@@ -175,3 +175,11 @@ func TestC5_ListsHaveNoPlanPreviews(t *testing.T) {
 		}
 	}
 }
+
+// A tool mutates exactly if its request has a request id, by which a repeated call has its first result.
+func TestAToolMutatesIfItsRequestHasAnID(t *testing.T) {
+	for _, tool := range Table {
+		id := tool.NewRequest().ProtoReflect().Descriptor().Fields().ByName("request_id")
+		require.Equal(t, id != nil, tool.Mutates, tool.Name)
+	}
+}

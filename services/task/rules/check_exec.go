@@ -50,10 +50,6 @@ func CheckExec(req *taskv1.ExecCommandRequest) (*taskv1.CommandSpec, error) {
 			return nil, err
 		}
 	}
-	if _, known := taskv1.DuplicatePolicy_name[int32(req.GetDuplicatePolicy())]; !known {
-		return nil, fault.Invalid("duplicate_policy", req.GetDuplicatePolicy().String(),
-			"must be start_new or reuse_running")
-	}
 	if n := req.GetMaxOutput(); n < 0 || n > MaxMaxOutput {
 		return nil, fault.LimitExceeded.Newf("max_output is %d; it must be 0 (default) to %d bytes", n, MaxMaxOutput).
 			WithField("max_output", "must be 0 to 256000")

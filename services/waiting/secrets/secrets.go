@@ -168,11 +168,3 @@ func ValidSigning(scheme waitingv1.SignatureScheme, secret string) error {
 	}
 	return nil
 }
-
-// KnownScheme refuses a number that names no signature scheme. Unspecified is allowed.
-func KnownScheme(scheme waitingv1.SignatureScheme) error {
-	if _, ok := waitingv1.SignatureScheme_name[int32(scheme)]; !ok {
-		return fault.Invalid("signature_scheme", scheme.String(), "must be hub_sha256 or standard_webhooks")
-	}
-	return nil
-}

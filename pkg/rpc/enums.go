@@ -1,0 +1,51 @@
+package rpc
+
+import (
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"quartet/pkg/fault"
+)
+
+// knownEnums returns INVALID_ARGUMENT for a request with an enum field whose number names no value. What 0 means is
+// for the handler to decide, and so are the fields of nested messages.
+func knownEnums(req any) (err error) {
+	m, ok := req.(proto.Message)
+	if !ok {
+		return nil // it is forwarded as it is
+	}
+	m.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.Enum() == nil:
+		case f.IsList():
+			for i := 0; i < v.List().Len() && err == nil; i++ {
+				err = knownEnum(f, v.List().Get(i).Enum())
+			}
+		default:
+			err = knownEnum(f, v.Enum())
+		}
+		return err == nil
+	})
+	return err
+}
+
+func knownEnum(f protoreflect.FieldDescriptor, number protoreflect.EnumNumber) error {
+	values := f.Enum().Values()
+	if values.ByNumber(number) != nil {
+		return nil
+	}
+	prefix := strings.TrimSuffix(string(values.Get(0).Name()), "UNSPECIFIED")
+	names := make([]string, values.Len()-1)
+	for i := range names {
+		names[i] = strings.ToLower(strings.TrimPrefix(string(values.Get(i+1).Name()), prefix))
+	}
+	last := len(names) - 1
+	must := names[last]
+	if last > 0 {
+		must = strings.Join(names[:last], ", ") + " or " + must
+	}
+	return fault.Invalid(string(f.Name()), strconv.Itoa(int(number)), "must be "+must)
+}
