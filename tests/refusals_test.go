@@ -242,4 +242,7 @@ func TestAnUnknownEnumNumberIsRefused(t *testing.T) {
 		}
 	})
 	require.Greater(t, found, 20)
+	a := h.rest(t, bootstrap, "POST", "/v1/agents/keeper/work-items", `{"objective":"o","planStatus":999}`)
+	require.Equal(t, http.StatusBadRequest, a.status)
+	require.Contains(t, a.body, "must be draft, ready or needs_input")
 }
