@@ -14,7 +14,6 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
-	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
 )
@@ -123,7 +122,7 @@ func (t Tool) TakesFocus(req proto.Message) bool {
 // Focus sets the work item of a request to itemID, the item in focus. If itemID is empty because
 // none is in focus, it refuses a request that needs an item; others are then about the agent itself.
 func (t Tool) Focus(req proto.Message, itemID string) error {
-	if _, needs := req.(*workv1.CompleteWorkItemRequest); needs && itemID == "" {
+	if t.needsItem && itemID == "" {
 		return fault.Invalid("work_item_id", "",
 			"must be given, or PickWorkItem called before: no work item is in focus")
 	}
@@ -138,12 +137,12 @@ func (t Tool) unbound(req proto.Message) error {
 	if !ok || !t.bound || r.GetWorkItemId() != "" {
 		return nil
 	}
-	switch r := req.(type) {
-	case *waitingv1.WaitForRequest:
-		r.Own = true
-	case *workv1.GetWorkItemRequest, *workv1.UpdateWorkItemRequest, *workv1.CompleteWorkItemRequest:
+	if t.needsItem {
 		return fault.Invalid("work_item_id", "", "must be given: this turn is bound to no work item; PickWorkItem "+
 			"binds it to one")
+	}
+	if wait, ok := req.(*waitingv1.WaitForRequest); ok {
+		wait.Own = true
 	}
 	return nil
 }

@@ -34,6 +34,8 @@ type Tool struct {
 	// about the item in focus. focused means that outside of turns the plane itself finds the item
 	// in focus, in its rule, so that the request may leave it out.
 	bound, focused bool
+	// needsItem: a bound call for which no item is found is refused; others are then about the agent itself.
+	needsItem bool
 	// anyAgent: the call may be about another agent than the caller.
 	anyAgent bool
 	// NoRecall: the plane cannot be asked later for the outcome of a call.
@@ -88,7 +90,7 @@ var coreTable = []Tool{
 			"focus; recheck_at reminds you once. null clears either. For new waits use WaitFor, which also wakes you.",
 		Plane: "work", Method: workv1.WorkService_UpdateWorkItem_FullMethodName,
 		NewRequest: newMessage[workv1.UpdateWorkItemRequest], NewResponse: newMessage[workv1.UpdateWorkItemResponse],
-		Mutates: true, bound: true, focused: true, adapt: adaptUpdate, shape: shapeUpdate,
+		Mutates: true, bound: true, focused: true, needsItem: true, adapt: adaptUpdate, shape: shapeUpdate,
 	},
 	{
 		Name: "CompleteWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
@@ -97,14 +99,14 @@ var coreTable = []Tool{
 		Plane: "work", Method: workv1.WorkService_CompleteWorkItem_FullMethodName,
 		NewRequest:  newMessage[workv1.CompleteWorkItemRequest],
 		NewResponse: newMessage[workv1.CompleteWorkItemResponse],
-		Mutates:     true, bound: true,
+		Mutates:     true, bound: true, needsItem: true,
 	},
 	{
 		Name: "GetWorkItem", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
 		Description: "Read one work item: objective, plan descriptor with preview, checklist, blocker, waits.",
 		Plane:       "work", Method: workv1.WorkService_GetWorkItem_FullMethodName,
 		NewRequest: newMessage[workv1.GetWorkItemRequest], NewResponse: newMessage[workv1.GetWorkItemResponse],
-		bound: true, focused: true, adapt: adaptGet, shape: shapeGet,
+		bound: true, focused: true, needsItem: true, adapt: adaptGet, shape: shapeGet,
 	},
 	{
 		Name: "ListWorkItems", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
