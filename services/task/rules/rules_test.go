@@ -313,10 +313,6 @@ func TestT1_BadRequestsAreRefused(t *testing.T) {
 		"many processes": {func(r *taskv1.ExecCommandRequest) {
 			r.Command.Limits = &taskv1.CommandLimits{Processes: MaxProcesses + 1}
 		}, fault.LimitExceeded, "100001"},
-		"unknown policy": {
-			func(r *taskv1.ExecCommandRequest) { r.DuplicatePolicy = 9 }, fault.InvalidArgument,
-			"duplicate_policy",
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := good()
