@@ -78,7 +78,7 @@ func TestC3_Briefs(t *testing.T) {
 	require.Len(t, again, 6)
 	require.Equal(t, "brf_report", again[0].GetBriefId())
 	require.Len(t, r.briefs(&agentv1.ListBriefsRequest{Kind: ack}), 3)
-	for _, bad := range []*agentv1.ListBriefsRequest{{Kind: 9}, {PageSize: 501}, {PageToken: "x"}} {
+	for _, bad := range []*agentv1.ListBriefsRequest{{PageSize: 501}, {PageToken: "x"}} {
 		bad.AgentId = "keeper"
 		_, err := r.service.ListBriefs(r.operator(), bad)
 		require.Error(t, err)

@@ -139,16 +139,13 @@ func TestA1_ChildSpawnRefusals(t *testing.T) {
 	r := family(t)
 	before := len(r.events())
 	for name, req := range map[string]*agentv1.SpawnAgentRequest{
-		"no message":       {},
-		"a blank message":  {InitialMessage: " \n"},
-		"too long":         {InitialMessage: strings.Repeat("x", 256<<10+1)},
-		"an id":            {InitialMessage: "x", AgentId: "mine"},
-		"explicit_root":    {InitialMessage: "x", WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_EXPLICIT_ROOT},
-		"an unknown mode":  {InitialMessage: "x", WorkspaceMode: 99},
-		"an unknown start": {InitialMessage: "x", Context: 99},
-		"a template":       {InitialMessage: "x", Template: "t"},
-		"a root":           {InitialMessage: "x", WorkspaceRoot: "/srv"},
-		"unknown preset":   {InitialMessage: "x", Preset: 99},
+		"no message":      {},
+		"a blank message": {InitialMessage: " \n"},
+		"too long":        {InitialMessage: strings.Repeat("x", 256<<10+1)},
+		"an id":           {InitialMessage: "x", AgentId: "mine"},
+		"explicit_root":   {InitialMessage: "x", WorkspaceMode: agentv1.WorkspaceMode_WORKSPACE_MODE_EXPLICIT_ROOT},
+		"a template":      {InitialMessage: "x", Template: "t"},
+		"a root":          {InitialMessage: "x", WorkspaceRoot: "/srv"},
 	} {
 		req.ParentAgentId = "keeper"
 		_, err := r.service.SpawnAgent(r.operator(), req)
