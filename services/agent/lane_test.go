@@ -99,8 +99,6 @@ func TestA5_WhoMaySendWhat(t *testing.T) {
 		{rpc.RoleIntegration, prompt, 0, ""},
 		{rpc.RoleIntegration, channel, next, ""},
 		{rpc.RoleIntegration, channel, interject, ""},
-		{rpc.RoleOperator, prompt, 99, ""},
-		{rpc.RoleOperator, 99, 0, ""},
 	}
 	for _, runtime := range []agentv1.MessageKind{
 		agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, agentv1.MessageKind_MESSAGE_KIND_TIMER_TICK,

@@ -79,7 +79,6 @@ func TestA6_RunnersChooseByCapability(t *testing.T) {
 		})
 	}
 	for name, req := range map[string]*agentv1.AcquireTurnRequest{
-		"no such preset": {Preset: 9}, "no such family": {ToolFamilies: []agentv1.ToolFamily{99}},
 		"no family": {ToolFamilies: []agentv1.ToolFamily{0}},
 	} {
 		must.Refuse(r.choose(req))(t, fault.InvalidArgument, name)
