@@ -117,12 +117,20 @@ func addressed(md protoreflect.MethodDescriptor, agentID string) proto.Message {
 	return req
 }
 
-// TestX15_EveryMethodForEveryRole walks the table: what it says yes to is not
-// refused for want of a role, and everything else is, with the same words.
+// TestX15_EveryMethodForEveryRole walks the table, at a process that serves the methods and at one that forwards them:
+// what the table says yes to is not refused for want of a role, and everything else is, with the same words.
 func TestX15_EveryMethodForEveryRole(t *testing.T) {
 	proc.Long(t)
-	t.Parallel() // most of it is waiting
-	h := newHouse(t, nil)
+	planes, door := twoDoors(t)
+	for name, h := range map[string]*house{"planes": planes, "forwarded": door} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
+			everyMethodForEveryRole(t, h)
+		})
+	}
+}
+
+func everyMethodForEveryRole(t *testing.T, h *house) {
 	const nobody = "nobody" // so that what is allowed changes nothing
 	var wrong []string
 	conns := map[string]*grpc.ClientConn{}

@@ -14,6 +14,7 @@ import (
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
+	"quartet/services/app"
 	"quartet/tests/proc"
 )
 
@@ -62,7 +63,14 @@ func TestI17_NoKeySeesBeyondItsAgents(t *testing.T) {
 
 // TestI17_AKeyForSomeAgents does what an unlimited key does for these, by each way, and says what it is limited to.
 func TestI17_AKeyForSomeAgents(t *testing.T) {
-	h := newHouse(t, nil)
+	t.Run("one process", func(t *testing.T) { aKeyForSomeAgents(t, newHouse(t, nil)) })
+	t.Run("forwarded", func(t *testing.T) { // by the process of the gateway, which serves none of the methods
+		_, door := twoDoorsWith(t, func(cfg *app.Config) { cfg.BootstrapToken = bootstrap })
+		aKeyForSomeAgents(t, door)
+	})
+}
+
+func aKeyForSomeAgents(t *testing.T, h *house) {
 	for _, agent := range []string{"one", "two", "three"} {
 		require.Equal(t, http.StatusOK, h.rest(t, bootstrap, http.MethodPost, "/v1/agents", `{"agentId":"`+agent+
 			`","preset":"public_named"}`).status)

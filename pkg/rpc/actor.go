@@ -84,7 +84,7 @@ func WithActor(ctx context.Context, a Actor) context.Context {
 }
 
 // ActorFrom returns the actor of the call that ctx belongs to. If there is none,
-// it returns the zero Actor, which RequireRole always refuses.
+// it returns the zero Actor, which has no role.
 func ActorFrom(ctx context.Context) Actor {
 	if c, ok := ctx.Value(callerKey{}).(*caller); ok {
 		return c.actor
@@ -101,32 +101,8 @@ func Via(ctx context.Context) string {
 	return ""
 }
 
-// RequireRole refuses an actor that has none of roles: UNAUTHENTICATED if
-// there is no actor at all, else PERMISSION_DENIED.
-func RequireRole(ctx context.Context, roles ...string) error {
-	a := ActorFrom(ctx)
-	switch {
-	case a.Role == "":
-		return fault.Unauthenticated.New("the call has no actor; send a credential")
-	case a.HasAny(roles...):
-		return nil
-	}
-	return fault.PermissionDenied.New("role "+a.Role+" may not do this; it takes "+strings.Join(roles, " or "),
-		"role", a.Role, "principal", a.Principal)
-}
-
-// RequireService returns nil if the call was made by a service, on its own behalf
-// or on that of any actor, and otherwise an error as RequireRole does. It is for
-// methods that only services call.
-func RequireService(ctx context.Context) error {
-	if Via(ctx) != "" {
-		return nil
-	}
-	return RequireRole(ctx, RoleService)
-}
-
 // CheckAgent returns PERMISSION_DENIED if an actor of role agent acts for another
-// agent (SPEC X15). It returns nil for all other roles, which RequireRole checks.
+// agent (SPEC X15). It returns nil for all other roles, which Admission.Permit checks.
 func CheckAgent(a Actor, agentID string) error {
 	if a.Role != RoleAgent || a.AgentID == agentID {
 		return nil

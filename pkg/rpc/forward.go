@@ -87,7 +87,8 @@ func copyMessages(to interface{ SendMsg(m any) error }, source interface{ RecvMs
 	}
 }
 
-// raw is a message that this process does not decode.
+// raw is a message that this process does not decode. Only relay receives such messages, and it sends each one to
+// another process with the caller's credential (see serverStream.RecvMsg).
 type raw struct{ bytes mem.BufferSlice }
 
 // rawCodec passes raw messages through, and is protobuf for all others.

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/must"
 	"quartet/pkg/rpc"
 )
 
@@ -25,7 +26,11 @@ import (
 func door(t *testing.T, keys *rpc.Keyring, metrics *prometheus.Registry,
 	target func(service string) grpc.ClientConnInterface,
 ) (pb.TestServiceClient, string) {
-	server := rpc.NewServer(rpc.Config{Auth: keys, Metrics: metrics, Elsewhere: target})
+	return doorWith(t, rpc.Config{Auth: keys, Metrics: metrics, Elsewhere: target})
+}
+
+func doorWith(t *testing.T, cfg rpc.Config) (pb.TestServiceClient, string) {
+	server := rpc.NewServer(cfg)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	served := make(chan error, 1)
@@ -106,6 +111,55 @@ func TestForwardedCallsAreTheCallers(t *testing.T) {
 	_, err = c.UnaryCall(t.Context(), &pb.SimpleRequest{})
 	require.Equal(t, codes.Unauthenticated, fault.From(err).Code(),
 		"who has no credential comes no further than the door")
+}
+
+// limitedKey authenticates one key, which is limited to one agent.
+type limitedKey struct{ rpc.Actor }
+
+func (k limitedKey) Authenticate(context.Context, string) (rpc.Actor, error) { return k.Actor, nil }
+
+// namesAgent refuses each message whose payload does not name an agent of the key, also one that it cannot read.
+type namesAgent struct{ rpc.Unlimited }
+
+func (namesAgent) Within(a rpc.Actor, _ string, req any) error {
+	if m, ok := req.(interface{ GetPayload() *pb.Payload }); ok && a.Agents.Has(string(m.GetPayload().GetBody())) {
+		return nil
+	}
+	return fault.PermissionDenied.New("beyond the limits of the key")
+}
+
+// TestI17_ForwardedMessagesAreCheckedWhereTheyAreDecoded: a process that forwards a call cannot read which agent its
+// messages name. The process that serves it checks each of them by the limits of the caller's key.
+func TestI17_ForwardedMessagesAreCheckedWhereTheyAreDecoded(t *testing.T) {
+	auth := limitedKey{rpc.Actor{Namespace: "ns", Principal: "ci", Role: rpc.RoleOperator, Agents: "one"}}
+	target := rpc.NewServer(rpc.Config{Auth: auth, Admission: namesAgent{}})
+	pb.RegisterTestServiceServer(target, &probe{
+		unary: func(_ context.Context, in *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+			return &pb.SimpleResponse{Payload: in.GetPayload()}, nil
+		},
+		duplex: echo{}.FullDuplexCall,
+	})
+	lis := must.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
+	go func() { _ = target.Serve(lis) }() // ends with Stop
+	t.Cleanup(target.Stop)
+	n := rpc.NewNetwork(rpc.NetworkConfig{Addresses: map[string]string{"probe": lis.Addr().String()}})
+	t.Cleanup(func() { require.NoError(t, n.Close()) })
+	c, _ := doorWith(t, rpc.Config{
+		Auth: auth, Admission: namesAgent{}, Elsewhere: func(string) grpc.ClientConnInterface { return n.Bare("probe") },
+	})
+	named := func(agent string) *pb.Payload { return &pb.Payload{Body: []byte(agent)} }
+
+	resp := must.Value(c.UnaryCall(t.Context(), &pb.SimpleRequest{Payload: named("one")}))(t)
+	require.Equal(t, "one", string(resp.GetPayload().GetBody()))
+	for _, agent := range []string{"two", ""} {
+		must.Refuse(c.UnaryCall(t.Context(), &pb.SimpleRequest{Payload: named(agent)}))(t, fault.PermissionDenied, agent)
+	}
+
+	s := must.Value(c.FullDuplexCall(t.Context()))(t)
+	require.NoError(t, s.Send(&pb.StreamingOutputCallRequest{Payload: named("one")}))
+	require.Equal(t, "one", string(must.Value(s.Recv())(t).GetPayload().GetBody()))
+	require.NoError(t, s.Send(&pb.StreamingOutputCallRequest{Payload: named("two")}))
+	must.Refuse(s.Recv())(t, fault.PermissionDenied, "the second message is checked like the first")
 }
 
 func TestForwardedStreams(t *testing.T) {
@@ -200,6 +254,12 @@ func TestForwardedConversations(t *testing.T) {
 	require.NoError(t, s.CloseSend())
 	_, err = s.Recv()
 	require.ErrorIs(t, err, io.EOF)
+
+	// A message that the door refuses ends the call with the reason, and not as one that the caller cancelled.
+	s = must.Value(c.FullDuplexCall(ctx))(t)
+	large := &pb.Payload{Body: make([]byte, fault.MaxRequestBytes+1)}
+	require.NoError(t, s.Send(&pb.StreamingOutputCallRequest{Payload: large}))
+	must.Refuse(s.Recv())(t, fault.TooLarge)
 }
 
 // A server that forwards to itself, a service that no process serves, and names that callers invented.

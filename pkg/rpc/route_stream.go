@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"io"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -97,33 +98,43 @@ func (b *begun) RecvMsg(m any) error {
 // beginError means that a call could not be started, and no message was read.
 type beginError struct{ error }
 
-// relay opens a call at conn and copies messages in both directions until the called side ends it.
+// relay opens a call at conn and copies messages in both directions until the called side ends it, or a message of the
+// caller cannot be received or sent.
 func relay(ctx context.Context, conn grpc.ClientConnInterface, method string, in grpc.ServerStream) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	out, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method,
 		grpc.ForceCodecV2(rawCodec{}))
 	if err != nil {
 		return &beginError{err}
 	}
+
+	// Copy what the caller sends. The end of that is forwarded and does not end the call. If the called side has ended
+	// the call, sending returns io.EOF, and the error of the call is received below. Any other error ends the call.
 	go func() {
-		// The end of the client's messages is forwarded and does not end the call: that ends
-		// when the called side ends it (below). An error cancels it.
-		if err := copyMessages(out, in); err == nil {
+		err := copyMessages(out, in)
+		if err == nil {
 			_ = out.CloseSend()
-		} else {
-			cancel()
+		} else if !errors.Is(err, io.EOF) {
+			cancel(&receiveError{err})
 		}
 	}()
+
+	// Copy what the called side sends. The header is sent before the first message, because a worker waits for it.
 	header, err := out.Header()
-	if err != nil {
-		return err
+	if err == nil {
+		err = in.SendHeader(withoutConnection(header))
 	}
-	// The header is sent before the first message, because a worker waits for it.
-	if err := in.SendHeader(withoutConnection(header)); err != nil {
-		return err
+	if err == nil {
+		err = copyMessages(in, out)
+		in.SetTrailer(withoutConnection(out.Trailer()))
 	}
-	err = copyMessages(in, out)
-	in.SetTrailer(withoutConnection(out.Trailer()))
+	var failed *receiveError
+	if err != nil && errors.As(context.Cause(ctx), &failed) {
+		return failed.error
+	}
 	return err
 }
+
+// receiveError means that a message of the caller could not be received or sent.
+type receiveError struct{ error }

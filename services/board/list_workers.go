@@ -3,7 +3,6 @@ package board
 import (
 	"context"
 
-	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/board/patch"
@@ -13,10 +12,7 @@ import (
 func (s *Service) ListWorkers(ctx context.Context, req *boardv1.ListWorkersRequest) (*boardv1.ListWorkersResponse,
 	error,
 ) {
-	if err := fault.First(
-		rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService, rpc.RoleRunner),
-		patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()),
-	); err != nil {
+	if err := patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()); err != nil {
 		return nil, err
 	}
 	return &boardv1.ListWorkersResponse{Workers: s.workers.List(rpc.ActorFrom(ctx).Namespace, req.GetWorkerPoolId())},

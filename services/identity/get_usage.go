@@ -14,7 +14,7 @@ import (
 func (s *Service) GetUsage(ctx context.Context, req *identityv1.GetUsageRequest) (*identityv1.GetUsageResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if req.GetAllNamespaces() {
-		return s.usageOfAll(ctx, req)
+		return s.usageOfAll(ctx, actor, req)
 	}
 	namespace := req.GetNamespace()
 	if namespace == "" {
@@ -30,12 +30,14 @@ func (s *Service) GetUsage(ctx context.Context, req *identityv1.GetUsageRequest)
 	return &identityv1.GetUsageResponse{Namespace: namespace, Quotas: quotas}, nil
 }
 
-// usageOfAll returns which namespaces hold most.
-func (s *Service) usageOfAll(ctx context.Context, req *identityv1.GetUsageRequest) (*identityv1.GetUsageResponse,
-	error,
+// usageOfAll returns which namespaces hold most. It checks the role, because only a request for all namespaces takes
+// more than an admin.
+func (s *Service) usageOfAll(ctx context.Context, actor rpc.Actor, req *identityv1.GetUsageRequest) (
+	*identityv1.GetUsageResponse, error,
 ) {
-	if err := rpc.RequireRole(ctx, rpc.RoleInstallationAdmin); err != nil {
-		return nil, err
+	if !actor.Has(rpc.RoleInstallationAdmin) {
+		return nil, fault.PermissionDenied.New("role "+actor.Role+" may not do this; it takes "+
+			rpc.RoleInstallationAdmin, "role", actor.Role, "principal", actor.Principal)
 	}
 	if req.GetNamespace() != "" {
 		return nil, fault.Invalid("namespace", req.GetNamespace(), "must be empty together with all_namespaces")

@@ -21,7 +21,7 @@ import (
 func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse,
 	error,
 ) {
-	actor, err := s.agentActor(ctx, req.GetAgentId())
+	actor, err := admit(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}

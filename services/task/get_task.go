@@ -17,7 +17,7 @@ type aboutTask interface {
 
 // admitRead returns the caller of a request that reads a task, and validates its ids.
 func (s *Service) admitRead(ctx context.Context, req aboutTask) (journal.Actor, error) {
-	actor, err := s.reader(ctx, req.GetAgentId())
+	actor, err := admit(ctx, req.GetAgentId())
 	return actor, fault.First(err, fault.Name("agent_id", req.GetAgentId()), fault.Name("task_id", req.GetTaskId()))
 }
 
@@ -27,7 +27,7 @@ func (s *Service) admitWrite(ctx context.Context, req interface {
 	GetRequestId() string
 },
 ) (journal.Actor, error) {
-	actor, err := s.agentActor(ctx, req.GetAgentId())
+	actor, err := admit(ctx, req.GetAgentId())
 	return actor, fault.First(err, fault.Name("agent_id", req.GetAgentId()), fault.Name("task_id", req.GetTaskId()),
 		fault.RequestID(req.GetRequestId()))
 }

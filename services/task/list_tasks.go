@@ -18,7 +18,7 @@ const pageKind = "tasks"
 // ListTasks reads an agent's tasks, newest first: the active ones, or with include_terminal
 // also those that have ended (SPEC T3, X9).
 func (s *Service) ListTasks(ctx context.Context, req *taskv1.ListTasksRequest) (*taskv1.ListTasksResponse, error) {
-	actor, err := s.reader(ctx, req.GetAgentId())
+	actor, err := admit(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}

@@ -8,19 +8,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
-	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/task/model"
 	"quartet/services/task/rules"
 )
-
-// admitService returns the caller if it is a service: only the agent plane gives
-// orders about worktrees.
-func admitService(ctx context.Context) (journal.Actor, error) {
-	return plane.Recorded(rpc.ActorFrom(ctx)), rpc.RequireRole(ctx, rpc.RoleService)
-}
 
 // PlanWorktree asks the connected workers, or the one that the request names, which of
 // them has a git work tree at a directory (SPEC T9). It asks all of them at once; if several
@@ -29,16 +21,13 @@ func admitService(ctx context.Context) (journal.Actor, error) {
 func (s *Service) PlanWorktree(ctx context.Context, req *taskv1.PlanWorktreeRequest) (*taskv1.PlanWorktreeResponse,
 	error,
 ) {
-	actor, err := admitService(ctx)
-	if err != nil {
-		return nil, err
-	}
+	namespace := rpc.ActorFrom(ctx).Namespace
 	if err := fault.TextBytes("workspace_root", req.GetWorkspaceRoot(), rules.MaxWorkdirBytes, false); err != nil {
 		return nil, err
 	}
-	workers := s.workers.WorktreeWorkers(actor.Namespace)
+	workers := s.workers.WorktreeWorkers(namespace)
 	if req.GetWorkerId() != "" {
-		workers = []model.WorkerKey{model.WorkerOf(actor.Namespace, req.GetWorkerId(), req.GetSharedWorker())}
+		workers = []model.WorkerKey{model.WorkerOf(namespace, req.GetWorkerId(), req.GetSharedWorker())}
 	}
 	if len(workers) == 0 {
 		return nil, fault.NotReady.New("no worker is connected that could make a worktree; start one, or spawn with " +
@@ -54,7 +43,7 @@ func (s *Service) PlanWorktree(ctx context.Context, req *taskv1.PlanWorktreeRequ
 		inflight.Go(func() {
 			replies[i].report, replies[i].err = s.workers.Order(ctx, w, &taskv1.WorktreeOrder{
 				Verb: taskv1.WorktreeVerb_WORKTREE_VERB_PLAN, WorkspaceRoot: req.GetWorkspaceRoot(),
-				Namespace: actor.Namespace,
+				Namespace: namespace,
 			})
 		})
 	}
@@ -123,13 +112,10 @@ func (s *Service) RemoveWorktree(ctx context.Context, req *taskv1.RemoveWorktree
 func (s *Service) orderFor(ctx context.Context, verb taskv1.WorktreeVerb, wt *taskv1.Worktree) (*taskv1.WorktreeReport,
 	error,
 ) {
-	actor, err := admitService(ctx)
-	if err != nil {
-		return nil, err
-	}
+	namespace := rpc.ActorFrom(ctx).Namespace
 	if err := fault.Name("worktree.worker_id", wt.GetWorkerId()); err != nil {
 		return nil, err
 	}
-	return s.workers.Order(ctx, model.WorkerOf(actor.Namespace, wt.GetWorkerId(), wt.GetSharedWorker()),
-		&taskv1.WorktreeOrder{Verb: verb, Worktree: wt, Namespace: actor.Namespace})
+	return s.workers.Order(ctx, model.WorkerOf(namespace, wt.GetWorkerId(), wt.GetSharedWorker()),
+		&taskv1.WorktreeOrder{Verb: verb, Worktree: wt, Namespace: namespace})
 }

@@ -16,7 +16,6 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
-	"quartet/pkg/rpc"
 )
 
 func TestP1_WaitForEachKind(t *testing.T) {
@@ -97,11 +96,6 @@ func TestP1_WaitForRefusals(t *testing.T) {
 	}
 	_, err := r.service.WaitFor(r.agent(), &waitingv1.WaitForRequest{AgentId: "keeper", Wake: operatorInput})
 	require.ErrorIs(t, err, fault.InvalidArgument, "a wait says why")
-	for _, role := range []string{rpc.RoleRunner, rpc.RoleWorker, rpc.RoleIntegration} {
-		must.Refuse(r.service.WaitFor(planetest.As(t.Context(), role), &waitingv1.WaitForRequest{
-			AgentId: "keeper", Reason: "x", Wake: operatorInput,
-		}))(t, fault.PermissionDenied, role)
-	}
 	must.Refuse(r.service.WaitFor(planetest.AsAgent(t.Context(), "other"), &waitingv1.WaitForRequest{
 		AgentId: "keeper", Reason: "x", Wake: operatorInput,
 	}))(t, fault.PermissionDenied)

@@ -23,8 +23,7 @@ import (
 func (s *Service) AttachWait(ctx context.Context, req *workv1.AttachWaitRequest) (*workv1.AttachWaitResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
-		rpc.RequireService(ctx),
-		s.admit(actor, req.GetAgentId()),
+		admit(actor, req.GetAgentId()),
 		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
 		fault.ID("wait.wait_id", req.GetWait().GetWaitId(), "wt_"),
 	); err != nil {
@@ -215,8 +214,7 @@ func (s *Service) ConsumeRecheck(ctx context.Context, req *workv1.ConsumeRecheck
 ) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
-		rpc.RequireService(ctx),
-		s.admit(actor, req.GetAgentId()),
+		admit(actor, req.GetAgentId()),
 		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
 	); err != nil {
 		return nil, err

@@ -31,7 +31,7 @@ func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWork
 	*workv1.CompleteWorkItemResponse, error,
 ) {
 	actor := rpc.ActorFrom(ctx)
-	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
+	if err := admit(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
 	if err := fault.First(

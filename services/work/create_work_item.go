@@ -22,7 +22,7 @@ func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItem
 	*workv1.CreateWorkItemResponse, error,
 ) {
 	actor := rpc.ActorFrom(ctx)
-	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
+	if err := admit(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
 	if err := validateCreate(req); err != nil {

@@ -15,9 +15,6 @@ import (
 func (s *Service) FindWorkItem(ctx context.Context, req *workv1.FindWorkItemRequest) (*workv1.FindWorkItemResponse,
 	error,
 ) {
-	if err := rpc.RequireRole(ctx, rpc.RoleService); err != nil {
-		return nil, err
-	}
 	if err := fault.ID("work_item_id", req.GetWorkItemId(), "wi_"); err != nil {
 		return nil, err
 	}

@@ -23,13 +23,8 @@ type fileKey struct {
 // nil.
 func (s *Service) openHome(ctx context.Context, agentID string, write bool) (*homes.Home, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := s.admit(actor, agentID); err != nil {
+	if err := admit(actor, agentID); err != nil {
 		return nil, err
-	}
-	if write {
-		if err := rpc.RequireRole(ctx, writers...); err != nil {
-			return nil, err
-		}
 	}
 	if err := s.exists(ctx, plane.KeyOf(actor.Namespace, agentID)); err != nil &&
 		(write || fault.From(err).Reason() != fault.AgentDeleted) {

@@ -20,7 +20,7 @@ func (s *Service) ListWorkItemHistory(ctx context.Context, req *workv1.ListWorkI
 	*workv1.ListWorkItemHistoryResponse, error,
 ) {
 	actor := rpc.ActorFrom(ctx)
-	if err := fault.First(s.admit(actor, req.GetAgentId()), fault.ID("work_item_id", req.GetWorkItemId(),
+	if err := fault.First(admit(actor, req.GetAgentId()), fault.ID("work_item_id", req.GetWorkItemId(),
 		"wi_")); err != nil {
 		return nil, err
 	}

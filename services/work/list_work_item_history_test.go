@@ -192,9 +192,6 @@ func TestW11_HistoryIsReadByWhoMayReadTheItem(t *testing.T) {
 		"another's item": {planetest.AsAgent(t.Context(), "other"), &workv1.ListWorkItemHistoryRequest{
 			AgentId: "other", WorkItemId: itemID,
 		}, fault.PermissionDenied},
-		"an outside system": {planetest.As(t.Context(), rpc.RoleIntegration), &workv1.ListWorkItemHistoryRequest{
-			AgentId: "keeper", WorkItemId: itemID,
-		}, fault.PermissionDenied},
 		"a page too large": {r.ctx, &workv1.ListWorkItemHistoryRequest{
 			AgentId: "keeper", WorkItemId: itemID, PageSize: 501,
 		}, fault.LimitExceeded},

@@ -20,13 +20,8 @@ func (s *Service) PickWorkItem(ctx context.Context, req *workv1.PickWorkItemRequ
 	error,
 ) {
 	actor := rpc.ActorFrom(ctx)
-	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
+	if err := admit(actor, req.GetAgentId()); err != nil {
 		return nil, err
-	}
-	if actor.Role == rpc.RoleOperator {
-		// SPEC X15: what an agent thinks about next is its own to say.
-		return nil,
-			fault.PermissionDenied.New("an operator does not pick; send the agent a message that says what matters")
 	}
 	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),

@@ -20,8 +20,7 @@ func (s *Service) PromoteReport(ctx context.Context, req *workv1.PromoteReportRe
 ) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
-		rpc.RequireService(ctx),
-		s.admit(actor, req.GetAgentId()),
+		admit(actor, req.GetAgentId()),
 		fault.ID("work_item_id", req.GetWorkItemId(), "wi_"),
 		fault.TextBytes("text", req.GetText(), fault.MaxRoundTextBytes, true),
 	); err != nil {

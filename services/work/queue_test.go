@@ -1,7 +1,6 @@
 package work
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -304,31 +303,6 @@ func TestX8_LimitsAtBelowAndAbove(t *testing.T) {
 			require.Contains(t, f.Message(), fmt.Sprint(c.limit+1))
 		})
 	}
-}
-
-// What is refused leaves no trace, and reads write nothing (SPEC X11).
-func TestX4_OnlyServicesAttachPromoteAndConsume(t *testing.T) {
-	r := newRig(t)
-	itemID := r.create("x").GetWorkItemId()
-	before := len(r.events())
-	for _, role := range []string{rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleAdmin} {
-		// A direct caller, no service between.
-		ctx := rpc.WithActor(context.Background(), rpc.Actor{
-			Namespace: "acme", Principal: role, Role: role, AgentID: "keeper",
-		})
-		must.Refuse(r.service.AttachWait(ctx, &workv1.AttachWaitRequest{
-			AgentId: "keeper", WorkItemId: itemID, Wait: &workv1.AttachedWait{WaitId: fmt.Sprintf("wt_%026d", 1)},
-		}))(t, fault.PermissionDenied, role)
-		must.Refuse(r.service.PromoteReport(ctx, &workv1.PromoteReportRequest{
-			AgentId: "keeper", WorkItemId: itemID, Text: "x",
-		}))(t, fault.PermissionDenied, role)
-		_, err := r.service.ConsumeRecheck(ctx, &workv1.ConsumeRecheckRequest{AgentId: "keeper", WorkItemId: itemID})
-		require.ErrorIs(t, err, fault.PermissionDenied, role)
-	}
-	must.Refuse(r.service.CreateWorkItem(context.Background(), &workv1.CreateWorkItemRequest{
-		AgentId: "keeper", Objective: "x",
-	}))(t, fault.Unauthenticated)
-	require.Len(t, r.events(), before)
 }
 
 // No record is visible from another namespace (SPEC X4.1).

@@ -38,7 +38,7 @@ func (s *Service) GetWorkItem(ctx context.Context, req *workv1.GetWorkItemReques
 	error,
 ) {
 	actor := rpc.ActorFrom(ctx)
-	if err := fault.First(s.admit(actor, req.GetAgentId()), optionalID("work_item_id", req.GetWorkItemId(),
+	if err := fault.First(admit(actor, req.GetAgentId()), optionalID("work_item_id", req.GetWorkItemId(),
 		"wi_")); err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 	error,
 ) {
 	actor := rpc.ActorFrom(ctx)
-	if err := s.admit(actor, req.GetAgentId()); err != nil {
+	if err := admit(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
 	size, err := page.Size(req.GetPageSize(), listDefault)
@@ -178,7 +178,7 @@ func (s *Service) GetWorkQueue(ctx context.Context, req *workv1.GetWorkQueueRequ
 	error,
 ) {
 	actor := rpc.ActorFrom(ctx)
-	if err := fault.First(s.admit(actor, req.GetAgentId()), fault.Entries("work_item_ids", len(req.GetWorkItemIds()),
+	if err := fault.First(admit(actor, req.GetAgentId()), fault.Entries("work_item_ids", len(req.GetWorkItemIds()),
 		maxNamed), fault.Entries("passed_over", len(req.GetPassedOver()), maxNamed)); err != nil {
 		return nil, err
 	}

@@ -135,29 +135,13 @@ func (s *Service) Stop(ctx context.Context) error {
 // Ready returns nil while the journal is open and can be written.
 func (s *Service) Ready() error { return s.engine.Ready() }
 
-// admit checks that the caller may read what belongs to the agent (SPEC X4, W12), and that
-// agentID is a valid name. Outside systems and workers may not read it. It does not check that
-// the agent exists.
-func (s *Service) admit(actor rpc.Actor, agentID string) error {
-	if actor.Role == rpc.RoleIntegration || actor.Role == rpc.RoleWorker {
-		return fault.PermissionDenied.Newf("role %s does not see work items", actor.Role)
-	}
+// admit checks that the caller may act for the agent (SPEC X4, W12), and that agentID is a valid name. It does not
+// check that the agent exists. Which roles may call a method, the edges have checked.
+func admit(actor rpc.Actor, agentID string) error {
 	if err := fault.Name("agent_id", agentID); err != nil {
 		return err
 	}
 	return rpc.CheckAgent(actor, agentID)
-}
-
-// writers are the roles that may change items (SPEC W12, X15). A runner uses the credential
-// of its run, which has the role agent.
-var writers = []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService}
-
-// admitWrite is admit for calls that change records.
-func (s *Service) admitWrite(ctx context.Context, actor rpc.Actor, agentID string) error {
-	if err := rpc.RequireRole(ctx, writers...); err != nil {
-		return err
-	}
-	return s.admit(actor, agentID)
 }
 
 // exists returns nil if an agent exists, and otherwise the error of Agents.AgentExists. It

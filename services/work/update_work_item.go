@@ -26,7 +26,7 @@ func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItem
 	*workv1.UpdateWorkItemResponse, error,
 ) {
 	actor := rpc.ActorFrom(ctx)
-	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
+	if err := admit(actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
 	if err := validateUpdate(req); err != nil {

@@ -290,8 +290,8 @@ var later = []mutant{
 	},
 	{
 		"a tick to choose an item binds the focus", "services/agent/projection/read.go",
-		"	case tick.GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED:\n	case p.GetNamed() != nil:\n",
-		"	case p.GetNamed() != nil:\n",
+		"	if tick.GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED {\n",
+		"	if tick == nil && tick.GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED {\n",
 	},
 	{
 		"an update that changes nothing is stored", "services/work/update_work_item.go",

@@ -48,34 +48,34 @@ func (s *Service) attempts(ctx context.Context, k plane.Key) ([]prompt.Attempt, 
 	if err != nil || len(rounds) == 0 {
 		return nil, err
 	}
-	has, err := s.calls.Profile(ctx, k)
+	profile, err := s.calls.Profile(ctx, k)
 	if err != nil {
 		return nil, err
 	}
-	var all []prompt.Attempt
+	var attempts []prompt.Attempt
 	for _, c := range rounds {
-		one := prompt.Attempt{
-			TurnID: c.turn.GetTurnId(), Index: c.round.GetIndex(),
-			Ended: pbjson.EnumText(c.turn.GetEndReason()),
+		attempt := prompt.Attempt{
+			TurnID: c.turn.GetTurnId(), Index: c.round.GetIndex(), Ended: pbjson.EnumText(c.turn.GetEndReason()),
+			Calls: localCalls(c.round),
 		}
-		one.Calls = append(one.Calls, localCalls(c.round)...)
+		results := c.round.GetToolResults()
 		for i, call := range c.round.GetToolCalls() {
-			what := prompt.Tried{Name: call.GetName(), Arguments: call.GetArguments()}
-			switch n := len(c.round.GetToolResults()); {
-			case i < n:
-				r := c.round.GetToolResults()[i]
-				what.Outcome, what.Summary, what.Result = pbjson.EnumText(r.GetStatus()), r.GetSummaryText(), excerpt(r)
-			case i == n:
-				what.Asked = true
-				what.Outcome, what.Summary = s.outcomeOf(ctx, k, has, c, i)
+			tried := prompt.Tried{Name: call.GetName(), Arguments: call.GetArguments()}
+			switch {
+			case i < len(results):
+				tried.Outcome, tried.Summary = pbjson.EnumText(results[i].GetStatus()), results[i].GetSummaryText()
+				tried.Result = excerpt(results[i])
+			case i == len(results):
+				tried.Asked = true
+				tried.Outcome, tried.Summary = s.outcomeOf(ctx, k, profile, c, i)
 			default:
-				what.Outcome = prompt.NotRun
+				tried.Outcome = prompt.NotRun
 			}
-			one.Calls = append(one.Calls, what)
+			attempt.Calls = append(attempt.Calls, tried)
 		}
-		all = append(all, one)
+		attempts = append(attempts, attempt)
 	}
-	return all, nil
+	return attempts, nil
 }
 
 // localCalls returns the calls of a round that its runner executed. The outcome of a call without a
@@ -187,11 +187,11 @@ func (s *Service) triedRounds(ctx context.Context, k plane.Key) ([]triedRound, e
 // NOT_FOUND, INVALID_ARGUMENT, PERMISSION_DENIED and FAILED_PRECONDITION mean prompt.NotRun. The
 // status is prompt.Unknown if the plane cannot answer within outcomeTimeout or keeps no memory of
 // the tool's calls. Only a call that succeeded has a summary.
-func (s *Service) outcomeOf(ctx context.Context, k plane.Key, has tools.Profile, c triedRound, index int) (status,
+func (s *Service) outcomeOf(ctx context.Context, k plane.Key, profile tools.Profile, c triedRound, index int) (status,
 	summary string,
 ) {
 	call := c.round.GetToolCalls()[index]
-	t, err := has.Find(call.GetName())
+	t, err := profile.Find(call.GetName())
 	if err != nil {
 		return prompt.NotRun, ""
 	}

@@ -18,12 +18,19 @@ import (
 // concerns the turn's item, and the runner's summary of what was said before. The message of the
 // turn itself is not part of it.
 func (s *Service) addConversation(ctx context.Context, k plane.Key, p *Projection, messageID string) error {
+	// Collect what is in memory, and the places of what is not.
+	type source int
+	const (
+		inMemory source = iota
+		messageToRead
+		roundToRead
+	)
 	type look struct {
-		said   []prompt.Said
-		at     []uint64   // wal_seqs of the messages that are read back, in the order of said
-		rounds [][]uint64 // likewise, of the rounds
-		kinds  []int      // for each of said: 0 if it was in memory, 1 for a message to read back, 2 for a round
-		// summary is nil if there is none. unread means that its text is in the first of rounds.
+		said        []prompt.Said
+		sources     []source   // of said
+		messageSeqs []uint64   // wal_seqs of the messages that are read back, in the order of said
+		roundSeqs   [][]uint64 // likewise, of the rounds
+		// summary is nil if there is none. unread means that its text is in the first of roundSeqs.
 		summary *prompt.Summary
 		unread  bool
 	}
@@ -43,64 +50,71 @@ func (s *Service) addConversation(ctx context.Context, k plane.Key, p *Projectio
 				l.summary.Text = r.GetConversationSummary().GetText()
 			} else {
 				l.unread = true
-				l.rounds = append(l.rounds, a.Transcript.Round(sum.Round)[:1])
+				l.roundSeqs = append(l.roundSeqs, a.Transcript.Round(sum.Round)[:1])
 			}
 		}
 		for _, u := range tail {
 			var said prompt.Said
-			kind := 0
+			from := inMemory
 			if u.Round < 0 {
 				if m := a.Lane.Get(u.MessageID); m != nil {
 					said = heardIn(m)
 				} else {
-					kind = 1
-					l.at = append(l.at, u.At)
+					from = messageToRead
+					l.messageSeqs = append(l.messageSeqs, u.At)
 				}
 			} else if r := a.RoundInMemory(u.Round); r != nil {
 				said = saidIn(r)
 			} else {
-				kind = 2
-				l.rounds = append(l.rounds, a.Transcript.Round(u.Round)[:1]) // the event with the text
+				from = roundToRead
+				l.roundSeqs = append(l.roundSeqs, a.Transcript.Round(u.Round)[:1]) // the event with the text
 			}
-			l.said, l.kinds = append(l.said, said), append(l.kinds, kind)
+			l.said, l.sources = append(l.said, said), append(l.sources, from)
 		}
 		return l, nil
 	})
 	if err != nil {
 		return err
 	}
+
+	// Read the rest back from the journal.
 	partition := s.engine.For(k.Namespace, k.ID)
-	messages, err := journal.ReadBack(ctx, partition, l.at)
+	messages, err := journal.ReadBack(ctx, partition, l.messageSeqs)
 	if err != nil {
 		return err
 	}
-	rounds, err := transcript.Read(ctx, partition, l.rounds)
+	rounds, err := transcript.Read(ctx, partition, l.roundSeqs)
 	if err != nil {
 		return err
 	}
 	if l.unread {
-		if l.summary.Text = rounds[0].GetConversationSummary().GetText(); rounds[0] == nil {
+		l.summary.Text = rounds[0].GetConversationSummary().GetText()
+		if rounds[0] == nil {
 			l.summary = nil
 		}
 		rounds = rounds[1:]
 	}
+
 	// What the index has is needed, so nothing of it is removed. If it is missing all the same, the context does
 	// without it.
-	for i, kind := range l.kinds {
-		said := l.said[i]
-		switch kind {
-		case 1:
-			queued, ok := messages[0].Payload.(*agentv1.MessageQueued)
-			if !ok && !messages[0].Removed() {
-				return fault.InternalError.Newf("wal_seq %d is no message", messages[0].WalSeq)
+	for i, said := range l.said {
+		switch l.sources[i] {
+		case inMemory:
+		case messageToRead:
+			ev := messages[0]
+			messages = messages[1:]
+			queued, ok := ev.Payload.(*agentv1.MessageQueued)
+			if !ok && !ev.Removed() {
+				return fault.InternalError.Newf("wal_seq %d is no message", ev.WalSeq)
 			}
-			if messages = messages[1:]; !ok {
+			if !ok {
 				continue
 			}
 			said = heardIn(queued.GetMessage())
-		case 2:
+		case roundToRead:
 			r := rounds[0]
-			if rounds = rounds[1:]; r == nil {
+			rounds = rounds[1:]
+			if r == nil {
 				continue
 			}
 			said = saidIn(r)
@@ -108,6 +122,8 @@ func (s *Service) addConversation(ctx context.Context, k plane.Key, p *Projectio
 		p.conversation = append(p.conversation, said)
 	}
 	p.summary = l.summary
+
+	// Say since when the words can be read back, if any are left out.
 	if p.earlier == 0 && p.summary == nil {
 		return nil // nothing is referred to that is not shown
 	}
@@ -117,11 +133,13 @@ func (s *Service) addConversation(ctx context.Context, k plane.Key, p *Projectio
 	return nil
 }
 
+// saidIn returns what the agent said in a round.
 func saidIn(r *agentv1.Round) prompt.Said {
 	return prompt.Said{Who: speakers[agentv1.Speaker_SPEAKER_AGENT], Ref: fmt.Sprintf("%s/%d", r.GetTurnId(),
 		r.GetIndex()), At: stamp(r.GetCreatedAt().AsTime()), Text: r.GetText()}
 }
 
+// heardIn returns what a message says.
 func heardIn(m *agentv1.Message) prompt.Said {
 	return prompt.Said{
 		Who: speakers[speakerOf(m)], Ref: m.GetMessageId(), At: stamp(m.GetCreatedAt().AsTime()),
@@ -137,4 +155,5 @@ var speakers = map[agentv1.Speaker]string{
 	agentv1.Speaker_SPEAKER_CHANNEL:    "Channel (evidence)",
 }
 
+// stamp returns a time as a context shows it.
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -70,14 +70,16 @@ func bindable(m *agentv1.Message, reached []*waitingv1.Wait) (items []string, ru
 }
 
 // bind binds the turn to the item that the work plane named, which is the first open one of those
-// that bindable returned; else, if current is set, to the item in focus. A tick that asks the agent
+// that bindable returned; else, if orFocus is set, to the item in focus. A tick that asks the agent
 // to choose an item binds none.
-func (p *Projection) bind(tick *agentv1.Tick, rules map[string]agentv1.Binding, current bool) {
+func (p *Projection) bind(tick *agentv1.Tick, rules map[string]agentv1.Binding, orFocus bool) {
+	if tick.GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED {
+		return
+	}
 	switch {
-	case tick.GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED:
 	case p.GetNamed() != nil:
 		p.item, p.binding = p.GetNamed(), rules[p.GetNamed().GetWorkItemId()]
-	case current && p.GetCurrent() != nil:
+	case orFocus && p.GetCurrent() != nil:
 		p.item, p.binding = p.GetCurrent(), agentv1.Binding_BINDING_CURRENT
 	}
 }
@@ -89,47 +91,62 @@ func (p *Projection) bind(tick *agentv1.Tick, rules map[string]agentv1.Binding, 
 // needs none of it.
 func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projection) (after plane.Position, err error) {
 	m, k := c.Message, c.Agent
-	callback := m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT
+
 	// A message with the authority to instruct the agent may have ended one of its waits. So may a
 	// supervisor's, whatever its authority, and the end of a task. The waiting plane decides which.
-	instruction := m.GetAuthority() == agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION ||
+	isInstruction := m.GetAuthority() == agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION ||
 		m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
-	result := m.GetTaskId() != "" && !state.IsQuestion(m)
-	own := callback || c.Wake != nil || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT
-	// A turn that is to choose an item shows what the agent itself waits for.
-	picks := m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED
-	req := &waitingv1.ListWaitsRequest{AgentId: k.ID, AlsoActive: own || picks, WaitIds: c.Wake.GetEndedWaitIds()}
-	var before plane.Position
+	isResult := m.GetTaskId() != "" && !state.IsQuestion(m)
+
+	// The turn may be about a wait of the agent itself. A turn that is to choose an item also shows what the agent
+	// itself waits for.
+	isCallback := m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT
+	aboutOwnWait := isCallback || c.Wake != nil ||
+		m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT
+	picksItem := m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED
+
+	// Name what the waiting plane must have consumed, and for a callback, what the work plane must have.
+	req := &waitingv1.ListWaitsRequest{
+		AgentId: k.ID, AlsoActive: aboutOwnWait || picksItem, WaitIds: c.Wake.GetEndedWaitIds(),
+	}
+	var waitingAfter plane.Position
 	switch {
-	case instruction:
-		before, req.EndedBy = s.engine.At(k.Namespace, k.ID, c.QueuedAt), m.GetMessageId()
-	case result:
-		before, req.EndedBy = s.engine.Consumed("task", k.Namespace, k.ID), m.GetTaskId()
-	case callback:
+	case isInstruction:
+		waitingAfter, req.EndedBy = s.engine.At(k.Namespace, k.ID, c.QueuedAt), m.GetMessageId()
+	case isResult:
+		waitingAfter, req.EndedBy = s.engine.Consumed("task", k.Namespace, k.ID), m.GetTaskId()
+	case isCallback:
 		after = s.engine.Consumed("waiting", k.Namespace, k.ID)
 	}
-	if err := s.readTimer(ctx, m, p); err != nil || !instruction && !result && !own && !picks {
+
+	// Read the timer, and the waits if the turn is about any.
+	if err := s.readTimer(ctx, m, p); err != nil {
 		return after, err
 	}
-	r, err := access.AllWaits(plane.After(ctx, before), s.deps.Waiting, req)
+	if !isInstruction && !isResult && !aboutOwnWait && !picksItem {
+		return after, nil
+	}
+	r, err := access.AllWaits(plane.After(ctx, waitingAfter), s.deps.Waiting, req)
 	switch {
-	case err != nil && !own && fault.From(err).Code() == codes.Unavailable:
+	case err != nil && !aboutOwnWait && fault.From(err).Code() == codes.Unavailable:
 		return after, nil // a plane that is down does not hold a message back
 	case err != nil:
 		return after, err
-	case instruction, result:
+	case isInstruction, isResult:
 		after = s.engine.Elsewhere("waiting", k.Namespace, k.ID, uint64(max(r.GetRevision(), 0)))
 	}
+
 	for _, w := range r.GetWaits() {
-		switch {
-		case req.GetEndedBy() != "" && w.GetEndedBy() == req.GetEndedBy(),
-			slices.Contains(m.GetWaitIds(), w.GetWaitId()), slices.Contains(req.GetWaitIds(), w.GetWaitId()):
+		endedByIt := req.GetEndedBy() != "" && w.GetEndedBy() == req.GetEndedBy()
+		if endedByIt || slices.Contains(m.GetWaitIds(), w.GetWaitId()) ||
+			slices.Contains(req.GetWaitIds(), w.GetWaitId()) {
 			p.reached = append(p.reached, w)
 		}
-		if w.GetWorkItemId() == "" && w.GetTriggered() {
+		ofAgent := w.GetWorkItemId() == ""
+		if ofAgent && w.GetTriggered() {
 			p.ownWaits = append(p.ownWaits, w)
 		}
-		if w.GetWorkItemId() == "" && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT &&
+		if ofAgent && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT &&
 			w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
 			p.standing = append(p.standing, w)
 		}

@@ -6,7 +6,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
-	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/pbjson"
 )
 
@@ -53,37 +52,37 @@ type Tried struct {
 const attemptsTitle = "What was tried: earlier turns ended before they were done; none of these calls is " +
 	"repeated by itself"
 
-// short returns the line of a call that each context contains.
-func (c Tried) short(of Attempt) string {
-	line := fmt.Sprintf("- %s/%d %s: %s", of.TurnID, of.Index, fold(c.Name, lostChars), c.Outcome)
+// shortLine returns the line of a call that each context contains.
+func (c Tried) shortLine(a Attempt) string {
+	line := fmt.Sprintf("- %s/%d %s: %s", a.TurnID, a.Index, oneLine(c.Name, lostChars), c.Outcome)
 	if c.Summary != "" {
-		line += ", " + fold(c.Summary, lostChars)
+		line += ", " + oneLine(c.Summary, lostChars)
 	}
 	return line + "\n"
 }
 
-// long returns the line of short, and one line each for the arguments and the result, if there are any, of noteChars
-// characters at most.
-func (c Tried) long(of Attempt) string {
-	out := c.short(of)
+// longLines returns the line of shortLine, and one line each for the arguments and the result, if there are any, of
+// noteChars characters at most.
+func (c Tried) longLines(a Attempt) string {
+	out := c.shortLine(a)
 	if raw, err := pbjson.Append(nil, c.Arguments); err == nil && len(c.Arguments.GetFields()) > 0 {
-		out += "  arguments: " + fold(string(raw), noteChars) + "\n"
+		out += "  arguments: " + oneLine(string(raw), noteChars) + "\n"
 	}
 	if c.Result != "" {
-		out += "  result: " + fold(c.Result, noteChars) + "\n"
+		out += "  result: " + oneLine(c.Result, noteChars) + "\n"
 	}
 	return out
 }
 
-// ends returns how the turns of attempts ended, oldest first.
-func ends(attempts []Attempt) string {
+// endingLines returns how the turns of attempts ended, oldest first.
+func endingLines(attempts []Attempt) string {
 	var b strings.Builder
-	last := ""
+	previousTurnID := ""
 	for _, a := range attempts {
-		if a.TurnID != last && a.Ended != "" {
-			fmt.Fprintf(&b, "Attempt %s ended: %s.\n", a.TurnID, fold(a.Ended, lostChars))
+		if a.TurnID != previousTurnID && a.Ended != "" {
+			fmt.Fprintf(&b, "Attempt %s ended: %s.\n", a.TurnID, oneLine(a.Ended, lostChars))
 		}
-		last = a.TurnID
+		previousTurnID = a.TurnID
 	}
 	return b.String()
 }
@@ -94,6 +93,8 @@ func attemptsLeast(attempts []Attempt) string {
 	if len(attempts) == 0 {
 		return ""
 	}
+
+	// The calls that ran or may have run, and the number of those that did not.
 	var lines []string
 	unrun := 0
 	for _, a := range attempts {
@@ -102,14 +103,16 @@ func attemptsLeast(attempts []Attempt) string {
 				unrun++
 				continue
 			}
-			lines = append(lines, c.short(a))
+			lines = append(lines, c.shortLine(a))
 		}
 	}
+
 	var b strings.Builder
-	b.WriteString(heading(attemptsTitle, compact, 0) + ends(attempts))
-	if more := len(lines) - requiredCalls; more > 0 {
-		fmt.Fprintf(&b, "[%d earlier calls are left out; ListRounds has them]\n", more)
-		lines = lines[more:]
+	b.WriteString(heading(attemptsTitle, compact, 0) + endingLines(attempts))
+	leftOut := len(lines) - requiredCalls
+	if leftOut > 0 {
+		fmt.Fprintf(&b, "[%d earlier calls are left out; ListRounds has them]\n", leftOut)
+		lines = lines[leftOut:]
 	}
 	b.WriteString(strings.Join(lines, ""))
 	if unrun > 0 {
@@ -125,10 +128,10 @@ func attemptForms(attempts []Attempt, room int) []form {
 		return nil
 	}
 	var b strings.Builder
-	b.WriteString(heading(attemptsTitle, outcome(agentv1.SectionOutcome_SECTION_OUTCOME_FULL), 0) + ends(attempts))
+	b.WriteString(heading(attemptsTitle, full, 0) + endingLines(attempts))
 	for _, a := range attempts {
 		for _, c := range a.Calls {
-			b.WriteString(c.long(a))
+			b.WriteString(c.longLines(a))
 		}
 	}
 	least := form{compact, attemptsLeast(attempts)}

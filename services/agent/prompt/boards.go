@@ -25,17 +25,20 @@ func (b Boards) forms(room int) []form {
 	}
 	text := "\n" + strings.ReplaceAll(b.Text, "\n## ", "\n\n## ")
 	forms := []form{{whole, text}}
-	fits, end := 0, 0 // the end of the last line of a list that fits
+
+	// Cut it after the last entry of a list that fits, so that no heading stands without one.
+	lineEnd, lastEntryEnd := 0, 0
 	for line := range strings.Lines(text) {
-		if end += len(line); end+len(cutBoards) > room {
+		lineEnd += len(line)
+		if lineEnd+len(cutBoards) > room {
 			break
 		}
 		if strings.HasPrefix(line, "- ") {
-			fits = end
+			lastEntryEnd = lineEnd
 		}
 	}
-	if fits > 0 {
-		forms = append(forms, form{truncated, text[:fits] + cutBoards})
+	if lastEntryEnd > 0 {
+		forms = append(forms, form{truncated, text[:lastEntryEnd] + cutBoards})
 	}
 	return append(forms, form{truncated, heading("Boards", truncated, 0) + cutBoards})
 }

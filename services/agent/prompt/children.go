@@ -23,31 +23,35 @@ const childrenTitle = "Children that work for you"
 func childEntries(children []Child) []string {
 	children = slices.Clone(children)
 	slices.SortStableFunc(children, func(a, b Child) int {
-		return one(len(b.Delegation.GetQuestions()) > 0) - one(len(a.Delegation.GetQuestions()) > 0)
+		return oneIf(len(b.Delegation.GetQuestions()) > 0) - oneIf(len(a.Delegation.GetQuestions()) > 0)
 	})
+
 	var entries []string
 	for _, c := range children {
 		var b strings.Builder
 		d := c.Delegation
+		quoted := d.GetQuestions()[:min(shownQuestions, len(d.GetQuestions()))]
+		others := d.GetQuestions()[len(quoted):]
+
+		// Which child it is, and what it does.
 		fmt.Fprintf(&b, "- %s (task %s) %s: %s", d.GetChildAgentId(), d.GetTaskId(), c.Standing,
-			fold(d.GetLabel(), lineChars))
+			oneLine(d.GetLabel(), lineChars))
 		if d.GetParentWorkItemId() != "" {
 			fmt.Fprintf(&b, " (for %s)", d.GetParentWorkItemId())
 		}
 		b.WriteString("\n")
-		for i, q := range d.GetQuestions() {
-			if i == shownQuestions {
-				break
-			}
+
+		// What it asks.
+		for _, q := range quoted {
 			fmt.Fprintf(&b, "  It waits for your answer (TaskInput, task_id %s, wait_id %s). It asks, %s:\n",
-				d.GetTaskId(), q.GetWaitId(), at(q.GetAskedAt()))
-			b.WriteString(within(q.GetText(), questionBytes))
+				d.GetTaskId(), q.GetWaitId(), atTime(q.GetAskedAt()))
+			b.WriteString(quoteWithin(q.GetText(), questionBytes))
 			if len(q.GetText()) > questionBytes-len("> \n") {
 				fmt.Fprintf(&b, "  [cut: the question has %d bytes]\n", len(q.GetText()))
 			}
 		}
-		for _, q := range d.GetQuestions()[min(shownQuestions, len(d.GetQuestions())):] {
-			fmt.Fprintf(&b, "  It also asks (wait_id %s): %s\n", q.GetWaitId(), fold(q.GetText(), lineChars/2))
+		for _, q := range others {
+			fmt.Fprintf(&b, "  It also asks (wait_id %s): %s\n", q.GetWaitId(), oneLine(q.GetText(), lineChars/2))
 		}
 		if len(d.GetQuestions()) > 1 {
 			b.WriteString("  Say which question you answer with its wait_id: without it your message ends none of " +

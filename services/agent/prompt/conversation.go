@@ -15,12 +15,12 @@ type Said struct {
 	Text string
 }
 
-// lines returns an utterance as the context shows it: who said it, and at most the first most bytes
+// lines returns an utterance as the context shows it: who said it, and at most the first maxBytes bytes
 // of what was said, quoted.
-func (s Said) lines(most int) string {
+func (s Said) lines(maxBytes int) string {
 	head := fmt.Sprintf("%s, %s, %s:\n", s.Who, s.Ref, s.At)
-	if len(s.Text) > most {
-		return head + within(s.Text, most) + fmt.Sprintf("[cut: %d bytes in all; ReadConversation has the rest]\n",
+	if len(s.Text) > maxBytes {
+		return head + quoteWithin(s.Text, maxBytes) + fmt.Sprintf("[cut: %d bytes in all; ReadConversation has the rest]\n",
 			len(s.Text))
 	}
 	return head + quote(s.Text)
@@ -34,15 +34,13 @@ type Summary struct {
 
 // head returns the line before the summary. since is Input.Since.
 func (s Summary) head(since string) string {
-	words := "ReadConversation has the words"
-	switch {
-	case since == "":
-	case s.Through < since: // both have the same form
-		words = "the " + removedWords
-	default:
-		words += " since " + since + "; older " + removedWords
+	source := "ReadConversation has the words"
+	if since != "" && s.Through < since { // both have the same form
+		source = "the " + removedWords
+	} else if since != "" {
+		source += " since " + since + "; older " + removedWords
 	}
-	return fmt.Sprintf("Summary, by your runner, of what was said until %s (%s):\n", s.Through, words)
+	return fmt.Sprintf("Summary, by your runner, of what was said until %s (%s):\n", s.Through, source)
 }
 
 const removedWords = "words were removed because of their age"
@@ -62,53 +60,69 @@ const conversationTitle = "Conversation"
 // summary, and at last the beginning of the summary alone. Where parts are left out it says
 // so, in the same words for turns that begin at the same place.
 func conversationForms(in Input, room int) []form {
-	if len(in.Conversation) == 0 && in.Summary == nil {
+	summarized := in.Summary != nil
+	if len(in.Conversation) == 0 && !summarized {
 		return nil
 	}
-	render := func(said []Said, o outcome, summary, cut bool) string {
-		var b strings.Builder
-		b.WriteString(heading(conversationTitle, o, 0))
-		if summary {
-			b.WriteString(in.Summary.head(in.Since) + quote(in.Summary.Text))
-		}
-		switch {
-		case cut && summary:
-			b.WriteString("[parts after that are left out; " + hasRest(in.Since) + "]\n")
-		case cut:
-			b.WriteString("[earlier parts are left out; " + hasRest(in.Since) + "]\n")
-		}
-		for _, s := range said {
-			b.WriteString(s.lines(state.MaxUtteranceBytes))
-		}
-		return b.String()
-	}
-	has, whole := in.Summary != nil, full
-	switch {
-	case in.Earlier > 0:
+
+	// All that was said since the summary.
+	whole := full
+	if in.Earlier > 0 {
 		whole = truncated
-	case has:
+	} else if summarized {
 		whole = compact
 	}
-	forms := []form{{whole, render(in.Conversation, whole, has, in.Earlier > 0)}}
-	newest := func(n int, summary bool) *form {
-		for ; n > 0; n /= 2 {
-			if text := render(in.Conversation[len(in.Conversation)-n:], truncated, summary, true); len(text) <= room {
-				return &form{truncated, text}
-			}
-		}
-		return nil
-	}
-	if f := newest(len(in.Conversation)/2, has); f != nil {
+	forms := []form{{whole, conversationText(in, in.Conversation, whole, summarized, in.Earlier > 0)}}
+
+	// The newest half of it, or of that, beside the summary; where not even one utterance fits, without the summary.
+	if f := newestForm(in, len(in.Conversation)/2, room, summarized); f != nil {
 		return append(forms, *f)
 	}
-	if has {
-		if f := newest(len(in.Conversation), false); f != nil {
-			return append(forms, *f)
-		}
-		head := heading(conversationTitle, truncated, 0) + in.Summary.head(in.Since)
-		if text := head + within(in.Summary.Text, room-len(head)); len(text) <= room {
-			forms = append(forms, form{truncated, text})
-		}
+	if !summarized {
+		return forms
+	}
+	if f := newestForm(in, len(in.Conversation), room, false); f != nil {
+		return append(forms, *f)
+	}
+
+	// The beginning of the summary.
+	head := heading(conversationTitle, truncated, 0) + in.Summary.head(in.Since)
+	text := head + quoteWithin(in.Summary.Text, room-len(head))
+	if len(text) <= room {
+		forms = append(forms, form{truncated, text})
 	}
 	return forms
+}
+
+// conversationText renders the summary, if withSummary is set, and utterances. cut says that parts before these are
+// left out.
+func conversationText(in Input, said []Said, o outcome, withSummary, cut bool) string {
+	var b strings.Builder
+	b.WriteString(heading(conversationTitle, o, 0))
+	if withSummary {
+		b.WriteString(in.Summary.head(in.Since) + quote(in.Summary.Text))
+	}
+	switch {
+	case cut && withSummary:
+		b.WriteString("[parts after that are left out; " + hasRest(in.Since) + "]\n")
+	case cut:
+		b.WriteString("[earlier parts are left out; " + hasRest(in.Since) + "]\n")
+	}
+	for _, s := range said {
+		b.WriteString(s.lines(state.MaxUtteranceBytes))
+	}
+	return b.String()
+}
+
+// newestForm returns the newest utterances: count of them, or half of that, and so on, until the text fits into room
+// bytes. It returns nil if not even one fits.
+func newestForm(in Input, count, room int, withSummary bool) *form {
+	for ; count > 0; count /= 2 {
+		newest := in.Conversation[len(in.Conversation)-count:]
+		text := conversationText(in, newest, truncated, withSummary, true)
+		if len(text) <= room {
+			return &form{truncated, text}
+		}
+	}
+	return nil
 }

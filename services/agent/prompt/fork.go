@@ -39,28 +39,33 @@ var itemID = regexp.MustCompile(`\bwi_[0-9a-z_-]+`)
 // message names, those that the current item is blocked by, and those that its objective, plan or
 // todos name (SPEC A10).
 func Admit(message string, current *workv1.WorkItem) []Admitted {
-	var out []Admitted
-	add := func(why string, texts ...string) {
+	// admit admits the items that texts name, each by the first rule that does.
+	var admitted []Admitted
+	admit := func(rule string, texts ...string) {
 		for _, text := range texts {
 			for _, id := range itemID.FindAllString(text, -1) {
-				known := slices.ContainsFunc(out, func(a Admitted) bool { return a.ItemID == id })
-				if !known && id != current.GetWorkItemId() && len(out) < ForkOthers {
-					out = append(out, Admitted{id, why})
+				known := slices.ContainsFunc(admitted, func(a Admitted) bool { return a.ItemID == id })
+				if !known && id != current.GetWorkItemId() && len(admitted) < ForkOthers {
+					admitted = append(admitted, Admitted{id, rule})
 				}
 			}
 		}
 	}
-	add("your instructions name it", message)
-	add("it blocks the item above", current.GetBlockedBy())
+
+	admit("your instructions name it", message)
+
+	const blocks = "it blocks the item above"
+	admit(blocks, current.GetBlockedBy())
 	for _, w := range current.GetWaits() {
-		add("it blocks the item above", w.GetResource(), w.GetReason())
+		admit(blocks, w.GetResource(), w.GetReason())
 	}
-	const binds = "the item above refers to it"
-	add(binds, current.GetObjective(), current.GetPlanArtifact().GetPreview())
+
+	const isReferredTo = "the item above refers to it"
+	admit(isReferredTo, current.GetObjective(), current.GetPlanArtifact().GetPreview())
 	for _, t := range current.GetTodoList() {
-		add(binds, t.GetText())
+		admit(isReferredTo, t.GetText())
 	}
-	return out
+	return admitted
 }
 
 // Inherit renders the view with which a forked child starts: what it inherits of its parent's work. The
@@ -75,6 +80,8 @@ func Inherit(in Fork) string {
 	} else {
 		v.item(it)
 	}
+
+	// Other items that have to do with the child's work.
 	var others []string
 	for _, a := range Admit(in.Message, it) {
 		for _, o := range in.Others {
@@ -84,19 +91,21 @@ func Inherit(in Fork) string {
 		}
 	}
 	v.list("Inherited: other items of your supervisor", others, 100)
+	if it == nil {
+		return v.String()
+	}
+
+	// What other children reported on the current item, and what the parent did for it.
 	var reports []string
 	for _, d := range in.Reports {
-		if it != nil && d.GetParentWorkItemId() == it.GetWorkItemId() && d.GetResultSummary() != "" &&
-			len(reports) < ForkReports {
-			reports = append(reports, fmt.Sprintf("- %s (%s): %s\n", fold(d.GetLabel(), lineChars),
-				pbjson.EnumText(d.GetOutcome()), fold(d.GetResultSummary(), reportChars)))
+		if d.GetParentWorkItemId() == it.GetWorkItemId() && d.GetResultSummary() != "" && len(reports) < ForkReports {
+			reports = append(reports, fmt.Sprintf("- %s (%s): %s\n", oneLine(d.GetLabel(), lineChars),
+				pbjson.EnumText(d.GetOutcome()), oneLine(d.GetResultSummary(), reportChars)))
 		}
 	}
 	v.list("Inherited: reports on it so far, newest first", reports, 100)
-	if it != nil {
-		v.list("Inherited: what your supervisor said and did for it last, newest first",
-			traceOf(in.Trace[:min(len(in.Trace), ForkRounds)]), 100)
-	}
+	v.list("Inherited: what your supervisor said and did for it last, newest first",
+		roundLines(in.Trace[:min(len(in.Trace), ForkRounds)]), 100)
 	return v.String()
 }
 
@@ -129,34 +138,41 @@ func (v *view) list(title string, lines []string, percent int) {
 	}
 }
 
+// item appends the current item: first what a child needs most, then its waits and its todos, and at last as much of
+// its plan as half of the room that is left holds.
 func (v *view) item(it *workv1.WorkItem) {
 	head := fmt.Sprintf("\n## Inherited: the work item of your supervisor\n%s (%s, plan %s)\nObjective: %s\n",
 		it.GetWorkItemId(),
-		lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"),
-		lower(it.GetPlanStatus().String(), "PLAN_STATUS_"), hang(it.GetObjective()))
+		enumWord(it.GetSchedulingState().String(), "SCHEDULING_STATE_"),
+		enumWord(it.GetPlanStatus().String(), "PLAN_STATUS_"), indented(it.GetObjective()))
 	if plan := it.GetPlanArtifact(); plan != nil {
 		head += "Plan: " + planFile(plan)
 	}
 	if it.GetBlockedBy() != "" {
-		head += fmt.Sprintf("Blocked by: %s\n", fold(it.GetBlockedBy(), noteChars))
+		head += fmt.Sprintf("Blocked by: %s\n", oneLine(it.GetBlockedBy(), noteChars))
 	}
 	v.add(head)
-	var waits, todos []string
+
+	var waits []string
 	for _, w := range it.GetWaits()[:min(len(it.GetWaits()), forkWaits)] {
-		waits = append(waits, fmt.Sprintf("- for %s: %s %s\n", lower(w.GetKind().String(), "WAIT_KIND_"),
-			fold(w.GetReason(), lineChars), fold(w.GetResource(), lineChars)))
+		waits = append(waits, fmt.Sprintf("- for %s: %s %s\n", enumWord(w.GetKind().String(), "WAIT_KIND_"),
+			oneLine(w.GetReason(), lineChars), oneLine(w.GetResource(), lineChars)))
 	}
 	v.list("Inherited: it waits", waits, 25)
+
 	// Open todos precede completed ones.
+	var todos []string
 	for _, done := range []bool{false, true} {
 		for _, t := range it.GetTodoList() {
 			if (t.GetState() == workv1.TodoState_TODO_STATE_COMPLETED) == done {
-				todos = append(todos, fmt.Sprintf("- [%s] %s\n", lower(t.GetState().String(), "TODO_STATE_"),
-					fold(t.GetText(), noteChars)))
+				todos = append(todos, fmt.Sprintf("- [%s] %s\n", enumWord(t.GetState().String(), "TODO_STATE_"),
+					oneLine(t.GetText(), noteChars)))
 			}
 		}
 	}
 	v.list("Inherited: its todos", todos, 50)
+
+	// The plan, whole or as its beginning.
 	preview := it.GetPlanArtifact().GetPreview()
 	if preview == "" {
 		return
@@ -170,15 +186,17 @@ func (v *view) item(it *workv1.WorkItem) {
 	if len(whole) <= v.room/2 && v.add(whole) {
 		return
 	}
-	if room := v.room/2 - len(title) - len(cut); room > 0 {
-		v.add(title + within(preview, room) + cut)
+	previewRoom := v.room/2 - len(title) - len(cut)
+	if previewRoom > 0 {
+		v.add(title + quoteWithin(preview, previewRoom) + cut)
 	}
 }
 
-func otherItem(it *workv1.WorkItem, why string) string {
+// otherItem returns the lines of an item other than the current one. rule is what admits it.
+func otherItem(it *workv1.WorkItem, rule string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "- %s: %s [%s; %s]\n", it.GetWorkItemId(), fold(it.GetObjective(), reportChars),
-		lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"), why)
+	fmt.Fprintf(&b, "- %s: %s [%s; %s]\n", it.GetWorkItemId(), oneLine(it.GetObjective(), reportChars),
+		enumWord(it.GetSchedulingState().String(), "SCHEDULING_STATE_"), rule)
 	for _, line := range []struct {
 		title, text string
 		chars       int
@@ -188,7 +206,7 @@ func otherItem(it *workv1.WorkItem, why string) string {
 		{"report", it.GetResultSummary(), reportChars},
 	} {
 		if line.text != "" {
-			fmt.Fprintf(&b, "  %s: %s\n", line.title, fold(line.text, line.chars))
+			fmt.Fprintf(&b, "  %s: %s\n", line.title, oneLine(line.text, line.chars))
 		}
 	}
 	return b.String()
@@ -198,6 +216,7 @@ func otherItem(it *workv1.WorkItem, why string) string {
 func inheritedForms(text string, room int) []form {
 	forms := []form{{full, text}}
 	const note = "[cut: the rest of what was inherited does not fit]\n"
-	at := strings.LastIndexByte(text[:max(0, min(len(text), room-len(note)))], '\n')
-	return append(forms, form{truncated, text[:at+1] + note})
+	fits := text[:max(0, min(len(text), room-len(note)))]
+	wholeLines := fits[:strings.LastIndexByte(fits, '\n')+1]
+	return append(forms, form{truncated, wholeLines + note})
 }

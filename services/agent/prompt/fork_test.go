@@ -88,9 +88,9 @@ func TestA10_TheInheritedViewIsBoundedAndLeaksNothing(t *testing.T) {
 		require.True(t, utf8.ValidString(text))
 		require.Equal(t, text, Inherit(in))
 		if in.Current != nil {
-			require.Contains(t, text, "Objective: "+hang(in.Current.GetObjective()))
+			require.Contains(t, text, "Objective: "+indented(in.Current.GetObjective()))
 			require.Contains(t, text, in.Current.GetPlanArtifact().GetPath())
-			require.Contains(t, text, fold(in.Current.GetBlockedBy(), noteChars))
+			require.Contains(t, text, oneLine(in.Current.GetBlockedBy(), noteChars))
 		}
 		require.NotContains(t, text, secret("wi_elsewhere"))
 		shown := 0

@@ -31,8 +31,9 @@ func (d *Digest) Add(r *agentv1.Round) {
 			d.call(c.GetName(), c.GetArguments().GetFields(), r.GetToolResults()[i].GetResult().GetFields())
 		}
 	}
-	if n := len(d.lines) - maxNotes; n > 0 {
-		d.lines = slices.Delete(d.lines, 0, n)
+	tooMany := len(d.lines) - maxNotes
+	if tooMany > 0 {
+		d.lines = slices.Delete(d.lines, 0, tooMany)
 	}
 }
 
@@ -50,10 +51,12 @@ func itemNotes(in Input) (title string, notes []string) {
 	return title, in.Notes
 }
 
+// note adds a note of a kind.
 func (d *Digest) note(kind, format string, args ...any) {
-	d.lines = append(d.lines, fmt.Sprintf("- %s: %s\n", kind, fold(fmt.Sprintf(format, args...), noteChars)))
+	d.lines = append(d.lines, fmt.Sprintf("- %s: %s\n", kind, oneLine(fmt.Sprintf(format, args...), noteChars)))
 }
 
+// call adds the notes of a call that succeeded.
 func (d *Digest) call(name string, args, result map[string]*structpb.Value) {
 	switch name {
 	case "PickWorkItem":
@@ -99,13 +102,15 @@ func (d *Digest) update(args map[string]*structpb.Value) {
 	}
 	for _, todo := range args["todo_list"].GetListValue().GetValues() {
 		f := todo.GetStructValue().GetFields()
-		if t := stringField(f, "text"); stringField(f, "state") == "completed" && !d.done[t] {
-			if d.done == nil {
-				d.done = map[string]bool{}
-			}
-			d.done[t] = true
-			d.note("done", "%s", t)
+		text := stringField(f, "text")
+		if stringField(f, "state") != "completed" || d.done[text] {
+			continue
 		}
+		if d.done == nil {
+			d.done = map[string]bool{}
+		}
+		d.done[text] = true
+		d.note("done", "%s", text)
 	}
 }
 
@@ -114,6 +119,7 @@ func stringField(fields map[string]*structpb.Value, name string) string {
 	return fields[name].GetStringValue()
 }
 
+// idOf returns a string field of a record that is a field of a struct.
 func idOf(fields map[string]*structpb.Value, record, name string) string {
 	return stringField(fields[record].GetStructValue().GetFields(), name)
 }

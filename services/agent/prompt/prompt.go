@@ -79,8 +79,8 @@ const (
 	sectionMessage      = "message"
 )
 
-// order is the order of the sections in the text.
-var order = []string{
+// sectionOrder is the order of the sections in the text.
+var sectionOrder = []string{
 	sectionGuidance, sectionAgent, sectionInherited, sectionItem, sectionConversation, sectionNotes, sectionState,
 	sectionOwnWaits,
 	sectionFocus, sectionTriggered, sectionQueued, sectionForOperator, sectionBlocked, sectionCompleted, sectionBoards,
@@ -129,9 +129,20 @@ type Input struct {
 // Tokens returns the estimated number of tokens of a text.
 func Tokens(text string) int { return (len(text) + bytesPerToken - 1) / bytesPerToken }
 
+// required are the parts that each context contains, besides the guidance.
+type required struct{ item, state, reason, attempts string }
+
+func requiredOf(in Input) required {
+	return required{
+		item: itemLeast(in), state: stateLeast(in), reason: reasonForTurn(in, true), attempts: attemptsLeast(in.Attempts),
+	}
+}
+
+func (r required) bytes() int { return len(r.item) + len(r.state) + len(r.reason) + len(r.attempts) }
+
 // Baseline returns the smallest budget for the required parts.
 func Baseline(in Input) int {
-	return Tokens(guidance + itemLeast(in) + stateLeast(in) + why(in, true) + attemptsLeast(in.Attempts))
+	return (len(guidance) + requiredOf(in).bytes() + bytesPerToken - 1) / bytesPerToken
 }
 
 // Needed returns Baseline plus room for the message, of which at most DefaultBudget tokens
@@ -175,12 +186,6 @@ type form struct {
 	text    string
 }
 
-// page collects sections and their sizes.
-type page struct {
-	left     int // bytes
-	sections []*agentv1.ContextSection
-}
-
 // Render returns the sections of a context. It returns BASELINE_OVER_BUDGET if the required parts
 // do not fit into the budget.
 func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
@@ -190,83 +195,95 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 			"larger one, or shorten them", need, budget).
 			With("needed", fmt.Sprint(need)).With("budget", fmt.Sprint(budget))
 	}
-	p := &page{left: budget * bytesPerToken}
-	q, it := in.Queue, in.Item
-	p.left -= len(guidance)
-	// The required parts take their budget first.
-	required := []string{itemLeast(in), stateLeast(in), why(in, true), attemptsLeast(in.Attempts)}
-	for _, least := range required {
-		p.left -= len(least)
-	}
-	// back releases what was set aside for a required part, just before its section is put.
-	back := func(i int) { p.left += len(required[i]) }
-	p.left += len(guidance)
-	told := []form{{full, guidance + instructions}, {compact, guidance}}
+
+	// Set the required parts aside, so that no other section takes their room. The room of each is given back just
+	// before its section is put. From here on, sections are put in the order of their importance.
+	least := requiredOf(in)
+	p := &page{room: budget*bytesPerToken - least.bytes()}
+
+	// The guidance. Its form depends on the budget alone, so that the text begins the same in every turn.
+	guidanceForms := []form{{full, guidance + instructions}, {compact, guidance}}
 	if budget < DefaultBudget/2 {
-		told = told[1:] // this depends on the budget alone, so that the text begins the same in every turn
+		guidanceForms = guidanceForms[1:]
 	}
-	p.share(sectionGuidance, 1, 100, told...)
-	back(3)
-	p.share(sectionCutOff, len(in.Attempts), 100, attemptForms(in.Attempts, p.left/4)...)
-	p.share(sectionAgent, 1, 100, form{full, fmt.Sprintf("\nYou are agent %s.\n", in.AgentID)})
-	if in.Inherited != "" { // first, since it is the same in every turn
-		p.share(sectionInherited, 1, inheritedShare, inheritedForms(in.Inherited, p.left*inheritedShare/100)...)
+	p.put(sectionGuidance, 1, guidanceForms...)
+
+	// What earlier attempts did, so that nothing is repeated.
+	p.room += len(least.attempts)
+	p.put(sectionCutOff, len(in.Attempts), attemptForms(in.Attempts, p.room/4)...)
+
+	// The agent, and what it inherited: that precedes the message because it is the same in every turn.
+	p.put(sectionAgent, 1, form{full, fmt.Sprintf("\nYou are agent %s.\n", in.AgentID)})
+	if in.Inherited != "" {
+		p.share(sectionInherited, 1, inheritedShare, inheritedForms(in.Inherited, p.roomOf(inheritedShare))...)
 	}
-	p.share(sectionMessage, one(in.Message != nil), messageShare, messageForms(in, p.left*messageShare/100)...)
-	back(2)
-	p.share(sectionWhy, one(why(in, false) != ""), 100, form{full, why(in, false)}, form{compact, why(in, true)})
-	back(0)
-	p.put(sectionItem, one(it != nil), itemForms(in, p.left*previewShare/100)...)
-	back(1)
-	p.put(sectionState, one(it != nil), stateForms(in, p.left*stateShare/100)...)
-	own := standing(in)
-	p.share(sectionOwnWaits, len(own), ownWaitsShare, lineForms("What you wait for, beside your work items", own,
-		p.left*ownWaitsShare/100, keepFirst)...)
-	p.share(sectionConversation, len(in.Conversation)+one(in.Summary != nil), conversationShare,
-		conversationForms(in, p.left*conversationShare/100)...)
-	if it != nil {
-		title, notes := itemNotes(in)
-		p.share(sectionNotes, len(notes), notesShare, lineForms(title, notes, p.left*notesShare/100, keepLast)...)
-		trace := callsOf(in.Trace)
-		p.share(sectionTrace, len(trace), traceShare, lineForms("What you did for it last, newest first", trace,
-			p.left*traceShare/100, keepFirst)...)
-	}
-	n := q.GetCounts()
-	if cur := q.GetCurrent(); cur != nil && cur.GetWorkItemId() != it.GetWorkItemId() {
-		p.candidates(sectionFocus, "In focus, and not the work item of this turn", []*workv1.WorkItem{cur}, 1)
-	}
-	p.candidates(sectionTriggered, "Triggered, to review", others(q.GetTriggeredBlocked(), it), n.GetTriggeredBlocked()-
-		same(q.GetTriggeredBlocked(), it))
-	entries := childEntries(in.Children)
-	p.share(sectionChildren, len(entries), childrenShare, lineForms(childrenTitle, entries, p.left*childrenShare/100,
-		keepFirst)...)
-	p.share(sectionBoards, one(in.Boards != (Boards{})), boardsShare, in.Boards.forms(p.left*boardsShare/100)...)
-	p.candidates(sectionQueued, "Queued and runnable", others(q.GetQueuedRunnable(), it), n.GetQueuedRunnable()-
-		same(q.GetQueuedRunnable(), it))
-	p.candidates(sectionForOperator, "Waiting for an operator", others(q.GetWaitingForOperator(), it),
-		n.GetWaitingForOperator()-same(q.GetWaitingForOperator(), it))
-	p.candidates(sectionBlocked, "Blocked", others(q.GetBlocked(), it), n.GetBlocked()-same(q.GetBlocked(), it))
-	if completed := reported(q.GetCompletedRecent()); len(completed) > 0 {
-		p.candidates(sectionCompleted, "Completed recently", completed, n.GetCompleted())
-	}
-	tasks := taskLines(in.Tasks)
-	p.share(sectionTasks, len(tasks), 100, lineForms("Tasks that run", tasks, p.left, keepFirst)...)
+
+	// The message, and why the turn was started.
+	p.share(sectionMessage, oneIf(in.Message != nil), messageShare, messageForms(in, p.roomOf(messageShare))...)
+	p.room += len(least.reason)
+	reason := reasonForTurn(in, false)
+	p.put(sectionWhy, oneIf(reason != ""), form{full, reason}, form{compact, least.reason})
+
+	p.putItem(in, least)
+	p.putQueue(in)
+
+	// The text has another order than that of importance.
 	slices.SortStableFunc(p.sections, func(a, b *agentv1.ContextSection) int {
-		return slices.Index(order, a.GetName()) - slices.Index(order, b.GetName())
+		return slices.Index(sectionOrder, a.GetName()) - slices.Index(sectionOrder, b.GetName())
 	})
 	return p.sections, nil
 }
 
-// others returns the items of a class without the item of the turn.
-func others(items []*workv1.WorkItem, it *workv1.WorkItem) []*workv1.WorkItem {
-	return slices.DeleteFunc(slices.Clone(items), func(o *workv1.WorkItem) bool {
-		return o.GetWorkItemId() == it.GetWorkItemId()
-	})
+// putItem puts the turn's item and where it stands, what was said, and what was done for the item.
+func (p *page) putItem(in Input, least required) {
+	bound := in.Item != nil
+	p.room += len(least.item)
+	p.put(sectionItem, oneIf(bound), itemForms(in, p.roomOf(previewShare))...)
+	p.room += len(least.state)
+	p.put(sectionState, oneIf(bound), stateForms(in, p.roomOf(stateShare))...)
+
+	ownWaits := standingLines(in)
+	p.share(sectionOwnWaits, len(ownWaits), ownWaitsShare, lineForms("What you wait for, beside your work items",
+		ownWaits, p.roomOf(ownWaitsShare), keepFirst)...)
+
+	p.share(sectionConversation, len(in.Conversation)+oneIf(in.Summary != nil), conversationShare,
+		conversationForms(in, p.roomOf(conversationShare))...)
+
+	if !bound {
+		return
+	}
+	title, notes := itemNotes(in)
+	p.share(sectionNotes, len(notes), notesShare, lineForms(title, notes, p.roomOf(notesShare), keepLast)...)
+	trace := callLines(in.Trace)
+	p.share(sectionTrace, len(trace), traceShare, lineForms("What you did for it last, newest first", trace,
+		p.roomOf(traceShare), keepFirst)...)
 }
 
-// same returns 1 if the item of the turn is among those of a class, else 0.
-func same(items []*workv1.WorkItem, it *workv1.WorkItem) int32 {
-	return int32(len(items) - len(others(items, it)))
+// putQueue puts the agent's other items, by class, its children, its boards and its running tasks.
+func (p *page) putQueue(in Input) {
+	queue, counts := in.Queue, in.Queue.GetCounts()
+
+	// What may have to be done before the turn's item is continued.
+	if current := queue.GetCurrent(); current != nil && current.GetWorkItemId() != in.Item.GetWorkItemId() {
+		p.candidates(sectionFocus, "In focus, and not the work item of this turn", []*workv1.WorkItem{current}, 1)
+	}
+	p.class(sectionTriggered, "Triggered, to review", queue.GetTriggeredBlocked(), counts.GetTriggeredBlocked(), in.Item)
+	children := childEntries(in.Children)
+	p.share(sectionChildren, len(children), childrenShare, lineForms(childrenTitle, children,
+		p.roomOf(childrenShare), keepFirst)...)
+	p.share(sectionBoards, oneIf(in.Boards != (Boards{})), boardsShare, in.Boards.forms(p.roomOf(boardsShare))...)
+
+	// What can be done next, what cannot, and what is done.
+	p.class(sectionQueued, "Queued and runnable", queue.GetQueuedRunnable(), counts.GetQueuedRunnable(), in.Item)
+	p.class(sectionForOperator, "Waiting for an operator", queue.GetWaitingForOperator(),
+		counts.GetWaitingForOperator(), in.Item)
+	p.class(sectionBlocked, "Blocked", queue.GetBlocked(), counts.GetBlocked(), in.Item)
+	if completed := reported(queue.GetCompletedRecent()); len(completed) > 0 {
+		p.candidates(sectionCompleted, "Completed recently", completed, int(counts.GetCompleted()))
+	}
+
+	tasks := taskLines(in.Tasks)
+	p.put(sectionTasks, len(tasks), lineForms("Tasks that run", tasks, p.room, keepFirst)...)
 }
 
 // Text returns the sections as one text.
@@ -278,13 +295,22 @@ func Text(sections []*agentv1.ContextSection) string {
 	return b.String()
 }
 
+// page collects sections within a budget.
+type page struct {
+	room     int // bytes that are left for further sections
+	sections []*agentv1.ContextSection
+}
+
+// roomOf returns percent of the room, in bytes.
+func (p *page) roomOf(percent int) int { return p.room * percent / 100 }
+
 // put adds a section in the first of forms that fits, and as omitted if none does. A section of no
 // records that has no text is left out altogether.
 func (p *page) put(name string, records int, forms ...form) { p.share(name, records, 100, forms...) }
 
-// share is like put, but the section may take only percent of the remaining budget.
+// share is like put, but the section may take only percent of the room.
 func (p *page) share(name string, records, percent int, forms ...form) {
-	room := p.left * percent / 100
+	room := p.roomOf(percent)
 	chosen := form{outcome: omitted}
 	for _, f := range forms {
 		if len(f.text) <= room {
@@ -295,22 +321,32 @@ func (p *page) share(name string, records, percent int, forms ...form) {
 	if records == 0 && (chosen.outcome == omitted || chosen.text == "") {
 		return // there is nothing that could be missed
 	}
-	p.left -= len(chosen.text)
+	p.room -= len(chosen.text)
 	p.sections = append(p.sections, &agentv1.ContextSection{
 		Name: name, Outcome: agentv1.SectionOutcome(chosen.outcome), Tokens: int32(Tokens(chosen.text)),
 		Records: int32(records), Text: chosen.text,
 	})
 }
 
-func (p *page) candidates(name, title string, items []*workv1.WorkItem, total int32) {
-	all := max(int(total), len(items))
-	if all > 0 {
-		p.put(name, all, candidateForms(title, items, all, p.left)...)
+// class puts the items of a class of the queue without the item of the turn. count is the number of all items of the
+// class, of which items may be the first ones.
+func (p *page) class(name, title string, items []*workv1.WorkItem, count int32, itemOfTurn *workv1.WorkItem) {
+	others := slices.DeleteFunc(slices.Clone(items), func(it *workv1.WorkItem) bool {
+		return it.GetWorkItemId() == itemOfTurn.GetWorkItemId()
+	})
+	p.candidates(name, title, others, int(count)-(len(items)-len(others)))
+}
+
+// candidates puts a list of items, of which there are total.
+func (p *page) candidates(name, title string, items []*workv1.WorkItem, total int) {
+	total = max(total, len(items)) // never fewer than are listed
+	if total > 0 {
+		p.put(name, total, candidateForms(title, items, total, p.room)...)
 	}
 }
 
-// one returns 1 if there is a record, and 0 otherwise.
-func one(there bool) int {
+// oneIf returns 1 if there is a record, and 0 otherwise.
+func oneIf(there bool) int {
 	if there {
 		return 1
 	}

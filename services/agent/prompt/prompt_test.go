@@ -176,16 +176,16 @@ func TestC1_WithinTheBudgetAndNeverWithoutTheObjective(t *testing.T) {
 		require.LessOrEqual(t, Tokens(text), budget)
 		require.True(t, utf8.ValidString(text))
 		for _, l := range in.Attempts {
-			require.Contains(t, text, l.Calls[0].short(l), "what was under way is in every text")
+			require.Contains(t, text, l.Calls[0].shortLine(l), "what was under way is in every text")
 		}
 		if it := in.Item; it != nil {
-			require.Contains(t, text, "Objective: "+hang(it.GetObjective()))
+			require.Contains(t, text, "Objective: "+indented(it.GetObjective()))
 			require.Contains(t, text, it.GetPlanArtifact().GetPath())
 			left := 0
 			for _, todo := range it.GetTodoList() {
 				if todo.GetState() != workv1.TodoState_TODO_STATE_COMPLETED {
-					require.Contains(t, text, hang(todo.GetText()))
-				} else if !strings.Contains(text, "- [completed] "+hang(todo.GetText())) {
+					require.Contains(t, text, indented(todo.GetText()))
+				} else if !strings.Contains(text, "- [completed] "+indented(todo.GetText())) {
 					left++
 				}
 			}

@@ -39,20 +39,22 @@ func messageForms(in Input, room int) []form {
 	if m == nil {
 		return nil
 	}
-	data := ""
-	if n := len(m.GetData()); n > 0 {
-		data = fmt.Sprintf("[%d bytes of %s]\n", n, m.GetContentType())
+	title := fmt.Sprintf("Message (%s, %s)", enumWord(m.GetKind().String(), "MESSAGE_KIND_"),
+		enumWord(m.GetAuthority().String(), "AUTHORITY_"))
+	dataNote := "" // data is not shown
+	if len(m.GetData()) > 0 {
+		dataNote = fmt.Sprintf("[%d bytes of %s]\n", len(m.GetData()), m.GetContentType())
 	}
-	title := fmt.Sprintf("Message (%s, %s)", lower(m.GetKind().String(), "MESSAGE_KIND_"),
-		lower(m.GetAuthority().String(), "AUTHORITY_"))
-	text := heading(title, full, 0) + quote(m.GetText()) + data
-	forms := []form{{full, text}}
-	note := fmt.Sprintf("[cut: the message has %d bytes]\n", len(m.GetText()))
-	head := heading(title, truncated, 0)
-	if spare := room - len(head) - len(note) - len(data); spare > 0 {
-		forms = append(forms, form{truncated, head + within(m.GetText(), spare) + note + data})
+	forms := []form{{full, heading(title, full, 0) + quote(m.GetText()) + dataNote}}
+
+	// As much of the text as there is room for beside the notes.
+	cutHeading := heading(title, truncated, 0)
+	cutNote := fmt.Sprintf("[cut: the message has %d bytes]\n", len(m.GetText()))
+	textRoom := room - len(cutHeading) - len(cutNote) - len(dataNote)
+	if textRoom > 0 {
+		forms = append(forms, form{truncated, cutHeading + quoteWithin(m.GetText(), textRoom) + cutNote + dataNote})
 	}
-	return append(forms, form{truncated, head + note})
+	return append(forms, form{truncated, cutHeading + cutNote})
 }
 
 const itemTitle = "Work item of this turn"
@@ -62,7 +64,7 @@ const noItem = "None. PickWorkItem binds this turn to one; CreateWorkItem makes 
 
 // itemHead returns the part of an item that seldom changes: its objective and where its plan is.
 func itemHead(it *workv1.WorkItem) string {
-	return fmt.Sprintf("%s\nObjective: %s\n", it.GetWorkItemId(), hang(it.GetObjective())) + descriptor(it)
+	return fmt.Sprintf("%s\nObjective: %s\n", it.GetWorkItemId(), indented(it.GetObjective())) + descriptor(it)
 }
 
 // itemLeast returns the required part about the turn's item.
@@ -94,21 +96,22 @@ func planFile(plan *workv1.PlanArtifact) string {
 // with the preview cut to previewRoom, and compact. Without a preview there are two, the full and the
 // compact one, and without an item there is one.
 func itemForms(in Input, previewRoom int) []form {
-	least, preview := itemLeast(in), in.Item.GetPlanArtifact().GetPreview()
+	least := itemLeast(in)
+	preview := in.Item.GetPlanArtifact().GetPreview()
 	switch {
 	case in.Item == nil:
 		return []form{{full, least}}
 	case preview == "":
 		return []form{{full, heading(itemTitle, full, 0) + itemHead(in.Item)}, {compact, least}}
 	}
-	rest := ""
+	moreNote := ""
 	if !in.Item.GetPlanArtifact().GetPreviewComplete() {
-		rest = "[the plan goes on in its file; HomeRead reads it]\n"
+		moreNote = "[the plan goes on in its file; HomeRead reads it]\n"
 	}
 	head := itemHead(in.Item) + "Plan begins:\n"
 	return []form{
-		{full, heading(itemTitle, full, 0) + head + quote(preview) + rest},
-		{truncated, heading(itemTitle, truncated, 0) + head + within(preview, previewRoom) +
+		{full, heading(itemTitle, full, 0) + head + quote(preview) + moreNote},
+		{truncated, heading(itemTitle, truncated, 0) + head + quoteWithin(preview, previewRoom) +
 			"[cut: the plan goes on in its file; HomeRead reads it]\n"},
 		{compact, least},
 	}
@@ -120,36 +123,37 @@ const stateTitle = "Where it stands"
 // todos that are not done, and how many others there are.
 func stateLeast(in Input) string { return stateHead(in, false) }
 
-// stateHead returns the blocker and the todos: those that are not done and, after these, the others if all is set or
-// else their number, since a model that writes the list without them would remove them.
-func stateHead(in Input, all bool) string {
+// stateHead returns the blocker and the todos: those that are not done and, after these, the others if withDone is set
+// or else their number, since a model that writes the list without them would remove them.
+func stateHead(in Input, withDone bool) string {
 	it := in.Item
 	if it == nil {
 		return ""
 	}
 	var b strings.Builder
 	b.WriteString(
-		heading(fmt.Sprintf("%s: %s, plan %s", stateTitle, lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"),
-			lower(it.GetPlanStatus().String(), "PLAN_STATUS_")), full, 0))
+		heading(fmt.Sprintf("%s: %s, plan %s", stateTitle, enumWord(it.GetSchedulingState().String(), "SCHEDULING_STATE_"),
+			enumWord(it.GetPlanStatus().String(), "PLAN_STATUS_")), full, 0))
 	if it.GetBlockedBy() != "" {
-		fmt.Fprintf(&b, "Blocked by: %s\n", fold(it.GetBlockedBy(), noteChars))
+		fmt.Fprintf(&b, "Blocked by: %s\n", oneLine(it.GetBlockedBy(), noteChars))
 	}
-	var done strings.Builder
-	n := 0
+
+	// The todos that are not done, in their order, and then the others.
+	var done []string
 	for _, t := range it.GetTodoList() {
-		to := &b
+		line := fmt.Sprintf("- [%s] %s\n", enumWord(t.GetState().String(), "TODO_STATE_"), indented(t.GetText()))
 		if t.GetState() == workv1.TodoState_TODO_STATE_COMPLETED {
-			n++
-			to = &done
+			done = append(done, line)
+		} else {
+			b.WriteString(line)
 		}
-		fmt.Fprintf(to, "- [%s] %s\n", lower(t.GetState().String(), "TODO_STATE_"), hang(t.GetText()))
 	}
 	switch {
-	case all:
-		b.WriteString(done.String())
-	case n > 0:
+	case withDone:
+		b.WriteString(strings.Join(done, ""))
+	case len(done) > 0:
 		fmt.Fprintf(&b, "%d of %d todos are done and not shown. UpdateWorkItem replaces the whole list: read it with "+
-			"GetWorkItem first.\n", n, len(it.GetTodoList()))
+			"GetWorkItem first.\n", len(done), len(it.GetTodoList()))
 	}
 	return b.String()
 }
@@ -162,81 +166,91 @@ func stateForms(in Input, room int) []form {
 	if it == nil {
 		return nil
 	}
-	var extras strings.Builder
+
+	// A line for each wait of the item.
+	var waits strings.Builder
 	for _, w := range it.GetWaits() {
-		fmt.Fprintf(&extras, "Waits for %s: %s", lower(w.GetKind().String(), "WAIT_KIND_"),
-			fold(strings.TrimSpace(w.GetReason()+" "+w.GetCondition()), lineChars))
+		fmt.Fprintf(&waits, "Waits for %s: %s", enumWord(w.GetKind().String(), "WAIT_KIND_"),
+			oneLine(strings.TrimSpace(w.GetReason()+" "+w.GetCondition()), lineChars))
 		if w.GetSource() != "" {
-			fmt.Fprintf(&extras, " from %s", fold(w.GetSource(), lineChars))
+			fmt.Fprintf(&waits, " from %s", oneLine(w.GetSource(), lineChars))
 		}
 		if w.GetResource() != "" {
-			fmt.Fprintf(&extras, " (%s)", w.GetResource())
+			fmt.Fprintf(&waits, " (%s)", w.GetResource())
 		}
-		if n := w.GetTriggerCount() - w.GetConsumedCount(); n > 0 {
-			fmt.Fprintf(&extras, ", triggered %d time(s) since you looked", n)
+		unseen := w.GetTriggerCount() - w.GetConsumedCount()
+		if unseen > 0 {
+			fmt.Fprintf(&waits, ", triggered %d time(s) since you looked", unseen)
 		}
-		extras.WriteByte('\n')
+		waits.WriteByte('\n')
 	}
-	all, least := stateHead(in, true), stateLeast(in)
+
+	whole, least := stateHead(in, true), stateLeast(in)
 	switch {
-	case all == least:
-		return []form{{full, least + extras.String()}, {compact, least}}
-	case len(all)+extras.Len() > len(least)+room:
-		return []form{{truncated, least + extras.String()}, {compact, least}}
+	case whole == least:
+		return []form{{full, least + waits.String()}, {compact, least}}
+	case len(whole)+waits.Len() > len(least)+room:
+		return []form{{truncated, least + waits.String()}, {compact, least}}
 	}
-	return []form{{full, all + extras.String()}, {truncated, least + extras.String()}, {compact, least}}
+	return []form{{full, whole + waits.String()}, {truncated, least + waits.String()}, {compact, least}}
 }
 
 // candidateForms returns the renderings of the items of one class: with plan and todos; as one line
-// for each; and what fewer returns of these lines.
+// for each; and what cutForms returns of these lines.
 func candidateForms(title string, items []*workv1.WorkItem, total, room int) []form {
+	// Each item is rendered twice: as several lines in b, and as one line.
 	var long, short []string
 	for _, it := range items {
-		line := fmt.Sprintf("- %s: %s [%s]", it.GetWorkItemId(), fold(it.GetObjective(), lineChars),
-			lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"))
+		state := enumWord(it.GetSchedulingState().String(), "SCHEDULING_STATE_")
+		line := fmt.Sprintf("- %s: %s [%s]", it.GetWorkItemId(), oneLine(it.GetObjective(), lineChars), state)
 		var b strings.Builder
-		fmt.Fprintf(&b, "- %s: %s [%s]\n", it.GetWorkItemId(), hang(it.GetObjective()),
-			lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"))
+		fmt.Fprintf(&b, "- %s: %s [%s]\n", it.GetWorkItemId(), indented(it.GetObjective()), state)
+
+		// Whether it can go on.
 		if w := it.GetResumed().GetWait(); w != nil {
 			line += ", resumed"
 			fmt.Fprintf(&b, "  resumed: its wait for %s is over: %s\n",
-				awaited(lower(w.GetKind().String(), "WAIT_KIND_"), w.GetResource(), w.GetResourceDescription()),
-				fold(w.GetReason(), noteChars))
+				awaited(w.GetKind(), w.GetResource(), w.GetResourceDescription()),
+				oneLine(w.GetReason(), noteChars))
 		}
 		if it.GetBlockedBy() != "" {
-			line += " " + fold(it.GetBlockedBy(), lineChars)
-			fmt.Fprintf(&b, "  blocked by: %s\n", fold(it.GetBlockedBy(), noteChars))
+			line += " " + oneLine(it.GetBlockedBy(), lineChars)
+			fmt.Fprintf(&b, "  blocked by: %s\n", oneLine(it.GetBlockedBy(), noteChars))
 		}
-		if n := unseen(it); n > 0 {
+		if n := unseenTriggers(it); n > 0 {
 			line += fmt.Sprintf(" triggered %d time(s)", n)
 			fmt.Fprintf(&b, "  triggered %d time(s) since you looked\n", n)
 		}
+
+		// What is known of it. The todo and the plan have no place in one line.
 		if todo := it.GetCurrentTodo().GetText(); todo != "" {
-			fmt.Fprintf(&b, "  todo: %s\n", fold(todo, noteChars))
+			fmt.Fprintf(&b, "  todo: %s\n", oneLine(todo, noteChars))
 		}
 		if preview := it.GetPlanArtifact().GetPreview(); preview != "" {
-			fmt.Fprintf(&b, "  plan: %s\n", fold(preview, previewChars))
+			fmt.Fprintf(&b, "  plan: %s\n", oneLine(preview, previewChars))
 		}
 		if it.GetResultSummary() != "" {
-			line += " => " + fold(it.GetResultSummary(), lineChars)
-			fmt.Fprintf(&b, "  report: %s\n", fold(it.GetResultSummary(), reportChars))
+			line += " => " + oneLine(it.GetResultSummary(), lineChars)
+			fmt.Fprintf(&b, "  report: %s\n", oneLine(it.GetResultSummary(), reportChars))
 		}
 		long, short = append(long, b.String()), append(short, line+"\n")
 	}
+
 	more := total - len(items)
 	forms := []form{
 		{full, heading(title, full, more) + strings.Join(long, "")},
 		{compact, heading(title, compact, more) + strings.Join(short, "")},
 	}
-	return append(forms, fewer(title, short, total, room, keepFirst)...)
+	return append(forms, cutForms(title, short, total, room, keepFirst)...)
 }
 
-func unseen(it *workv1.WorkItem) int64 {
-	var n int64
+// unseenTriggers returns how often the waits of an item were triggered since the agent looked.
+func unseenTriggers(it *workv1.WorkItem) int64 {
+	var unseen int64
 	for _, w := range it.GetWaits() {
-		n += max(0, w.GetTriggerCount()-w.GetConsumedCount())
+		unseen += max(0, w.GetTriggerCount()-w.GetConsumedCount())
 	}
-	return n
+	return unseen
 }
 
 // keep is the end of a list whose lines are kept when it is cut.
@@ -247,35 +261,37 @@ const (
 	keepLast
 )
 
-// lineForms returns the renderings of a list: all of its lines, and what fewer returns of them.
+// lineForms returns the renderings of a list: all of its lines, and what cutForms returns of them.
 func lineForms(title string, lines []string, room int, which keep) []form {
 	if len(lines) == 0 {
 		return nil
 	}
 	return append([]form{{full, heading(title, full, 0) + strings.Join(lines, "")}},
-		fewer(title, lines, len(lines), room, which)...)
+		cutForms(title, lines, len(lines), room, which)...)
 }
 
-// fewer returns a list with as many lines as fit into room, but not all of them, or only with their
+// cutForms returns a list with as many lines as fit into room, but not all of them, or only with their
 // number if not even one fits.
-func fewer(title string, lines []string, total, room int, which keep) []form {
-	for n := len(lines) - 1; n > 0; n-- {
-		shown := lines[:n]
+func cutForms(title string, lines []string, total, room int, which keep) []form {
+	for shown := len(lines) - 1; shown > 0; shown-- {
+		kept := lines[:shown]
 		if which == keepLast {
-			shown = lines[len(lines)-n:]
+			kept = lines[len(lines)-shown:]
 		}
-		if text := heading(title, truncated, total-n) + strings.Join(shown, ""); len(text) <= room {
+		text := heading(title, truncated, total-shown) + strings.Join(kept, "")
+		if len(text) <= room {
 			return []form{{truncated, text}}
 		}
 	}
 	return []form{{truncated, heading(title, truncated, total)}}
 }
 
+// taskLines returns a line for each task.
 func taskLines(tasks []*taskv1.Task) []string {
 	var out []string
 	for _, t := range tasks {
-		line := fmt.Sprintf("- %s %s: %s", t.GetTaskId(), lower(t.GetState().String(), "TASK_STATE_"),
-			fold(t.GetLabel(), noteChars))
+		line := fmt.Sprintf("- %s %s: %s", t.GetTaskId(), enumWord(t.GetState().String(), "TASK_STATE_"),
+			oneLine(t.GetLabel(), noteChars))
 		if t.GetWorkItemId() != "" {
 			line += " (for " + t.GetWorkItemId() + ")"
 		}
@@ -284,12 +300,12 @@ func taskLines(tasks []*taskv1.Task) []string {
 	return out
 }
 
-// traceOf returns the texts and calls of rounds, newest first.
-func traceOf(rounds []*agentv1.Round) []string {
+// roundLines returns the texts and calls of rounds, newest first.
+func roundLines(rounds []*agentv1.Round) []string {
 	var out []string
 	for _, r := range rounds {
 		var b strings.Builder
-		fmt.Fprintf(&b, "- %s/%d: %s\n", r.GetTurnId(), r.GetIndex(), fold(r.GetText(), traceChars))
+		fmt.Fprintf(&b, "- %s/%d: %s\n", r.GetTurnId(), r.GetIndex(), oneLine(r.GetText(), traceChars))
 		for i, c := range r.GetToolCalls() {
 			fmt.Fprintf(&b, "  %s: %s\n", c.GetName(), callStatus(r, i))
 		}
@@ -302,18 +318,18 @@ func traceOf(rounds []*agentv1.Round) []string {
 // came of older ones is in the notes.
 const tracedRounds = 4
 
-// callsOf returns the calls of the newest tracedRounds rounds and what came of them, one line for
+// callLines returns the calls of the newest tracedRounds rounds and what came of them, one line for
 // each round that has calls. rounds are newest first, and so are the lines. The texts of rounds are in
 // the conversation.
-func callsOf(rounds []*agentv1.Round) []string {
+func callLines(rounds []*agentv1.Round) []string {
 	var out []string
 	for _, r := range rounds[:min(len(rounds), tracedRounds)] {
 		var calls []string
 		for i, c := range r.GetToolCalls() {
-			calls = append(calls, fmt.Sprintf("%s: %s", fold(c.GetName(), lostChars), callStatus(r, i)))
+			calls = append(calls, fmt.Sprintf("%s: %s", oneLine(c.GetName(), lostChars), callStatus(r, i)))
 		}
 		for _, l := range r.GetLocalToolResults() {
-			calls = append(calls, fmt.Sprintf("%s: %s", fold(l.GetToolName(), lostChars),
+			calls = append(calls, fmt.Sprintf("%s: %s", oneLine(l.GetToolName(), lostChars),
 				pbjson.EnumText(l.GetStatus())))
 		}
 		if len(calls) > 0 {
@@ -348,37 +364,40 @@ func quote(text string) string {
 	return "> " + strings.ReplaceAll(strings.TrimRight(breaks.Replace(text), "\n"), "\n", "\n> ") + "\n"
 }
 
-// within returns, quoted, as much of the beginning of a text as fits into n bytes.
-func within(text string, n int) string {
+// quoteWithin returns, quoted, as much of the beginning of a text as fits into maxBytes.
+func quoteWithin(text string, maxBytes int) string {
 	var b strings.Builder
 	for line := range strings.Lines(breaks.Replace(text)) {
-		room := n - b.Len() - len("> \n")
+		room := maxBytes - b.Len() - len("> \n")
 		if room <= 0 {
 			break
 		}
 		line = strings.TrimSuffix(line, "\n")
-		part := utf8cut.Bytes(line, room)
-		b.WriteString("> " + part + "\n")
-		if len(part) < len(line) {
+		shown := utf8cut.Bytes(line, room)
+		b.WriteString("> " + shown + "\n")
+		if len(shown) < len(line) {
 			break
 		}
 	}
 	return b.String()
 }
 
-// hang indents the further lines of a text, so that they cannot be mistaken for list entries.
-func hang(text string) string { return strings.ReplaceAll(breaks.Replace(text), "\n", "\n  ") }
+// indented returns a text with its further lines indented, so that they cannot be mistaken for list entries.
+func indented(text string) string { return strings.ReplaceAll(breaks.Replace(text), "\n", "\n  ") }
 
-// fold returns a text as one line, with white space folded. If this line has more than n characters,
-// fold returns the first n, followed by "…".
-func fold(text string, n int) string {
+// oneLine returns a text as one line, with white space folded. If this line has more than maxChars characters, it
+// returns the first maxChars, followed by "…".
+func oneLine(text string, maxChars int) string {
 	text = strings.Join(strings.Fields(text), " ")
+	chars := 0
 	for i := range text {
-		if n--; n < 0 {
+		if chars == maxChars {
 			return text[:i] + "…"
 		}
+		chars++
 	}
 	return text
 }
 
-func lower(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }
+// enumWord returns the name of an enum value in lower case and without its prefix.
+func enumWord(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }

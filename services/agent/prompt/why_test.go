@@ -121,7 +121,7 @@ Reason:
 It had waited since 2026-03-01T12:00:00Z.
 `},
 	} {
-		require.Equal(t, c.want, why(c.in, false), name)
-		require.LessOrEqual(t, len(why(c.in, true)), len(c.want), name)
+		require.Equal(t, c.want, reasonForTurn(c.in, false), name)
+		require.LessOrEqual(t, len(reasonForTurn(c.in, true)), len(c.want), name)
 	}
 }
