@@ -161,7 +161,7 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 			"doctor", "-o", "json", "--data-dir", h.cfg.DataDir, "--grpc-addr", h.cfg.GRPCAddr, "--http-addr",
 			h.cfg.HTTPAddr, "--address", h.cfg.GRPCAddr,
 			"--token", bootstrap, "--tls-ca-file", files.CA, "--tls-cert-file", files.Cert, "--tls-key-file", files.Key,
-			"--nats-url", c.url, "--replicas", "3", "--nats-tls-server-name", "nats",
+			"--nats-url", c.url, "--replicas", "3", "--nats-tls-server-name", "nats", "--erase-after", "0",
 		}, more...)
 		out, _ := exec.CommandContext(soon(t), bin, args...).Output() // its findings count, not its exit
 		var said struct {
