@@ -46,6 +46,10 @@ func NewDirectory(dir, plane string, partition int) *Directory {
 	return &Directory{dir: filepath.Join(dir, plane+"-"+strconv.Itoa(partition))}
 }
 
+// MarkFile is a file of a shared directory that says to which installation it belongs. Nothing is stored where it is
+// missing, as where a volume is not mounted any more.
+const MarkFile = "installation"
+
 // NewSharedDirectory is NewDirectory for a directory to which several processes may write at the same time.
 func NewSharedDirectory(dir, plane string, partition int) *Directory {
 	s := NewDirectory(dir, plane, partition)
@@ -126,10 +130,7 @@ type directoryDraft struct {
 // Begin implements archive.Store. It removes the unfinished files of processes that ended while they wrote: their
 // frames may have lines that are erased by now.
 func (s *Directory) Begin(_ context.Context, segment uint64) (Draft, error) {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("archive: %w", err)
-	}
-	if err := syncDir(filepath.Dir(s.dir)); err != nil {
+	if err := s.prepare(); err != nil {
 		return nil, err
 	}
 	root, err := s.open()
@@ -148,6 +149,20 @@ func (s *Directory) Begin(_ context.Context, segment uint64) (Draft, error) {
 		return nil, fmt.Errorf("archive: %w", err)
 	}
 	return d, nil
+}
+
+// prepare makes the directory of the partition.
+func (s *Directory) prepare() error {
+	parent := filepath.Dir(s.dir)
+	if s.shared {
+		if _, err := os.Stat(filepath.Join(parent, MarkFile)); err != nil {
+			return fmt.Errorf("archive: %w; see whether the volume is mounted", err)
+		}
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	return syncDir(parent)
 }
 
 // removeUnfinished removes the unfinished files of other drafts than d; in a shared directory only those to which
@@ -346,8 +361,8 @@ func (s *Directory) newest() (name string, version uint64, err error) {
 // ReplaceCatalog implements archive.Store. Of two writers of the same version one succeeds, since a link cannot be
 // made under a name that exists.
 func (s *Directory) ReplaceCatalog(_ context.Context, version uint64, content []byte) error {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return fmt.Errorf("archive: %w", err)
+	if err := s.prepare(); err != nil {
+		return err
 	}
 	root, err := s.open()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // TestDirectory_ReplacedMeanwhile: a writer that was delayed after it found its catalog to be the newest does not
 // replace newer ones, although the one with the next version was removed by then.
 func TestDirectory_ReplacedMeanwhile(t *testing.T) {
-	s := NewSharedDirectory(t.TempDir(), "work", 0)
+	s := NewDirectory(t.TempDir(), "work", 0)
 	for version := range uint64(4) {
 		require.NoError(t, s.ReplaceCatalog(t.Context(), version, []byte{byte(version + 1)}))
 	}

@@ -21,7 +21,7 @@ func TestDirectory(t *testing.T) {
 	journaltest.RunArchiveStore(t, func(*testing.T) archive.Store {
 		return archive.NewDirectory(filepath.Join(dir, "archive"), "work", 3)
 	})
-	shared := t.TempDir()
+	shared := sharedDir(t)
 	journaltest.RunArchiveStore(t, func(*testing.T) archive.Store {
 		return archive.NewSharedDirectory(shared, "work", 3)
 	})
@@ -49,7 +49,7 @@ func TestDirectory_Paths(t *testing.T) {
 // lost its lease, store segments and replace catalogs in one directory. No draft of the one is removed by the other, and
 // of those who replace the same catalog one succeeds.
 func TestDirectory_Shared(t *testing.T) {
-	dir := t.TempDir()
+	dir := sharedDir(t)
 	processes := []archive.Store{
 		archive.NewSharedDirectory(dir, "work", 0), archive.NewSharedDirectory(dir, "work", 0),
 	}
@@ -98,7 +98,7 @@ func TestDirectory_Shared(t *testing.T) {
 
 // TestDirectory_SharedUnfinished: what a killed process was writing is removed after a while.
 func TestDirectory_SharedUnfinished(t *testing.T) {
-	dir := t.TempDir()
+	dir := sharedDir(t)
 	s := archive.NewSharedDirectory(dir, "work", 0)
 	first := must.Value(s.Begin(t.Context(), 1))(t)
 	defer first.Close()
@@ -116,4 +116,23 @@ func TestDirectory_SharedUnfinished(t *testing.T) {
 	require.Zero(t, unfinished())
 	_, err := first.Commit(t.Context())
 	require.Error(t, err, "if it writes nevertheless, it begins again")
+}
+
+// TestDirectory_NotMounted: when the volume is gone, nothing is stored at its mount point.
+func TestDirectory_NotMounted(t *testing.T) {
+	dir := sharedDir(t)
+	s := archive.NewSharedDirectory(dir, "work", 0)
+	require.NoError(t, s.ReplaceCatalog(t.Context(), 0, []byte("c")))
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	must.Fail(s.Begin(t.Context(), 0))(t, "see whether the volume is mounted")
+	require.ErrorContains(t, s.ReplaceCatalog(t.Context(), 0, []byte("c")), "see whether the volume is mounted")
+	require.Empty(t, must.Value(os.ReadDir(dir))(t))
+}
+
+// sharedDir returns a directory that belongs to an installation.
+func sharedDir(t *testing.T) string {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, archive.MarkFile), []byte("a\n"), 0o600))
+	return dir
 }

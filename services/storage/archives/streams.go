@@ -196,7 +196,13 @@ func (p Places) moveStream(ctx context.Context, js jetstream.JetStream, plane st
 	if sealed := stream.CachedInfo().Config; !sealed.Sealed {
 		sealed.Sealed = true
 		if _, err := js.UpdateStream(ctx, sealed); err != nil {
-			return err
+			info, infoErr := stream.Info(ctx)
+			if errors.Is(infoErr, jetstream.ErrStreamNotFound) {
+				return nil // another process has moved it
+			}
+			if infoErr != nil || !info.Config.Sealed { // else another process has sealed it
+				return errors.Join(err, infoErr)
+			}
 		}
 	}
 	from := streamStore{stream: stream, subject: streamSubjects + plane + "." + strconv.Itoa(partition) + "."}
