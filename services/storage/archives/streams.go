@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -15,6 +16,7 @@ import (
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/retry"
 )
 
 // Earlier versions kept the archives of an installation with nats-url in streams of its NATS servers, one for each
@@ -160,25 +162,25 @@ func (p Places) checkBeginning(ctx context.Context, places []jetlog.Place, plane
 		places[first].Segment, where)
 }
 
-// moves is how often move begins again after a segment was missing, because another process has moved the stream.
-const moves = 3
+// moves is how often move begins again after an error: another process may be sealing or deleting the stream.
+const moves = 5
 
 // move copies what an archive in a stream has to the store of the partition, and deletes the stream. Several processes
 // may do so at the same time: a segment counts as moved once it is in the new catalog.
 func (p Places) move(ctx context.Context, js jetstream.JetStream, plane string, partition int, logger *zap.Logger) error {
 	name := streamName(plane, partition)
-	for missing := 0; ; {
+	pacer := retry.New(20*time.Millisecond, time.Second)
+	for failed := 0; ; {
 		err := p.moveStream(ctx, js, plane, partition, logger)
 		switch {
-		case errors.Is(err, archive.ErrReplaced):
-			continue
-		case errors.Is(err, archive.ErrNoObject) && missing < moves:
-			missing++
-			continue
-		case err != nil:
+		case err == nil:
+			return nil
+		case errors.Is(err, archive.ErrReplaced): // by another process, which moves it too
+		case failed < moves && pacer.Wait(ctx) == nil:
+			failed++
+		default:
 			return fmt.Errorf("the archive in the stream %s was not moved: %w", name, err)
 		}
-		return nil
 	}
 }
 
@@ -196,13 +198,7 @@ func (p Places) moveStream(ctx context.Context, js jetstream.JetStream, plane st
 	if sealed := stream.CachedInfo().Config; !sealed.Sealed {
 		sealed.Sealed = true
 		if _, err := js.UpdateStream(ctx, sealed); err != nil {
-			info, infoErr := stream.Info(ctx)
-			if errors.Is(infoErr, jetstream.ErrStreamNotFound) {
-				return nil // another process has moved it
-			}
-			if infoErr != nil || !info.Config.Sealed { // else another process has sealed it
-				return errors.Join(err, infoErr)
-			}
+			return err // also if another process is sealing it
 		}
 	}
 	from := streamStore{stream: stream, subject: streamSubjects + plane + "." + strconv.Itoa(partition) + "."}
