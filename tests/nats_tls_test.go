@@ -114,7 +114,7 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 	cfg := must.Value(dev.Config(t.TempDir()))(t)
 	cfg.Auth, cfg.BootstrapToken = app.AuthRequired, bootstrap
 	cfg.NATSURL, cfg.NATS, cfg.Replicas = c.url, c.remote("service"), 3
-	cfg.TLS = c.files("service")
+	cfg.TLS, cfg.Archive.URL = c.files("service"), t.TempDir()
 	cfg.TLS.ClientCA = cfg.TLS.CA
 	h := &house{cfg: cfg}
 	h.app = must.Value(app.New(cfg, zap.NewNop(), "test"))(t)

@@ -58,7 +58,7 @@ type broker struct {
 	// feeds pass the frames of partitions held in this process to followers without NATS.
 	feeds *journal.Feeds
 
-	room *framelog.Room // of the store
+	room *framelog.Room  // of the store
 	keys func() []string // the ids of the installation's keys
 }
 

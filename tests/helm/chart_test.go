@@ -267,7 +267,7 @@ func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 		"archive: {claimName: a}":                                                  "is for mode split",
 		"archive: {claimName: a, secretName: s, url: \"s3://b?region=x\"}":         "exclude each other",
 		bare: "archive.url and archive.claimName are empty",
-		split + "split: {services: {work: {replicas: 2}}}":                         "must have ReadWriteMany",
+		split + "split: {services: {work: {replicas: 2}}}": "must have ReadWriteMany",
 	} {
 		_, err := render(t, values)
 		require.ErrorContains(t, err, want, values)

@@ -47,9 +47,9 @@ func TestSettings(t *testing.T) {
 	require.Nil(t, must.Value(s.Open())(t))
 	require.Equal(t, "/var/archive", s.Dir())
 	for want, s := range map[string]archives.Settings{
-		"need archive":                 {CredentialsFile: "x"},
-		"need archive, the":            {CAFile: "x"},
-		"need archive, the bucket":     {URL: "/var/archive", CAFile: "x"},
+		"need archive":                        {CredentialsFile: "x"},
+		"need archive, the":                   {CAFile: "x"},
+		"need archive, the bucket":            {URL: "/var/archive", CAFile: "x"},
 		"or the absolute path of a directory": {URL: "var/archive"},
 		"name a file that this user can": {URL: "s3://b-1?region=x", CredentialsFile: filepath.Join(t.TempDir(),
 			"none")},

@@ -78,7 +78,9 @@ func (s *streamArchive) Begin(_ context.Context, segment uint64) (archive.Draft,
 	return streamDraft{s, fmt.Sprintf("%d-%016x", segment, s.last)}, nil
 }
 
-func (d streamDraft) Add(ctx context.Context, b []byte) (uint64, error) { return d.put(ctx, "frames."+d.name, b) }
+func (d streamDraft) Add(ctx context.Context, b []byte) (uint64, error) {
+	return d.put(ctx, "frames."+d.name, b)
+}
 
 func (d streamDraft) Commit(ctx context.Context) (string, error) {
 	_, err := d.put(ctx, "complete."+d.name, nil)
