@@ -46,7 +46,7 @@ func TestDirectory_Paths(t *testing.T) {
 }
 
 // TestDirectory_Shared: two processes that hold a partition at the same time, because one does not know yet that it
-// lost its lease, store segments and replace catalogs in one directory. No draft of the one is removed by the other, and
+// lost its lease, store segments and replace catalogs in one directory. No draft of one is removed by the other, and
 // of those who replace the same catalog one succeeds.
 func TestDirectory_Shared(t *testing.T) {
 	dir := sharedDir(t)
