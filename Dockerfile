@@ -16,6 +16,7 @@ FROM scratch AS server
 COPY --from=build /src/bin/quartet /quartet
 COPY --from=build --chown=65532:65532 /empty /data
 COPY --from=build --chown=65532:65532 /empty /tmp
+COPY --from=build --chown=65532:65532 /empty /archive
 COPY --from=build --chown=65532:65532 /installation /installation
 ENV QUARTET_DATA_DIR=/data
 USER 65532:65532

@@ -12,10 +12,10 @@ make build
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 mkdir -p "$root"/{server,worker/bin,nats}
-mkdir -p "$root"/server/{data,tmp} "$root"/worker/{data,workspace,tmp} "$root"/nats/data
+mkdir -p "$root"/server/{data,tmp,archive} "$root"/worker/{data,workspace,tmp} "$root"/nats/data
 # What the volumes and file systems there begin with; those under installation are for setup.
 mkdir -p "$root"/server/installation/{authority,keys,agent,work,task,waiting,board,identity,scheduler,gateway,nats-1,nats-2,nats-3}
-chmod 700 "$root"/*/data "$root"/server/installation{,/*}
+chmod 700 "$root"/*/data "$root"/server/archive "$root"/server/installation{,/*}
 cp bin/quartet "$root/server/quartet"
 cp bin/quartet "$root/worker/bin/quartet"
 cp "$shell" "$root/worker/bin/busybox"

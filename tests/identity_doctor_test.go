@@ -55,7 +55,10 @@ func TestX15_TheDoctor(t *testing.T) {
 			[]string{"connection"},
 		},
 		"TLS as it should be": {with(elsewhere, "--address", secured.cfg.GRPCAddr, "--tls-ca-file", ca.file), nil},
-		"NATS is away":        {with(elsewhere, "--nats-url", "nats://user:secret@"+free()), []string{"nats"}},
+		"NATS is away":        {with(elsewhere, "--erase-after", "0", "--nats-url", "nats://user:secret@"+free()), []string{"nats"}},
+		"nothing archives": {
+			with(elsewhere, "--nats-url", "nats://user:secret@"+free()), []string{"settings"},
+		},
 		"a port is taken": {
 			with(elsewhere, "--address", free(), "--http-addr", taken.Addr().String()),
 			[]string{"connection", "http-addr"},

@@ -51,10 +51,11 @@ func twoDoorsWith(t *testing.T, change func(cfg *app.Config)) (planes, door *hou
 	dir := t.TempDir()
 	broker := must.Value(natsd.Start(natsd.Config{StoreDir: filepath.Join(dir, "nats"), Port: 0}))(t)
 	t.Cleanup(broker.Stop)
+	shared := t.TempDir()
 	config := func(name string) app.Config {
 		cfg := must.Value(dev.Config(filepath.Join(dir, name)))(t)
 		cfg.Auth, cfg.NATSURL, cfg.KeyFile = app.AuthRequired, broker.URL(), filepath.Join(dir, "key")
-		cfg.WorkerRoots = []string{dir}
+		cfg.WorkerRoots, cfg.Archive.URL = []string{dir}, shared
 		change(&cfg)
 		return cfg
 	}

@@ -114,7 +114,7 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 	cfg := must.Value(dev.Config(t.TempDir()))(t)
 	cfg.Auth, cfg.BootstrapToken = app.AuthRequired, bootstrap
 	cfg.NATSURL, cfg.NATS, cfg.Replicas = c.url, c.remote("service"), 3
-	cfg.TLS = c.files("service")
+	cfg.TLS, cfg.Archive.URL = c.files("service"), t.TempDir()
 	cfg.TLS.ClientCA = cfg.TLS.CA
 	h := &house{cfg: cfg}
 	h.app = must.Value(app.New(cfg, zap.NewNop(), "test"))(t)
@@ -161,7 +161,7 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 			"doctor", "-o", "json", "--data-dir", h.cfg.DataDir, "--grpc-addr", h.cfg.GRPCAddr, "--http-addr",
 			h.cfg.HTTPAddr, "--address", h.cfg.GRPCAddr,
 			"--token", bootstrap, "--tls-ca-file", files.CA, "--tls-cert-file", files.Cert, "--tls-key-file", files.Key,
-			"--nats-url", c.url, "--replicas", "3", "--nats-tls-server-name", "nats",
+			"--nats-url", c.url, "--replicas", "3", "--nats-tls-server-name", "nats", "--erase-after", "0",
 		}, more...)
 		out, _ := exec.CommandContext(soon(t), bin, args...).Output() // its findings count, not its exit
 		var said struct {

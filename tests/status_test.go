@@ -3,6 +3,7 @@ package tests
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,13 +21,13 @@ import (
 // part starts a process with some services only. others are addresses of the rest.
 func part(t *testing.T, ctx context.Context, dir, url, services, grpcAddr, httpAddr, others string) *proc.Process {
 	t.Helper()
-	own := filepath.Join(dir, strings.ReplaceAll(services, " ", "-"))
-	require.NoError(t, os.MkdirAll(own, 0o700))
+	own, shared := filepath.Join(dir, strings.ReplaceAll(services, " ", "-")), filepath.Join(dir, "archive")
+	require.NoError(t, errors.Join(os.MkdirAll(own, 0o700), os.MkdirAll(shared, 0o700)))
 	args := append([]string{"serve"}, strings.Fields(services)...)
 	p := &proc.Process{
 		Binary: binary(t), Log: filepath.Join(own, "server.log"),
 		Args: append(args, "--open", "--nats-url", url, "--data-dir", own, "--key-file", filepath.Join(dir, "key"),
-			"--grpc-addr", grpcAddr, "--http-addr", httpAddr, "--addresses", others),
+			"--archive", shared, "--grpc-addr", grpcAddr, "--http-addr", httpAddr, "--addresses", others),
 		Ready: func(ctx context.Context) bool { return run(ctx, t, "ready", "--address", grpcAddr).err == nil },
 	}
 	require.NoError(t, p.Start(ctx))
@@ -103,7 +104,8 @@ func TestX17_EveryPlaneOfAnInstallation(t *testing.T) {
 		require.Contains(t, r.errs, "quartet serve agent")
 		require.Contains(t, r.errs, "scheduler is down: ")
 		require.NotContains(t, r.errs, "work is ")
-		d := run(ctx, t, "doctor", "--address", addrs[2], "--nats-url", url, "--data-dir", filepath.Join(dir, "doctor"))
+		d := run(ctx, t, "doctor", "--address", addrs[2], "--nats-url", url, "--erase-after", "0",
+			"--data-dir", filepath.Join(dir, "doctor"))
 		require.Error(t, d.err)
 		require.Contains(t, d.out, "agent is down: no process")
 	}

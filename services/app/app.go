@@ -37,6 +37,9 @@ func New(cfg Config, logger *zap.Logger, version string) (_ *App, err error) {
 	if err := cfg.Complete(); err != nil {
 		return nil, err
 	}
+	if err := cfg.checkArchive(); err != nil {
+		return nil, err
+	}
 	if cfg.HTTPAddr == "" {
 		return nil, errors.New("http-addr is empty")
 	}

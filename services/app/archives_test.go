@@ -115,7 +115,7 @@ func newArchivedDir(t *testing.T) *archivedDir {
 			backup.Deps{
 				Conn: func() *nats.Conn { return nc }, Partitions: func() map[string]int {
 					return map[string]int{"work": 2}
-				}, Archive: d.cfg.places().Stores(nc),
+				}, Archive: d.cfg.places().Store,
 			})
 		require.NoError(t, err)
 		require.NoError(t, s.ExportBackup(&backupv1.ExportBackupRequest{}, sent{ctx: t.Context(), f: f}))

@@ -25,6 +25,7 @@ import (
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/varz"
 	"quartet/pkg/retry"
+	"quartet/services/storage/archives"
 	"quartet/services/storage/datadir"
 	taskoutput "quartet/services/task/output"
 )
@@ -57,7 +58,8 @@ type broker struct {
 	// feeds pass the frames of partitions held in this process to followers without NATS.
 	feeds *journal.Feeds
 
-	room *framelog.Room // of the store
+	room *framelog.Room  // of the store
+	keys func() []string // the ids of the installation's keys
 }
 
 // Name implements life.Service.
@@ -76,7 +78,7 @@ func (b *broker) Start(ctx context.Context) error {
 		b.embedded, err = natsd.Start(natsd.Config{
 			StoreDir: filepath.Join(b.cfg.DataDir, "nats"), MaxStore: int64(b.cfg.MaxStore) << 20,
 			Port: natsd.InProcess, Logger: b.logger.Named("nats"), BeforeOpen: func() error {
-				return datadir.CheckBlocks(b.cfg.DataDir, account, planes, b.cfg.places().Stores(nil), b.logger)
+				return datadir.CheckBlocks(b.cfg.DataDir, account, planes, b.cfg.places().Store, b.logger)
 			},
 		})
 		if err != nil {
@@ -117,7 +119,9 @@ func (b *broker) Start(ctx context.Context) error {
 			return joinStop(ctx, err, b)
 		}
 	}
-	if err := b.cfg.places().Begin(ctx, b.readers, planes, b.partitions); err != nil {
+	if err := b.cfg.places().Begin(ctx, archives.Installation{
+		Conn: b.readers, Planes: planes, Partitions: b.partitions, Keys: b.keys, Logger: b.logger,
+	}); err != nil {
 		return joinStop(ctx, err, b)
 	}
 	return nil
@@ -291,12 +295,7 @@ func (b *broker) split() map[string]int {
 	return out
 }
 
-// archive returns the store of the archive of a partition. It is valid after Start.
-func (b *broker) archive(plane string, partition int) (archive.Store, error) {
-	return b.cfg.places().Stores(b.readers)(plane, partition)
-}
-
-// log returns the log of a partition of a plane with its archive. It is valid after Start.
+// log returns the log of a partition of a plane with its archive, if there is one. It is valid after Start.
 func (b *broker) log(plane string, partition int) (framelog.Log, error) {
 	return b.open(b.journals, plane, partition)
 }
@@ -306,8 +305,8 @@ func (b *broker) eraseEvents(ctx context.Context, plane, namespace, agentID stri
 	return bus.Erase(ctx, b.readers, namespace, plane, agentID)
 }
 
-// open returns the log of a partition with its archive. Its damaged replicas are reported.
-func (b *broker) open(nc *nats.Conn, plane string, partition int) (*archive.Log, error) {
+// open returns the log of a partition with its archive, if there is one. Its damaged replicas are reported.
+func (b *broker) open(nc *nats.Conn, plane string, partition int) (framelog.Log, error) {
 	log, err := jetlog.New(nc, plane, partition)
 	if err != nil {
 		return nil, err
@@ -318,7 +317,10 @@ func (b *broker) open(nc *nats.Conn, plane string, partition int) (*archive.Log,
 			zap.String("server", server), zap.Error(damage))
 		b.feeds.Damage.ReportReplica(name, server, damage)
 	}
-	store, err := b.archive(plane, partition)
+	if !b.cfg.places().Kept() {
+		return log, nil // segments stay in it
+	}
+	store, err := b.cfg.places().Store(plane, partition)
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,7 @@ type Config struct {
 	HistoryDays          int
 	NamespaceHistoryDays map[string]string // HistoryDays of single namespaces
 	Day                  time.Duration     // how long a day of HistoryDays is; 0: 24 h. Tests only.
-	// Archive is where closed segments of journals are kept, if that is a bucket.
+	// Archive is where closed segments of journals are kept.
 	Archive archives.Settings
 	bucket  *archives.Bucket
 	// EraseAfter is how long after its deletion everything that an agent had is erased; 0: never.

@@ -5,6 +5,7 @@ import (
 
 	"quartet/pkg/version"
 	"quartet/services/doctor"
+	"quartet/services/storage/archives"
 )
 
 // Examine diagnoses a running server through c, and what a server with these settings
@@ -12,6 +13,9 @@ import (
 func Examine(ctx context.Context, cfg Config, err error, c doctor.Client) []doctor.Finding {
 	if err == nil {
 		err = cfg.Complete()
+	}
+	if err == nil {
+		err = cfg.checkArchive()
 	}
 	local := doctor.Server{
 		Err: err, DataDir: cfg.DataDir, KeyFile: cfg.KeyFile, NATS: cfg.remote(), GRPCAddr: cfg.GRPCAddr,
@@ -23,6 +27,11 @@ func Examine(ctx context.Context, cfg Config, err error, c doctor.Client) []doct
 	if b := cfg.bucket; err == nil && b != nil {
 		at := b.Location()
 		local.Archive = doctor.Archive{Name: at.String(), Plain: at.Plain && !at.Loopback(), Check: b.Check}
+	}
+	if dir := cfg.Archive.Dir(); err == nil && dir != "" {
+		local.Archive = doctor.Archive{Name: dir, Check: func(context.Context) error {
+			return archives.CheckDirectory(dir)
+		}}
 	}
 	if err == nil {
 		local.OpenToOthers = loopback("grpc-addr", cfg.GRPCAddr) != nil || loopback("http-addr", cfg.HTTPAddr) != nil

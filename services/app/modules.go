@@ -78,7 +78,7 @@ func (w *wiring) newBackup() (life.Service, error) {
 	}, backup.Deps{
 		Conn: func() *nats.Conn { return w.broker.readers }, Partitions: w.broker.split, Record: w.recorder.Stream,
 		Logger:  w.logger.Named("backup"),
-		Archive: w.broker.archive, Snapshots: w.broker.snapshots,
+		Archive: w.cfg.places().Store, Snapshots: w.broker.snapshots,
 	})
 }
 

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -177,6 +178,10 @@ func (w *wiring) installation() installation.Config {
 	if w.bucket != nil {
 		usable = w.bucket.Err
 	}
+	many := math.MaxInt // without an archive all segments stay
+	if w.cfg.places().Kept() {
+		many = installation.ManySegments(w.cfg.SegmentSize, w.cfg.SnapshotSize)
+	}
 	return installation.Config{
 		Publishers: publishers,
 		Services:   slices.DeleteFunc(slices.Clone(Services), func(name string) bool { return name == "worker" }),
@@ -199,7 +204,7 @@ func (w *wiring) installation() installation.Config {
 			return installation.Stored(ctx, w.broker.readers, planes, w.broker.partitions, w.overview)
 		},
 		Archive:      usable,
-		ManySegments: installation.ManySegments(w.cfg.SegmentSize, w.cfg.SnapshotSize),
+		ManySegments: many,
 		Store:        w.broker.room.Used, FullIn: w.fill.FullIn,
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"filippo.io/age"
@@ -191,7 +192,29 @@ func (b Backup) keys(cfg Config) (archive.Keys, error) {
 
 // places returns where the archives of the partitions are.
 func (c *Config) places() archives.Places {
-	return archives.Places{DataDir: c.DataDir, Remote: c.NATSURL != "", Replicas: c.Replicas, Bucket: c.bucket}
+	return archives.Places{DataDir: c.DataDir, Remote: c.NATSURL != "", Bucket: c.bucket, Dir: c.Archive.Dir()}
+}
+
+// checkArchive returns an error if something is to be removed from the archive, and there is none.
+func (c *Config) checkArchive() error {
+	kept, err := archives.ParseHistory(c.HistoryDays, c.NamespaceHistoryDays, c.Day)
+	if err != nil || c.places().Kept() {
+		return err
+	}
+	var removing []string
+	if c.EraseAfter > 0 {
+		removing = append(removing, "erase-after "+c.EraseAfter.String())
+	}
+	if kept.Shortest() > 0 {
+		removing = append(removing, "history-days or namespace-history-days")
+	}
+	if len(removing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("with nats-url, %s removes events from the archive, and there is none: give archive, a directory "+
+		"that all processes share, as /srv/quartet/archive, or a bucket, as %s. To run without an archive, where "+
+		"everything stays in NATS and nothing is ever removed, give erase-after 0 and no history-days",
+		strings.Join(removing, " and "), archives.LocationExample)
 }
 
 // checkTarget refuses a data directory that contains journals, their archives or homes, and the key of
@@ -313,9 +336,12 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from *archive.
 		closeBroker = embedded.Stop
 		nc, err = embedded.Connect("quartet-restore")
 	}
+	if err == nil && cfg.NATSURL != "" {
+		err = archives.CheckMoved(ctx, nc)
+	}
 	if err == nil {
 		err = repair.Refill(ctx, repair.RefillConfig{
-			Archive: cfg.places().Stores(nc), Planes: planes, Partitions: m.Partitions, Streams: m.Streams,
+			Archive: cfg.places().Store, Planes: planes, Partitions: m.Partitions, Streams: m.Streams,
 			Replicas: cfg.Replicas, Output: taskoutput.StreamConfig(cfg.Replicas, cfg.keepOutput()),
 			WitnessDir: datadir.Witness(cfg.DataDir), Servers: natsd.Redact(cfg.NATSURL, cfg.NATSURL), Now: time.Now(),
 			NewID: id.New().New,

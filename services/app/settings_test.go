@@ -63,6 +63,42 @@ func TestCompleteRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
+// SPEC R12.5: with nats-url and no archive a server that is to remove something does not start.
+func TestWithoutAnArchiveNothingIsRemoved(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Config)
+		says   []string
+	}{
+		"the defaults": {func(*Config) {}, []string{
+			"erase-after 24h0m0s removes events", "give archive, a directory that all processes share",
+			"or a bucket, as s3://", "give erase-after 0 and no history-days",
+		}},
+		"history": {func(c *Config) { c.EraseAfter, c.HistoryDays = 0, 90 }, []string{"with nats-url, history-days"}},
+		"of one": {func(c *Config) {
+			c.EraseAfter, c.NamespaceHistoryDays = 0, map[string]string{"acme": "90"}
+		}, []string{"history-days or namespace-history-days"}},
+		"nothing is removed": {func(c *Config) { c.EraseAfter = 0 }, nil},
+		"a directory":        {func(c *Config) { c.Archive.URL = "/srv/quartet/archive" }, nil},
+		"a bucket":           {func(c *Config) { c.Archive.URL = "s3://b-1?region=x" }, nil},
+		"embedded":           {func(c *Config) { c.NATSURL = "" }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := defaults(t)
+			cfg.NATSURL, cfg.WorkerUnconfined = "nats://127.0.0.1:1", true
+			c.change(&cfg)
+			require.NoError(t, cfg.Complete(), "commands that start no server")
+			err := cfg.checkArchive()
+			for _, text := range c.says {
+				require.ErrorContains(t, err, text)
+				must.Fail(New(cfg, zap.NewNop(), "test"))(t, text)
+			}
+			if c.says == nil {
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
 // SPEC X15: without an explicit setting a credential is demanded exactly where other
 // machines can connect.
 func TestAuthFollowsTheAddresses(t *testing.T) {

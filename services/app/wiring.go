@@ -94,12 +94,12 @@ func (a *App) wire(version string) (*wiring, error) {
 	w.calls = calls.Planes{Network: w.network}
 	w.broker = &broker{
 		cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds(), idle: follower.NewWatch(clock.System()),
-		room: &framelog.Room{Remedy: w.cfg.storeRemedy()},
+		room: &framelog.Room{Remedy: w.cfg.storeRemedy()}, keys: func() []string { return w.keys.Ring().IDs() },
 	}
-	w.overview = w.broker.archive
+	w.overview = w.cfg.places().Store
 	if b := a.cfg.bucket; b != nil {
-		w.overview = archives.NewOverview(w.broker.archive).Store // requests cost
-		b.Own(func() []string { return w.keys.Ring().IDs() })
+		w.overview = archives.NewOverview(w.overview).Store // requests cost
+		b.Own(w.broker.keys)
 		w.bucket = archives.NewWatch(b, a.logger)
 	}
 	w.output = &output{broker: w.broker}

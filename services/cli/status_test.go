@@ -33,7 +33,6 @@ func (p *planes) ListProcesses(ctx context.Context, r *identityv1.ListProcessesR
 			{Name: "EVENTS", Messages: 3, Bytes: 3 << 20, MaxBytes: 256 << 20},
 			{Name: "quartet-journal-work-0-1", Messages: 7, Bytes: 1 << 19},
 			{Name: "quartet-snapshot-work-0", Messages: 2, Bytes: 1 << 10},
-			{Name: "quartet-archive-work-0", Messages: 2, Bytes: 1 << 10},
 			{Name: "quartet-output", Messages: 1, Bytes: 1 << 20},
 		},
 		Journals: []*identityv1.JournalUsage{{Plane: "work", Segments: 1, Bytes: 1 << 19}},

@@ -54,7 +54,7 @@ type Server struct {
 	Archive     Archive
 }
 
-// Archive is the bucket with the archive.
+// Archive is the bucket or the directory with the archive.
 type Archive struct {
 	Name  string // empty: there is none
 	Plain bool   // the bucket is on another machine, and the connection is not encrypted
@@ -309,7 +309,7 @@ func (r *report) broker(ctx context.Context, s Server) {
 	}
 }
 
-// archive checks the bucket of the archive.
+// archive checks the bucket or the directory of the archive.
 func (r *report) archive(ctx context.Context, a Archive) {
 	if a.Name == "" {
 		return
@@ -317,7 +317,7 @@ func (r *report) archive(ctx context.Context, a Archive) {
 	ctx, cancel := context.WithTimeout(ctx, checkTerm)
 	defer cancel()
 	if err := a.Check(ctx); err != nil {
-		text, remedy := err.Error(), "correct the setting archive, or see to the S3 server"
+		text, remedy := err.Error(), "correct the setting archive, or see to the S3 server or the volume"
 		if i := strings.LastIndex(text, "; "); i > 0 {
 			text, remedy = text[:i], text[i+2:]
 		}

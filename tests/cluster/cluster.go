@@ -188,6 +188,14 @@ func (c *Cluster) natsURL() string {
 	return strings.Join(all, ",")
 }
 
+// archive returns the setting of a directory that all instances share, unless the test has set another archive.
+func (c *Cluster) archive() []string {
+	if os.Getenv("QUARTET_ARCHIVE") != "" {
+		return nil
+	}
+	return []string{"--archive", filepath.Join(c.cfg.Dir, "archive")}
+}
+
 func (c *Cluster) addInstance(ctx context.Context, host string) error {
 	addr, err := c.Network.Add(ctx, host)
 	if err != nil {
@@ -209,7 +217,8 @@ func (c *Cluster) addInstance(ctx context.Context, host string) error {
 	for i, group := range groups {
 		at := 10 * (len(groups) - 1 - i)
 		dir := filepath.Join(c.cfg.Dir, host, group)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := errors.Join(os.MkdirAll(dir, 0o700),
+			os.MkdirAll(filepath.Join(c.cfg.Dir, "archive"), 0o700)); err != nil {
 			return err
 		}
 		calls, web := fmt.Sprintf("%s:%d", addr, grpcPort+at), fmt.Sprintf("%s:%d", addr, httpPort+at)
@@ -221,6 +230,7 @@ func (c *Cluster) addInstance(ctx context.Context, host string) error {
 			"--partition-lease", c.cfg.Lease.String(), "--log-level", "info",
 			"--snapshot-mib", "1", "--segment-mib", "1", // many of them, and an archive
 		}
+		args = append(args, c.archive()...)
 		if c.cfg.Partitions != "" {
 			args = append(args, "--partitions", c.cfg.Partitions)
 		}

@@ -137,8 +137,9 @@ func (c *Cluster) verify(ctx context.Context) ([]verified, error) {
 
 // verifyAll is verify, which also returns the streams that are not journals.
 func (c *Cluster) verifyAll(ctx context.Context) ([]verified, []verifiedStream, error) {
-	binary, args := c.Network.Command(c.Instances[0].Host, c.cfg.Quartet, "verify", "--nats-url", c.natsURL(),
-		"--data-dir", filepath.Join(c.cfg.Dir, "nowhere"), "-o", "json")
+	binary, args := c.Network.Command(c.Instances[0].Host, c.cfg.Quartet, append([]string{
+		"verify", "--nats-url", c.natsURL(), "--data-dir", filepath.Join(c.cfg.Dir, "nowhere"), "-o", "json",
+	}, c.archive()...)...)
 	out, err := exec.CommandContext(ctx, binary, args...).Output()
 	var failed *exec.ExitError
 	if errors.As(err, &failed) && failed.ExitCode() == 1 && len(out) > 0 {

@@ -52,6 +52,7 @@ mode: split
 tls: {enabled: true}
 installationKey: {secretName: quartet-key}
 nats: {url: "tls://nats-0.nats:4222,tls://nats-1.nats:4222", monitorUrl: "http://nats-0.nats:8222", tlsServerName: nats}
+archive: {claimName: quartet-archive}
 `,
 	"split with everything": `
 mode: split
@@ -230,9 +231,12 @@ func subset(all, want map[string]string) map[string]string {
 }
 
 func TestValuesThatCannotWorkAreRefused(t *testing.T) {
-	split := "mode: split\ntls: {enabled: true}\ninstallationKey: {secretName: k}\nnats: {url: tls://n:4222}\n"
-	_, err := render(t, split)
-	require.NoError(t, err)
+	bare := "mode: split\ntls: {enabled: true}\ninstallationKey: {secretName: k}\nnats: {url: tls://n:4222}\n"
+	split := bare + "archive: {claimName: a}\n"
+	for _, values := range []string{split, bare + "settings: {erase-after: 0}"} {
+		_, err := render(t, values)
+		require.NoError(t, err, values)
+	}
 	for values, want := range map[string]string{
 		// By the schema, which names the place of the value.
 		"mode: double":                               "at '/mode': value must be one of 'single', 'split'",
@@ -260,7 +264,10 @@ func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 		"mode: split\ntls: {enabled: true}\nnats: {url: tls://n:4222}":             "installationKey.secretName is empty",
 		"archive: {url: \"s3://b?region=x\"}":                                      "archive.secretName is empty",
 		"archive: {secretName: s}":                                                 "archive.url is empty",
-		split + "split: {services: {work: {replicas: 2}}}":                         "must have ReadWriteMany",
+		"archive: {claimName: a}":                                                  "is for mode split",
+		"archive: {claimName: a, secretName: s, url: \"s3://b?region=x\"}":         "exclude each other",
+		bare: "archive.url and archive.claimName are empty",
+		split + "split: {services: {work: {replicas: 2}}}": "must have ReadWriteMany",
 	} {
 		_, err := render(t, values)
 		require.ErrorContains(t, err, want, values)

@@ -264,7 +264,11 @@ func NewQuartet(binary, dir, natsURL string, more ...string) (*Quartet, error) {
 	q := &Quartet{GRPC: grpcAddr, HTTP: httpAddr, DataDir: dir}
 	args := []string{"dev"}
 	if natsURL != "" {
-		args = []string{"serve", "all", "--nats-url", natsURL}
+		shared := filepath.Join(filepath.Dir(dir), "archive") // of all servers whose directories are side by side
+		if err := os.MkdirAll(shared, 0o700); err != nil {
+			return nil, err
+		}
+		args = []string{"serve", "all", "--nats-url", natsURL, "--archive", shared}
 	}
 	args = append(args, "--data-dir", dir, "--grpc-addr", grpcAddr, "--http-addr", httpAddr, "--log-level", "warn",
 		"--worker-roots", dir+"-workspace")

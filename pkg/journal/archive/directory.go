@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Names of files: segment-<number>-<random>.frames, and catalog-<version>.
@@ -26,15 +27,34 @@ const (
 // keptCatalogs is how many catalogs are kept. Only the newest one counts; the one before is for people.
 const keptCatalogs = 2
 
+// unfinishedTerm is how long after its last write an unfinished file of a shared directory is taken for that of a
+// process that was killed.
+const unfinishedTerm = 10 * time.Minute
+
 // Directory is a Store in a directory: a file for each segment of a partition, and one for each of the last catalogs.
-// One process at a time may write to a directory, and store one segment at a time.
-type Directory struct{ dir string }
+// The file system must have atomic renames and hard links, and show a file to every process as soon as it is there.
+type Directory struct {
+	dir string
+	// shared says that several processes may write at a time. Otherwise one may, and store one segment at a time.
+	shared bool
+}
 
 var _ Store = (*Directory)(nil)
 
 // NewDirectory returns the store of a partition below a directory. Its directory is made when something is stored.
 func NewDirectory(dir, plane string, partition int) *Directory {
 	return &Directory{dir: filepath.Join(dir, plane+"-"+strconv.Itoa(partition))}
+}
+
+// MarkFile is a file of a shared directory that says to which installation it belongs. Nothing is stored where it is
+// missing, as where a volume is not mounted any more.
+const MarkFile = "installation"
+
+// NewSharedDirectory is NewDirectory for a directory to which several processes may write at the same time.
+func NewSharedDirectory(dir, plane string, partition int) *Directory {
+	s := NewDirectory(dir, plane, partition)
+	s.shared = true
+	return s
 }
 
 // DirectoryPartitions returns how many partitions of a plane have a directory below dir, counted up to the last that
@@ -107,25 +127,15 @@ type directoryDraft struct {
 	last   int
 }
 
-// Begin implements archive.Store. It removes the unfinished files of processes that ended while they wrote.
+// Begin implements archive.Store. It removes the unfinished files of processes that ended while they wrote: their
+// frames may have lines that are erased by now.
 func (s *Directory) Begin(_ context.Context, segment uint64) (Draft, error) {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("archive: %w", err)
-	}
-	if err := syncDir(filepath.Dir(s.dir)); err != nil {
+	if err := s.prepare(); err != nil {
 		return nil, err
 	}
 	root, err := s.open()
 	if err != nil {
 		return nil, err
-	}
-	unfinished, err := s.files(segmentPrefix, tempSuffix)
-	for n := range unfinished {
-		err = errors.Join(err, root.Remove(n))
-	}
-	if err != nil {
-		_ = root.Close()
-		return nil, fmt.Errorf("archive: %w", err)
 	}
 	name := fmt.Sprintf("%s%d-%s%s", segmentPrefix, segment, unique(), segmentSuffix)
 	f, err := root.OpenFile(name+tempSuffix, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -133,7 +143,52 @@ func (s *Directory) Begin(_ context.Context, segment uint64) (Draft, error) {
 		_ = root.Close()
 		return nil, fmt.Errorf("archive: %w", err)
 	}
-	return &directoryDraft{root: root, temp: name + tempSuffix, name: name, file: f}, nil
+	d := &directoryDraft{root: root, temp: name + tempSuffix, name: name, file: f}
+	if err := s.removeUnfinished(d); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("archive: %w", err)
+	}
+	return d, nil
+}
+
+// prepare makes the directory of the partition.
+func (s *Directory) prepare() error {
+	parent := filepath.Dir(s.dir)
+	if s.shared {
+		if _, err := os.Stat(filepath.Join(parent, MarkFile)); err != nil {
+			return fmt.Errorf("archive: %w; see whether the volume is mounted", err)
+		}
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	return syncDir(parent)
+}
+
+// removeUnfinished removes the unfinished files of other drafts than d; in a shared directory only those to which
+// nothing was written for unfinishedTerm, by the clock of the file system.
+func (s *Directory) removeUnfinished(d *directoryDraft) error {
+	now, err := d.file.Stat()
+	if err != nil {
+		return err
+	}
+	unfinished, err := s.files(segmentPrefix, tempSuffix)
+	for n := range unfinished {
+		if n == d.temp {
+			continue
+		}
+		info, statErr := d.root.Stat(n)
+		if statErr == nil && s.shared && now.ModTime().Sub(info.ModTime()) <= unfinishedTerm {
+			continue
+		}
+		if statErr == nil {
+			statErr = d.root.Remove(n)
+		}
+		if !errors.Is(statErr, fs.ErrNotExist) { // else it was committed or removed meanwhile
+			err = errors.Join(err, statErr)
+		}
+	}
+	return err
 }
 
 // unique returns a part of a name that no other one has.
@@ -306,8 +361,8 @@ func (s *Directory) newest() (name string, version uint64, err error) {
 // ReplaceCatalog implements archive.Store. Of two writers of the same version one succeeds, since a link cannot be
 // made under a name that exists.
 func (s *Directory) ReplaceCatalog(_ context.Context, version uint64, content []byte) error {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return fmt.Errorf("archive: %w", err)
+	if err := s.prepare(); err != nil {
+		return err
 	}
 	root, err := s.open()
 	if err != nil {
@@ -317,13 +372,18 @@ func (s *Directory) ReplaceCatalog(_ context.Context, version uint64, content []
 	if _, newest, err := s.newest(); err != nil || newest != version {
 		return errors.Join(ErrReplaced, err)
 	}
-	name := catalogPrefix + strconv.FormatUint(version+1, 10)
+	return s.create(root, version+1, content)
+}
+
+// create stores the catalog with a version, durably, or returns ErrReplaced if there is one, or a newer one.
+func (s *Directory) create(root *os.Root, version uint64, content []byte) error {
+	name := catalogPrefix + strconv.FormatUint(version, 10)
 	temp := name + "-" + unique() + tempSuffix
+	defer func() { _ = root.Remove(temp) }()
 	if err := writeSynced(root, temp, content); err != nil {
 		return err
 	}
-	defer func() { _ = root.Remove(temp) }()
-	err = root.Link(temp, name)
+	err := root.Link(temp, name)
 	if errors.Is(err, fs.ErrExist) {
 		return ErrReplaced
 	}
@@ -333,8 +393,17 @@ func (s *Directory) ReplaceCatalog(_ context.Context, version uint64, content []
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
-	if version >= keptCatalogs {
-		_ = root.Remove(catalogPrefix + strconv.FormatUint(version+1-keptCatalogs, 10))
+
+	// If others replaced the catalog several times meanwhile, the one with this version had been removed again, so
+	// that it could be created once more.
+	if _, newest, err := s.newest(); err != nil || newest != version {
+		if newest > version {
+			_ = root.Remove(name)
+		}
+		return errors.Join(ErrReplaced, err)
+	}
+	if version > keptCatalogs {
+		_ = root.Remove(catalogPrefix + strconv.FormatUint(version-keptCatalogs, 10))
 	}
 	return nil
 }

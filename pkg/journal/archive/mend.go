@@ -43,6 +43,27 @@ func Write(ctx context.Context, store Store, partition string, before framelog.E
 	return s, err
 }
 
+// Copy stores a segment that is in another archive of the partition and follows those of the catalog, reads back what
+// was stored, and puts it into the catalog. It returns the new catalog. If another process was faster, the error is
+// ErrReplaced.
+func (c *Catalog) Copy(ctx context.Context, store Store, s Segment, from Store) (*Catalog, error) {
+	frames := &erasing{segment: s, store: from, what: Erasing{Line: func([]byte) bool { return false }}}
+	removed := s.GetRemovedLines()
+	copied, err := c.write(ctx, store, s.Before, frames, framelog.Segment{
+		Number: s.GetNumber(), First: s.GetFirst(), Shared: s.GetShared(),
+	}, s.GetArchivedAt().AsTime(), &removed)
+	if err == nil {
+		err = copied.Verify(ctx, store)
+	}
+	if err == nil {
+		err = c.replace(ctx, store, append(slices.Clone(c.Segments), copied))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return Read(ctx, store, c.Partition)
+}
+
 // frameLog is a framelog.Log of the given frames. Only Scan may be called.
 type frameLog struct {
 	framelog.Log

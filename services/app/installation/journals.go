@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal/archive"
-	archivestream "quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/snapshot"
@@ -116,9 +115,8 @@ func (c Config) notArchived(all []*identityv1.JournalUsage) (problems []*identit
 		case u.GetArchiveProblem() != "":
 			problems = append(problems, &identityv1.InstallationProblem{
 				Text: fmt.Sprintf("the archive of %s cannot be read: %s", name, u.GetArchiveProblem()),
-				Remedy: "see whether the directory `archive` of the data directory, or with nats-url the stream " +
-					archivestream.Stream(u.GetPlane(), int(u.GetPartition())) +
-					", is there; `quartet verify` says what is damaged",
+				Remedy: "see whether the directory of the setting archive, by default `archive` in the data directory, " +
+					"is there; `quartet verify` says what is damaged",
 			})
 		case int(u.GetSegments()) > many:
 			problems = append(problems, &identityv1.InstallationProblem{

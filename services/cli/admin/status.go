@@ -150,9 +150,9 @@ func showStatus(p *output.Printer, resp *identityv1.ListProcessesResponse) {
 	}
 }
 
-// ofJournal reports whether a stream is a segment of a journal, or has the snapshots or the archive of one.
+// ofJournal reports whether a stream is a segment of a journal, or has the snapshots of one.
 func ofJournal(stream string) bool {
-	return slices.ContainsFunc([]string{"quartet-journal-", "quartet-snapshot-", "quartet-archive-"},
+	return slices.ContainsFunc([]string{"quartet-journal-", "quartet-snapshot-"},
 		func(prefix string) bool { return strings.HasPrefix(stream, prefix) })
 }
 

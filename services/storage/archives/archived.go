@@ -18,10 +18,10 @@ type JournalConfig struct {
 	Partition string // such as work/0
 	// Store is the archive; nil: there is none.
 	Store archive.Store
-	// Where is the directory or the stream that has the archive, for errors, and Files says that it is a directory.
+	// Where is the directory or the prefix that has the archive, for errors, and Files says that it is a directory.
 	Where string
 	Files bool
-	// Mends says that `quartet repair` can make a catalog anew although Files is false.
+	// Mends says that `quartet repair` can make a catalog anew.
 	Mends bool
 	// Trust says that only the catalog is read: the segments that it names count as intact.
 	Trust bool
@@ -148,7 +148,10 @@ func (j *Journal) place(name string) string {
 
 // remedy returns the end of an error about a catalog: what mends it, or "" if nothing here does.
 func (j *Journal) remedy() string {
-	if j.Files || j.Mends {
+	if j.Store == nil {
+		return "; give the setting archive that the servers have"
+	}
+	if j.Mends {
 		return "; `quartet repair` makes it anew from the segments that are stored"
 	}
 	return ""
@@ -345,17 +348,17 @@ func (j *Journal) Finish(ctx context.Context) error {
 // Place is where archives are: in a bucket, or without one in a directory. The zero Place has none.
 type Place struct {
 	Bucket *Bucket
-	Mends  bool // see JournalConfig; for a bucket
 	Dir    string
+	Remote bool // the journals are on NATS servers, and `quartet repair` does not mend them
 }
 
 // Config returns the Config of the archive of a partition, without functions.
 func (p Place) Config(plane string, partition int) JournalConfig {
-	cfg := JournalConfig{Partition: framelog.PartitionName(plane, partition)}
+	cfg := JournalConfig{Partition: framelog.PartitionName(plane, partition), Mends: !p.Remote}
 	switch {
 	case p.Bucket != nil:
 		store := p.Bucket.Store(plane, partition)
-		cfg.Store, cfg.Where, cfg.Mends = store, store.Where(), p.Mends
+		cfg.Store, cfg.Where = store, store.Where()
 	case p.Dir != "":
 		cfg.Store, cfg.Files = archive.NewDirectory(p.Dir, plane, partition), true
 		cfg.Where = filepath.Join(p.Dir, plane+"-"+strconv.Itoa(partition))

@@ -16,12 +16,10 @@ import (
 
 	"quartet/pkg/conf"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/must"
 	"quartet/pkg/natsd"
-	"quartet/pkg/natsd/natsdtest"
 	"quartet/services/storage/archives"
 	"quartet/services/storage/datadir"
 	"quartet/services/storage/storagetest"
@@ -44,10 +42,15 @@ func TestSettings(t *testing.T) {
 	set := conf.New(pflag.NewFlagSet("test", pflag.ContinueOnError))
 	s.Flags(set)
 	require.Nil(t, must.Value(s.Open())(t))
+	require.Empty(t, s.Dir())
+	s.URL = "/var/archive/"
+	require.Nil(t, must.Value(s.Open())(t))
+	require.Equal(t, "/var/archive", s.Dir())
 	for want, s := range map[string]archives.Settings{
-		"need archive":                 {CredentialsFile: "x"},
-		"need archive, the":            {CAFile: "x"},
-		"archive: it must be as s3://": {URL: "/var/archive"},
+		"need archive":                        {CredentialsFile: "x"},
+		"need archive, the":                   {CAFile: "x"},
+		"need archive, the bucket":            {URL: "/var/archive", CAFile: "x"},
+		"or the absolute path of a directory": {URL: "var/archive"},
 		"name a file that this user can": {URL: "s3://b-1?region=x", CredentialsFile: filepath.Join(t.TempDir(),
 			"none")},
 		"archive-ca-file: open": {URL: "s3://b-1?region=x", CAFile: filepath.Join(t.TempDir(), "none")},
@@ -59,59 +62,72 @@ func TestSettings(t *testing.T) {
 // TestBegin_Elsewhere: an installation does not begin other archives than it has.
 func TestBegin_Elsewhere(t *testing.T) {
 	srv := bucket.Start(t)
-	nc := natsdtest.Connect(t)
-	planes := []string{"work"}
+	in := archives.Installation{Planes: []string{"work"}, Partitions: one}
+	named := t.TempDir()
 	for name, c := range map[string]struct {
-		remote bool
-		where  string
-	}{"directory": {false, "archive/work-0"}, "streams": {true, "in the stream quartet-archive-work-0"}} {
+		where string
+		set   func(*archives.Places)
+	}{
+		"bucket":    {"s3://journals/bucket", func(p *archives.Places) { p.Bucket = opened(t, srv, "bucket") }},
+		"directory": {named, func(p *archives.Places) { p.Dir = named }},
+	} {
 		t.Run(name, func(t *testing.T) {
-			p := archives.Places{DataDir: t.TempDir(), Remote: c.remote, Replicas: 1}
-			require.NoError(t, p.Begin(t.Context(), nc, planes, one), "nothing is archived")
-			withBucket := p
-			withBucket.Bucket = opened(t, srv, name)
-			require.NoError(t, withBucket.Begin(t.Context(), nc, planes, one))
-			require.NoError(t, withBucket.Begin(t.Context(), nc, planes, one), "again")
-			require.ErrorContains(t, p.Begin(t.Context(), nc, planes, one),
-				"the archives of this installation are in s3://journals/"+name)
+			p := archives.Places{DataDir: t.TempDir()}
+			require.NoError(t, p.Begin(t.Context(), in), "nothing is archived")
+			set := p
+			c.set(&set)
+			require.NoError(t, set.Begin(t.Context(), in))
+			require.NoError(t, set.Begin(t.Context(), in), "again")
+			require.ErrorContains(t, p.Begin(t.Context(), in), "the archives of this installation are in "+c.where)
 
-			other := archives.Places{DataDir: t.TempDir(), Remote: c.remote, Replicas: 1}
-			store := must.Value(other.Stores(nc)("work", 0))(t)
+			other := archives.Places{DataDir: t.TempDir()}
+			store := must.Value(other.Store("work", 0))(t)
 			require.NoError(t, store.ReplaceCatalog(t.Context(), 0, []byte("c")))
-			require.NoError(t, other.Begin(t.Context(), nc, planes, one))
-			other.Bucket = opened(t, srv, name)
-			err := other.Begin(t.Context(), nc, planes, one)
-			require.ErrorContains(t, err, "the archive of work/0 is not in s3://journals/"+name)
-			require.ErrorContains(t, err, c.where)
+			require.NoError(t, other.Begin(t.Context(), in))
+			c.set(&other)
+			err := other.Begin(t.Context(), in)
+			require.ErrorContains(t, err, "the archive of work/0 is not in "+c.where)
+			require.ErrorContains(t, err, "archive/work-0")
 		})
 	}
+
+	p := archives.Places{DataDir: t.TempDir(), Dir: named}
+	require.NoError(t, p.Begin(t.Context(), in))
+	p.Dir, p.Bucket = "", opened(t, srv, "other")
+	require.ErrorContains(t, p.Begin(t.Context(), in), "the archives of this installation are in "+named)
 }
 
 // TestBegin_Unreachable: a bucket that does not answer does not keep a server from starting, and another installation's
 // does.
 func TestBegin_Unreachable(t *testing.T) {
 	srv := bucket.Start(t)
+	in := archives.Installation{Planes: []string{"work"}, Partitions: one}
 	p := archives.Places{DataDir: t.TempDir(), Bucket: opened(t, srv, "p")}
 	p.Bucket.Own(func() []string { return []string{"a"} })
 	require.NoError(t, srv.Kill())
-	require.NoError(t, p.Begin(t.Context(), nil, []string{"work"}, one))
+	require.NoError(t, p.Begin(t.Context(), in))
 	srv.Run(t)
-	require.NoError(t, p.Begin(t.Context(), nil, []string{"work"}, one))
+	require.NoError(t, p.Begin(t.Context(), in))
 	p.Bucket = opened(t, srv, "p")
 	p.Bucket.Own(func() []string { return []string{"b"} })
-	require.ErrorIs(t, p.Begin(t.Context(), nil, []string{"work"}, one), archives.ErrForeign)
+	require.ErrorIs(t, p.Begin(t.Context(), in), archives.ErrForeign)
 }
 
 func TestPlaces(t *testing.T) {
-	nc := natsdtest.Connect(t)
-	dir := archives.Places{DataDir: t.TempDir()}
-	store := must.Value(dir.Stores(nil)("work", 0))(t)
+	p := archives.Places{DataDir: t.TempDir()}
+	store := must.Value(p.Store("work", 0))(t)
 	require.IsType(t, &archive.Directory{}, store)
-	require.NotZero(t, dir.Archived())
-	remote := archives.Places{DataDir: t.TempDir(), Remote: true, Replicas: 1}
-	store = must.Value(remote.Stores(nc)("work", 0))(t)
-	require.IsType(t, &streamstore.Store{}, store)
-	require.Zero(t, remote.Archived())
+	require.True(t, p.Kept())
+	require.Equal(t, archives.Place{Dir: datadir.Archive(p.DataDir)}, p.Archived())
+	p.Remote = true
+	require.False(t, p.Kept())
+	require.Equal(t, archives.Place{Remote: true}, p.Archived())
+	_, version, err := must.Value(p.Store("work", 0))(t).Catalog(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, version)
+	p.Dir = "/srv/archive"
+	require.True(t, p.Kept())
+	require.Equal(t, archives.Place{Dir: "/srv/archive", Remote: true}, p.Archived())
 }
 
 // TestWatch: it says once that a bucket cannot be used, and once that it can again.

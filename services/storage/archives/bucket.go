@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
+
+	"quartet/pkg/journal/archive"
 )
 
 const (
@@ -40,7 +42,7 @@ const (
 )
 
 // markName is the object that says to which installation a prefix belongs, with the ids of its keys in lines.
-const markName = "installation"
+const markName = archive.MarkFile
 
 // BucketConfig says which bucket is used, and how.
 type BucketConfig struct {

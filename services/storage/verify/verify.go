@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"quartet/pkg/journal"
-	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
@@ -31,7 +30,7 @@ import (
 type Config struct {
 	DataDir, WitnessDir string
 	Planes              []string
-	// Archives are where the archives are; zero: below DataDir, or with Remote in streams.
+	// Archives are where the archives are; zero: below DataDir, or with Remote nowhere.
 	Archives archives.Place
 	// Remote are the NATS servers; nil: the journals are those of an embedded one in DataDir.
 	Remote *natsd.Remote
@@ -73,6 +72,11 @@ func Run(ctx context.Context, cfg Config) (all Result, err error) {
 		return all, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
+	if cfg.Remote != nil {
+		if err := archives.CheckMoved(ctx, nc); err != nil {
+			return all, err
+		}
+	}
 	if all.Journals, err = journals(ctx, cfg, nc); err != nil {
 		return all, err
 	}
@@ -159,10 +163,8 @@ func (cfg *Config) readings(ctx context.Context, nc *nats.Conn) (all []*reading,
 			return nil, err
 		}
 		for i := range max(n, witnessed, archives, witness.BucketPartitions(known, plane)) {
-			r, err := cfg.reading(nc, plane, i)
-			if err != nil {
-				return nil, err
-			}
+			r := &reading{JournalConfig: cfg.archives().Config(plane, i), nc: nc, plane: plane, number: i}
+			r.Line = readLines
 			r.recorded, r.stored = witness.Or(witness.At(cfg.WitnessDir, plane, i),
 				known[framelog.PartitionName(plane, i)]), n > 0
 			all = append(all, r)
@@ -232,7 +234,7 @@ func removeCopies(dataDir string) error {
 	return err
 }
 
-// archives returns where the archives are, unless they are in streams.
+// archives returns where the archives are.
 func (cfg *Config) archives() archives.Place {
 	if cfg.Archives == (archives.Place{}) && cfg.Remote == nil {
 		return archives.Place{Dir: datadir.Archive(cfg.DataDir)}
@@ -249,20 +251,6 @@ type reading struct {
 
 	recorded framelog.Witness // how far it was written, as witnesses say
 	stored   bool             // the plane has streams
-}
-
-// reading returns a reading of the journal of a partition.
-func (cfg *Config) reading(nc *nats.Conn, plane string, partition int) (*reading, error) {
-	r := &reading{JournalConfig: cfg.archives().Config(plane, partition), nc: nc, plane: plane, number: partition}
-	r.Line = readLines
-	if cfg.Remote != nil && r.Store == nil {
-		store, err := streamstore.New(nc, plane, partition, 1)
-		if err != nil {
-			return nil, err
-		}
-		r.Store, r.Where = store, streamstore.Stream(plane, partition)
-	}
-	return r, nil
 }
 
 // partition reads the archive, and the log in a cluster on each server that has a replica of it.

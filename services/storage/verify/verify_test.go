@@ -6,17 +6,15 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/must"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
+	"quartet/services/storage/archives"
 	"quartet/services/storage/datadir"
 	"quartet/services/storage/storagetest"
 	"quartet/services/storage/verify"
@@ -158,9 +156,7 @@ func TestR10_VerifyWithADamagedCatalog(t *testing.T) {
 
 // TestR10_VerifyReadsTheArchiveOfServers verifies a journal and its archive on a server that runs.
 func TestR10_VerifyReadsTheArchiveOfServers(t *testing.T) {
-	j := storagetest.New(t, func(nc *nats.Conn) archive.Store {
-		return must.Value(streamstore.New(nc, storagetest.Plane, 0, 1))(t)
-	})
+	j := storagetest.New(t, nil)
 	j.Segments(t, 3, 3, 200_000)
 	j.Write(t, 2, 10)
 	for range 2 {
@@ -170,7 +166,7 @@ func TestR10_VerifyReadsTheArchiveOfServers(t *testing.T) {
 	run := func() verify.Journal {
 		all := must.Value(verify.Run(t.Context(), verify.Config{
 			DataDir: t.TempDir(), WitnessDir: datadir.Witness(j.DataDir), Planes: []string{storagetest.Plane},
-			Remote: &natsd.Remote{URL: j.URL},
+			Remote: &natsd.Remote{URL: j.URL}, Archives: archives.Place{Dir: datadir.Archive(j.DataDir), Remote: true},
 		}))(t)
 		require.Len(t, all.Journals, 1)
 		return all.Journals[0]
@@ -181,32 +177,32 @@ func TestR10_VerifyReadsTheArchiveOfServers(t *testing.T) {
 	require.EqualValues(t, len(j.Ends), v.Frames)
 	require.Equal(t, 2, v.Segments)
 
-	js := must.Value(jetstream.New(j.Conn))(t)
 	c := must.Value(archive.Read(t.Context(), j.Store, storagetest.Partition))(t)
-	stream := must.Value(js.Stream(t.Context(), streamstore.Stream(storagetest.Plane, 0)))(t)
-	require.NoError(t, stream.DeleteMsg(t.Context(), c.Segments[1].GetIndex().GetAt()))
+	require.NoError(t, os.Remove(j.Files(t, c.Segments[1].GetName())[0]))
 	v = run()
 	require.Len(t, v.Damage, 1)
-	require.ErrorContains(t, v.Damage[0], "are not as they were archived, in segment 1, "+c.Segments[1].GetName()+
-		" of quartet-archive-test-0: its index")
+	require.ErrorContains(t, v.Damage[0], "are not as they were archived, in segment 1, "+
+		filepath.Join(datadir.Archive(j.DataDir), "test-0", c.Segments[1].GetName())+": its index")
 	require.Equal(t, j.End, v.End)
-	require.NoError(t, js.DeleteStream(t.Context(), streamstore.Stream(storagetest.Plane, 0)))
+	for _, file := range j.Files(t, "catalog-*") {
+		require.NoError(t, os.Remove(file))
+	}
 	v = run()
 	require.Len(t, v.Damage, 1)
 	require.ErrorContains(t, v.Damage[0], "segments 0 to 1 are neither in the log nor in the catalog of its archive")
+	require.NotContains(t, v.Damage[0].Error(), "quartet repair", "it does not mend journals of servers")
 }
 
 // TestR10_VerifyWhileSegmentsAreArchived verifies a journal while its segments are archived.
 func TestR10_VerifyWhileSegmentsAreArchived(t *testing.T) {
-	j := storagetest.New(t, func(nc *nats.Conn) archive.Store {
-		return must.Value(streamstore.New(nc, storagetest.Plane, 0, 1))(t)
-	})
+	j := storagetest.New(t, nil)
 	const segments = 8
 	j.Segments(t, segments, 20, 10)
 	j.Write(t, 20, 10)
 	cfg := verify.Config{
 		DataDir: t.TempDir(), WitnessDir: datadir.Witness(j.DataDir),
 		Planes: []string{storagetest.Plane}, Remote: &natsd.Remote{URL: j.URL},
+		Archives: archives.Place{Dir: datadir.Archive(j.DataDir), Remote: true},
 	}
 	type found struct {
 		verify.Result

@@ -84,10 +84,13 @@ affinity: {{ toYaml . | nindent 2 }}
 {{- define "quartet.check" -}}
 {{- if and .Values.archive.url (not .Values.archive.secretName) }}{{ fail "archive.secretName is empty: the bucket of archive.url needs credentials" }}{{ end }}
 {{- if and .Values.archive.secretName (not .Values.archive.url) }}{{ fail "archive.url is empty: archive.secretName is for a bucket" }}{{ end }}
+{{- if and .Values.archive.claimName .Values.archive.url }}{{ fail "archive.url and archive.claimName exclude each other: closed segments go to one place" }}{{ end }}
+{{- if and .Values.archive.claimName (ne .Values.mode "split") }}{{ fail "archive.claimName is for mode split: in mode single closed segments are in the volume" }}{{ end }}
 {{- if eq .Values.mode "split" }}
 {{- if not .Values.nats.url }}{{ fail "nats.url is empty: mode split needs a NATS cluster, as tls://nats-1:4222,tls://nats-2:4222" }}{{ end }}
 {{- if not .Values.tls.enabled }}{{ fail "tls.enabled is false: services of mode split show each other certificates" }}{{ end }}
 {{- if not .Values.installationKey.secretName }}{{ fail "installationKey.secretName is empty: the services of mode split share one key" }}{{ end }}
 {{- if and (gt (int .Values.split.services.work.replicas) 1) (not (has "ReadWriteMany" .Values.split.homes.accessModes)) }}{{ fail "split.services.work.replicas is more than 1: split.homes.accessModes must have ReadWriteMany, as the instances share the agents' homes" }}{{ end }}
+{{- if not (or .Values.archive.url .Values.archive.claimName (hasKey .Values.settings "erase-after")) }}{{ fail "archive.url and archive.claimName are empty: mode split keeps closed segments in a bucket or on a volume of all pods, or with settings.erase-after 0 everything stays in NATS" }}{{ end }}
 {{- end }}
 {{- end -}}
