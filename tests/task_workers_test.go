@@ -95,7 +95,7 @@ func (s *workshop) get(id string) *taskv1.Task {
 
 func (s *workshop) eventually(ok func() bool, format string, args ...any) {
 	s.t.Helper()
-	require.Eventually(s.t, ok, time.Minute, 20*time.Millisecond, append([]any{format}, args...)...)
+	require.Eventually(s.t, ok, 3*time.Minute, 20*time.Millisecond, append([]any{format}, args...)...)
 }
 
 // running counts the processes with an argument that no other has.

@@ -152,7 +152,8 @@ func TestI17_ForwardedMessagesAreCheckedWhereTheyAreDecoded(t *testing.T) {
 	resp := must.Value(c.UnaryCall(t.Context(), &pb.SimpleRequest{Payload: named("one")}))(t)
 	require.Equal(t, "one", string(resp.GetPayload().GetBody()))
 	for _, agent := range []string{"two", ""} {
-		must.Refuse(c.UnaryCall(t.Context(), &pb.SimpleRequest{Payload: named(agent)}))(t, fault.PermissionDenied, agent)
+		request := &pb.SimpleRequest{Payload: named(agent)}
+		must.Refuse(c.UnaryCall(t.Context(), request))(t, fault.PermissionDenied, agent)
 	}
 
 	s := must.Value(c.FullDuplexCall(t.Context()))(t)

@@ -211,7 +211,8 @@ func (c *Config) checkArchive() error {
 	if len(removing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("with nats-url, %s removes events from the archive, and there is none: give archive, a directory "+
+	return fmt.Errorf("with nats-url, %s removes events from the archive, and there is none: give archive, a "+
+		"directory "+
 		"that all processes share, as /srv/quartet/archive, or a bucket, as %s. To run without an archive, where "+
 		"everything stays in NATS and nothing is ever removed, give erase-after 0 and no history-days",
 		strings.Join(removing, " and "), archives.LocationExample)

@@ -274,6 +274,9 @@ func TestModulesOfAProcess(t *testing.T) {
 			cfg := defaults(t)
 			cfg.Serve, cfg.NATSURL, cfg.Publish, cfg.HTTPAddr, cfg.WorkerUnconfined = c.serve, c.nats, c.publish,
 				"127.0.0.1:0", true
+			if c.nats != "" {
+				cfg.EraseAfter = 0 // there is no archive
+			}
 			require.NoError(t, cfg.Complete())
 			a := &App{cfg: cfg, logger: zap.NewNop()}
 			w := must.Value(a.wire("test"))(t)

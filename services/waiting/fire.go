@@ -37,19 +37,19 @@ func dueKey(kind, namespace, agentID, id string) string {
 	return strings.Join([]string{kind, namespace, agentID, id}, "\x00")
 }
 
-// index updates the due-time index with durable events. It runs in the journal's loop and
-// must not block.
+// index counts durable events, those of one frame, and updates the due-time index with them. It runs in the journal's
+// loop and must not block.
 func (s *Service) index(_ int, events []*journal.Event) {
 	for i, ev := range events {
 		row, err := eventRows.Of(ev)
 		if err != nil {
-			continue
+			continue // an event of the journal itself
 		}
 		if row.count != nil && s.metrics != nil {
 			row.count(s.metrics, ev)
 		}
 		if row.index != nil {
-			row.index(s, ev, events[i+1:])
+			row.index(s, ev, events[i+1:]) // what follows in the frame may show that there is more to end; see indexRest
 		}
 	}
 }

@@ -125,7 +125,8 @@ func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 	}
 }
 
-// place puts an item into the trees in which its place depends on more than its completion.
+// place puts an item into the tree of its class and, if a recheck is pending, into that of rechecks. The trees open and
+// done, which it changes only when it is completed, are left to the caller.
 func (a *agentWork) place(it *item, free *btree.FreeListG[place]) {
 	c := derive.ClassOf(it.rec)
 	a.classes[c].add(classOrder[c], it, free)

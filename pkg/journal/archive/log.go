@@ -163,10 +163,11 @@ func (l *Log) read(ctx context.Context, from uint64, fn func(uint64, framelog.Fr
 // is behind all that is archived. The error is a *framelog.Broken if segments between the archive and the live log are
 // missing.
 func (l *Log) resumeLive(ctx context.Context, c *Catalog, from uint64) (uint64, error) {
-	segments, err := l.Segments(ctx)
+	segments, err := l.Segments(ctx) // of the live log
 	if err != nil {
 		return from, err
 	}
+	// If the last archived segment was closed, c.End().Segment is the one behind it, the first that is not archived.
 	follows := len(segments) > 0
 	if follows && segments[0].Number > c.End().Segment {
 		// Segments are missing, unless a repair gave them up: then the first live frame continues the archive.

@@ -146,8 +146,8 @@ func (r *Roller) Write(ctx context.Context, w *framelog.Writer, end framelog.End
 		case closing.Outcome == framelog.Stored && !closing.Foreign:
 			record(closing.At)
 			end, clean = closing.End, false
-		case closing.Outcome == framelog.Stored:
-			closing.Outcome = framelog.Absent // of f
+		case closing.Outcome == framelog.Stored: // but another writer has written behind it: the partition must reload
+			closing.Outcome = framelog.Absent // of f, which was not tried
 			return closing
 		case closing.Outcome == framelog.Refused: // it is closed later
 			end = closing.End

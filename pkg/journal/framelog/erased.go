@@ -91,8 +91,8 @@ func (f Frame) Hollow() bool {
 	return f.Erased() == bytes.Count(f.Body, []byte("\n"))
 }
 
-// content returns the content of the frame's lines. intact is false if Rests does not belong to these lines; the
-// content may then lack some.
+// content returns the content of the frame's lines, of an erased line from the hash that Rests has of it. intact is
+// false if Rests does not belong to these lines; the content may then lack some.
 func (f Frame) content() (c *Content, intact bool) {
 	c = NewContent(f.Link.Salt)
 	if f.Rests == nil {
@@ -100,7 +100,7 @@ func (f Frame) content() (c *Content, intact bool) {
 		return c, true
 	}
 	rests := f.Rests
-	intact = f.Link.Salt == Salt{}
+	intact = f.Link.Salt == Salt{} // Erase removes the salt; see Rest
 	for line := range bytes.Lines(f.Body) {
 		if len(rests) == 0 {
 			return c, false

@@ -87,11 +87,12 @@ const verifyAttempts = 10
 // verify returns a *Broken if the log does not have the frame at end, or has another one there. It returns nil if
 // that frame was removed together with later ones.
 func verify(ctx context.Context, log Log, partition string, end End) error {
+	// Ask again if the frame may be there nevertheless.
 	f, err := get(ctx, log, end.Seq)
 	pacer := NewPacer()
 	for n := 1; n < verifyAttempts && errors.Is(err, ErrNoFrame) && !errors.Is(err, ErrGone) &&
 		pacer.Wait(ctx) == nil; n++ {
-		f, err = log.Get(ctx, end.Seq)
+		f, err = get(ctx, log, end.Seq)
 	}
 	switch {
 	case errors.Is(err, ErrNoFrame):

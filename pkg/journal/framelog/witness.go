@@ -62,5 +62,6 @@ func (c *Comparison) Missing(end End) error {
 	if c.settled {
 		return nil
 	}
+	// With First behind the witnessed frame's last line, Error names all wal_seqs that are missing.
 	return &Broken{Partition: c.partition, After: end, Seq: c.end.Seq, First: c.end.WalSeq + 1, Cause: "it is gone"}
 }

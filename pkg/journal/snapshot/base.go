@@ -41,9 +41,10 @@ func Stored(ctx context.Context, store Store, partition string) ([]*Snapshot, er
 		if s.End, err = framelog.ParseEnd(s.Manifest.GetEnd()); err != nil {
 			continue
 		}
-		s.Snapshot = s.Manifest.GetNumber()
+		s.Snapshot = s.Manifest.GetNumber() // Number is only where the manifest is stored
 		snapshots = append(snapshots, s)
 	}
+	// Of two snapshots with one number, as two processes may write, the one stored later is the newer.
 	slices.SortFunc(snapshots, func(a, b *Snapshot) int {
 		return cmp.Or(cmp.Compare(b.Snapshot, a.Snapshot), cmp.Compare(b.Number, a.Number))
 	})

@@ -18,7 +18,7 @@ func Verify(ctx context.Context, store Store, partition string) error {
 	if len(snapshots) == 0 {
 		return fmt.Errorf("snapshot: %w: there is none of %s", ErrNoObject, partition)
 	}
-	if _, err = Read(ctx, store, snapshots[0], snapshots[1:], nowhere{}); err != nil {
+	if _, err = Read(ctx, store, snapshots[0], nil, nowhere{}); err != nil {
 		return fmt.Errorf("the newest snapshot of %s cannot be read: %w", partition, err)
 	}
 	return nil

@@ -20,7 +20,8 @@ type Said struct {
 func (s Said) lines(maxBytes int) string {
 	head := fmt.Sprintf("%s, %s, %s:\n", s.Who, s.Ref, s.At)
 	if len(s.Text) > maxBytes {
-		return head + quoteWithin(s.Text, maxBytes) + fmt.Sprintf("[cut: %d bytes in all; ReadConversation has the rest]\n",
+		return head + quoteWithin(s.Text, maxBytes) + fmt.Sprintf(
+			"[cut: %d bytes in all; ReadConversation has the rest]\n",
 			len(s.Text))
 	}
 	return head + quote(s.Text)

@@ -134,7 +134,8 @@ type required struct{ item, state, reason, attempts string }
 
 func requiredOf(in Input) required {
 	return required{
-		item: itemLeast(in), state: stateLeast(in), reason: reasonForTurn(in, true), attempts: attemptsLeast(in.Attempts),
+		item: itemLeast(in), state: stateLeast(in), reason: reasonForTurn(in, true),
+		attempts: attemptsLeast(in.Attempts),
 	}
 }
 
@@ -267,7 +268,8 @@ func (p *page) putQueue(in Input) {
 	if current := queue.GetCurrent(); current != nil && current.GetWorkItemId() != in.Item.GetWorkItemId() {
 		p.candidates(sectionFocus, "In focus, and not the work item of this turn", []*workv1.WorkItem{current}, 1)
 	}
-	p.class(sectionTriggered, "Triggered, to review", queue.GetTriggeredBlocked(), counts.GetTriggeredBlocked(), in.Item)
+	p.class(sectionTriggered, "Triggered, to review", queue.GetTriggeredBlocked(), counts.GetTriggeredBlocked(),
+		in.Item)
 	children := childEntries(in.Children)
 	p.share(sectionChildren, len(children), childrenShare, lineForms(childrenTitle, children,
 		p.roomOf(childrenShare), keepFirst)...)

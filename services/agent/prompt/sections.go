@@ -131,9 +131,9 @@ func stateHead(in Input, withDone bool) string {
 		return ""
 	}
 	var b strings.Builder
-	b.WriteString(
-		heading(fmt.Sprintf("%s: %s, plan %s", stateTitle, enumWord(it.GetSchedulingState().String(), "SCHEDULING_STATE_"),
-			enumWord(it.GetPlanStatus().String(), "PLAN_STATUS_")), full, 0))
+	state := enumWord(it.GetSchedulingState().String(), "SCHEDULING_STATE_")
+	plan := enumWord(it.GetPlanStatus().String(), "PLAN_STATUS_")
+	b.WriteString(heading(fmt.Sprintf("%s: %s, plan %s", stateTitle, state, plan), full, 0))
 	if it.GetBlockedBy() != "" {
 		fmt.Fprintf(&b, "Blocked by: %s\n", oneLine(it.GetBlockedBy(), noteChars))
 	}

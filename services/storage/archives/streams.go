@@ -52,7 +52,9 @@ func (s streamStore) message(ctx context.Context, get func(context.Context) (*je
 
 // Get implements archive.Store. The caller compares the hash of what it returns.
 func (s streamStore) Get(ctx context.Context, _ string, at uint64, _ int64) ([]byte, error) {
-	m, err := s.message(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return s.stream.GetMsg(ctx, at) })
+	m, err := s.message(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return s.stream.GetMsg(ctx, at)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +157,8 @@ func (p Places) checkBeginning(ctx context.Context, places []jetlog.Place, plane
 	}
 	where := "and no archive is named: give the setting archive that the other processes have"
 	if p.Dir != "" {
-		where = "and " + p.Dir + " has no archive of it: see whether the volume is mounted, and give all processes the " +
+		where = "and " + p.Dir + " has no archive of it: see whether the volume is mounted, and give all processes " +
+			"the " +
 			"same setting archive"
 	}
 	return fmt.Errorf("the journal of %s begins with segment %d, %s", framelog.PartitionName(plane, partition),
@@ -167,7 +170,9 @@ const moves = 5
 
 // move copies what an archive in a stream has to the store of the partition, and deletes the stream. Several processes
 // may do so at the same time: a segment counts as moved once it is in the new catalog.
-func (p Places) move(ctx context.Context, js jetstream.JetStream, plane string, partition int, logger *zap.Logger) error {
+func (p Places) move(ctx context.Context, js jetstream.JetStream, plane string, partition int,
+	logger *zap.Logger,
+) error {
 	name := streamName(plane, partition)
 	pacer := retry.New(20*time.Millisecond, time.Second)
 	for failed := 0; ; {
@@ -194,7 +199,7 @@ func (p Places) moveStream(ctx context.Context, js jetstream.JetStream, plane st
 	if err != nil {
 		return err
 	}
-	// Seal the stream, so that a process of an earlier version that still runs drops no segment because it put it there.
+	// Seal the stream, so that a process of an earlier version that still runs puts nothing there, and so drops nothing.
 	if sealed := stream.CachedInfo().Config; !sealed.Sealed {
 		sealed.Sealed = true
 		if _, err := js.UpdateStream(ctx, sealed); err != nil {

@@ -41,19 +41,20 @@ func Of(ring keyfile.Ring, t *waitingv1.Trigger) (Secrets, error) {
 // KeyID returns the id of the key.
 func (s Secrets) KeyID() string { return s.key.ID }
 
-// of derives the secret of a name, of 256 bits.
-func (s Secrets) of(name string) string {
+// derive returns the secret of a name, of 256 bits.
+func (s Secrets) derive(name string) string {
 	mac := hmac.New(sha256.New, s.key.Secret)
 	mac.Write([]byte("trigger\x00" + name))
 	return "qtr_" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
 // Token returns the secret in a trigger's address.
-func (s Secrets) Token(t *waitingv1.Trigger) string { return s.of(generation(t)) }
+func (s Secrets) Token(t *waitingv1.Trigger) string { return s.derive(generation(t)) }
 
-// Signing returns the generated signing secret of a trigger.
+// Signing returns the generated signing secret of a trigger. It is derived from the key and the trigger's rotation, and
+// is not stored.
 func (s Secrets) Signing(t *waitingv1.Trigger) string {
-	raw := sha256.Sum256([]byte(s.of("sign/" + generation(t))))
+	raw := sha256.Sum256([]byte(s.derive("sign/" + generation(t))))
 	if t.GetSignatureScheme() == waitingv1.SignatureScheme_SIGNATURE_SCHEME_STANDARD_WEBHOOKS {
 		return StandardPrefix + base64.StdEncoding.EncodeToString(raw[:])
 	}
@@ -71,7 +72,7 @@ func generation(t *waitingv1.Trigger) string {
 
 // sealKey returns the key under which callers' signing secrets are encrypted and hashed.
 func (s Secrets) sealKey() []byte {
-	k := sha256.Sum256([]byte(s.of("seal")))
+	k := sha256.Sum256([]byte(s.derive("seal")))
 	return k[:]
 }
 

@@ -258,7 +258,7 @@ type Object struct {
 	Hash []byte `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
 	// The number of its bytes.
 	Bytes int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// The number of entries in it.
+	// The number of entries in it; of an object with pages, their bytes before compression.
 	Entries int64 `protobuf:"varint,4,opt,name=entries,proto3" json:"entries,omitempty"`
 	// When the newest of its requests was executed, in seconds of Unix time.
 	Until int64 `protobuf:"varint,5,opt,name=until,proto3" json:"until,omitempty"`
