@@ -175,15 +175,15 @@ func newHandler(host *proctree.Host, f flags) (*handler, error) {
 	return h, nil
 }
 
-// run runs the command for one step, in the sandbox of the step's session, and returns its result. When ctx ends, the
-// handler and all its processes are ended and the error is the cause of ctx. An error fails the step, unless that
-// cause is client.ErrStopping, which releases the run.
+// run runs the command for one step, in a sandbox of its own with the home of the step's session, so that it reaches no
+// process of another step, and returns its result. When ctx ends, the handler and all its processes are ended and the
+// error is the cause of ctx. An error fails the step, unless that cause is client.ErrStopping, which releases the run.
 func (h *handler) run(ctx context.Context, a *boardv1.StepAssignment) (client.StepResult, error) {
 	in, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(a)
 	if err != nil {
 		return client.StepResult{}, err
 	}
-	sandbox, leave, err := h.sandboxes.Enter(a.GetRun().GetSessionId(), h.writable)
+	sandbox, leave, err := h.sandboxes.EnterAlone(a.GetRun().GetSessionId(), h.writable)
 	if err != nil {
 		return client.StepResult{}, err
 	}
