@@ -90,8 +90,11 @@ func restrictFiles(s *setup) error {
 	for _, path := range s.Mounts {
 		err = errors.Join(err, allow(path, readRights))
 	}
-	for _, path := range append([]string{Home(s.Policy.Dir), Temp(s.Policy.Dir)}, s.Policy.Writable...) {
+	for _, path := range []string{Home(s.Policy.Dir), Temp(s.Policy.Dir)} {
 		err = errors.Join(err, allow(path, writeRights))
+	}
+	for _, root := range s.Policy.Writable {
+		err = errors.Join(err, allowRoot(&s.Policy, root, allow))
 	}
 	for _, path := range devices {
 		err = errors.Join(err, allow(path, fileRights))
@@ -110,6 +113,25 @@ func restrictFiles(s *setup) error {
 		return err
 	}
 	return landlock.LandlockRestrictSelf(rules, 0)
+}
+
+// allowRoot adds the rights for a writable directory. What mounts make read-only is not told apart. Without them a
+// directory that is fixed, or around one, can be read, and each of its entries has its own rights: Landlock cannot take
+// away from an entry what its directory has.
+func allowRoot(p *Policy, path string, allow func(string, uint64) error) error {
+	inside := func(fixed string) bool { return beneath(fixed, path) }
+	if p.Level == LevelNamespaces || !slices.ContainsFunc(p.Fixed, inside) {
+		return allow(path, writeRights)
+	}
+	err := allow(path, readRights)
+	entries, _ := os.ReadDir(path) // what cannot be read is not writable
+	for _, e := range entries {
+		entry := filepath.Join(path, e.Name())
+		if (e.IsDir() || e.Type().IsRegular()) && !slices.Contains(p.ReadOnly, entry) {
+			err = errors.Join(err, allowRoot(p, entry, allow))
+		}
+	}
+	return err
 }
 
 // missing returns an error if a kernel whose Landlock has the version abi, 0 if it has none, cannot enforce a policy.

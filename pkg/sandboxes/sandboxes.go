@@ -129,6 +129,7 @@ func (s *Pool) policy(owner string, writable []string) confine.Policy {
 		Hidden:  s.cfg.hidden(),
 		Network: s.cfg.Network, Level: s.cfg.Level,
 	}
+	p.Fixed, p.ReadOnly = protected(writable)
 	return p
 }
 
