@@ -55,6 +55,7 @@ var hostileKinds = []hostileKind{
 	{"closederr", `exec <&- >&- 2>&-; exit 9`, failed, "exit status 9"},
 	{"kill", `kill -9 $$`, failed, "ended by SIGKILL"},
 	{"abort", `kill -ABRT $$`, failed, "ended by SIGABRT"},
+	{"everybody", `kill -9 -1; echo alive`, completed, "alive"}, // nothing of another step
 	{"group", `kill -TERM 0; sleep 300`, failed, "ended by SIGTERM"},
 	{"banana", `echo '{"status":"banana","summary":"all good"}'`, failed, `"banana"`},
 	{"wrongtypes", `echo '{"status":["completed"],"artifacts":7}'`, failed, "cannot be used"},

@@ -54,6 +54,12 @@ var attacks = map[string]func(args []string) string{
 	"prlimit": func(a []string) string {
 		return done(unix.Prlimit(number(a[0]), unix.RLIMIT_NOFILE, &unix.Rlimit{}, nil))
 	},
+	"reniceuser":  func([]string) string { return done(unix.Setpriority(unix.PRIO_USER, 0, 1)) },
+	"affinity":    func(a []string) string { return done(unix.SchedSetaffinity(number(a[0]), &unix.CPUSet{1})) },
+	"scheduler":   func(a []string) string { return done(unix.SchedSetAttr(number(a[0]), idle(), 0)) },
+	"mark":        func([]string) string { return done(unix.Setrlimit(unix.RLIMIT_RTTIME, &unix.Rlimit{Cur: 1, Max: 1})) },
+	"attachshm":   func(a []string) string { return said(unix.SysvShmAttach(number(a[0]), 0, 0)) },
+	"datagram":    sendDatagram,
 	"renice":      func(a []string) string { return done(unix.Setpriority(unix.PRIO_PROCESS, number(a[0]), 19)) },
 	"readmemory":  readMemory,
 	"pidfd":       stealFile,
@@ -268,6 +274,20 @@ func sharedMemory(a []string) string {
 	return said(b, err)
 }
 
+// idle is a schedule that anybody may choose for processes of the same user.
+func idle() *unix.SchedAttr {
+	return &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}
+}
+
+// sendDatagram sends to a socket with a path from one of a pair, which was made without a path.
+func sendDatagram(a []string) string {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+	if err == nil {
+		err = unix.Sendto(pair[0], []byte("x"), 0, &unix.SockaddrUnix{Name: a[0]})
+	}
+	return done(err)
+}
+
 func pushInput([]string) string {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
@@ -299,6 +319,7 @@ type host struct {
 	dir, data, secret, private, socket string
 	tokens                             string // the directory of token files
 	victim                             int    // a process of the same user
+	segment                            int    // shared memory
 	tcp, udp, public                   string
 }
 
@@ -316,6 +337,7 @@ func newHost(t *testing.T) *host {
 		require.NoError(t, os.WriteFile(path, []byte("SECRET"), 0o666))
 	}
 	segment := must.Value(unix.SysvShmGet(segmentKey, len("SECRET"), unix.IPC_CREAT|0o600))(t)
+	h.segment = segment
 	memory := must.Value(unix.SysvShmAttach(segment, 0, 0))(t)
 	copy(memory, "SECRET")
 	t.Cleanup(func() { _ = unix.SysvShmDetach(memory) })
@@ -326,6 +348,8 @@ func newHost(t *testing.T) *host {
 	h.victim = victim.Process.Pid
 	answer(t, "unix", h.socket)
 	answer(t, "unix", "@"+h.socket)
+	packets := must.Value(net.ListenPacket("unixgram", h.socket+"g"))(t)
+	t.Cleanup(func() { _ = packets.Close() })
 	h.tcp = answer(t, "tcp", "127.0.0.1:0").String()
 	everywhere := answer(t, "tcp", "0.0.0.0:0").(*net.TCPAddr)
 	h.public = net.JoinHostPort(ownAddress(t), strconv.Itoa(everywhere.Port))
@@ -417,6 +441,7 @@ func TestAttacks(t *testing.T) {
 				policy.Level, policy.Network, policy.Readable = p.level, p.network, []string{exe}
 				policy.Hidden = []string{h.data, h.tokens}
 			})
+			answer(t, "unix", s.workspace+"/s")
 			namespaces, all := p.level == confine.LevelNamespaces, p.network == confine.NetworkAll
 			victim, helper := strconv.Itoa(h.victim), strconv.Itoa(os.Getpid())
 			if namespaces {
@@ -474,6 +499,14 @@ func TestAttacks(t *testing.T) {
 				{name: "pidfd", args: []string{helper}},
 				{name: "prlimit", args: []string{victim}},
 				{name: "renice", args: []string{victim}},
+				{name: "renice", args: []string{helper}},
+				{name: "prlimit", args: []string{helper}},
+				{name: "reniceuser"},
+				{name: "affinity", args: []string{victim}},
+				{name: "affinity", args: []string{helper}},
+				{name: "scheduler", args: []string{victim}},
+				{name: "scheduler", args: []string{helper}},
+				{name: "mark"},
 				{name: "chroot", args: []string{s.workspace}},
 				{name: "mount", args: []string{s.workspace}},
 				{name: "remount"},
@@ -495,6 +528,7 @@ func TestAttacks(t *testing.T) {
 				{name: "clock"},
 				{name: "dial", args: []string{"unix", h.socket}},
 				{name: "dial", args: []string{"unix", "@" + h.socket}},
+				{name: "dial", args: []string{"unix", s.workspace + "/s"}, allowed: namespaces},
 				{name: "dial", args: []string{"tcp", h.tcp}, allowed: all},
 				{name: "dial", args: []string{"tcp", h.public}, allowed: all},
 				{
@@ -507,6 +541,8 @@ func TestAttacks(t *testing.T) {
 				{name: "killall"},
 				{name: "signal1"},
 				{name: "shm", args: []string{strconv.Itoa(segmentKey)}},
+				{name: "attachshm", args: []string{strconv.Itoa(h.segment)}},
+				{name: "datagram", args: []string{h.socket + "g"}},
 				{name: "listen", args: []string{h.tcp}},
 				{name: "vsock"},
 				{name: "packet"},

@@ -66,6 +66,12 @@ type Policy struct {
 	// can be hidden: Open returns an error if one of them exists inside of a directory that commands may read or write,
 	// and a sandbox ends within a tenth of a second when one appears there.
 	Hidden []string
+	// Fixed are directories in Writable in which commands cannot make, remove or rename an entry. Those that exist when
+	// the sandbox is opened are writable as everything in Writable is.
+	Fixed []string
+	// ReadOnly are files and directories in Writable that commands can read and not change, replace or move. At
+	// LevelLandlock that holds only for entries of Fixed.
+	ReadOnly []string
 	// Network is the network that commands reach. Required.
 	Network Network
 	// Level is the level to open; empty: LevelNamespaces, or LevelLandlock if that fails and

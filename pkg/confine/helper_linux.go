@@ -166,7 +166,7 @@ func (h *helper) serve() error {
 			if err := h.guard.look(); err != nil {
 				h.end(err)
 			}
-			h.spawn <- func() { h.start(r.Start, files) }
+			h.start(r.Start, files)
 		case r.Reap != 0:
 			h.reap(r.Reap)
 		default:
@@ -175,10 +175,20 @@ func (h *helper) serve() error {
 	}
 }
 
-// start starts a process, and reports its start or the error, and later its exit. It must be called on the
-// limited thread. It closes files.
+// start starts a process, and reports its start or the error, and later its exit. It closes files. Calls must not
+// overlap.
 func (h *helper) start(m *startMsg, files []int) {
-	pid, fd, err := h.fork(m, files)
+	var pid, fd int
+	// The thread that forks must not change the mark: what it starts could do so too.
+	err := withMark(m.Mark, func() error {
+		result := make(chan error)
+		h.spawn <- func() {
+			var err error
+			pid, fd, err = h.fork(m, files)
+			result <- err
+		}
+		return <-result
+	})
 	closeAll(files)
 	if err != nil {
 		// if this fails, the helper ends
@@ -194,7 +204,8 @@ func (h *helper) start(m *startMsg, files []int) {
 	}()
 }
 
-// fork starts a process and returns its number inside of the sandbox and a process descriptor (pidfd) of it.
+// fork starts a process and returns its number inside of the sandbox and a process descriptor (pidfd) of it. It must be
+// called on the limited thread.
 func (h *helper) fork(m *startMsg, files []int) (pid, fd int, err error) {
 	if len(m.Argv) == 0 || len(files) != 3 {
 		return 0, 0, errors.New("confine: a start without a program or files")
@@ -214,19 +225,12 @@ func (h *helper) fork(m *startMsg, files []int) (pid, fd int, err error) {
 	for i, f := range files {
 		descriptors[i] = uintptr(f)
 	}
-	err = withMark(m.Mark, func() (err error) {
-		h.mu.Lock() // the process may end before it is registered as a leader
-		defer h.mu.Unlock()
-		pid, err = syscall.ForkExec(path, m.Argv, &syscall.ProcAttr{
-			Dir: m.Dir, Env: m.Env, Files: descriptors,
-			Sys: attr,
-		})
-		if err == nil {
-			h.leaders[pid], h.byID[m.ID] = true, pid
-		}
-		return err
-	})
-	if err != nil {
+	h.mu.Lock() // the process may end before it is registered as a leader
+	defer h.mu.Unlock()
+	pid, err = syscall.ForkExec(path, m.Argv, &syscall.ProcAttr{Dir: m.Dir, Env: m.Env, Files: descriptors, Sys: attr})
+	if err == nil {
+		h.leaders[pid], h.byID[m.ID] = true, pid
+	} else {
 		return 0, 0, fmt.Errorf("fork/exec %s: %w", path, err)
 	}
 	if fd < 0 {

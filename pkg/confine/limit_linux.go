@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	seccomp "github.com/elastic/go-seccomp-bpf"
-	"github.com/elastic/go-seccomp-bpf/arch"
 	landlock "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 )
@@ -25,7 +23,7 @@ func limitThread(s *setup) error {
 	if err := restrictFiles(s); err != nil {
 		return fmt.Errorf("landlock: %w", err)
 	}
-	if err := seccomp.LoadFilter(filter(&s.Policy)); err != nil {
+	if err := loadFilter(&s.Policy); err != nil {
 		return fmt.Errorf("system call filter: %w", err)
 	}
 	return nil
@@ -71,15 +69,11 @@ var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/d
 // abstract sockets to its own processes where the kernel can.
 func restrictFiles(s *setup) error {
 	abi, err := landlock.LandlockGetABIVersion()
-	if err != nil || abi < 1 {
-		if s.Policy.Level == LevelNamespaces {
-			return nil // the root of the sandbox contains only permitted files
-		}
-		return errors.Join(errors.New("this kernel has no Landlock"), err)
+	if err != nil {
+		abi = 0
 	}
-	if s.Policy.Level == LevelLandlock && abi < 6 {
-		return fmt.Errorf("version %d of this kernel does not confine signals; without namespaces, version 6 (Linux "+
-			"6.12) is needed", abi)
+	if err := missing(&s.Policy, abi); err != nil || abi < 1 {
+		return err // without Landlock, the root of the sandbox contains only permitted files
 	}
 	attr := landlock.RulesetAttr{HandledAccessFS: allRights &^ missingRights(abi)}
 	if abi >= 6 {
@@ -96,8 +90,11 @@ func restrictFiles(s *setup) error {
 	for _, path := range s.Mounts {
 		err = errors.Join(err, allow(path, readRights))
 	}
-	for _, path := range append([]string{Home(s.Policy.Dir), Temp(s.Policy.Dir)}, s.Policy.Writable...) {
+	for _, path := range []string{Home(s.Policy.Dir), Temp(s.Policy.Dir)} {
 		err = errors.Join(err, allow(path, writeRights))
+	}
+	for _, root := range s.Policy.Writable {
+		err = errors.Join(err, allowRoot(&s.Policy, root, allow))
 	}
 	for _, path := range devices {
 		err = errors.Join(err, allow(path, fileRights))
@@ -116,6 +113,44 @@ func restrictFiles(s *setup) error {
 		return err
 	}
 	return landlock.LandlockRestrictSelf(rules, 0)
+}
+
+// allowRoot adds the rights for a writable directory. What mounts make read-only is not told apart. Without them a
+// directory that is fixed, or around one, can be read, and each of its entries has its own rights: Landlock cannot take
+// away from an entry what its directory has.
+func allowRoot(p *Policy, path string, allow func(string, uint64) error) error {
+	inside := func(fixed string) bool { return beneath(fixed, path) }
+	if p.Level == LevelNamespaces || !slices.ContainsFunc(p.Fixed, inside) {
+		return allow(path, writeRights)
+	}
+	err := allow(path, readRights)
+	entries, _ := os.ReadDir(path) // what cannot be read is not writable
+	for _, e := range entries {
+		entry := filepath.Join(path, e.Name())
+		if (e.IsDir() || e.Type().IsRegular()) && !slices.Contains(p.ReadOnly, entry) {
+			err = errors.Join(err, allowRoot(p, entry, allow))
+		}
+	}
+	return err
+}
+
+// missing returns an error if a kernel whose Landlock has the version abi, 0 if it has none, cannot enforce a policy.
+func missing(p *Policy, abi int) error {
+	var what string
+	switch {
+	case p.Level == LevelLandlock && abi < 1:
+		return errors.New("this kernel has no Landlock")
+	case abi >= 6:
+		return nil
+	case p.Level == LevelLandlock:
+		what = "signals; without namespaces"
+	case p.Network == NetworkAll:
+		what = "abstract Unix sockets, which the network \"all\" shares with the host; for it"
+	default:
+		return nil
+	}
+	return fmt.Errorf("version %d of this kernel's Landlock does not confine %s, version 6 (Linux 6.12) is needed", abi,
+		what)
 }
 
 // missingRights returns the rights that a version of Landlock does not know.
@@ -154,88 +189,6 @@ func allowPath(rules int, path string, rights uint64) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
-}
-
-// refusedCalls are system calls that commands do not need and attacks do: they make namespaces
-// and mounts, change the kernel, or have a history of flaws.
-var refusedCalls = []string{
-	"unshare", "setns", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount",
-	"fspick", "mount_setattr",
-	"chroot", "keyctl", "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd", "kexec_load",
-	"kexec_file_load", "init_module",
-	"finit_module", "delete_module", "open_by_handle_at", "name_to_handle_at", "io_uring_setup", "io_uring_enter",
-	"io_uring_register",
-	"quotactl", "quotactl_fd", "swapon", "swapoff", "reboot", "acct", "settimeofday", "clock_settime", "adjtimex",
-	"clock_adjtime",
-	"iopl", "ioperm", "lookup_dcookie", "vhangup", "nfsservctl", "syslog", "fanotify_init",
-}
-
-// newNamespaces are the flags of clone that make a namespace.
-const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
-	unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
-
-// never is a value that no argument of a call has, so that the condition "not equal to never" always holds.
-const never = 1<<64 - 1
-
-// filter returns the system call filter of a policy.
-func filter(p *Policy) seccomp.Filter {
-	on := func(name string, argument uint32, op seccomp.Operation, value uint64) seccomp.NameWithConditions {
-		return seccomp.NameWithConditions{Name: name, Conditions: seccomp.ArgumentConditions{
-			{Argument: argument, Operation: op, Value: value},
-		}}
-	}
-	refused := seccomp.SyscallGroup{Names: known(refusedCalls), Action: errnoAction(unix.EPERM)}
-	// A seccomp filter cannot read clone3's arguments; without it, programs use clone.
-	absent := seccomp.SyscallGroup{Names: known([]string{"clone3"}), Action: errnoAction(unix.ENOSYS)}
-	conditional := seccomp.SyscallGroup{
-		Action: errnoAction(unix.EPERM),
-		NamesWithCondtions: []seccomp.NameWithConditions{
-			on("clone", 0, seccomp.BitsSet, newNamespaces),
-			on("ioctl", 1, seccomp.Equal, unix.TIOCSTI),
-			on("ioctl", 1, seccomp.Equal, unix.TIOCLINUX),
-		},
-	}
-	if p.Level == LevelLandlock { // commands can reach other processes of the user
-		conditional.NamesWithCondtions = append(conditional.NamesWithCondtions,
-			// IPC of System V and message queues have no namespace here.
-			on("shmget", 0, seccomp.NotEqual, never), on("msgget", 0, seccomp.NotEqual, never),
-			on("semget", 0, seccomp.NotEqual, never), on("mq_open", 0, seccomp.NotEqual, never),
-			on("prlimit64", 0, seccomp.NotEqual, 0), on("setpriority", 1, seccomp.NotEqual, 0),
-			on("ioprio_set", 1, seccomp.NotEqual, 0))
-	}
-	families := []uint64{unix.AF_VSOCK, unix.AF_PACKET, unix.AF_ALG, unix.AF_KEY, unix.AF_XDP}
-	if p.Level == LevelLandlock {
-		// Landlock does not confine sockets that have a path, such as a container daemon's.
-		families = append(families, unix.AF_UNIX)
-		if p.Network == NetworkNone {
-			families = append(families, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK)
-		}
-	}
-	sockets := seccomp.SyscallGroup{Action: errnoAction(unix.EAFNOSUPPORT)}
-	for _, family := range families {
-		sockets.NamesWithCondtions = append(sockets.NamesWithCondtions, on("socket", 0, seccomp.Equal, family))
-	}
-	return seccomp.Filter{NoNewPrivs: true, Policy: seccomp.Policy{
-		DefaultAction: seccomp.ActionAllow,
-		Syscalls:      []seccomp.SyscallGroup{refused, absent, conditional, sockets},
-	}}
-}
-
-// errnoAction returns the action that refuses a call with an error number.
-func errnoAction(errno unix.Errno) seccomp.Action {
-	return seccomp.ActionErrno | seccomp.Action(errno)
-}
-
-// known returns the system calls that exist on this architecture.
-func known(names []string) []string {
-	info, err := arch.GetInfo("")
-	if err != nil {
-		return names // LoadFilter reports it
-	}
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		_, ok := info.SyscallNames[name]
-		return !ok
-	})
 }
 
 // visible returns the paths that are visible read-only, with symbolic links resolved: the programs

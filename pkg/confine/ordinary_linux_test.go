@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/confine"
+	"quartet/pkg/must"
 )
 
 // ordinaryVariable marks the test binary that runs as an ordinary user.
@@ -39,13 +41,17 @@ func TestOrdinaryUser(t *testing.T) {
 	text, err := os.ReadFile("/proc/self/exe")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(program, text, 0o755)) // nobody else can reach the directory of the test binary
+	caller := filepath.Join(dir, "caller")
+	require.NoError(t, os.WriteFile(caller, must.Value(os.ReadFile(build(t, "caller", runtime.GOARCH)))(t), 0o755))
 	// But for the network outside: not every machine lets its users open /dev/net/tun.
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "-test.v", "-test.run",
-		"^(TestOrdinaryUser|TestCommandsWorkInTheirSandbox|TestAProcessHasANumberOfTheHost|TestCloseKillsWhatIsLeft|TestAMissingProgramIsAnError|TestOrphansAreReaped|TestAttacks)$/^(namespaces|landlock)(-none|-all)?$")
+		"^(TestOrdinaryUser|TestCommandsWorkInTheirSandbox|TestAProcessHasANumberOfTheHost|TestCloseKillsWhatIsLeft|TestAMissingProgramIsAnError|TestOrphansAreReaped|TestAttacks|TestT10_NoSystemCallPassesTheFilter)$/^(namespaces|landlock)(-none|-all)?$")
 	cmd.Dir = "/"
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "HOME=" + tmp, ordinaryVariable + "=1"}
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "HOME=" + tmp, ordinaryVariable + "=1", callerVariable + "=" + caller,
+	}
 	if os.Getuid() == 0 {
 		require.NoError(t, os.Chown(tmp, nobody, nobody))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
@@ -54,7 +60,8 @@ func TestOrdinaryUser(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	for _, level := range []string{
 		"TestCommandsWorkInTheirSandbox/namespaces", "TestAttacks/namespaces-none",
-		"TestAttacks/landlock-all",
+		"TestAttacks/landlock-all", "TestT10_NoSystemCallPassesTheFilter/namespaces-all",
+		"TestT10_NoSystemCallPassesTheFilter/landlock-none",
 	} {
 		require.Contains(t, string(out), "--- PASS: "+level)
 	}

@@ -141,9 +141,10 @@ func openMounts(s *setup) (mounts []mount, omitted map[string]bool, err error) {
 	for _, path := range s.Policy.Writable {
 		err = errors.Join(err, add(path, path, false))
 	}
-	for _, path := range parentsOfHidden(s.Policy) {
-		// a command of another sandbox removed it
-		if missing := add(path, path, false); !errors.Is(missing, fs.ErrNotExist) && !errors.Is(missing, unix.ELOOP) {
+	for _, k := range kept(s, hidden) {
+		// the host, or a command of another sandbox, removed it
+		if missing := add(k.path, k.path, k.readOnly); !errors.Is(missing, fs.ErrNotExist) &&
+			!errors.Is(missing, unix.ELOOP) {
 			err = errors.Join(err, missing)
 		}
 	}
@@ -161,6 +162,61 @@ func openMounts(s *setup) (mounts []mount, omitted map[string]bool, err error) {
 		return cmp.Compare(strings.Count(a.path, "/"), strings.Count(b.path, "/"))
 	})
 	return mounts, omitted, nil
+}
+
+// keptMount is a mount of what is in a writable directory and is not as writable as that.
+type keptMount struct {
+	path     string
+	readOnly bool
+}
+
+// kept returns what is mounted in the writable directories, apart from what is hidden: the fixed directories, which are
+// read-only, and their entries, which are not; what is read-only; and the directories that lead to it or to something
+// hidden.
+func kept(s *setup, hidden []string) (list []keptMount) {
+	p := &s.Policy
+	known := make(map[string]bool)
+	for _, path := range slices.Concat(hidden, s.Mounts) {
+		known[path] = true
+	}
+	isReadOnly := func(path string) bool {
+		return slices.ContainsFunc(p.ReadOnly, func(dir string) bool { return beneath(path, dir) })
+	}
+	add := func(path string, readOnly bool) {
+		covered := slices.ContainsFunc(hidden, func(dir string) bool { return within(path, dir) })
+		if !known[path] && !covered {
+			known[path] = true
+			list = append(list, keptMount{path, readOnly})
+		}
+	}
+	for _, dir := range p.Fixed {
+		add(dir, true)
+	}
+	for _, path := range p.ReadOnly {
+		add(path, true)
+	}
+	for _, dir := range p.Fixed {
+		entries, _ := os.ReadDir(dir) // what cannot be read is not writable
+		for _, e := range entries[:min(len(entries), maxListed)] {
+			if e.IsDir() || e.Type().IsRegular() {
+				add(filepath.Join(dir, e.Name()), isReadOnly(filepath.Join(dir, e.Name())))
+			}
+		}
+	}
+	for _, path := range parentsOfHidden(s.Policy) {
+		add(path, isReadOnly(path))
+	}
+	for _, path := range slices.Concat(p.Fixed, p.ReadOnly) {
+		for _, root := range p.Writable {
+			if !within(path, root) {
+				continue
+			}
+			for dir := filepath.Dir(path); len(dir) > len(root); dir = filepath.Dir(dir) {
+				add(dir, isReadOnly(dir))
+			}
+		}
+	}
+	return list
 }
 
 // parentsOfHidden returns the directories inside of a writable one that lead to something hidden. Each

@@ -15,8 +15,9 @@
 // in /proc/PID/limits. A Mark encodes the owner, the owner's boot and the tree, so a
 // later boot of the same owner finds and ends what an earlier one left behind.
 //
-// Two kinds of process escape: one that sets this limit itself, and one that another
-// program starts on request (a container by its daemon, a job by at).
+// Two kinds of process escape: one that sets this limit itself, which sandboxes (package
+// confine) refuse, and one that another program starts on request (a container by its daemon,
+// a job by at).
 //
 // # Other Unix systems
 //

@@ -27,8 +27,8 @@ func newTrees(first Mark) *trees { return &trees{first} }
 
 // Supported describes this system.
 func Supported() Capabilities {
-	return Capabilities{Memory: true, Escapes: "a process that sets its own RLIMIT_RTTIME, or is started by another " +
-		"program on request"}
+	return Capabilities{Memory: true, Escapes: "an unconfined process that sets its own RLIMIT_RTTIME, or a process " +
+		"that another program starts on request"}
 }
 
 // report does nothing: on this system the guard finds processes by their marks, and need not be told of

@@ -67,10 +67,28 @@ func (s *Pool) Enter(owner string, writable []string) (*confine.Sandbox, func(),
 	leave := sync.OnceFunc(func() { s.leave(owner, o) })
 	if o.err != nil {
 		leave()
-		return nil, nil, fmt.Errorf("confinement_unavailable: %w; run the worker on Linux where user namespaces or "+
-			"Landlock are allowed, or with --unconfined", o.err)
+		return nil, nil, unavailable(o.err)
 	}
 	return o.sandbox, leave, nil
+}
+
+// EnterAlone is Enter, but for a sandbox that no other program enters: it has the owner's home and temporary directory,
+// and processes of its own. It is closed when its program leaves it.
+func (s *Pool) EnterAlone(owner string, writable []string) (*confine.Sandbox, func(), error) {
+	if s.cfg == nil {
+		return nil, func() {}, nil
+	}
+	sandbox, err := s.openFor(owner, writable)
+	if err != nil {
+		return nil, nil, unavailable(err)
+	}
+	return sandbox, sync.OnceFunc(func() { _ = sandbox.Close() }), nil // nothing runs in it
+}
+
+// unavailable returns the error for a program whose sandbox cannot be opened.
+func unavailable(err error) error {
+	return fmt.Errorf("confinement_unavailable: %w; run the worker on Linux where user namespaces or Landlock are "+
+		"allowed, or with --unconfined", err)
 }
 
 // openFor opens the sandbox of an owner.
@@ -111,6 +129,7 @@ func (s *Pool) policy(owner string, writable []string) confine.Policy {
 		Hidden:  s.cfg.hidden(),
 		Network: s.cfg.Network, Level: s.cfg.Level,
 	}
+	p.Fixed, p.ReadOnly = protected(writable)
 	return p
 }
 

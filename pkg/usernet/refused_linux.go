@@ -18,10 +18,13 @@ var errHost = errors.New("an address of this host")
 
 // refused returns an error if addr must not be reached: it is an address of this host, such as
 // loopback or the gateway, or it is link-local, multicast, broadcast or in 0.0.0.0/8. Private
-// networks may be reached. An IPv4-mapped IPv6 address is treated as its IPv4 address.
+// networks may be reached, but not the addresses at which clouds serve credentials. An IPv6 address that stands for an
+// IPv4 address is treated as that one.
 func refused(addr netip.Addr) error {
-	addr = addr.Unmap()
+	addr = embedded(addr)
 	switch {
+	case metadata[addr] != "":
+		return fmt.Errorf("%s serves the metadata of %s", addr, metadata[addr])
 	case addr.IsLoopback(), addr.IsUnspecified(), addr.String() == Gateway:
 		return errHost
 	case addr.IsLinkLocalUnicast(), addr.IsMulticast(), addr.IsLinkLocalMulticast(), addr.IsInterfaceLocalMulticast():
@@ -33,6 +36,19 @@ func refused(addr netip.Addr) error {
 	}
 	return nil
 }
+
+// embedded returns the IPv4 address of an IPv6 address that is mapped, or that a translator (NAT64, RFC 6052) turns
+// into it; and otherwise addr.
+func embedded(addr netip.Addr) netip.Addr {
+	addr = addr.Unmap().WithZone("")
+	if nat64.Contains(addr) {
+		b := addr.As16()
+		return netip.AddrFrom4([4]byte(b[12:]))
+	}
+	return addr
+}
+
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
 var broadcast = netip.MustParseAddr("255.255.255.255").As16()
 

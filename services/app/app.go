@@ -55,7 +55,15 @@ func New(cfg Config, logger *zap.Logger, version string) (_ *App, err error) {
 	}
 	t := newTable(w)
 	for _, row := range w.services() {
-		if !cfg.serves(row.name) || row.name == "worker" && !cfg.executes() {
+		if !cfg.serves(row.name) {
+			continue
+		}
+		if row.name == "worker" && !cfg.executes() {
+			if cfg.rootIsHome {
+				logger.Warn("commands of agents are not executed: the working directory is the home or around it; start "+
+					"in the directory of a project, or name directories in worker-roots",
+					zap.String("directory", cfg.WorkerRoots[0]))
+			}
 			continue
 		}
 		if err := t.add(row); err != nil {

@@ -20,6 +20,7 @@ import (
 	"quartet/pkg/lease"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/varz"
+	"quartet/pkg/sandboxes"
 	"quartet/services/agent"
 	"quartet/services/board"
 	"quartet/services/console/signin"
@@ -122,6 +123,7 @@ type Config struct {
 
 	WorkerID       string
 	WorkerRoots    []string
+	rootIsHome     bool // no root is named, and the working directory is the user's home or around it
 	WorkerIsolate  string
 	WorkerCapacity int
 	WorkerPools    []string
@@ -307,7 +309,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 		"Maximum size of the summary of boards in a model's context in tokens, 100 to 100000")
 	s.String(&c.WorkerID, "worker-id", "local", "Name of this worker, the same after each restart")
 	s.Strings(&c.WorkerRoots, "worker-roots", nil, "Directories in which commands may run; the first is the default; "+
-		"empty: the working directory")
+		"empty: the working directory, unless it is the home or around it")
 	s.String(&c.WorkerIsolate, "worker-isolate", string(worker.IsolateNone),
 		"Which agents have a directory of their own below the only one of worker-roots: none (all share them), "+
 			"namespace (those of a namespace share one) or agent")
@@ -320,7 +322,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Int(&c.WorkerProcesses, "worker-max-processes", 0, "Maximum number of processes of one command of this worker; "+
 		"0: no limit")
 	s.String(&c.EmbeddedWorker, "embedded-worker", EmbeddedAuto, "Whether a process with all services executes "+
-		"commands itself: on, off, or auto: unless auth is required")
+		"commands itself: on, off, or auto: unless auth is required, or the only root would be the home")
 	s.String(&c.WorkerNetwork, "worker-network", string(confine.NetworkOutside),
 		"Network that commands reach: none, outside (all but this host) or all")
 	s.Strings(&c.WorkerReadable, "worker-readable", nil, "Files and directories that commands may read, beside the "+
@@ -410,7 +412,7 @@ func (c *Config) Complete() error {
 		if err != nil {
 			return fmt.Errorf("worker-roots: %w", err)
 		}
-		c.WorkerRoots = []string{wd}
+		c.WorkerRoots, c.rootIsHome = []string{wd}, sandboxes.HasHome(wd)
 	}
 	return nil
 }

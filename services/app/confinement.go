@@ -52,8 +52,8 @@ func (c *Config) checkConfinement() error {
 }
 
 // executes reports whether a process that serves the worker executes commands. A process with only some services
-// always does. For one with all services embedded-worker decides; auto means unless credentials are required: the
-// operator must ask for commands beside the keys of an installation.
+// always does. For one with all services embedded-worker decides; auto means unless credentials are required, because
+// the operator must ask for commands beside the keys of an installation, and unless the only root would be the home.
 func (c *Config) executes() bool {
 	switch {
 	case len(c.Serve) < len(Services), c.EmbeddedWorker == EmbeddedOn:
@@ -61,12 +61,16 @@ func (c *Config) executes() bool {
 	case c.EmbeddedWorker == EmbeddedOff:
 		return false
 	}
-	return c.Auth != AuthRequired
+	return c.Auth != AuthRequired && !c.rootIsHome
 }
 
 // confinement returns how commands of the worker in this process are confined, nil if they are
 // not.
 func (c *Config) confinement() (*sandboxes.Config, error) {
+	if c.rootIsHome {
+		return nil, fmt.Errorf("worker-roots: %s is the home of this user or contains it, and commands could change what "+
+			"other programs execute there; start in the directory of a project, or name directories", c.WorkerRoots[0])
+	}
 	if c.WorkerUnconfined {
 		return nil, nil
 	}

@@ -62,3 +62,42 @@ func TestEveryFileOfASettingIsHidden(t *testing.T) {
 		require.Contains(t, must.Value(cfg.confinement())(t).Hidden, path)
 	})
 }
+
+// Without worker-roots, the home and directories around it are no root: a process with all services executes no
+// commands there, and another one does not start.
+func TestT10_TheHomeIsNoRootUnlessNamed(t *testing.T) {
+	home := must.Value(filepath.EvalSymlinks(t.TempDir()))(t)
+	project, link := filepath.Join(home, "project"), filepath.Join(t.TempDir(), "link")
+	require.NoError(t, errors.Join(os.Mkdir(project, 0o700), os.Symlink(home, link)))
+	t.Setenv("HOME", home)
+	for _, c := range []struct {
+		dir   string
+		roots []string
+		root  bool
+	}{
+		{home, nil, false},
+		{link, nil, false},
+		{filepath.Dir(home), nil, false},
+		{project, nil, true},
+		{home, []string{home}, true},
+		{home, []string{project}, true},
+	} {
+		t.Chdir(c.dir)
+		cfg := Config{
+			DataDir: t.TempDir(), GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", WorkerRoots: c.roots,
+			WorkerConfiner: []string{"quartet"}, Serve: Services,
+		}
+		require.NoError(t, cfg.Complete())
+		require.Equal(t, c.root, cfg.executes(), "%+v", c)
+		for _, unconfined := range []bool{false, true} {
+			cfg.EmbeddedWorker, cfg.WorkerUnconfined = EmbeddedOn, unconfined
+			_, err := cfg.confinement()
+			require.True(t, cfg.executes())
+			if c.root {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, "worker-roots: "+cfg.WorkerRoots[0]+" is the home of this user or contains it")
+			}
+		}
+	}
+}

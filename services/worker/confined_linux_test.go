@@ -3,11 +3,15 @@ package worker_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/confine"
+	"quartet/pkg/must"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/sandboxes"
 	"quartet/services/worker"
@@ -31,6 +35,39 @@ func TestT10_TheEndOfASandboxIsExplained(t *testing.T) {
 	require.Equal(t, "ended by SIGKILL; the sandbox ended: "+hidden+" must not exist for commands, and namespaces "+
 		"only can hide it", end.GetEndMessage())
 	require.Contains(t, r.sh("true").GetTask().GetEndMessage(), "confinement_unavailable")
+}
+
+// A process that tries to take its mark away is found and ended with its command all the same (SPEC T6.1).
+func TestT6_NoConfinedProcessTakesItsMarkAway(t *testing.T) {
+	for _, level := range []confine.Level{confine.LevelNamespaces, confine.LevelLandlock} {
+		r := newRig(t)
+		r.worker(func(c *worker.Config) {
+			c.Confinement = &sandboxes.Config{
+				Helper:  []string{"/proc/self/exe", helperArgument},
+				Network: confine.NetworkNone, Level: level,
+			}
+		})
+		name := strconv.Itoa(1_000_000 + os.Getpid())
+		escape := "prlimit --rttime=1000000 setsid sleep " + name + " & " +
+			"(prlimit --rttime=unlimited --pid $$; prlimit --rttime=1000000:1000000 --pid $(sh -c 'echo $PPID'); " +
+			"setsid env -i sleep " + name + " &); wait $!; "
+		resp := r.sh(escape + "setsid sleep " + name + " >/dev/null 2>&1 & echo begun")
+		require.Equal(t, completed, resp.GetTask().GetState())
+		require.Contains(t, resp.GetOutput(), "begun")
+		require.Contains(t, resp.GetOutput(), "Operation not permitted")
+		require.Empty(t, processesWith(t, name), "%s", level)
+	}
+}
+
+// processesWith returns the processes with an argument.
+func processesWith(t *testing.T, argument string) (pids []string) {
+	files := must.Value(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
+	for _, file := range files {
+		if line, err := os.ReadFile(file); err == nil && slices.Contains(strings.Split(string(line), "\x00"), argument) {
+			pids = append(pids, filepath.Base(filepath.Dir(file)))
+		}
+	}
+	return pids
 }
 
 // Workers whose roots, and whose home, are one directory do not end the commands of each other, where only Landlock

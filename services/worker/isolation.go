@@ -91,8 +91,7 @@ func (w *Worker) makeWorkspace(dir string) (workspace, error) {
 	}
 	path := filepath.Join(w.roots[0], dir)
 	if to, err := filepath.EvalSymlinks(path); err != nil || to != path {
-		return nil, fmt.Errorf("workspace_unavailable: %s of worker %s must be a directory, not a link to %q", path,
-			w.cfg.ID, to)
+		return nil, fmt.Errorf("workspace_unavailable: %s of worker %s must be a directory, not a link", path, w.cfg.ID)
 	}
 	return workspace{path}, nil
 }

@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -100,10 +101,10 @@ func TestT7_WorkdirStaysUnderTheRoots(t *testing.T) {
 	for dir, word := range map[string]string{
 		"/":                        "execution_root_violation",
 		outside:                    "execution_root_violation",
-		r.root + "x":               "workdir_not_found",
+		r.root + "x":               "execution_root_violation",
 		r.root + "/..":             "execution_root_violation",
 		r.root + "/link":           "execution_root_violation",
-		r.root + "/link/../../etc": "workdir_not_found",
+		r.root + "/link/../../etc": "execution_root_violation",
 		r.root + "/none":           "workdir_not_found",
 		r.root + "/file":           "workdir_not_found",
 	} {
@@ -112,6 +113,30 @@ func TestT7_WorkdirStaysUnderTheRoots(t *testing.T) {
 		require.Equal(t, taskv1.TaskEndReason_TASK_END_REASON_SPAWN_FAILED, resp.GetTask().GetEndReason())
 		require.Contains(t, resp.GetTask().GetEndMessage(), word, dir)
 		require.Empty(t, resp.GetOutput())
+	}
+}
+
+// What is said of a directory outside of the roots is the same whether it exists, is a file, cannot be entered, or is
+// not there, also through a link in a root.
+func TestT7_RefusalsDoNotTellWhatExists(t *testing.T) {
+	r := newRig(t)
+	r.worker(nil)
+	outside := t.TempDir()
+	require.NoError(t, errors.Join(os.Mkdir(filepath.Join(outside, "directory"), 0o700),
+		os.WriteFile(filepath.Join(outside, "file"), nil, 0o600), os.Symlink("loop", filepath.Join(outside, "loop")),
+		os.Symlink(outside, filepath.Join(r.root, "link"))))
+	for _, name := range []string{"directory", "file", "file/x", "loop", "none", "none/x"} {
+		inRoot := filepath.Join(r.root, "to-"+strings.ReplaceAll(name, "/", "-"))
+		require.NoError(t, os.Symlink(filepath.Join(outside, name), inRoot))
+		relative := must.Value(filepath.Rel(r.root, outside))(t)
+		for _, dir := range []string{
+			filepath.Join(outside, name), filepath.Join(r.root, "link", name), inRoot,
+			r.root + "/" + relative + "/" + name,
+		} {
+			resp := r.exec(&taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{Cmd: "echo ran", Workdir: dir}})
+			require.Equal(t, "execution_root_violation: "+filepath.Clean(dir)+
+				" is outside the roots of worker local; use a directory under "+r.root, resp.GetTask().GetEndMessage())
+		}
 	}
 }
 

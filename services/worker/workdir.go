@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"quartet/pkg/confine"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -21,27 +22,41 @@ const (
 
 // workdir returns the directory for a command, with all symbolic links resolved,
 // and refuses one outside of the workspace (SPEC T7). An empty path is the workspace's first
-// directory.
+// directory. What the error says of a directory outside does not depend on whether it exists.
 func (w *Worker) workdir(space workspace, path string) (string, error) {
 	if path == "" {
 		return space[0], nil
 	}
-	dir, err := filepath.EvalSymlinks(path)
-	switch {
+	if dir, err := filepath.EvalSymlinks(path); err == nil && space.has(dir) {
+		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+			return "", fmt.Errorf("workdir_not_found: %s is not a directory", path)
+		}
+		return dir, nil
+	}
+	switch err := space.missing(filepath.Clean(path)); {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", fmt.Errorf("workdir_not_found: %s does not exist on worker %s", path, w.cfg.ID)
-	case err != nil:
-		return "", fmt.Errorf("workdir_not_found: %w", err)
-	}
-	if !space.has(dir) {
-		return "",
-			fmt.Errorf("execution_root_violation: %s is outside the roots of worker %s; use a directory under %s", path,
-				w.cfg.ID, space)
-	}
-	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+	case errors.Is(err, syscall.ENOTDIR):
 		return "", fmt.Errorf("workdir_not_found: %s is not a directory", path)
 	}
-	return dir, nil
+	return "",
+		fmt.Errorf("execution_root_violation: %s is outside the roots of worker %s; use a directory under %s", path,
+			w.cfg.ID, space)
+}
+
+// missing returns why a clean path does not exist in the workspace, nil if it is outside. It follows no link that
+// leaves the workspace, so that the error says nothing of what is outside.
+func (s workspace) missing(path string) error {
+	if !s.has(path) {
+		return nil
+	}
+	root, name, err := s.open(path)
+	if err != nil {
+		return nil //nolint:nilerr // the directory of the workspace cannot be opened
+	}
+	defer func() { _ = root.Close() }() // nothing was written
+	_, err = root.Stat(name)
+	return err
 }
 
 // environ returns the environment of a command: its own variables, and of the

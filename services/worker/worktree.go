@@ -156,8 +156,8 @@ func (w repositories) makeDirectory(dir string) error {
 	}
 	defer root.Close()
 	err = root.MkdirAll(name, 0o755) // as readable as the repository beside it
-	if to, lost := filepath.EvalSymlinks(dir); lost == nil && to != dir {
-		return fmt.Errorf("execution_root_violation: %s must be a directory, not a link to %s", dir, to)
+	if to, lost := filepath.EvalSymlinks(dir); lost != nil || to != dir {
+		return fmt.Errorf("execution_root_violation: %s must be a directory, not a link", dir)
 	}
 	if err != nil {
 		return err

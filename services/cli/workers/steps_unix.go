@@ -148,7 +148,6 @@ func newHandler(host *proctree.Host, f flags) (*handler, error) {
 		h.sandboxes = sandboxes.NewPool(nil, "", nil)
 		return h, nil
 	}
-	h.writable = []string{dir}
 	for _, path := range f.writable {
 		if path, err = filepath.Abs(path); err == nil {
 			path, err = filepath.EvalSymlinks(path)
@@ -158,6 +157,11 @@ func newHandler(host *proctree.Host, f flags) (*handler, error) {
 		}
 		h.writable = append(h.writable, path)
 	}
+	if sandboxes.HasHome(dir) && !slices.Contains(h.writable, dir) {
+		return nil, exit.UsageError("the working directory " + dir + " is your home or contains it, and a handler could " +
+			"change what other programs execute there: start in the directory of a project, or name it with --writable")
+	}
+	h.writable = slices.Insert(slices.DeleteFunc(h.writable, func(path string) bool { return path == dir }), 0, dir)
 	for _, name := range append([]string{"PATH", "LANG"}, f.env...) {
 		if v, ok := os.LookupEnv(name); ok {
 			h.env = append(h.env, name+"="+v)
@@ -175,15 +179,15 @@ func newHandler(host *proctree.Host, f flags) (*handler, error) {
 	return h, nil
 }
 
-// run runs the command for one step, in the sandbox of the step's session, and returns its result. When ctx ends, the
-// handler and all its processes are ended and the error is the cause of ctx. An error fails the step, unless that
-// cause is client.ErrStopping, which releases the run.
+// run runs the command for one step, in a sandbox of its own with the home of the step's session, so that it reaches no
+// process of another step, and returns its result. When ctx ends, the handler and all its processes are ended and the
+// error is the cause of ctx. An error fails the step, unless that cause is client.ErrStopping, which releases the run.
 func (h *handler) run(ctx context.Context, a *boardv1.StepAssignment) (client.StepResult, error) {
 	in, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(a)
 	if err != nil {
 		return client.StepResult{}, err
 	}
-	sandbox, leave, err := h.sandboxes.Enter(a.GetRun().GetSessionId(), h.writable)
+	sandbox, leave, err := h.sandboxes.EnterAlone(a.GetRun().GetSessionId(), h.writable)
 	if err != nil {
 		return client.StepResult{}, err
 	}

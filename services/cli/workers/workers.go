@@ -101,13 +101,13 @@ more than 256 characters. What is not UTF-8 is replaced.
 
 A command or handler that is stopped gets SIGTERM, and SIGKILL 5 s later, with all
 processes that it started. None of them outlives this worker, even if the worker is
-killed.
+killed; but with --unconfined, one that changes its own RLIMIT_RTTIME can.
 
 Commands and handlers are confined (Linux). Commands write to the directories of --root,
 handlers to the working directory and to --writable, and both to a home and a temporary
 directory of their agent; they read programs, libraries and toolchains; no other file exists
-for them, and no process but their agent's. A handler has the variables PATH, LANG and those
-of --env. Of the network they reach everything outside of this machine, unless --network
+for them, and no process but their agent's, for a handler those of its step. A handler has the
+variables PATH, LANG and those of --env. Of the network they reach everything outside of this machine, unless --network
 says otherwise. Where that cannot be had, they are refused, unless --unconfined lets them
 do whatever this worker may, with all variables but QUARTET_….`,
 		Example: `  quartet worker --root ~/src --label os=linux --capacity 8
