@@ -49,7 +49,8 @@ func (s *Service) index(_ int, events []*journal.Event) {
 			row.count(s.metrics, ev)
 		}
 		if row.index != nil {
-			row.index(s, ev, events[i+1:]) // what follows in the frame may show that there is more to end; see indexRest
+			// What follows in the frame may show that there is more to end; see indexRest.
+			row.index(s, ev, events[i+1:])
 		}
 	}
 }

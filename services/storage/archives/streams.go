@@ -199,7 +199,7 @@ func (p Places) moveStream(ctx context.Context, js jetstream.JetStream, plane st
 	if err != nil {
 		return err
 	}
-	// Seal the stream, so that a process of an earlier version that still runs puts nothing there, and so drops nothing.
+	// Seal the stream, so that a process of an earlier version that still runs drops nothing because it put it there.
 	if sealed := stream.CachedInfo().Config; !sealed.Sealed {
 		sealed.Sealed = true
 		if _, err := js.UpdateStream(ctx, sealed); err != nil {
