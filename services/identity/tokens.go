@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -350,12 +351,23 @@ func (t *Tokens) refused(err error) error {
 		WithCause(err)
 }
 
+// verifiedClaims are the claims by which a token is verified. They are decoded by name without regard to case, and a
+// provider may let users choose others, such as "Aud".
+var verifiedClaims = []string{"iss", "sub", "aud", "exp", "iat", "nbf", "nonce", "azp", "at_hash"}
+
 // actor returns the actor of a verified token: PERMISSION_DENIED if its claims give no
 // namespace or no role, UNAUTHENTICATED if they do not say who acts.
 func (t *Tokens) actor(verified *oidc.IDToken) (rpc.Actor, error) {
 	var claims map[string]any
 	if err := verified.Claims(&claims); err != nil {
 		return rpc.Actor{}, fault.Unauthenticated.New("the token's claims cannot be read")
+	}
+	for name := range claims {
+		i := slices.IndexFunc(verifiedClaims, func(claim string) bool { return strings.EqualFold(name, claim) })
+		if i >= 0 && name != verifiedClaims[i] {
+			return rpc.Actor{}, fault.Unauthenticated.New("the token has a claim " + strconv.Quote(name) +
+				", and the name is " + verifiedClaims[i])
+		}
 	}
 	a := rpc.Actor{Namespace: t.cfg.Namespace}
 	who := texts(claims, t.cfg.PrincipalClaim)

@@ -110,6 +110,8 @@ func FuzzOpenIDClaims(f *testing.F) {
 	for _, text := range []string{
 		"", "null", "[]", "{", `{"sub":"a","sub":"b"}`, strings.Repeat("[", 10_000),
 		"{\"sub\":\"\xff\"}",
+		`{"Aud":"quartet","exp":2000000000,"iss":"https://id.example.com","org":{"tenant":"0"},"realm":{"roles":["dev"]},` +
+			`"sub":"0"}`,
 	} {
 		f.Add([]byte(text))
 	}
