@@ -306,7 +306,8 @@ func loadFilter(p *Policy) error {
 		filter = append(filter, unix.SockFilter{Code: i.Op, Jt: i.Jt, Jf: i.Jf, K: i.K})
 	}
 	load := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&load)))
+	program := uintptr(unsafe.Pointer(&load)) //nolint:gosec // the call takes an address
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, program)
 	if errno != 0 {
 		return errno
 	}

@@ -48,8 +48,8 @@ func ways(p profile) (list []way) {
 	}
 	add("clone3", 0, somewhere, 88)
 	for _, flag := range []uint64{
-		unix.CLONE_NEWUSER, unix.CLONE_NEWNS, unix.CLONE_NEWPID, unix.CLONE_NEWNET, unix.CLONE_NEWIPC, unix.CLONE_NEWUTS,
-		unix.CLONE_NEWCGROUP,
+		unix.CLONE_NEWUSER, unix.CLONE_NEWNS, unix.CLONE_NEWPID, unix.CLONE_NEWNET, unix.CLONE_NEWIPC,
+		unix.CLONE_NEWUTS, unix.CLONE_NEWCGROUP,
 	} {
 		add("clone", 1, flag)
 		add("clone", 1, flag|uint64(unix.SIGCHLD))

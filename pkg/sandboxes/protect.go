@@ -42,8 +42,8 @@ func isIn(path, dir string) bool {
 }
 
 // protected returns what the commands of a sandbox must not change in its roots: directories in which nothing appears
-// or disappears, and what is read-only. See confine.Policy. Where a repository has no hooks, it makes the empty directory,
-// which commands would otherwise make.
+// or disappears, and what is read-only. See confine.Policy. Where a repository has no hooks, it makes the empty
+// directory, which commands would otherwise make.
 func protected(roots []string) (fixed, readOnly []string) {
 	for _, home := range homes() {
 		if !slices.ContainsFunc(roots, func(root string) bool { return isIn(home, root) }) {
@@ -165,7 +165,8 @@ func inGitDir(dir, top string) (paths []string) {
 	worktrees, _ := os.ReadDir(filepath.Join(dir, "worktrees")) // it need not exist
 	for _, e := range worktrees {
 		tree := filepath.Join(dir, "worktrees", e.Name())
-		if to, err := os.ReadFile(filepath.Join(tree, "gitdir")); err == nil && !strings.Contains(string(to), worktreesDir) {
+		to, err := os.ReadFile(filepath.Join(tree, "gitdir"))
+		if err == nil && !strings.Contains(string(to), worktreesDir) {
 			for _, name := range []string{"commondir", "gitdir", "config.worktree"} {
 				paths = append(paths, filepath.Join(tree, name))
 			}

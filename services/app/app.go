@@ -60,8 +60,8 @@ func New(cfg Config, logger *zap.Logger, version string) (_ *App, err error) {
 		}
 		if row.name == "worker" && !cfg.executes() {
 			if cfg.rootIsHome {
-				logger.Warn("commands of agents are not executed: the working directory is the home or around it; start "+
-					"in the directory of a project, or name directories in worker-roots",
+				logger.Warn("commands of agents are not executed: the working directory is the home or around it; "+
+					"start in the directory of a project, or name directories in worker-roots",
 					zap.String("directory", cfg.WorkerRoots[0]))
 			}
 			continue

@@ -68,8 +68,9 @@ func (c *Config) executes() bool {
 // not.
 func (c *Config) confinement() (*sandboxes.Config, error) {
 	if c.rootIsHome {
-		return nil, fmt.Errorf("worker-roots: %s is the home of this user or contains it, and commands could change what "+
-			"other programs execute there; start in the directory of a project, or name directories", c.WorkerRoots[0])
+		return nil, fmt.Errorf("worker-roots: %s is the home of this user or contains it, and commands could change "+
+			"what other programs execute there; start in the directory of a project, or name directories",
+			c.WorkerRoots[0])
 	}
 	if c.WorkerUnconfined {
 		return nil, nil

@@ -52,7 +52,7 @@ func (s workspace) missing(path string) error {
 	}
 	root, name, err := s.open(path)
 	if err != nil {
-		return nil //nolint:nilerr // the directory of the workspace cannot be opened
+		return nil // the directory of the workspace cannot be opened
 	}
 	defer func() { _ = root.Close() }() // nothing was written
 	_, err = root.Stat(name)
