@@ -159,7 +159,8 @@ func newHandler(host *proctree.Host, f flags) (*handler, error) {
 	}
 	if sandboxes.HasHome(dir) && !slices.Contains(h.writable, dir) {
 		return nil, exit.UsageError("the working directory " + dir + " is your home or contains it, and a handler " +
-			"could change what other programs execute there: start in the directory of a project, or name it with --writable")
+			"could change what other programs execute there: start in the directory of a project, or name it with " +
+			"--writable")
 	}
 	h.writable = slices.Insert(slices.DeleteFunc(h.writable, func(path string) bool { return path == dir }), 0, dir)
 	for _, name := range append([]string{"PATH", "LANG"}, f.env...) {
