@@ -395,8 +395,6 @@ func TestT9_NoWorkTree(t *testing.T) {
 		require.ErrorIs(t, err, fault.NotAWorkTree, root)
 		require.ErrorContains(t, err, why, root)
 	}
-	_, err := r.worktrees().PlanWorktree(r.ctx, &taskv1.PlanWorktreeRequest{})
-	require.ErrorIs(t, err, fault.PermissionDenied, "it is for services")
 }
 
 // A worker makes and removes only what it would have planned, wherever an order
