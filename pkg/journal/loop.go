@@ -119,12 +119,12 @@ func (p *Partition[S]) serve() {
 				return
 			}
 			if v.Outcome != framelog.Stored || !v.Clean { // commands have waited for it
-				p.cfg.Arrive(p.ctx, "resume", "", "")
+				p.cfg.Arrive(p.ctx, "resume", "", "") // does nothing, except in simulations
 			}
 		case <-signal:
 		case <-p.ctx.Done():
 			if l.sending {
-				<-l.results
+				<-l.results // the writer ends with p.ctx; shutDown treats its frame as one that may be stored
 			}
 			p.shutDown(ErrNotHeld)
 			return
@@ -247,7 +247,7 @@ func (p *Partition[S]) handleWriteResult(v framelog.Result) error {
 	case framelog.Absent:
 		f.discarded = v.Foreign // another writer's frame is at its sequence number
 		return p.reload()
-	default:
+	default: // Abandoned: p.ctx ended
 		return fmt.Errorf("journal: %w", v.Err)
 	}
 }
@@ -384,7 +384,8 @@ func (p *Partition[S]) hintWithdrawn(frames []*pending[S]) {
 	}
 }
 
-// reset returns a command to the state in which it was queued. If its caller withdrew it, it stays withdrawn.
+// reset returns a command to the state in which it was queued, except that it keeps ran and the request id that the
+// loop generated, by which the log is searched for it. If its caller withdrew it, it stays withdrawn.
 func (c *command[S]) reset() {
 	c.events, c.err, c.replayed, c.seq, c.recall, c.stored = nil, nil, false, 0, nil, false
 	if !c.stage.CompareAndSwap(stageTaken, stageQueued) {

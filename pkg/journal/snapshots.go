@@ -230,7 +230,7 @@ func (p *Partition[S]) cutDueSnapshot() {
 	}
 	s.due, s.last = false, p.cfg.Mono()
 	t := c.track
-	if t == nil || c.applied != c.end.WalSeq { // loaded meanwhile
+	if t == nil || c.applied != c.end.WalSeq { // none are written, or the log does not end where the state does
 		return
 	}
 
@@ -289,7 +289,7 @@ func (p *Partition[S]) SettleSnapshot(ctx context.Context) error {
 }
 
 // writeSnapshot writes and announces the snapshot of a cut of c, and removes older ones. If that fails, it logs the
-// error, and the next snapshot has the changes.
+// error, and the next snapshot has the changes. It runs beside the loop, and only once at a time (snapshots.busy).
 func (p *Partition[S]) writeSnapshot(c *core[S], n *snapshot.PageCut) {
 	t, began := c.track, p.cfg.Mono()
 	d := snapshot.Begin(p.cfg.Snapshots, t.Base(), t.Announced.Snapshot)
@@ -334,8 +334,9 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *snapshot.PageCut) {
 // cutBatch is how many pages are taken at a time while commands wait. The largest page of an agent takes 0.3 ms.
 const cutBatch = 16
 
-// draft stores the pages of a cut of c and its manifest, and returns the results of snapshot.Draft.Finish. It takes the
-// pages in batches, so that commands run in between. It returns errReplaced if the partition was reloaded.
+// draft stores the pages of a cut of c and its manifest. It returns the snapshot, and a function that returns the Base
+// for the next one and must be called only if the snapshot is announced. It takes the pages in batches, so that
+// commands run in between. It returns errReplaced if the partition was reloaded.
 func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *snapshot.PageCut) (
 	*snapshot.Snapshot, func() *snapshot.Base, error,
 ) {
