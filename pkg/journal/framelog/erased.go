@@ -86,7 +86,7 @@ func (f Frame) Erased() (n int) {
 	return n
 }
 
-// Hollow reports whether the frame has no line that was not erased.
+// Hollow reports whether all lines of the frame were erased. A frame without lines, such as a fence, is hollow too.
 func (f Frame) Hollow() bool {
 	return f.Erased() == bytes.Count(f.Body, []byte("\n"))
 }
@@ -141,7 +141,7 @@ func saltedHash(salt Salt, line []byte) (out Hash) {
 	return out
 }
 
-// The kinds of lines in what Message adds to the body of a frame.
+// The kinds of lines in what Message adds to the body of a frame: a byte before the salt or the hash of each line.
 const (
 	restKept   = 0
 	restErased = 1

@@ -217,7 +217,7 @@ func (t *Tracker) Clean(ctx context.Context, store Store, lock sync.Locker) erro
 	sparse, err := base.Sparse(ctx, store)
 	lock.Lock()
 	defer lock.Unlock()
-	for _, o := range sparse { // also those that were found before an error
+	for _, o := range sparse {
 		t.touch(o)
 	}
 	return err
