@@ -86,7 +86,7 @@ func (s *segment) read(ctx context.Context, from, last uint64, fn func(uint64, f
 		damage, term := broken(err), replicaTerm
 		switch {
 		case replica == "" || ctx.Err() != nil || damage == nil && !errors.Is(err, ErrIncomplete):
-			return from, err
+			return from, err // nil too: everything up to last was read
 		case damage == nil:
 			term = incompleteTerm
 		}
@@ -125,7 +125,8 @@ func broken(err error) error {
 // copies returns how many replicas the segment has.
 func (s *segment) copies() int { return s.stored.CachedInfo().Config.Replicas }
 
-// readOnce is read from one replica. It also returns the server of that replica, "" outside of a cluster.
+// readOnce calls fn as read does, with what one replica that is not avoided delivers, and does not try again. It also
+// returns the server of that replica, "" outside of a cluster.
 func (s *segment) readOnce(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (next uint64,
 	replica string, err error,
 ) {
@@ -193,7 +194,7 @@ func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame,
 		return framelog.Frame{}, errors.Join(missing, err)
 	}
 
-	// Ask one replica after the other; the leader counts as asked.
+	// Ask one replica after the other; the leader counts as asked. readOnce does not choose one that is avoided.
 	lastAsked, asked := info.Cluster.Leader, 1
 	for ; s.replicas.avoid(lastAsked, replicaTerm) < info.Config.Replicas; asked++ {
 		var found *framelog.Frame
