@@ -311,7 +311,7 @@ func (p *Partition[S]) reloadAfterRefusal(refusedFrame *pending[S], until *frame
 	}
 
 	// Hide the state from readers and followers.
-	p.stall.Begin(p.cfg.Mono())
+	p.stall.Begin(p.cfg.Mono()) // nothing can be written until it is loaded
 	p.cfg.Feed.End()
 	lost := l.frames
 	if refusedFrame != nil {
@@ -346,7 +346,7 @@ func (p *Partition[S]) reloadAfterRefusal(refusedFrame *pending[S], until *frame
 
 	// Load. Two request memories would not fit into the pool.
 	p.core.memory.Release() // the loaded one has the same requests
-	p.core.memory = requests.NewPool(0).New()
+	p.core.memory = requests.NewPool(0).New() // an empty one, which release may release if the load fails
 	core, err := p.load(p.ctx, awaiting, until)
 	if err != nil {
 		reloaded.ResolveLost()
@@ -405,7 +405,8 @@ func (p *Partition[S]) shutDown(cause error) {
 	p.uncommitted = nil
 	p.mu.Unlock()
 
-	// Abandon the commands of frames that are not known to be stored, then those that are queued.
+	// Abandon the commands of frames that are not known to be stored, then those that are queued. A command without
+	// events, which only waits for its frame (stageDecided), has stored nothing.
 	for _, f := range l.frames {
 		f.result.ResolveLost()
 		for _, c := range f.cmds {

@@ -125,7 +125,7 @@ type restoring[S State] struct {
 	core *core[S]
 }
 
-// AddRequest implements snapshot.Into.
+// AddRequest implements snapshot.Into. A time that is in the future, since the writer's clock was ahead, becomes now.
 func (r restoring[S]) AddRequest(k requests.Key, e requests.Entry) {
 	e.Unix = uint32(r.core.ages.Of(time.Unix(int64(e.Unix), 0)).Unix())
 	r.core.memory.Add(k, e)
@@ -157,7 +157,8 @@ func (c *core[S]) loadedFrom() uint64 {
 // quietFrames is below how many frames a load without a snapshot is logged at level debug only.
 const quietFrames = 1000
 
-// reportLoaded logs from which snapshot a core was loaded, and how many frames behind it were read.
+// reportLoaded logs from which snapshot a core was loaded, and how many frames behind it were read. It also lets the
+// segments be archived that no kept snapshot needs.
 func (p *Partition[S]) reportLoaded(c *core[S], frames int) {
 	p.roller.Below(c.track.Base().Needed())
 	if t := c.track; t != nil && t.Announced != t.Begins && t.Announced.Snapshot > 0 {
@@ -274,7 +275,8 @@ func (p *Partition[S]) cutDueSnapshot() {
 	})
 }
 
-// SettleSnapshot waits until a snapshot that is being written is announced or has failed. It is for tests.
+// SettleSnapshot waits until a snapshot that is being written is announced or has failed. It returns nil at once if
+// none is being written, and the error of ctx if that ends first.
 func (p *Partition[S]) SettleSnapshot(ctx context.Context) error {
 	done := p.snapshots.busy.Load()
 	if done == nil {

@@ -41,7 +41,7 @@ type Archiver struct {
 	done    chan struct{} // closed when nothing is left to do; nil: nothing is
 }
 
-// Start returns the Archiver of a log; nil if that is no Log.
+// Start returns the Archiver of a log; nil if that is no Log. It does nothing until Below allows something.
 func Start(log framelog.Log, now func() time.Time, logger *zap.Logger, metrics *Metrics) *Archiver {
 	l, ok := log.(*Log)
 	if !ok {

@@ -26,7 +26,8 @@ type encoder struct {
 	frames []*archivev1.Frame
 	size   int
 	erased int64 // lines of all frames that were added
-	// at most how many lines the frames had that were removed before; 1 where they had none, so that it is not 0
+	// How many lines the frames had that were removed before, at most: the difference of the wal_seqs at both ends. A
+	// Removed without lines counts as 1, since any Removed needs formatRemoved.
 	gone int64
 }
 

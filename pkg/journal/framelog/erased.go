@@ -223,6 +223,7 @@ func ParseMessage(link string, body []byte) (f Frame, err error) {
 
 // parseRemoved parses what Message wrote behind removedPrefix.
 func parseRemoved(link string, body []byte) (f Frame, err error) {
+	// The hash of the frame before has to be whole, and is followed by the end.
 	prev, end, _ := strings.Cut(link, ".")
 	hash, err := text.DecodeString(prev)
 	if err == nil && copy(f.Link.Prev[:], hash) != len(hash) || len(hash) != len(f.Link.Prev) || len(body) > 0 {

@@ -184,7 +184,7 @@ func hashOf(partition string, f Frame, c *Content) Hash {
 		buf = binary.BigEndian.AppendUint64(buf, f.Link.Next)
 	}
 	buf = append(buf, f.Link.Prev[:]...)
-	return sha256.Sum256(c.sum.Sum(buf))
+	return sha256.Sum256(c.sum.Sum(buf)) // of buf, followed by the hash of the lines
 }
 
 // HashOf computes the hash of a chained frame of a partition from its lines and its link. It does not read Link.Hash.

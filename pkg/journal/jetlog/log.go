@@ -345,15 +345,15 @@ func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, fr
 		switch {
 		case err != nil:
 			return from, false, err
-		case f.Link.Next > 0 && from > end:
+		case f.Link.Next > 0 && from > end: // everything in it was read
 			continue
-		case !continued:
+		case !continued: // read it, and wait for its future frames
 			next, err = segments[i].read(ctx, from, 0, pass)
 			if closed {
 				return from, true, nil
 			}
 			return next, false, err
-		case end >= from:
+		case end >= from: // read what is left of it
 			if next, err = segments[i].read(ctx, from, end, pass); err != nil && !closed {
 				return next, false, err
 			}
