@@ -345,7 +345,7 @@ func (p *Partition[S]) reloadAfterRefusal(refusedFrame *pending[S], until *frame
 	p.cfg.Logger.Warn("journal: loading the partition again", zap.Int("commands_to_run_again", len(rerun)))
 
 	// Load. Two request memories would not fit into the pool.
-	p.core.memory.Release() // the loaded one has the same requests
+	p.core.memory.Release()                   // the loaded one has the same requests
 	p.core.memory = requests.NewPool(0).New() // an empty one, which release may release if the load fails
 	core, err := p.load(p.ctx, awaiting, until)
 	if err != nil {
