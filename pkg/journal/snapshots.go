@@ -59,7 +59,8 @@ func (p *Partition[S]) storedSnapshots(ctx context.Context) (stored []*snapshot.
 }
 
 // coreFrom returns a core with the state of the snapshot from[0]; an empty core if from is empty. It retries as
-// readStore does. snapshot.ErrNoObject means that the snapshot cannot be used. The caller must release the core.
+// readStore does. snapshot.ErrNoObject means that the snapshot cannot be used. Unless there is an error, the caller
+// must release the core.
 func (p *Partition[S]) coreFrom(ctx context.Context, from []*snapshot.Snapshot) (c *core[S], err error) {
 	if len(from) == 0 {
 		return newCore(&p.cfg), nil

@@ -177,6 +177,8 @@ func (r *Roller) wrote(segment uint64, body int) {
 		r.segment, r.size, r.sizeKnown, r.next = segment, 0, false, 0
 	}
 	r.size += int64(body) + FrameRoom
+
+	// Begin to measure the segment or to prepare the next one, if either is due and not done already.
 	if r.busy || r.next > 0 || r.sizeKnown && r.size < r.limit || r.mono().Before(r.retry) {
 		return
 	}
