@@ -74,7 +74,7 @@ func (b *batches) publish(ctx context.Context, m *nats.Msg, last bool) error {
 	}
 
 	b.sent++
-	op := opAppend
+	op := opAppend // a batch of one message is only a commit
 	switch {
 	case last || b.sent == batchMessages:
 		op = opCommit
@@ -94,8 +94,8 @@ func (b *batches) publish(ctx context.Context, m *nats.Msg, last bool) error {
 }
 
 // awaitCommit reads acknowledgements, for at most b.timeout, until it reads that of the end of the current
-// batch, which has sent messages. Those before it report progress. It returns an error for an
-// acknowledgement with a gap or an error.
+// batch, which has sent messages. Those before it, of the type ack, report progress. It returns an error for an
+// acknowledgement with an error, which a gap is too (gapFails), and for one of another batch or number of messages.
 func (b *batches) awaitCommit(ctx context.Context, sent int) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()

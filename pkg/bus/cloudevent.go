@@ -94,7 +94,7 @@ func (w *wrapped) wrap(frame []journal.Line) error {
 		start := len(w.buf)
 		w.buf = appendCloudEvent(w.buf, Conceal(ev.Plane, line.Text), ev)
 		w.events = append(w.events, message{Subject(ev.Namespace, ev.Plane, ev.AgentID, ev.Type), start, len(w.buf)})
-		if ev.ReadinessFrom != "" || ev.ReadinessTo != "" {
+		if ev.ReadinessFrom != "" || ev.ReadinessTo != "" { // a second message with the same bytes
 			w.events = append(w.events, message{
 				Subject(ev.Namespace, "work", ev.AgentID, ReadinessChanged), start,
 				len(w.buf),

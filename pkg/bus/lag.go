@@ -43,6 +43,7 @@ func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 	if err != nil {
 		return lag, err
 	}
+	// Determine what was copied: consumer begins behind the frame at copied, or, without a position, maxAge ago.
 	consumer, copied := jetstream.ConsumerConfig{
 		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 10 * time.Second,
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
@@ -86,7 +87,7 @@ func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 			return lag, err
 		}
 		lag.Frames += segment.Frames
-		if lag.Behind == 0 {
+		if lag.Behind == 0 { // the oldest frame is in the first segment that has any
 			lag.Behind = segment.Behind
 		}
 	}
@@ -94,7 +95,8 @@ func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 }
 
 // lagIn returns how far EVENTS is behind one segment. EVENTS has the frames up to copied; consumer is the configuration
-// of one that begins behind them.
+// of one that begins behind them. The Lag is zero if the frames behind copied, or the first of them up to the number
+// fences, have no events.
 func lagIn(ctx context.Context, js jetstream.JetStream, p jetlog.Place, consumer jetstream.ConsumerConfig,
 	copied uint64, now time.Time,
 ) (lag Lag, err error) {

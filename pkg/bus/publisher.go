@@ -250,8 +250,9 @@ type frame struct {
 	lines []journal.Line
 }
 
-// session copies over one connection, and reports whether a window was copied. The connection does not
-// reconnect: otherwise an event could be lost, and later ones stored before it is copied again.
+// session copies over one connection until ctx ends or an error occurs, which it returns with whether a window was
+// copied. The connection does not reconnect: otherwise an event could be lost, and later ones stored before it is
+// copied again.
 func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -266,7 +267,7 @@ func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("bus: position of %s: %w", p.cfg.Source.Plane(), err)
 	}
-	oldest := time.Time{} // of the events to copy; the first younger one ends the test
+	oldest := time.Time{} // of the events to copy; from the first frame on that is not olderThan it, all are
 	if after.Seq == 0 {
 		oldest = time.Now().Add(-maxAge)
 	}
@@ -313,7 +314,8 @@ func olderThan(lines []journal.Line, oldest time.Time) bool {
 	return err == nil && ev.CreatedAt.Before(oldest)
 }
 
-// gatherWindow waits for Config.Lag and returns first and the frames that have arrived, but at most window frames.
+// gatherWindow waits for Config.Lag and returns first and the frames that have arrived, but at most window frames. If
+// ctx ends it returns at once; copying them then fails.
 func (p *Publisher) gatherWindow(ctx context.Context, first frame, more <-chan frame) []frame {
 	if p.cfg.Lag > 0 {
 		// The channel has room for a window, so the source is not blocked meanwhile, and
@@ -400,7 +402,8 @@ func (p *Publisher) awaitRoom(ctx context.Context) error {
 	return nil
 }
 
-// observeLag records the age of the oldest event of a window.
+// observeLag records the age of the oldest event of a window, which is the first that can be read; nothing if there is
+// none.
 func (p *Publisher) observeLag(frames []frame) {
 	for _, f := range frames {
 		for _, line := range f.lines {

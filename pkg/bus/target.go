@@ -54,7 +54,7 @@ func (t natsTarget) Exists(ctx context.Context) error {
 	return err
 }
 
-// Open implements Target with a connection of its own, which does not reconnect.
+// Open implements Target with a connection of its own, which has the options of t.conn and does not reconnect.
 func (t natsTarget) Open(lost func()) (Session, error) {
 	opts := t.conn.Opts
 	opts.AllowReconnect, opts.RetryOnFailedConnect = false, false

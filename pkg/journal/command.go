@@ -181,6 +181,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 			return zero, Result{}, unavailable(outcomeNone, "the first answer to this request could not be "+
 				"read back", err)
 		}
+		// If events were erased or removed since, there is no first answer any more.
 		if slices.ContainsFunc(events, func(ev *Event) bool { return ev.Type == event.TypeLineErased }) {
 			return zero, Result{}, requests.Unknown(c.requestID)
 		}
@@ -221,7 +222,7 @@ func (p *Partition[S]) endSpan(span trace.Span, c *command[S]) {
 // run enqueues c and blocks until the loop has completed it or ctx ends. Its error says why there is no outcome; the
 // outcome itself is in c.
 func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
-	p.cfg.Arrive(ctx, c.method, c.agentID, c.requestID)
+	p.cfg.Arrive(ctx, c.method, c.agentID, c.requestID) // does nothing, except in simulations
 	if err := ctx.Err(); err != nil {
 		return unavailable(outcomeNone, "the request ended before it was accepted", err)
 	}
@@ -301,7 +302,8 @@ func Ahead[S State](ctx context.Context, p *Partition[S]) context.Context {
 }
 
 // readState calls read under the read lock, which is released even if read panics. It also returns seq, the
-// wal_seq of the state that was read, and the frame outcome that the state depends on, nil if it is durable.
+// wal_seq of the state that was read, and the frame outcome that the state depends on, nil if it is durable. If read
+// panics because evicted owners cannot be read, that is err, which wraps resident.ErrUnreadable.
 func readState[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, result *frameOutcome,
 	err error,
 ) {

@@ -70,6 +70,7 @@ func (in *consumption[S]) follows(pos *position) bool {
 	if pos.seq != in.afterSeq || pos.line == 0 {
 		return pos.seq >= in.afterSeq
 	}
+	// Of the frame afterSeq only some lines are consumed: in has to be the rest of it, after a split.
 	return in.afterLine > 0 && pos.line >= in.afterLine
 }
 
@@ -102,7 +103,7 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 	pacer := framelog.NewPacer()
 	sinceQueued, foreign := 0, 0 // frames since the last consumption, and those of them with events of the plane
 	consumed := p.consumed.Of(key)
-	consumed.Receive(begin.WalSeq, nil)
+	consumed.Receive(begin.WalSeq, nil) // nil: nothing has to complete first
 	for {
 		err = r.Source.Follow(following, begin, func(end framelog.End, lines []Line) error {
 			if following.Err() != nil {
@@ -126,7 +127,7 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 			c := &command[S]{method: consumeMethod, consume: in, done: make(chan struct{})}
 			consumed.Receive(end.WalSeq, c.done)
 			if err := p.enqueue(c); err != nil {
-				close(c.done)
+				close(c.done) // the loop does not have c; AwaitConsumed must not wait for it
 				fail(err)
 				return err
 			}
@@ -202,8 +203,9 @@ func (p *Partition[S]) firstToConsume(ctx context.Context, key sourceKey) (begin
 // ended reports whether p is closed, or about to be, or has failed.
 func (p *Partition[S]) ended() bool { return p.closing.Load() || p.failed.Load() != nil }
 
-// parseSourceFrame parses the relevant events of a frame, outside the loop. A line that cannot be read is
-// logged and skipped, since waiting does not make it readable.
+// parseSourceFrame returns the consumption of one frame with its relevant events, which it parses outside the loop. The
+// caller sets what depends on the frames before. A line that cannot be read is logged and skipped, since waiting does
+// not make it readable.
 func (p *Partition[S]) parseSourceFrame(r Reaction[S], interest map[string]struct{}, key sourceKey, end framelog.End,
 	lines []Line,
 ) *consumption[S] {

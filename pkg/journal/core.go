@@ -109,7 +109,8 @@ func (c *core[S]) position(k sourceKey) *position {
 
 // keepConfirmed copies from old, the core before a reload, the confirmed positions that no frame has, because the
 // events before them led to nothing: a newer state must not process these events again (needsWrite). It does
-// nothing if the generations say that another writer opened the partition in between, since old was outdated then.
+// nothing if the generations say that another writer opened the partition in between, since old was outdated then: the
+// reload itself opens it once at most.
 func (c *core[S]) keepConfirmed(old *core[S]) {
 	if c.generation != old.generation && c.generation != old.generation+1 {
 		return
@@ -177,7 +178,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 		if err == nil {
 			ev, err = raw.Decode(reg)
 		}
-		if err == nil && !intact { // any of its lines may be the one
+		if err == nil && !intact { // any line of the frame may be the one that was changed
 			err = framelog.Altered(c.name, previous, seq)
 		}
 		if err != nil {
@@ -244,7 +245,7 @@ func (c *core[S]) applyInternal(ev *Event) error {
 		pos.consumed, err = framelog.ParseEnd(text)
 		return err
 	}
-	// The position was written before frames were chained.
+	// An earlier version, which did not chain frames, wrote the position. Of the end only Seq is known.
 	pos.consumed = framelog.End{Seq: pos.seq}
 	if pos.line > 0 {
 		pos.consumed.Seq--
@@ -254,13 +255,14 @@ func (c *core[S]) applyInternal(ev *Event) error {
 
 // restoreRequest rebuilds the request memory from an envelope (SPEC X2: also across restarts). The events of a
 // command are consecutive in one frame, so each call adds one event to its request. A request id that the loop
-// generated is put into c.recovered if it is in awaiting, and ignored otherwise.
+// generated, which has no hash of arguments beside it, is put into c.recovered if it is in awaiting, and ignored
+// otherwise.
 func (c *core[S]) restoreRequest(ev *Event, awaiting map[string]struct{}) {
 	if ev.RequestID == "" {
 		return
 	}
-	args, given := requests.ParseHash(ev.RequestHash)
-	if !given {
+	args, callerGaveID := requests.ParseHash(ev.RequestHash)
+	if !callerGaveID {
 		if _, ok := awaiting[ev.RequestID]; ok {
 			r := c.recovered[ev.RequestID]
 			if r.Count == 0 {

@@ -99,7 +99,7 @@ func (p *Partition[S]) Erase(ctx context.Context, cutoff time.Time,
 			return 0, err
 		}
 		if c, through, linesLeft, _ = p.erasureState(); !linesLeft {
-			return 0, nil // another state was loaded
+			return 0, nil // another state was loaded, which records that the lines of all its erased owners are erased
 		}
 	}
 
@@ -181,7 +181,7 @@ func (p *Partition[S]) erasureState() (c *core[S], through uint64, linesLeft, un
 
 // writeErased writes owner_erased for each of the owners that has none yet, and returns once these are durable.
 func (p *Partition[S]) writeErased(ctx context.Context, owners []snapshot.Owner) error {
-	secret := p.cfg.NewSecret()
+	secret := p.cfg.NewSecret() // the key of the hashes, unless the set of erased owners has one already
 	for batch := range slices.Chunk(owners, erasedAtOnce) {
 		err := p.internalCommand(ctx, "erase", func(S, Env) ([]*Event, error) {
 			set := p.core.erased

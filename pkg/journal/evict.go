@@ -18,6 +18,8 @@ func (p *Partition[S]) EvictUnused(ctx context.Context) error { return p.evict(c
 // EvictAll is EvictUnused for all owners, used or not, down to snapshot.EvictionPolicy.Keep.
 func (p *Partition[S]) EvictAll(ctx context.Context) error { return p.evict(ctx, false) }
 
+// evict evicts batches of owners, of unused ones only if unused is set, until the evictor has no more. Each batch is a
+// command of the loop, so that others run in between.
 func (p *Partition[S]) evict(ctx context.Context, unused bool) error {
 	for more := true; more; {
 		err := p.internalCommand(ctx, "evict", func(S, Env) ([]*Event, error) {

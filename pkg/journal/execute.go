@@ -43,8 +43,8 @@ func (p *Partition[S]) execute(c *command[S]) {
 	} else if c.requestID == "" {
 		p.loop.count++
 		c.requestID = p.loop.prefix + strconv.FormatUint(p.loop.count, 36)
-	} else if r, ok := p.core.recovered[c.requestID]; ok {
-		c.argsHash = r.Args
+	} else if r, ok := p.core.recovered[c.requestID]; ok { // it ran before a reload, and its events are in the log
+		c.argsHash = r.Args // the arguments of such a command are not compared
 		p.answerRepeated(c, r)
 		return
 	}
@@ -146,7 +146,7 @@ func (p *Partition[S]) answerRepeated(c *command[S], r requests.Entry) {
 		c.replayed = !c.ran
 		c.err = p.findOutcome(c, r)
 	}
-	c.seq = r.Next() - 1
+	c.seq = r.Next() - 1 // of its last event
 	p.completeWhenDurable(c)
 }
 

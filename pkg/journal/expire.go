@@ -23,7 +23,7 @@ func (p *Partition[S]) Expire(ctx context.Context, cutoffOf func(namespace strin
 	if _, ok := any(p.cfg.New()).(Retaining); !ok || !p.roller.Archives() || p.cfg.Snapshots == nil {
 		return 0, nil
 	}
-	_, state, err := View(ctx, p, func(S) (struct{}, error) { return struct{}{}, nil })
+	_, stateSeq, err := View(ctx, p, func(S) (struct{}, error) { return struct{}{}, nil })
 	if err != nil {
 		return 0, err
 	}
@@ -39,13 +39,13 @@ func (p *Partition[S]) Expire(ctx context.Context, cutoffOf func(namespace strin
 		}
 		ev, err := raw.Decode(p.cfg.Registry)
 		if err != nil || Internal(raw.Type) {
-			return err == nil, nil //nolint:nilerr // what cannot be read is kept
+			return err == nil, nil //nolint:nilerr // what cannot be read is kept, an event of the journal itself is not
 		}
 		needed, _, err := View(ctx, p, func(s S) (bool, error) { return any(s).(Retaining).Needs(ev, cutoff), nil })
 		return err == nil && !needed, err
 	}
 	return p.roller.Expire(ctx, archive.Expiry{
-		Before: latest, All: earliest, Through: through, State: state, Line: expired,
+		Before: latest, All: earliest, Through: through, State: stateSeq, Line: expired,
 		Ready: func() error {
 			return snapshot.Verify(ctx, p.cfg.Snapshots, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition))
 		},

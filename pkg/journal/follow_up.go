@@ -8,7 +8,8 @@ const followUpTerm = 500 * time.Microsecond
 
 // awaitFollowUps delays a frame until the follow-ups that its events announced have arrived, but for
 // FollowUpTerm at most. It does not delay a frame with minGather commands or more, since that would delay their
-// callers, nor a frame for which adaptiveWait says not to wait because the last waits were in vain.
+// callers, nor a frame for which adaptiveWait says not to wait because the last waits were in vain. While another frame
+// is being written it returns at once: the collecting frame has to wait for that one anyway.
 func (p *Partition[S]) awaitFollowUps() {
 	l := &p.loop
 	if l.sending || len(l.frames) != 1 {

@@ -97,7 +97,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 	for {
 		// Replay the log from where the last attempt ended.
 		err := p.cfg.Log.Scan(ctx, next, func(seq uint64, f framelog.Frame) error {
-			if seq < next {
+			if seq < next { // it was replayed before
 				return nil
 			}
 			if err := c.replay(p.cfg.Registry, seq, f, awaiting); err != nil {

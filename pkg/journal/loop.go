@@ -119,12 +119,12 @@ func (p *Partition[S]) serve() {
 				return
 			}
 			if v.Outcome != framelog.Stored || !v.Clean { // commands have waited for it
-				p.cfg.Arrive(p.ctx, "resume", "", "")
+				p.cfg.Arrive(p.ctx, "resume", "", "") // does nothing, except in simulations
 			}
 		case <-signal:
 		case <-p.ctx.Done():
 			if l.sending {
-				<-l.results
+				<-l.results // the writer ends with p.ctx; shutDown treats its frame as one that may be stored
 			}
 			p.shutDown(ErrNotHeld)
 			return
@@ -247,7 +247,7 @@ func (p *Partition[S]) handleWriteResult(v framelog.Result) error {
 	case framelog.Absent:
 		f.discarded = v.Foreign // another writer's frame is at its sequence number
 		return p.reload()
-	default:
+	default: // Abandoned: p.ctx ended
 		return fmt.Errorf("journal: %w", v.Err)
 	}
 }
@@ -311,7 +311,7 @@ func (p *Partition[S]) reloadAfterRefusal(refusedFrame *pending[S], until *frame
 	}
 
 	// Hide the state from readers and followers.
-	p.stall.Begin(p.cfg.Mono())
+	p.stall.Begin(p.cfg.Mono()) // nothing can be written until it is loaded
 	p.cfg.Feed.End()
 	lost := l.frames
 	if refusedFrame != nil {
@@ -345,8 +345,8 @@ func (p *Partition[S]) reloadAfterRefusal(refusedFrame *pending[S], until *frame
 	p.cfg.Logger.Warn("journal: loading the partition again", zap.Int("commands_to_run_again", len(rerun)))
 
 	// Load. Two request memories would not fit into the pool.
-	p.core.memory.Release() // the loaded one has the same requests
-	p.core.memory = requests.NewPool(0).New()
+	p.core.memory.Release()                   // the loaded one has the same requests
+	p.core.memory = requests.NewPool(0).New() // an empty one, which release may release if the load fails
 	core, err := p.load(p.ctx, awaiting, until)
 	if err != nil {
 		reloaded.ResolveLost()
@@ -384,7 +384,8 @@ func (p *Partition[S]) hintWithdrawn(frames []*pending[S]) {
 	}
 }
 
-// reset returns a command to the state in which it was queued. If its caller withdrew it, it stays withdrawn.
+// reset returns a command to the state in which it was queued, except that it keeps ran and the request id that the
+// loop generated, by which the log is searched for it. If its caller withdrew it, it stays withdrawn.
 func (c *command[S]) reset() {
 	c.events, c.err, c.replayed, c.seq, c.recall, c.stored = nil, nil, false, 0, nil, false
 	if !c.stage.CompareAndSwap(stageTaken, stageQueued) {
@@ -404,7 +405,8 @@ func (p *Partition[S]) shutDown(cause error) {
 	p.uncommitted = nil
 	p.mu.Unlock()
 
-	// Abandon the commands of frames that are not known to be stored, then those that are queued.
+	// Abandon the commands of frames that are not known to be stored, then those that are queued. A command without
+	// events, which only waits for its frame (stageDecided), has stored nothing.
 	for _, f := range l.frames {
 		f.result.ResolveLost()
 		for _, c := range f.cmds {

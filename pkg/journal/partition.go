@@ -339,7 +339,7 @@ func (c *Config[S]) explain(err error) error {
 	return &damageError{Partition: name, Cause: cause}
 }
 
-// refusing returns a partition that has ended with a cause.
+// refusing returns a partition that has ended with a cause: it has no loop, and is closed already.
 func refusing[S State](cfg Config[S], cause error) *Partition[S] {
 	cfg.Requests, cfg.Arrive, cfg.Eviction = requests.NewPool(0), atOnce, nil
 	p := &Partition[S]{cfg: cfg, core: newCore(&cfg), stopped: make(chan struct{})}

@@ -59,7 +59,8 @@ func (p *Partition[S]) storedSnapshots(ctx context.Context) (stored []*snapshot.
 }
 
 // coreFrom returns a core with the state of the snapshot from[0]; an empty core if from is empty. It retries as
-// readStore does. snapshot.ErrNoObject means that the snapshot cannot be used. The caller must release the core.
+// readStore does. snapshot.ErrNoObject means that the snapshot cannot be used. Unless there is an error, the caller
+// must release the core.
 func (p *Partition[S]) coreFrom(ctx context.Context, from []*snapshot.Snapshot) (c *core[S], err error) {
 	if len(from) == 0 {
 		return newCore(&p.cfg), nil
@@ -125,7 +126,7 @@ type restoring[S State] struct {
 	core *core[S]
 }
 
-// AddRequest implements snapshot.Into.
+// AddRequest implements snapshot.Into. A time that is in the future, since the writer's clock was ahead, becomes now.
 func (r restoring[S]) AddRequest(k requests.Key, e requests.Entry) {
 	e.Unix = uint32(r.core.ages.Of(time.Unix(int64(e.Unix), 0)).Unix())
 	r.core.memory.Add(k, e)
@@ -157,7 +158,8 @@ func (c *core[S]) loadedFrom() uint64 {
 // quietFrames is below how many frames a load without a snapshot is logged at level debug only.
 const quietFrames = 1000
 
-// reportLoaded logs from which snapshot a core was loaded, and how many frames behind it were read.
+// reportLoaded logs from which snapshot a core was loaded, and how many frames behind it were read. It also lets the
+// segments be archived that no kept snapshot needs.
 func (p *Partition[S]) reportLoaded(c *core[S], frames int) {
 	p.roller.Below(c.track.Base().Needed())
 	if t := c.track; t != nil && t.Announced != t.Begins && t.Announced.Snapshot > 0 {
@@ -230,7 +232,7 @@ func (p *Partition[S]) cutDueSnapshot() {
 	}
 	s.due, s.last = false, p.cfg.Mono()
 	t := c.track
-	if t == nil || c.applied != c.end.WalSeq { // loaded meanwhile
+	if t == nil || c.applied != c.end.WalSeq { // none are written, or the log does not end where the state does
 		return
 	}
 
@@ -274,7 +276,8 @@ func (p *Partition[S]) cutDueSnapshot() {
 	})
 }
 
-// SettleSnapshot waits until a snapshot that is being written is announced or has failed. It is for tests.
+// SettleSnapshot waits until a snapshot that is being written is announced or has failed. It returns nil at once if
+// none is being written, and the error of ctx if that ends first.
 func (p *Partition[S]) SettleSnapshot(ctx context.Context) error {
 	done := p.snapshots.busy.Load()
 	if done == nil {
@@ -289,7 +292,7 @@ func (p *Partition[S]) SettleSnapshot(ctx context.Context) error {
 }
 
 // writeSnapshot writes and announces the snapshot of a cut of c, and removes older ones. If that fails, it logs the
-// error, and the next snapshot has the changes.
+// error, and the next snapshot has the changes. It runs beside the loop, and only once at a time (snapshots.busy).
 func (p *Partition[S]) writeSnapshot(c *core[S], n *snapshot.PageCut) {
 	t, began := c.track, p.cfg.Mono()
 	d := snapshot.Begin(p.cfg.Snapshots, t.Base(), t.Announced.Snapshot)
@@ -334,8 +337,9 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *snapshot.PageCut) {
 // cutBatch is how many pages are taken at a time while commands wait. The largest page of an agent takes 0.3 ms.
 const cutBatch = 16
 
-// draft stores the pages of a cut of c and its manifest, and returns the results of snapshot.Draft.Finish. It takes the
-// pages in batches, so that commands run in between. It returns errReplaced if the partition was reloaded.
+// draft stores the pages of a cut of c and its manifest. It returns the snapshot, and a function that returns the Base
+// for the next one and must be called only if the snapshot is announced. It takes the pages in batches, so that
+// commands run in between. It returns errReplaced if the partition was reloaded.
 func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *snapshot.PageCut) (
 	*snapshot.Snapshot, func() *snapshot.Base, error,
 ) {

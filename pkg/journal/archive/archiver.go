@@ -41,7 +41,7 @@ type Archiver struct {
 	done    chan struct{} // closed when nothing is left to do; nil: nothing is
 }
 
-// Start returns the Archiver of a log; nil if that is no Log.
+// Start returns the Archiver of a log; nil if that is no Log. It does nothing until Below allows something.
 func Start(log framelog.Log, now func() time.Time, logger *zap.Logger, metrics *Metrics) *Archiver {
 	l, ok := log.(*Log)
 	if !ok {
@@ -61,7 +61,7 @@ func (a *Archiver) Stop() {
 		return
 	}
 	a.mu.Lock()
-	a.cancel()
+	a.cancel() // under mu, so that Below starts no goroutine afterwards
 	a.mu.Unlock()
 	a.idle.Wait()
 }
@@ -73,7 +73,7 @@ func (a *Archiver) Below(end framelog.End) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ctx.Err() != nil || end.Segment == 0 {
+	if a.ctx.Err() != nil || end.Segment == 0 { // it was stopped, or no segment is before end
 		return
 	}
 	if !a.started {
@@ -90,7 +90,8 @@ func (a *Archiver) Below(end framelog.End) {
 	}
 }
 
-// Settle waits until all segments that may be archived are archived.
+// Settle waits until all segments that may be archived are archived. While that fails it goes on waiting, until ctx
+// ends.
 func (a *Archiver) Settle(ctx context.Context) error {
 	if a == nil {
 		return nil
@@ -188,12 +189,12 @@ type Expiry struct {
 }
 
 // Expire removes old lines, and returns how many it removed. It begins with the oldest segment, so that if it is
-// interrupted, older lines are gone before newer ones.
+// interrupted, older lines are gone before newer ones. Calls must not overlap.
 func (a *Archiver) Expire(ctx context.Context, x Expiry) (lines int64, err error) {
 	if a == nil {
 		return 0, ErrNotArchived
 	}
-	// Nothing is read unless a segment is due.
+	// Nothing is read if the catalog was read before and no segment is due.
 	due := func(s Segment) bool {
 		state, done := a.expiredIn[s.GetName()]
 		return s.GetArchivedAt().AsTime().Before(x.Before) && s.End.WalSeq <= x.Through && (!done || state != x.State)

@@ -146,8 +146,8 @@ func readIndex(b []byte) (*archivev1.Index, error) {
 	return x, nil
 }
 
-// Frames reads an object of the index x of a segment. It verifies that its frames continue each other, and the log
-// before them.
+// Frames reads the object x.Objects[i] of a segment, whose index is x. It verifies that its frames continue each other
+// and the log before them, and end where the next object, or what is behind the segment, begins.
 func (s Segment) Frames(ctx context.Context, store Store, x *archivev1.Index, i int) ([]Frame, error) {
 	o := x.GetObjects()[i]
 	b, err := get(ctx, store, s.GetName(), o)

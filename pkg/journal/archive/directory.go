@@ -120,11 +120,11 @@ func (s *Directory) open() (*os.Root, error) {
 // directoryDraft is a file that is being written. The last 8 bytes of a file are the length of its last object.
 type directoryDraft struct {
 	root   *os.Root
-	temp   string
-	name   string
+	temp   string // name of the file until Commit; "" afterwards
+	name   string // its name from then on
 	file   *os.File
-	offset uint64
-	last   int
+	offset uint64 // of the next object
+	last   int    // bytes of the last object
 }
 
 // Begin implements archive.Store. It removes the unfinished files of processes that ended while they wrote: their
@@ -151,7 +151,7 @@ func (s *Directory) Begin(_ context.Context, segment uint64) (Draft, error) {
 	return d, nil
 }
 
-// prepare makes the directory of the partition.
+// prepare makes the directory of the partition. In a shared directory it fails if MarkFile is not there.
 func (s *Directory) prepare() error {
 	parent := filepath.Dir(s.dir)
 	if s.shared {
@@ -351,7 +351,7 @@ func (s *Directory) Catalog(context.Context) ([]byte, uint64, error) {
 func (s *Directory) newest() (name string, version uint64, err error) {
 	versions, err := s.files(catalogPrefix, "")
 	for n, v := range versions {
-		if v > version && n == catalogPrefix+strconv.FormatUint(v, 10) {
+		if v > version && n == catalogPrefix+strconv.FormatUint(v, 10) { // a temporary file has a longer name
 			name, version = n, v
 		}
 	}

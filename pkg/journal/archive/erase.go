@@ -88,7 +88,7 @@ func (s Segment) hasLine(ctx context.Context, store Store, what Erasing) (found 
 		}
 	}
 	err = s.Scan(ctx, store, 0, func(_ uint64, f framelog.Frame) error {
-		if _, n := f.Erase(1, what.Line); n > 0 {
+		if _, n := f.Erase(1, what.Line); n > 0 { // any wal_seq will do, since only the number is used
 			found = true
 			return errFound
 		}
@@ -119,6 +119,7 @@ func (l *erasing) Scan(ctx context.Context, _ uint64, fn func(uint64, framelog.F
 	if err != nil {
 		return err
 	}
+	// passHollow passes a Frame that stands for the collected frames to fn, if there are any.
 	passHollow := func() error {
 		if l.hollow.Seq == 0 {
 			return nil
@@ -128,19 +129,20 @@ func (l *erasing) Scan(ctx context.Context, _ uint64, fn func(uint64, framelog.F
 		return fn(f.Removed.Seq, f)
 	}
 	err = l.segment.Scan(ctx, l.store, 0, func(seq uint64, f framelog.Frame) error {
-		next, _, err := end.Next(x.GetPartition(), seq, f)
+		next, _, err := end.Next(x.GetPartition(), seq, f) // Segment.Scan has verified the lines
 		if err != nil {
 			return err
 		}
 		first := end.WalSeq + 1
-		if f.Link.First > 0 {
+		if f.Link.First > 0 { // a new incarnation leaves wal_seqs out; a frame of format 0 does not have First
 			first = f.Link.First
 		}
 		f, n := f.Erase(first, l.what.Line)
 		previous := end
 		end, l.erased = next, l.erased+int64(n)
 
-		// Collect consecutive frames without any line left, and pass them to fn as one.
+		// Collect consecutive frames without any line left, and pass them to fn as one. Frames that stand for removed
+		// ones, and those that never had lines, are among them.
 		if l.what.Old {
 			l.removed += int64(n)
 			if f.Hollow() {

@@ -26,7 +26,8 @@ type encoder struct {
 	frames []*archivev1.Frame
 	size   int
 	erased int64 // lines of all frames that were added
-	// at most how many lines the frames had that were removed before; 1 where they had none, so that it is not 0
+	// How many lines the frames had that were removed before, at most: the difference of the wal_seqs at both ends. A
+	// Removed without lines counts as 1, since any Removed needs formatRemoved.
 	gone int64
 }
 
@@ -71,6 +72,7 @@ func (e *encoder) add(seq uint64, f framelog.Frame) error {
 			packed.Lines = append(packed.Lines, &archivev1.Line{Salt: append([]byte(nil), r.Salt[:]...)})
 		}
 	}
+	// decode takes Prev from the frame before, but not where it differs; the first one of an object always has it.
 	if l.Format > 0 && (len(e.frames) == 0 || l.Prev != e.end.Hash) {
 		packed.Prev = append([]byte(nil), l.Prev[:]...)
 	}
@@ -91,7 +93,8 @@ const (
 // its object, which then is about as large as the frame's message is in the log.
 func (e *encoder) full(n int) bool { return e.size > 0 && e.size+n+frameRoom > objectBytes }
 
-// finish returns the object with the frames that were added since the last one; nil if there are none.
+// finish returns the object with the frames that were added since the last one, and the end of the log before them; no
+// object if there are none. The next object begins behind them.
 func (e *encoder) finish() (content []byte, before framelog.End, err error) {
 	if len(e.frames) == 0 {
 		return nil, e.before, nil

@@ -93,6 +93,7 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 		}
 	}
 
+	// Look at the first archived frame from seq on. If that stands for removed frames, seq was among these.
 	var found *framelog.Frame
 	err := l.scanArchive(ctx, seq, func(foundSeq uint64, f framelog.Frame) error {
 		if foundSeq == seq || f.Removed.Seq > 0 {
@@ -226,7 +227,7 @@ func (l *Log) scanArchive(ctx context.Context, from uint64, fn func(uint64, fram
 	return nil
 }
 
-// index returns the index of a segment.
+// index returns the index of a segment. It keeps it until another one is asked for.
 func (l *Log) index(ctx context.Context, s Segment) (*archivev1.Index, error) {
 	l.mu.Lock()
 	last := l.cached
@@ -244,7 +245,8 @@ func (l *Log) index(ctx context.Context, s Segment) (*archivev1.Index, error) {
 	return x, nil
 }
 
-// object returns the frames of an object. They are shared and must not be changed.
+// object returns the frames of the i-th object of a segment with the index x. It keeps them until others are asked for;
+// they are shared and must not be changed.
 func (l *Log) object(ctx context.Context, s Segment, x *archivev1.Index, i int) ([]Frame, error) {
 	l.mu.Lock()
 	last := l.cached

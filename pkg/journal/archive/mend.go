@@ -47,6 +47,7 @@ func Write(ctx context.Context, store Store, partition string, before framelog.E
 // was stored, and puts it into the catalog. It returns the new catalog. If another process was faster, the error is
 // ErrReplaced.
 func (c *Catalog) Copy(ctx context.Context, store Store, s Segment, from Store) (*Catalog, error) {
+	// An erasing that erases nothing reads the segment and ends at its last frame.
 	frames := &erasing{segment: s, store: from, what: Erasing{Line: func([]byte) bool { return false }}}
 	removed := s.GetRemovedLines()
 	copied, err := c.write(ctx, store, s.Before, frames, framelog.Segment{

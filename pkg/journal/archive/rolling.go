@@ -79,7 +79,7 @@ func (r *Roller) Close(ctx context.Context, n uint64) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n > r.segment || r.segment == 0 && r.size == 0 {
+	if n > r.segment || r.segment == 0 && r.size == 0 { // this process has not written to segment n yet
 		r.segment, r.size, r.sizeKnown = n, 0, false
 	}
 	if n == r.segment {
@@ -108,7 +108,8 @@ func (r *Roller) Expire(ctx context.Context, x Expiry) (int64, error) {
 	return r.archiver.Expire(ctx, x)
 }
 
-// Settle waits until all segments that may be archived are archived.
+// Settle waits until all segments that may be archived are archived (Archiver.Settle). It returns nil at once if r is
+// nil.
 func (r *Roller) Settle(ctx context.Context) error {
 	if r == nil {
 		return nil
@@ -176,6 +177,8 @@ func (r *Roller) wrote(segment uint64, body int) {
 		r.segment, r.size, r.sizeKnown, r.next = segment, 0, false, 0
 	}
 	r.size += int64(body) + FrameRoom
+
+	// Begin to measure the segment or to prepare the next one, if either is due and not done already.
 	if r.busy || r.next > 0 || r.sizeKnown && r.size < r.limit || r.mono().Before(r.retry) {
 		return
 	}

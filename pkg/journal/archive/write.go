@@ -39,8 +39,9 @@ func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg fr
 }
 
 // write stores a segment that begins behind an end of the log, and returns its row of the catalog, into which it does
-// not put the segment. *removed is read after log was scanned; it is how many lines of the segment were removed so far.
-// After an error the store has nothing of the segment, unless only its commit was not confirmed.
+// not put the segment. *removed is read after log was scanned; it is how many lines of the segment were removed so far,
+// or 0 if the frames alone show that. After an error the store has nothing of the segment, unless only its commit was
+// not confirmed.
 func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, log framelog.Log, seg framelog.Segment,
 	now time.Time, removed *int64,
 ) (Segment, error) {
@@ -158,7 +159,7 @@ func (w *segmentWriter) storeObject(ctx context.Context) error {
 // which end is.
 func inOtherSegment(f framelog.Frame, end framelog.End, number uint64) bool {
 	if f.Removed.Seq > 0 {
-		return f.Removed.Incarnation > end.Incarnation // a new one begins with a segment
+		return f.Removed.Incarnation > end.Incarnation // a new incarnation begins with a segment
 	}
 	return f.Link.Segment != number
 }

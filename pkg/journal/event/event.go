@@ -71,9 +71,9 @@ const (
 	TypePartitionOpened  = "partition_opened"  // {generation}
 	TypeSourceConsumed   = "source_consumed"   // {plane, partition, sequence, line?, consumed}
 	TypeRequestAnswered  = "request_answered"  // {message, reply}: a request that changed nothing
-	TypeIncarnationBegan = "incarnation_began" // {behind, cause}: see package incarnation
+	TypeIncarnationBegan = "incarnation_began" // {behind, cause}: see framelog.Beginning
 	TypeSnapshotTaken    = "snapshot_taken"    // {snapshot, manifest, hash}: see package snapshot
-	TypeOwnerErased      = "owner_erased"      // {key, owner}: see package erasure
+	TypeOwnerErased      = "owner_erased"      // {key, owner}: see ErasedSet
 	TypeLineErased       = "line_erased"       // {}: in place of an event that was erased; see package framelog
 )
 

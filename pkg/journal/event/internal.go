@@ -51,7 +51,8 @@ type Retaining interface {
 	Needs(ev *Event, before time.Time) bool
 }
 
-// In returns the event with a wal_seq among the lines of its frame, whose wal_seqs have no gaps.
+// In returns the event with a wal_seq among the lines of its frame, whose wal_seqs have no gaps. It is an error if
+// the frame does not have the wal_seq, or if its line is damaged; damaged lines beside it do not matter.
 func In(lines [][]byte, walSeq uint64, reg *Registry) (*Event, error) {
 	if len(lines) == 0 {
 		return nil, fmt.Errorf("it is empty, wal_seq %d should be in it", walSeq)
@@ -67,7 +68,7 @@ func In(lines [][]byte, walSeq uint64, reg *Registry) (*Event, error) {
 		return nil, err
 	}
 	index := walSeq - first
-	if index >= uint64(len(lines)) {
+	if index >= uint64(len(lines)) { // also if walSeq is before first, since then the difference wraps around
 		return nil, fmt.Errorf("it holds %d events from wal_seq %d, not %d", len(lines), first, walSeq)
 	}
 	raw, err := ParseLine(lines[index])

@@ -32,7 +32,8 @@ func (l Line) Envelope() (*Event, error) {
 	return &raw.Event, nil
 }
 
-// Read returns the event with its payload, whose type reg must have. It must not be changed.
+// Read returns the event with its payload, whose type reg must have if the payload is parsed now. The event must not be
+// changed.
 func (l Line) Read(reg *Registry) (*Event, error) {
 	if l.Event != nil {
 		return l.Event, nil

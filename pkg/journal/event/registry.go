@@ -47,7 +47,7 @@ func (r *Registry) add(md protoreflect.MessageDescriptor) {
 		return
 	}
 	mt, err := protoregistry.GlobalTypes.FindMessageByName(md.FullName())
-	if err != nil {
+	if err != nil { // no generated Go type of it is linked in
 		mt = dynamicpb.NewMessageType(md)
 	}
 	r.byType[name] = mt

@@ -199,6 +199,8 @@ func (s fedSource) Follow(ctx context.Context, after framelog.End, fn func(frame
 	return err
 }
 
+// follow is Follow without the report of damage: it passes to fn what the chain has, and reads the log where the chain
+// does not cover what comes next.
 func (s fedSource) follow(ctx context.Context, after framelog.End, fn func(framelog.End, []event.Line) error) error {
 	idle := time.NewTicker(framelog.ChainCheckInterval)
 	defer idle.Stop()
@@ -249,7 +251,8 @@ func (s fedSource) follow(ctx context.Context, after framelog.End, fn func(frame
 }
 
 // catchUp follows the log behind after until the chain covers the next frame, and returns the end of the log before
-// that frame. changed is closed at the chain's next change.
+// that frame. changed is closed at the chain's next change. With an error of fn, of ctx or of the log it returns the
+// end behind the last frame that it passed to fn.
 func (s fedSource) catchUp(ctx context.Context, after framelog.End, changed <-chan struct{},
 	fn func(framelog.End, []event.Line) error,
 ) (framelog.End, error) {
@@ -295,7 +298,7 @@ func (s fedSource) catchUp(ctx context.Context, after framelog.End, changed <-ch
 		err = fnErr
 	case ctx.Err() != nil:
 		err = ctx.Err()
-	case covered, errors.Is(err, errCovered): // the chain may have moved on in between
+	case covered, errors.Is(err, errCovered): // if the chain does not cover it any more, the caller reads the log again
 		err = nil
 	}
 	return *read.Load(), err

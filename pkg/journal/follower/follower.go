@@ -167,8 +167,8 @@ func (s *Set) notify() {
 }
 
 // CatchUp waits until all frames that the sources have at the call are applied. The sources must have been added. It
-// returns an error if the end of a source cannot be read, if a source is damaged, or if ctx ends first. After Close
-// only ctx ends the wait.
+// returns an error if the end of a source cannot be read, if a source is damaged before that end, or if ctx ends first.
+// After Close only ctx ends the wait.
 func (s *Set) CatchUp(ctx context.Context, sources ...Source) error {
 	for _, src := range sources {
 		end, err := src.End(ctx)

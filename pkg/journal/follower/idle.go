@@ -121,12 +121,13 @@ func (s watchedSource) follow(ctx context.Context, after framelog.End,
 		return fnErr
 	})
 	stop()
+	// It follows again only if nothing but the doubt has ended the following.
 	again = <-doubted && fnErr == nil && ctx.Err() == nil && errors.Is(err, context.Canceled)
 	return *read.Load(), again, err
 }
 
 // watch returns true when the log does not have the frame at *read any more, or another follower doubts it, and false
-// when ctx ends.
+// when ctx ends. If the log cannot answer, it asks again after IdleInterval.
 func (s watchedSource) watch(ctx context.Context, read *atomic.Pointer[framelog.End]) bool {
 	previous, doubted := framelog.End{}, s.look.doubts()
 	for {

@@ -42,7 +42,7 @@ func (s *Progress) Receive(walSeq uint64, done <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if done != nil {
-		s.last = done
+		s.last = done // the loop completes consumptions in order, so those before it too
 	}
 	if walSeq <= s.walSeq {
 		return

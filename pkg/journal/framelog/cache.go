@@ -60,7 +60,7 @@ func (c *Cache) Lines(ctx context.Context, seq uint64, read func(ctx context.Con
 	return lines, nil
 }
 
-// get returns the cached lines of the frame at seq, or nil.
+// get returns the cached lines of the frame at seq, or nil. An empty entry has seq 0, which no frame has.
 func (c *Cache) get(seq uint64) [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()

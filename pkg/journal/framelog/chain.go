@@ -87,9 +87,9 @@ func (c *Chain[T]) Add(previousHead, seq, head uint64, size int, value *T) {
 	c.notify()
 }
 
-// Next returns the first frame at or after from. If the chain has none, value is nil and changed is closed at the next
-// change; covered then says that the caller is at the end of the log and can wait for that. If covered is false, the
-// caller has to read the log.
+// Next returns the first frame at or after from and its sequence number; changed is nil then. If the chain has none,
+// value is nil and changed is closed at the next change; covered then says that the caller is at the end of the log and
+// can wait for that. If covered is false, the caller has to read the log.
 func (c *Chain[T]) Next(from uint64) (value *T, seq uint64, covered bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +123,7 @@ func (c *Chain[T]) Due() (head uint64, due bool) {
 // the log, where they verify what they have read last, until Add opens it again.
 func (c *Chain[T]) Verify(head, last uint64) {
 	c.mu.Lock()
-	differs := c.open && (last > c.head || last < head)
+	differs := c.open && (last > c.head || last < head) // frames that were added since Due are between head and c.head
 	c.mu.Unlock()
 	if differs {
 		c.Close()

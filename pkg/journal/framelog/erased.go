@@ -86,7 +86,7 @@ func (f Frame) Erased() (n int) {
 	return n
 }
 
-// Hollow reports whether the frame has no line that was not erased.
+// Hollow reports whether all lines of the frame were erased. A frame without lines, such as a fence, is hollow too.
 func (f Frame) Hollow() bool {
 	return f.Erased() == bytes.Count(f.Body, []byte("\n"))
 }
@@ -141,7 +141,7 @@ func saltedHash(salt Salt, line []byte) (out Hash) {
 	return out
 }
 
-// The kinds of lines in what Message adds to the body of a frame.
+// The kinds of lines in what Message adds to the body of a frame: a byte before the salt or the hash of each line.
 const (
 	restKept   = 0
 	restErased = 1
@@ -223,6 +223,7 @@ func ParseMessage(link string, body []byte) (f Frame, err error) {
 
 // parseRemoved parses what Message wrote behind removedPrefix.
 func parseRemoved(link string, body []byte) (f Frame, err error) {
+	// The hash of the frame before has to be whole, and is followed by the end.
 	prev, end, _ := strings.Cut(link, ".")
 	hash, err := text.DecodeString(prev)
 	if err == nil && copy(f.Link.Prev[:], hash) != len(hash) || len(hash) != len(f.Link.Prev) || len(body) > 0 {

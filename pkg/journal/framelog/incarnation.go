@@ -58,7 +58,8 @@ func (b Beginning) Frame(newID func(prefix string) string, salt Salt) (Frame, er
 }
 
 // BeginsBehind reports whether the frame f at seq begins a new incarnation, and returns the end of the log that it
-// continues.
+// continues. It is false for the first incarnation, which does not begin with incarnation_began, and for a frame whose
+// content was changed.
 func BeginsBehind(partition string, seq uint64, f Frame) (end End, begins bool) {
 	if f.Link.Incarnation < 2 {
 		return end, false
@@ -86,12 +87,12 @@ func BeginsBehind(partition string, seq uint64, f Frame) (end End, begins bool) 
 // FollowIncarnations is Follow for a partition that may have begun a new incarnation: if the frame at after is gone
 // because an operator let the partition continue behind an earlier one, it continues with the new incarnation.
 func FollowIncarnations(ctx context.Context, log Log, partition string, after End,
-	fn func(at End, f Frame) error,
+	fn func(end End, f Frame) error,
 ) error {
 	err := Follow(ctx, log, partition, after, fn)
 	var broken *Broken
 	if !errors.As(err, &broken) || broken.Partition != partition || broken.Seq != after.Seq {
-		return err // the frame at after is there
+		return err // it does not say that the frame at after is gone or another one
 	}
 	resumed, lost, findErr := ResumeAfterLoss(ctx, log, partition, after)
 	if findErr != nil || !lost {
@@ -114,7 +115,7 @@ func ResumeAfterLoss(ctx context.Context, log Log, partition string, after End) 
 		if begins && f.Link.Incarnation > after.Incarnation && f.Link.First > after.WalSeq && behind.Seq < after.Seq {
 			end, lost = behind, true
 		}
-		return errFound // nothing but a beginning can be first behind a frame that was given up
+		return errFound // only the first frame counts: behind frames that were given up it begins an incarnation
 	})
 	if errors.Is(err, errFound) {
 		err = nil

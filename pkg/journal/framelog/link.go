@@ -184,7 +184,7 @@ func hashOf(partition string, f Frame, c *Content) Hash {
 		buf = binary.BigEndian.AppendUint64(buf, f.Link.Next)
 	}
 	buf = append(buf, f.Link.Prev[:]...)
-	return sha256.Sum256(c.sum.Sum(buf))
+	return sha256.Sum256(c.sum.Sum(buf)) // of buf, followed by the hash of the lines
 }
 
 // HashOf computes the hash of a chained frame of a partition from its lines and its link. It does not read Link.Hash.
@@ -280,7 +280,7 @@ func (e End) endBehind(partition string, seq uint64, f Frame) (next End, intact 
 	if f.Link.Next > 0 {
 		e.Segment++
 	}
-	if f.Link.Format == 0 || e.Hash == f.Link.Hash {
+	if f.Link.Format == 0 || e.Hash == f.Link.Hash { // a frame of format 0 has no hash to compare with
 		return e, complete
 	}
 	e.Hash = f.Link.Hash
@@ -311,11 +311,13 @@ func (e End) continuedBy(f Frame) (start End, cause string) {
 		return e, fmt.Sprintf("the frame has format %d, this version reads up to %d", l.Format, Format)
 	case l.Prev != e.Hash:
 		return e, fmt.Sprintf("the frame continues another one (%.12s, not %.12s)", l.Prev, e.Hash)
+	// Only a new incarnation may leave out segments or wal_seqs.
 	case l.Incarnation < e.Incarnation, e.chained() && (l.Segment < e.Segment || l.Segment > e.Segment &&
 		l.Incarnation == e.Incarnation):
 		return e, fmt.Sprintf("the frame is of incarnation %d, segment %d, where %d, %d continues", l.Incarnation,
 			l.Segment, e.Incarnation, e.Segment)
-	// Behind frames of format 0, of which an anchor does not know the wal_seq, Prev alone tells.
+	// An End behind a frame of format 0 has the incarnation 0, so there too First may be higher: if the End is of an
+	// anchor, its WalSeq counts only the lines of that frame. Then only Prev shows that f follows.
 	case l.First <= e.WalSeq || l.First > e.WalSeq+1 && l.Incarnation == e.Incarnation:
 		return e, fmt.Sprintf("wal_seq %d follows %d", l.First, e.WalSeq)
 	}
@@ -325,8 +327,8 @@ func (e End) continuedBy(f Frame) (start End, cause string) {
 // chained reports whether the frame before e is chained.
 func (e End) chained() bool { return e.Incarnation > 0 }
 
-// SameAs reports whether e and other are the same place. If e has a sequence number and a zero hash, that
-// cannot be determined, and SameAs returns true.
+// SameAs reports whether e and other are the same place. If e has a sequence number and a zero hash, as an end has that
+// was recorded before frames were chained, that cannot be determined, and SameAs returns true.
 func (e End) SameAs(other End) bool {
 	if e.Hash.IsZero() && e.Seq > 0 {
 		return true

@@ -130,8 +130,8 @@ func (s RoomState) Percent() int {
 	return int(s.Used * 100 / s.Limit)
 }
 
-// Check returns STORAGE_FULL if size more bytes may not be stored, as far as was measured. If frees is set, they may
-// use three quarters of the reserve. Check does not look at Refusing.
+// Check returns STORAGE_FULL if size more bytes may not be stored, as far as was measured, and nil if the limit is not
+// known. If frees is set, they may use three quarters of the reserve. Check does not look at Refusing.
 func (r *Room) Check(size int, frees bool) error {
 	s := r.Now()
 	if s.Limit <= 0 {

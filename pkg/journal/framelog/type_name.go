@@ -12,9 +12,9 @@ func TypeOfMessage(s string) string {
 	rs := []rune(s)
 	for i, c := range rs {
 		if unicode.IsUpper(c) {
-			lower := i > 0 && !unicode.IsUpper(rs[i-1]) && rs[i-1] != '_'
-			last := i > 0 && unicode.IsUpper(rs[i-1]) && i+1 < len(rs) && unicode.IsLower(rs[i+1])
-			if lower || last {
+			beginsRun := i > 0 && !unicode.IsUpper(rs[i-1]) && rs[i-1] != '_'
+			endsRun := i > 0 && unicode.IsUpper(rs[i-1]) && i+1 < len(rs) && unicode.IsLower(rs[i+1])
+			if beginsRun || endsRun {
 				b.WriteByte('_')
 			}
 			c = unicode.ToLower(c)

@@ -71,11 +71,12 @@ func (l *Log) refresh(ctx context.Context) ([]*segment, error) {
 	var segments []*segment
 	for _, p := range places {
 		switch {
-		case p.Shared:
+		case p.Shared: // it is that of every partition
 			p.Partition = l.partition
 		case p.Partition != l.partition:
 			continue
 		}
+		// Keep a segment that is known, since it knows which of its replicas are damaged.
 		i := slices.IndexFunc(known, func(s *segment) bool { return *s.Place == p })
 		if i >= 0 {
 			segments = append(segments, known[i])
@@ -149,7 +150,7 @@ func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 }
 
 // tail is Tail, which also returns the segments. Those that are known are all there are, unless the last frame in them
-// closes its segment.
+// closes its segment, they have no frame, or one of them was removed; then it looks again which segments there are.
 func (l *Log) tail(ctx context.Context) (framelog.Frame, uint64, []*segment, error) {
 	segments, err := l.known(ctx)
 	if err != nil {
@@ -221,7 +222,7 @@ func segmentOf(segments []*segment, seq uint64) int {
 
 // checkTrimmed returns ErrTrimmed if the log had frames from seq on that it does not have any more.
 func checkTrimmed(segments []*segment, seq uint64) error {
-	if len(segments) > 0 && segments[0].Segment > 0 && seq < segments[0].first {
+	if len(segments) > 0 && segments[0].Segment > 0 && seq < segments[0].first { // nothing is before segment 0
 		return fmt.Errorf("%w: at %d, not at %d", framelog.ErrTrimmed, segments[0].first, seq)
 	}
 	return nil
@@ -325,7 +326,7 @@ func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, fr
 		}
 		if f.Link.Next > 0 {
 			from, closed = f.Link.Next, true
-			return errClosed
+			return errClosed // it ends the reading of this segment
 		}
 		return nil
 	}
@@ -344,19 +345,19 @@ func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, fr
 		switch {
 		case err != nil:
 			return from, false, err
-		case f.Link.Next > 0 && from > end:
+		case f.Link.Next > 0 && from > end: // everything in it was read
 			continue
-		case !continued:
+		case !continued: // read it, and wait for its future frames
 			next, err = segments[i].read(ctx, from, 0, pass)
 			if closed {
 				return from, true, nil
 			}
 			return next, false, err
-		case end >= from:
+		case end >= from: // read what is left of it
 			if next, err = segments[i].read(ctx, from, end, pass); err != nil && !closed {
 				return next, false, err
 			}
-			from, closed = max(from, next), false
+			from, closed = max(from, next), false // pass has set from if the frame at end closes the segment
 		}
 	}
 	return from, false, fmt.Errorf("%w: the segment of %s/%d that follows is not there yet", framelog.ErrNoFrame,

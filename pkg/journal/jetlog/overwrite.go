@@ -12,6 +12,7 @@ import (
 // stream.
 func Overwrite(ctx context.Context, stream jetstream.Stream, subject string) error {
 	for next := uint64(1); ; next++ {
+		// Find the first message with the subject at next or behind it.
 		m, err := Patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 			return stream.GetMsg(ctx, next, jetstream.WithGetMsgSubject(subject))
 		})

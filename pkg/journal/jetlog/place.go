@@ -60,8 +60,8 @@ const unusedSuffix = "-unused"
 // IsUnused reports whether a subject is that of messages that fill gaps, as Place.Unused returns it:
 // <subject of a segment>-unused, or quartet.journal.<plane>.unused in a stream that partitions share.
 func IsUnused(subject string) bool {
-	if of, found := strings.CutSuffix(subject, unusedSuffix); found {
-		p, ok := ParseSubject(of)
+	if ofSegment, found := strings.CutSuffix(subject, unusedSuffix); found {
+		p, ok := ParseSubject(ofSegment)
 		return ok && !p.Shared
 	}
 	rest, found := strings.CutPrefix(subject, "quartet.journal.")

@@ -28,7 +28,7 @@ const placements = 40
 // ErrIncomplete means that a replica does not deliver frames that its leader has.
 var ErrIncomplete = errors.New("jetlog: the replica does not deliver what its leader has")
 
-// replicas are those of one stream that are known to be damaged.
+// replicas are those of one stream that are not read from for now, because they are damaged or did not deliver.
 type replicas struct {
 	mu      sync.Mutex
 	damaged map[string]time.Time // until when, by the name of the server
@@ -48,7 +48,7 @@ func (r *replicas) avoid(server string, term time.Duration) int {
 	return len(r.damaged)
 }
 
-// avoided reports whether a replica is known to be damaged.
+// avoided reports whether the replica on a server must not be read from now (avoid).
 func (r *replicas) avoided(server string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,9 +67,10 @@ func (r *replicas) forget() {
 	clear(r.damaged)
 }
 
-// read calls fn with the frames from from on, up to last or indefinitely, and returns where to continue. Frames that fn
-// refuses with a *framelog.Broken are read again from the other replicas of the stream. A damaged replica is reported
-// to onDamage when another one is tried in its place.
+// read calls fn with the frames from from on, up to last, or indefinitely if last is 0, and returns where to continue.
+// An error of fn ends it and is returned, except that frames which fn refuses with a *framelog.Broken are read again
+// from the other replicas of the stream. A damaged replica is reported to onDamage when another one is tried in its
+// place.
 func (s *segment) read(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
 	pacer := retry.New(100*time.Millisecond, time.Second)
 	for n := 1; ; n++ {
@@ -86,7 +87,7 @@ func (s *segment) read(ctx context.Context, from, last uint64, fn func(uint64, f
 		damage, term := broken(err), replicaTerm
 		switch {
 		case replica == "" || ctx.Err() != nil || damage == nil && !errors.Is(err, ErrIncomplete):
-			return from, err
+			return from, err // nil too: everything up to last was read
 		case damage == nil:
 			term = incompleteTerm
 		}
@@ -125,7 +126,8 @@ func broken(err error) error {
 // copies returns how many replicas the segment has.
 func (s *segment) copies() int { return s.stored.CachedInfo().Config.Replicas }
 
-// readOnce is read from one replica. It also returns the server of that replica, "" outside of a cluster.
+// readOnce calls fn as read does, with what one replica that is not avoided delivers, and does not try again. It also
+// returns the server of that replica, "" outside of a cluster.
 func (s *segment) readOnce(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (next uint64,
 	replica string, err error,
 ) {
@@ -193,7 +195,7 @@ func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame,
 		return framelog.Frame{}, errors.Join(missing, err)
 	}
 
-	// Ask one replica after the other; the leader counts as asked.
+	// Ask one replica after the other; the leader counts as asked. readOnce does not choose one that is avoided.
 	lastAsked, asked := info.Cluster.Leader, 1
 	for ; s.replicas.avoid(lastAsked, replicaTerm) < info.Config.Replicas; asked++ {
 		var found *framelog.Frame

@@ -172,8 +172,10 @@ const stalled = 10 * time.Second
 // errMoved means that a consumer was made again by its client, after heartbeats were missing, maybe at another server.
 var errMoved = errors.New("jetlog: the consumer was made again")
 
-// read calls fn with the frames that a consumer delivers from from on, up to last or indefinitely, and returns where to
-// continue. If only is not empty, it ends with errMoved when another consumer than the one of that name delivers.
+// read calls fn with the frames that a consumer delivers from from on, up to last, or indefinitely if last is 0, and
+// returns where to continue, also with an error. If a frame up to last does not arrive in time, the error is
+// ErrIncomplete; if the consumer is lost, it is an *interruptedError. If only is not empty, read ends with errMoved
+// when another consumer than the one of that name delivers.
 func read(ctx context.Context, cons jetstream.Consumer, only string, from, last uint64,
 	fn func(uint64, framelog.Frame) error,
 ) (uint64, error) {

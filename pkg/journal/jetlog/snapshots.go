@@ -94,7 +94,7 @@ func (s *SnapshotStore) create(ctx context.Context) error {
 	stream, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
 		cfg := s.config()
 		if old, err := s.js.Stream(ctx, s.name); err == nil {
-			cfg.FirstSeq = old.CachedInfo().Config.FirstSeq // see Restored
+			cfg.FirstSeq = old.CachedInfo().Config.FirstSeq // RestoreSnapshots may have set it; it stays
 		} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil, err
 		}
@@ -151,8 +151,8 @@ func RestoreSnapshots(ctx context.Context, nc *nats.Conn, plane string, partitio
 	return s.subject, nil
 }
 
-// RestoredSnapshots returns the names of the streams that Restore has created, in order. The journals of their
-// partitions may end before their snapshots do.
+// RestoredSnapshots returns the names of the streams that RestoreSnapshots has created, which alone have FirstSeq set,
+// in order. The journals of their partitions may end before their snapshots do.
 func RestoredSnapshots(ctx context.Context, js jetstream.JetStream) (names []string, err error) {
 	all, err := SnapshotStreams(ctx, js)
 	for _, name := range all {
@@ -167,7 +167,8 @@ func RestoredSnapshots(ctx context.Context, js jetstream.JetStream) (names []str
 	return names, err
 }
 
-// put stores an object and returns its number.
+// put stores an object under a subject and returns its number. If the stream was removed, put forgets it, so that the
+// next create makes it again.
 func (s *SnapshotStore) put(ctx context.Context, subject string, o []byte) (uint64, error) {
 	ack, err := s.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: o}, jetstream.WithExpectStream(s.name))
 	if errors.Is(err, jetstream.ErrNoStreamResponse) { // the stream was removed
@@ -204,7 +205,8 @@ func (s *SnapshotStore) PutManifest(ctx context.Context, slot int, manifest []by
 	return s.put(ctx, s.subject+"."+strconv.Itoa(slot), manifest)
 }
 
-// message returns a message, or ErrNoObject.
+// message returns the message that get asks the stream for; snapshot.ErrNoObject if there is no such message or no
+// stream.
 func (s *SnapshotStore) message(ctx context.Context,
 	get func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg, error),
 ) (*jetstream.RawStreamMsg, error) {

@@ -87,7 +87,7 @@ func Ensure(ctx context.Context, nc *nats.Conn, plane string, replicas, partitio
 	}
 
 	// Create the missing ones. If another process created the first one meanwhile, its number of partitions counts.
-	for i := 0; i == 0 || i < n; i++ {
+	for i := 0; i == 0 || i < n; i++ { // at least one, even if partitions is 0
 		if exists[i] {
 			continue
 		}
@@ -106,7 +106,7 @@ func Ensure(ctx context.Context, nc *nats.Conn, plane string, replicas, partitio
 // verifyExisting verifies a stream and returns how many partitions its plane has.
 func verifyExisting(p Place, replicas int, s jetstream.Stream) (int, error) {
 	got := s.CachedInfo().Config
-	want := p.Config(replicas, 1)
+	want := p.Config(replicas, 1) // verify does not look at the number of partitions
 	n, err := Partitions(got)
 	if err != nil {
 		return 0, fmt.Errorf("jetlog: stream %s: %w", want.Name, err)

@@ -163,7 +163,7 @@ func (m *Memory) entry(k Key) *Entry {
 	if !ok {
 		return nil
 	}
-	return &m.order[n-uint32(m.cut)].entry
+	return &m.order[n-uint32(m.cut)].entry // right also where numbers have wrapped around
 }
 
 // isLast reports whether the addition at a place in order is the last one of a key that is remembered.
@@ -189,6 +189,8 @@ func (m *Memory) Add(k Key, e Entry) {
 	}
 	m.numbers[k] = uint32(m.Additions())
 	m.order = append(m.order, addition{k, e})
+
+	// Drop additions from the oldest on: obsolete ones in any case, others while they are too old or too many.
 	for m.head < len(m.order) {
 		oldest, last := &m.order[m.head], m.isLast(m.head)
 		if last && !m.pool.full(len(m.numbers)) && !oldest.entry.expired(int64(e.Unix)) {
@@ -200,6 +202,8 @@ func (m *Memory) Add(k Key, e Entry) {
 		}
 		m.head++
 	}
+
+	// Give back the memory of dropped additions, once they are more than half.
 	if m.head > 1024 && m.head > len(m.order)/2 {
 		m.order = append([]addition(nil), m.order[m.head:]...)
 		m.cut += m.head

@@ -126,7 +126,7 @@ func (b *Base) Sparse(ctx context.Context, store Store) (owners []Owner, err err
 	}
 	var live, total int64
 	for _, o := range newest.Manifest.GetPages() {
-		live, total = live+b.live[o.GetNumber()], total+o.GetEntries()
+		live, total = live+b.live[o.GetNumber()], total+o.GetEntries() // of an object with pages, Entries is bytes
 	}
 	if total <= 2*live+garbageRoom {
 		return nil, nil
@@ -238,7 +238,7 @@ func (b *Base) readPages(ctx context.Context, store Store, s *Snapshot, into Int
 			return d.err
 		}
 		for i, p := range d.pages {
-			if namespace != p.GetNamespace() { // owners of one share its name
+			if namespace != p.GetNamespace() { // the owners of a namespace share one copy of its name
 				namespace = p.GetNamespace()
 			}
 			owner := Owner{Namespace: namespace, ID: p.GetId()}
@@ -249,7 +249,7 @@ func (b *Base) readPages(ctx context.Context, store Store, s *Snapshot, into Int
 			page := ownedAt(d.number, size(p))
 			b.owners[h] = page
 			b.live[d.number] += page.bytes()
-			if p.GetGone() {
+			if p.GetGone() { // the state has nothing of the owner; the older pages of it do not count
 				continue
 			}
 			if err := into.AddPage(owner, d.messages[i]); err != nil {
@@ -260,7 +260,7 @@ func (b *Base) readPages(ctx context.Context, store Store, s *Snapshot, into Int
 	return ctx.Err()
 }
 
-// decode reads an object with pages.
+// decode reads an object and decodes its pages; a failure is in decoded.err.
 func decode(ctx context.Context, store Store, o *snapshotv1.Object, into Into) decoded {
 	var in snapshotv1.Pages
 	if err := read(ctx, store, o, &in); err != nil {
@@ -287,7 +287,8 @@ func size(p *snapshotv1.Page) int64 {
 }
 
 // eachRequest calls fn with the requests in the content of a snapshot's object, in order. If the fields of in have
-// different numbers of requests, it returns ErrNoObject and does not call fn.
+// different numbers of requests, it returns ErrNoObject and does not call fn. FirstSteps has the differences between
+// the wal_seqs of one request and the next.
 func eachRequest(in *snapshotv1.Requests, fn func(requests.Key, requests.Entry)) error {
 	n := len(in.GetFirstSteps())
 	if len(in.GetKeys()) != n*len(requests.Key{}) || len(in.GetArguments()) != n || len(in.GetCounts()) != n ||
@@ -305,7 +306,9 @@ func eachRequest(in *snapshotv1.Requests, fn func(requests.Key, requests.Entry))
 	return nil
 }
 
-// eachFrame calls fn with the frames of an object.
+// eachFrame calls fn with the frames in the content of a snapshot's object, in order. The fields of in have the
+// differences from one frame to the next; if they have different numbers of frames, it returns ErrNoObject and does not
+// call fn.
 func eachFrame(in *snapshotv1.Frames, fn func(Frame)) error {
 	if len(in.GetWalSeqSteps()) != len(in.GetSequenceSteps()) {
 		return fmt.Errorf("%w: the frames of it are of different numbers", ErrNoObject)

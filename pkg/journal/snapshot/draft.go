@@ -51,7 +51,8 @@ type Draft struct {
 	total   int64 // bytes that were stored
 }
 
-// Begin begins the snapshot that continues base, with a number that is higher than after.
+// Begin begins the snapshot that continues base, with a number that is higher than after and than that of the newest
+// snapshot in base.
 func Begin(store Store, base *Base, after uint64) *Draft {
 	if before := base.Newest(); before != nil {
 		after = max(after, before.Snapshot)
@@ -68,7 +69,7 @@ func (d *Draft) Add(ctx context.Context, owner Owner, page proto.Message) error 
 			return fmt.Errorf("snapshot: page of %s/%s: %w", owner.Namespace, owner.ID, err)
 		}
 	} else if _, had := d.base.owners[hashOf(owner)]; !had {
-		return nil
+		return nil // no snapshot has a page of the owner that this one would have to replace
 	}
 	d.pending.Pages = append(d.pending.Pages, p)
 	d.bytes += size(p)
@@ -78,7 +79,7 @@ func (d *Draft) Add(ctx context.Context, owner Owner, page proto.Message) error 
 	return nil
 }
 
-// flush stores the pages that were added since the last time.
+// flush stores the pages that were added since the last time as one object. It does nothing if there are none.
 func (d *Draft) flush(ctx context.Context) error {
 	if len(d.pending.GetPages()) == 0 {
 		return nil
@@ -95,7 +96,8 @@ func (d *Draft) flush(ctx context.Context) error {
 	return nil
 }
 
-// put stores a message as an object.
+// put stores a message as an object, in parts of PartBytes. entries is how many requests or frames the object has, or
+// how many bytes of pages.
 func (d *Draft) put(ctx context.Context, m proto.Message, entries int64) (*snapshotv1.Object, error) {
 	b, err := pack(m)
 	if err != nil {
@@ -142,6 +144,7 @@ func (d *Draft) Finish(ctx context.Context, cut Cut) (s *Snapshot, base func() *
 			}
 		}
 		m.Requests = slices.DeleteFunc(slices.Clone(before.Manifest.GetRequests()), func(o *snapshotv1.Object) bool {
+			// Until is the time of the youngest request in o.
 			return cut.Now.Unix()-o.GetUntil() > int64(requests.Term/time.Second)
 		})
 		m.Frames = slices.Clone(before.Manifest.GetFrames())

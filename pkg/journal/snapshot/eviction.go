@@ -138,8 +138,9 @@ func (e *Evictor) Evict(unused bool) (more bool) {
 	return e != nil && e.state.Counts().Resident > e.policy.Keep && e.evict(Batch, unused)
 }
 
-// evict logs the first error of the file, and another one only after the file could be written again. Owners that
-// cannot be evicted stay in memory.
+// evict looks at the next count owners and evicts those that can be, only unused ones if unused is set. It reports
+// whether there are more to look at; false also after an error of the file, for which owners stay in memory. It logs
+// the first such error, and another one only after the file could be written again.
 func (e *Evictor) evict(count int, unused bool) bool {
 	if e.file == nil {
 		return false

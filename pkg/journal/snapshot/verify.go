@@ -9,7 +9,8 @@ import (
 	"quartet/pkg/journal/requests"
 )
 
-// Verify reads the newest snapshot of a partition, and returns an error if there is none, or if it cannot be read.
+// Verify reads the newest snapshot of a partition, and returns an error if there is none, or if it cannot be read. It
+// does not look whether the log announces the snapshot.
 func Verify(ctx context.Context, store Store, partition string) error {
 	snapshots, err := Stored(ctx, store, partition)
 	if err != nil {

@@ -41,7 +41,7 @@ type Bucket struct {
 	mu       sync.Mutex
 	stored   map[string]bucketEntry  // what the bucket has, as far as it was received
 	recorded map[string]framelog.End // what is to be written
-	failing  bool
+	failing  bool                    // the last write failed, and that was logged
 }
 
 // bucketEntry is the value of a key.
@@ -108,7 +108,7 @@ func (b *Bucket) openAndRead(ctx context.Context) error {
 			if !open {
 				return errors.New("the bucket cannot be watched")
 			}
-			if e == nil {
+			if e == nil { // every entry that the bucket had was received
 				b.watcher = w
 				return nil
 			}
@@ -159,7 +159,8 @@ func (b *Bucket) run() {
 	}
 }
 
-// recreate creates the bucket again if it is gone, and reports whether it did.
+// recreate creates the bucket again if it is gone, and reports whether it did: then b.watcher is a new one. Only run
+// calls it. What was recorded and is not in the bucket is written by the next writeRecorded.
 func (b *Bucket) recreate() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), term)
 	defer cancel()
@@ -318,7 +319,7 @@ func ReadBucket(ctx context.Context, nc *nats.Conn) (map[string]framelog.End, er
 	}
 	defer func() { _ = w.Stop() }()
 	for e := range w.Updates() {
-		if e == nil {
+		if e == nil { // every entry that the bucket had was received
 			return b.records(), nil
 		}
 		b.observe(e)
@@ -337,7 +338,7 @@ func BucketPartitions(known map[string]framelog.End, plane string) (n int) {
 	return n
 }
 
-// records returns the records that were observed, by framelog.PartitionName.
+// records returns the records that were observed, by framelog.PartitionName. Nothing may observe others meanwhile.
 func (b *Bucket) records() map[string]framelog.End {
 	records := map[string]framelog.End{}
 	for key, e := range b.stored {

@@ -117,8 +117,8 @@ type File struct {
 	count   uint64   // how many records were made, as the newest slot has it
 	last    framelog.End
 	buf     []byte
-	dirty   bool
-	failing bool
+	dirty   bool // something was written since the last sync
+	failing bool // the last write failed, and that was logged
 }
 
 // Last implements framelog.Witness. It reads the file, which another process may have written that held the partition
@@ -227,7 +227,7 @@ func (w *File) Record(end framelog.End) {
 	err := w.open()
 	if err == nil {
 		w.buf = format(w.buf[:0], w.count+1, end)
-		_, err = w.file.WriteAt(w.buf, int64((w.count+1)%2)*slotBytes)
+		_, err = w.file.WriteAt(w.buf, int64((w.count+1)%2)*slotBytes) // over the older slot
 	}
 	if err != nil {
 		if !w.failing {
