@@ -113,7 +113,7 @@ func (s *server) admit(ctx context.Context, method string) (context.Context, err
 	}
 	caller := ActorFrom(ctx)
 	if err := s.cfg.Admission.Permit(ctx, method, caller); err != nil || Via(ctx) != "" {
-		return ctx, err
+		return ctx, err // a request of a service was counted where it entered the installation
 	}
 	return ctx, s.cfg.Admission.Request(caller.Namespace)
 }

@@ -151,6 +151,7 @@ type claims struct {
 	keyID string // of the key that signed the token
 }
 
+// seal returns the token of claims, signed with the active key. The role decides its prefix.
 func (k *Keyring) seal(role string, c claims) string {
 	payload, err := json.Marshal(c)
 	if err != nil {
@@ -265,8 +266,8 @@ func verify(ring keyfile.Ring, token string) (claims, bool) {
 	if err != nil {
 		return claims{}, false
 	}
-	content, keyID, named := strings.Cut(body, ".")
-	signer := ""
+	content, keyID, named := strings.Cut(body, ".") // content is the prefix and the encoded claims
+	signer := ""                                    // the id of the key that signed the token
 	if named {
 		if key, ok := ring.Find(keyID); ok && keyID != "" && hmac.Equal(sum, sign(key, body)) {
 			signer = key.ID
@@ -279,7 +280,8 @@ func verify(ring keyfile.Ring, token string) (claims, bool) {
 			}
 		}
 	}
-	// If the signature is valid, the rest fails only for a token of another version.
+	// If the signature is valid, the rest fails only for a token of another version. All prefixes are as long as
+	// runPrefix. A token that names its key must expire.
 	if signer == "" || len(content) < len(runPrefix) {
 		return claims{}, false
 	}
