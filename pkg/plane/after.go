@@ -94,7 +94,7 @@ func (e *Engine[S]) Consumed(plane, namespace, agentID string) Position {
 func (e *Engine[S]) awaitPositions(ctx context.Context, namespace, agentID string, positions []Position) {
 	part := e.For(namespace, agentID)
 	if e.cfg.Dependent != nil {
-		// What is not durable yet counts as well: the read waits for it anyway.
+		// Ahead: what is not durable yet counts as well, since the read waits for it anyway.
 		depends, _, err := journal.View(journal.Ahead(ctx, part), part, func(s S) (bool, error) {
 			return e.cfg.Dependent(s, namespace, agentID), nil
 		})
