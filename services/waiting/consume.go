@@ -209,7 +209,7 @@ func (a *agentWaits) operatorMessage(env journal.Env, k plane.Key, m *agentv1.Me
 		everywhere: m.GetWorkItemId() == "",
 	}
 	in.matches = func(w *waitingv1.Wait) bool { return len(waits) == 1 && waits[0] == w }
-	if m.GetAnsweredWaitId() != "" { // it is not meant for the others
+	if m.GetAnsweredWaitId() != "" { // it concerns the waits of the same item only
 		in.itemID, in.everywhere = a.waits.Get(m.GetAnsweredWaitId()).GetWorkItemId(), false
 	}
 	return a.arrive(env, k, in)
