@@ -25,7 +25,7 @@ func (s *Service) FindWorkItem(ctx context.Context, req *workv1.FindWorkItemRequ
 			return st.record(namespace, req.GetWorkItemId()).GetAgentId(), nil
 		})
 		if p.Damage() != nil {
-			unread = err // another one may have the item
+			unread = err // another partition may have the item
 			continue
 		}
 		if err != nil {

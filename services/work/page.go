@@ -40,7 +40,7 @@ func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
 	for _, id := range row.items(ev) {
 		if it := s.item(ev.Namespace, id); it != nil {
 			touch(s.PageOf(k, it.index))
-		} else {
+		} else { // a new item, which gets the next index
 			touch(s.PageOf(k, s.Len(k)))
 		}
 	}

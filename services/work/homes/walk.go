@@ -85,6 +85,8 @@ func (w *walk) directory(dir string, level int) error {
 		if strings.HasPrefix(e.Name(), stagedPrefix) {
 			continue
 		}
+		// Visit what is behind after. Of what is not, only after itself and the directories above it may have something
+		// below that is.
 		p := path.Join(dir, e.Name())
 		parts := strings.Split(p, "/")
 		switch {
