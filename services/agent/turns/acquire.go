@@ -233,7 +233,7 @@ func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.
 		began := s.deps.Clock.Now()
 		resp, err := s.take(ctx, actor, req, o)
 
-		// Skip the agent for a while if its turn cannot be prepared.
+		// Skip the agent for a while if its turn cannot be prepared. A request for it alone gets the error instead.
 		switch {
 		case err == nil:
 			s.deps.Backoff.Succeeded(o.Agent)
