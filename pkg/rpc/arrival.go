@@ -32,7 +32,8 @@ const (
 	handshakeTime = 10 * time.Second
 )
 
-// overConnections returns desc with its unary methods as streams.
+// overConnections returns desc with its unary methods as streams, so that arrive is called before the message of a call
+// is received.
 func (s *Server) overConnections(desc *grpc.ServiceDesc) *grpc.ServiceDesc {
 	out := *desc
 	out.Methods = nil

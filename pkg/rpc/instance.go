@@ -71,6 +71,7 @@ func (i *Instance) call(ctx context.Context, full string, req proto.Message) (pr
 	return i.methods[full].do(ctx, req)
 }
 
+// stream runs the handler of a stream. It returns errDrained after Drain.
 func (i *Instance) stream(full string, ss grpc.ServerStream) error {
 	if !i.enter() {
 		return errDrained

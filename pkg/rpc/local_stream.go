@@ -254,7 +254,7 @@ func (p *pipeClient) RecvMsg(m any) error {
 	} else if err == io.EOF && !p.desc.ServerStreams { //nolint:errorlint // next returns it unwrapped
 		err = status.Error(codes.Internal, "rpc: no answer to a call that has one")
 	}
-	p.deliver(p.opts)
+	p.deliver(p.opts) // the call has ended: header and trailer are complete
 	return err
 }
 

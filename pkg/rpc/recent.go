@@ -32,6 +32,7 @@ func (r *recent[K, V]) get(k K) (V, bool) {
 	return v, ok
 }
 
+// put keeps v under k. If the young generation is full, it becomes the old one first.
 func (r *recent[K, V]) put(k K, v V) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
