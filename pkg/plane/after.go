@@ -32,6 +32,7 @@ type Position struct {
 
 func (p Position) String() string { return fmt.Sprintf("%s/%d@%d", p.Plane, p.Partition, p.WalSeq) }
 
+// parsePosition is the inverse of Position.String; it returns false for any other text.
 func parsePosition(text string) (Position, bool) {
 	name, rest, ok1 := strings.Cut(text, "/")
 	partition, seq, ok2 := strings.Cut(rest, "@")
