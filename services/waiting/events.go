@@ -178,6 +178,8 @@ func indexItemEnd(s *Service, ev *journal.Event, _ *waitingv1.WorkItemNoted, nex
 	s.indexRest(ev, next)
 }
 
+// indexAgentNoted schedules the rest of what ends with a deleted agent, and the timers that were held while the agent
+// was stopped.
 func indexAgentNoted(s *Service, ev *journal.Event, p *waitingv1.AgentNoted, next []*journal.Event) {
 	if p.GetDeleted() {
 		s.indexRest(ev, next)

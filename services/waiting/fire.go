@@ -111,8 +111,9 @@ func (s *Service) indexTrigger(namespace string, t *waitingv1.Trigger) {
 	s.due.Set(k, t.GetExpiresAt().AsTime())
 }
 
-// indexRest schedules the next command that ends what an item or an agent has, if ev, which
-// records the end of these, is followed by events of the agent: they may not be all.
+// indexRest schedules another command that ends what an item or an agent has. ev records that the item is completed or
+// the agent deleted, and next are the events behind it in the frame. Without one of this agent nothing was left to end;
+// otherwise endOwned may have stopped before all was ended.
 func (s *Service) indexRest(ev *journal.Event, next []*journal.Event) {
 	if len(next) > 0 && next[0].AgentID == ev.AgentID {
 		s.due.Set(dueKey(dueRest, ev.Namespace, ev.AgentID, ev.WorkItemID), s.deps.Clock.Now())
