@@ -95,6 +95,7 @@ func readItems(_ plane.Key, page proto.Message) []*item {
 	return items
 }
 
+// keys implements groups.Codec.Keys.
 func keys(k plane.Key, page proto.Message) iter.Seq[plane.Key] {
 	return func(yield func(plane.Key) bool) {
 		for _, e := range page.(*workv1.AgentWorkPage).GetItems() {
@@ -110,6 +111,7 @@ func historyOf(e *workv1.WorkItemEntry) past.Seqs {
 	return past.Seqs{Last: e.GetHistoryLast(), Steps: e.GetHistorySteps()}
 }
 
+// writePacked adds a packed group to a page. readPacked returns those of a page.
 func writePacked(page proto.Message, g groups.Packed[created]) {
 	p := page.(*workv1.AgentWorkPage)
 	p.Packed = append(p.Packed, &workv1.PackedWorkItems{
