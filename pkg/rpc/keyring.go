@@ -221,9 +221,9 @@ func (k *Keyring) Hold(ctx context.Context, bearer string) (context.Context, con
 	k.endRetired() // it may have been retired since
 	stop := context.CancelFunc(func() {})
 	if c.End != 0 && c.Role != RoleService {
-		at := time.Unix(c.End, 0)
-		held, stop = context.WithDeadlineCause(held, at, fault.Unauthenticated.New("the credential ended at "+at.UTC().
-			Format(time.RFC3339)+"; get a new one"))
+		endsAt := time.Unix(c.End, 0)
+		held, stop = context.WithDeadlineCause(held, endsAt, fault.Unauthenticated.New("the credential ended at "+
+			endsAt.UTC().Format(time.RFC3339)+"; get a new one"))
 	}
 	return held, func() {
 		k.mu.Lock()
@@ -257,12 +257,12 @@ func verify(ring keyfile.Ring, token string) (claims, bool) {
 	if len(token) > tokenMax {
 		return claims{}, false
 	}
-	at := strings.LastIndexByte(token, '.')
-	if at < 0 {
+	lastDot := strings.LastIndexByte(token, '.')
+	if lastDot < 0 {
 		return claims{}, false
 	}
-	body := token[:at]
-	sum, err := base64.RawURLEncoding.Strict().DecodeString(token[at+1:])
+	body := token[:lastDot]
+	sum, err := base64.RawURLEncoding.Strict().DecodeString(token[lastDot+1:])
 	if err != nil {
 		return claims{}, false
 	}

@@ -86,7 +86,7 @@ func (b *begun) RecvMsg(m any) error {
 	first := b.first
 	b.first = nil
 	switch m := m.(type) {
-	case *raw:
+	case *raw: // the stream is relayed to another instance
 		buf, err := rawCodec{}.Marshal(first)
 		m.bytes = buf
 		return err
