@@ -44,7 +44,7 @@ func (h History) Shortest() time.Duration {
 	return shortest
 }
 
-// longest returns the longest of the times for which something is kept, without "always"; 0 if everything is kept.
+// longest returns the longest of the times for which something is kept that is not kept always; 0 if everything is.
 func (h History) longest() time.Duration {
 	longest := h.Default
 	for _, d := range h.Namespaces {

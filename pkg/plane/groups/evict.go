@@ -135,9 +135,13 @@ type place struct {
 // wrong one.
 func (s *Store[V, K, T, F, S]) Content() Content[V] {
 	c := Content[V]{map[plane.Key]V{}, map[uint64][]place{}, len(s.Items)}
+
+	// Index has the groups of items that are packed or of evicted owners.
 	for h, n := range s.Index.All() {
 		c.places[h] = append(c.places[h], place{s.Numbers.Key(uint32(n >> 32)), int(uint32(n))})
 	}
+
+	// Items has the others; add their groups in the same form.
 	for owner := range s.ByOwner.Keys() {
 		v := *s.ByOwner.Peek(owner)
 		l := s.codec.List(&v)
