@@ -84,6 +84,7 @@ func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 	case *agentv1.TurnCompleted:
 		return a.consumed(k, p.GetTurn())
 	}
+	// agent_stopped, agent_started and agent_deleting have the agent as it is then.
 	if p, ok := ev.Payload.(interface{ GetAgent() *agentv1.Agent }); ok {
 		return a.controlChanged(env, k, p.GetAgent())
 	}
