@@ -121,7 +121,7 @@ func itself[P proto.Message](ev *journal.Event, _ P) []string { return []string{
 
 func noItem[P proto.Message](*journal.Event, P) []string { return nil }
 
-// bothPicked returns the items that a move of the focus is about, of which it changes no field.
+// bothPicked returns the items that a move of the focus is about. It changes no field of them that histories show.
 func bothPicked(_ *journal.Event, p *workv1.WorkItemPicked) []string {
 	if p.GetPreviousWorkItemId() == p.GetCurrentWorkItemId() || p.GetPreviousWorkItemId() == "" {
 		return []string{p.GetCurrentWorkItemId()}

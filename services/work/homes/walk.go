@@ -53,7 +53,7 @@ func (h *Home) Walk(ctx context.Context, start string, depth int, after string, 
 			w.after = strings.Split(after, "/")
 		}
 		err = w.directory(start, 1)
-	case after == "":
+	case after == "": // otherwise the file was visited before
 		err = visit(Entry{start, st, w.tree})
 	}
 	if errors.Is(err, ErrStop) {
