@@ -32,6 +32,7 @@ type Position struct {
 
 func (p Position) String() string { return fmt.Sprintf("%s/%d@%d", p.Plane, p.Partition, p.WalSeq) }
 
+// parsePosition is the inverse of Position.String; it returns false for any other text.
 func parsePosition(text string) (Position, bool) {
 	name, rest, ok1 := strings.Cut(text, "/")
 	partition, seq, ok2 := strings.Cut(rest, "@")
@@ -94,7 +95,7 @@ func (e *Engine[S]) Consumed(plane, namespace, agentID string) Position {
 func (e *Engine[S]) awaitPositions(ctx context.Context, namespace, agentID string, positions []Position) {
 	part := e.For(namespace, agentID)
 	if e.cfg.Dependent != nil {
-		// What is not durable yet counts as well: the read waits for it anyway.
+		// Ahead: what is not durable yet counts as well, since the read waits for it anyway.
 		depends, _, err := journal.View(journal.Ahead(ctx, part), part, func(s S) (bool, error) {
 			return e.cfg.Dependent(s, namespace, agentID), nil
 		})

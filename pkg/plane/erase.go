@@ -60,7 +60,8 @@ func (e *Engine[S]) eraseElsewhere(ctx context.Context, owner snapshot.Owner) er
 	return e.cfg.Erasing(ctx, owner.Namespace, owner.ID)
 }
 
-// wasErased reports whether a state knows that the agent of an event was erased.
+// wasErased reports whether a state knows that the agent of an event was erased. One that does not embed
+// event.Tombstones knows of none.
 func wasErased(s any, ev *journal.Event) bool {
 	erasable, ok := s.(interface {
 		WasErased(namespace, id string) bool

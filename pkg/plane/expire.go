@@ -44,7 +44,7 @@ func (h History) Shortest() time.Duration {
 	return shortest
 }
 
-// longest returns the longest of the times for which something is kept, without "always"; 0 if everything is kept.
+// longest returns the longest of the times for which something is kept that is not kept always; 0 if everything is.
 func (h History) longest() time.Duration {
 	longest := h.Default
 	for _, d := range h.Namespaces {
@@ -92,8 +92,8 @@ func (e *Engine[S]) Expire(ctx context.Context, now time.Time) error {
 		var removed int64
 		through, err := e.deps.ReadThrough(ctx, e.cfg.Plane, p.Index())
 		if err == nil {
-			removed, err = p.Expire(ctx, e.deps.History.cutoffs(now), now.Add(-e.deps.History.Shortest()),
-				now.Add(-e.deps.History.longest()), through)
+			latest, earliest := now.Add(-e.deps.History.Shortest()), now.Add(-e.deps.History.longest()) // of cutoffs
+			removed, err = p.Expire(ctx, e.deps.History.cutoffs(now), latest, earliest, through)
 		}
 		errs = append(errs, e.expired.recordPass(ctx, p.Index(), removed, err, e.deps.Clock.Now()))
 	}

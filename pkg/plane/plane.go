@@ -305,7 +305,7 @@ func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src jou
 			return
 		}
 		if e.deps.Clock.Now().Sub(began) > maxFollowPause {
-			pacer.Reset()
+			pacer.Reset() // it worked for a while, so this is another failure
 		}
 		log.Warn("following is interrupted and continues", zap.Error(err))
 		if pacer.Wait(ctx) != nil {
@@ -456,11 +456,11 @@ func View[S journal.State, R any](ctx context.Context, e *Engine[S], agentID str
 	if positions := positionsOf(ctx); len(positions) > 0 {
 		e.awaitPositions(ctx, namespace, agentID, positions)
 	}
-	if e.deps.Arrive != nil {
+	if e.deps.Arrive != nil { // in simulations; it asks ReadOf
 		ctx = context.WithValue(ctx, readOf{}, agentID)
 	}
 	out, seq, err := journal.View(ctx, e.For(namespace, agentID), read)
-	return out, int64(seq & (1<<63 - 1)), err
+	return out, int64(seq & (1<<63 - 1)), err // a wal_seq never needs the highest bit
 }
 
 // readOf is the context key of the agent that a View is about.

@@ -61,7 +61,8 @@ func (p *Positions) Durable(ctx context.Context, plane string, partition int) []
 	return out
 }
 
-// confirm waits until what was received is durable, or ctx ends, and returns up to which wal_seq it is.
+// confirm waits until what was received is durable, or ctx ends. It returns the wal_seq up to which that is known to be
+// so; known is false before the first Consume. It does not hold mu while it waits.
 func (c *consumed) confirm(ctx context.Context) (walSeq uint64, known bool) {
 	c.mu.Lock()
 	following, received, unconfirmed := c.following, c.received, c.received > c.durable
@@ -70,7 +71,7 @@ func (c *consumed) confirm(ctx context.Context) (walSeq uint64, known bool) {
 	confirmed := unconfirmed && c.await(ctx, received) && following.Err() == nil
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if confirmed && following == c.following {
+	if confirmed && following == c.following { // otherwise another Consume has begun, perhaps at an earlier position
 		c.durable = max(c.durable, received)
 	}
 	return c.durable, c.known

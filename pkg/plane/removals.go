@@ -82,7 +82,7 @@ func newRemoval(reg prometheus.Registerer, removals *Removals, plane, cause stri
 }
 
 // recordPass counts a pass over a partition that ended at a time, and returns its error, nil if the partition is not
-// held.
+// held. A pass that failed because ctx has ended, as when the plane is closed, is not counted as a failure.
 func (r *removal) recordPass(ctx context.Context, partition int, events int64, err error, endedAt time.Time) error {
 	r.events.Add(float64(events))
 	switch {

@@ -147,13 +147,14 @@ func identified(args any, newID func(string) string) any {
 	return copied
 }
 
-// callElsewhere reports whether a call at one instance is to be repeated at another: the instance could
-// not be reached, or does not hold the partition any more. It is false once ctx, the caller's context, has ended.
+// callElsewhere reports whether a call at one instance is to be repeated at another: the instance could not be reached,
+// does not hold the partition any more, or ran out of time before the caller did. It is false once ctx, the caller's
+// context, has ended.
 func callElsewhere(ctx context.Context, err error) bool {
 	if err == nil || ctx.Err() != nil {
 		return false
 	}
-	e := fault.From(err)
+	e := fault.From(err) // without metadata if it is of the connection
 	return e.Code() == codes.DeadlineExceeded || e.Code() == codes.Unavailable &&
 		(errors.Is(err, fault.PartitionMoved) || len(e.Metadata()) == 0)
 }

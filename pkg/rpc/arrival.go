@@ -32,7 +32,8 @@ const (
 	handshakeTime = 10 * time.Second
 )
 
-// overConnections returns desc with its unary methods as streams.
+// overConnections returns desc with its unary methods as streams, so that arrive is called before the message of a call
+// is received.
 func (s *Server) overConnections(desc *grpc.ServiceDesc) *grpc.ServiceDesc {
 	out := *desc
 	out.Methods = nil
@@ -113,7 +114,7 @@ func (s *server) admit(ctx context.Context, method string) (context.Context, err
 	}
 	caller := ActorFrom(ctx)
 	if err := s.cfg.Admission.Permit(ctx, method, caller); err != nil || Via(ctx) != "" {
-		return ctx, err
+		return ctx, err // a request of a service was counted where it entered the installation
 	}
 	return ctx, s.cfg.Admission.Request(caller.Namespace)
 }

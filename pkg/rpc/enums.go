@@ -32,11 +32,13 @@ func knownEnums(req any) (err error) {
 	return err
 }
 
+// knownEnum returns INVALID_ARGUMENT if the enum of a field has no value of this number.
 func knownEnum(f protoreflect.FieldDescriptor, number protoreflect.EnumNumber) error {
 	values := f.Enum().Values()
 	if values.ByNumber(number) != nil {
 		return nil
 	}
+	// The message lists the values but the first, which is unspecified, without the prefix that all names have.
 	prefix := strings.TrimSuffix(string(values.Get(0).Name()), "UNSPECIFIED")
 	names := make([]string, values.Len()-1)
 	for i := range names {

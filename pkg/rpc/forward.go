@@ -94,6 +94,7 @@ type raw struct{ bytes mem.BufferSlice }
 // rawCodec passes raw messages through, and is protobuf for all others.
 type rawCodec struct{}
 
+// Marshal implements encoding.CodecV2. gRPC frees what it returns, so a raw message gets another reference.
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	if m, ok := v.(*raw); ok {
 		m.bytes.Ref()
@@ -102,6 +103,7 @@ func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return encoding.GetCodecV2(proto.Name).Marshal(v)
 }
 
+// Unmarshal implements encoding.CodecV2. gRPC frees data after it, so a raw message gets another reference.
 func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if m, ok := v.(*raw); ok {
 		data.Ref()

@@ -92,7 +92,8 @@ func (i *identity) hold(ctx context.Context) (context.Context, context.CancelFun
 	return i.holder.Hold(ctx, BearerOf(values[0]))
 }
 
-// ended returns the reason for which the credential of a held call ended, or err if it did not.
+// ended returns the error of a held call that returned err: if the call failed and its credential has ended, the reason
+// for that, and otherwise err.
 func ended(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && err != nil && errors.Is(cause, fault.Unauthenticated) {
 		return cause

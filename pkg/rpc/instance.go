@@ -38,6 +38,7 @@ func (i *Instance) enter() bool {
 	return true
 }
 
+// leave ends a call that enter began. The last one after Drain was called lets Drain return.
 func (i *Instance) leave() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -70,6 +71,7 @@ func (i *Instance) call(ctx context.Context, full string, req proto.Message) (pr
 	return i.methods[full].do(ctx, req)
 }
 
+// stream runs the handler of a stream. It returns errDrained after Drain.
 func (i *Instance) stream(full string, ss grpc.ServerStream) error {
 	if !i.enter() {
 		return errDrained
@@ -93,7 +95,8 @@ type streaming struct {
 	in     protoreflect.MessageType
 }
 
-// NewInstance returns the services that register registers.
+// NewInstance returns the services that register registers. It returns an error if the messages of a method are not
+// linked into the process.
 func NewInstance(register func(grpc.ServiceRegistrar)) (*Instance, error) {
 	i := &Instance{methods: map[string]call{}, streams: map[string]streaming{}, idle: make(chan struct{})}
 	register(i)

@@ -41,7 +41,7 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	// Admit the caller, unless arrive did.
 	if !needsNoCredential(info.FullMethod) {
 		if !arrived(ctx) {
-			// The context of an error is that of the call.
+			// ctx stays that of the call after an error, because the deferred function uses it.
 			admitted, err := s.admit(ctx, info.FullMethod)
 			if err != nil {
 				return nil, err
@@ -81,7 +81,7 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return s.serve(ctx, req, info.FullMethod, handle)
 }
 
-// serve runs the handler of a unary call, as its Admission says.
+// serve runs the handler of a unary call, or refuses the call, as Admission.Unary says.
 func (s *server) serve(ctx context.Context, req any, method string, handle grpc.UnaryHandler) (any, error) {
 	if needsNoCredential(method) {
 		return handle(ctx, req)
@@ -120,7 +120,7 @@ func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		return handle(srv, s.newServerStream(ctx, ss, info))
 	}
 
-	// Admit the caller. The context of an error is that of the call.
+	// Admit the caller. ctx stays that of the call after an error, because the deferred function uses it.
 	admitted, err := s.admit(ctx, info.FullMethod)
 	if err != nil {
 		return err
@@ -153,7 +153,8 @@ func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return ended(held, handle(srv, s.newServerStream(held, ss, info)))
 }
 
-// checkLimits returns an error if a message is beyond what the key of the caller is limited to.
+// checkLimits returns an error if a message is beyond what the key of the caller is limited to. It passes messages that
+// services send.
 func (s *server) checkLimits(ctx context.Context, method string, req any) error {
 	if Via(ctx) != "" {
 		return nil

@@ -151,6 +151,7 @@ type claims struct {
 	keyID string // of the key that signed the token
 }
 
+// seal returns the token of claims, signed with the active key. The role decides its prefix.
 func (k *Keyring) seal(role string, c claims) string {
 	payload, err := json.Marshal(c)
 	if err != nil {
@@ -220,9 +221,9 @@ func (k *Keyring) Hold(ctx context.Context, bearer string) (context.Context, con
 	k.endRetired() // it may have been retired since
 	stop := context.CancelFunc(func() {})
 	if c.End != 0 && c.Role != RoleService {
-		at := time.Unix(c.End, 0)
-		held, stop = context.WithDeadlineCause(held, at, fault.Unauthenticated.New("the credential ended at "+at.UTC().
-			Format(time.RFC3339)+"; get a new one"))
+		endsAt := time.Unix(c.End, 0)
+		held, stop = context.WithDeadlineCause(held, endsAt, fault.Unauthenticated.New("the credential ended at "+
+			endsAt.UTC().Format(time.RFC3339)+"; get a new one"))
 	}
 	return held, func() {
 		k.mu.Lock()
@@ -256,17 +257,17 @@ func verify(ring keyfile.Ring, token string) (claims, bool) {
 	if len(token) > tokenMax {
 		return claims{}, false
 	}
-	at := strings.LastIndexByte(token, '.')
-	if at < 0 {
+	lastDot := strings.LastIndexByte(token, '.')
+	if lastDot < 0 {
 		return claims{}, false
 	}
-	body := token[:at]
-	sum, err := base64.RawURLEncoding.Strict().DecodeString(token[at+1:])
+	body := token[:lastDot]
+	sum, err := base64.RawURLEncoding.Strict().DecodeString(token[lastDot+1:])
 	if err != nil {
 		return claims{}, false
 	}
-	content, keyID, named := strings.Cut(body, ".")
-	signer := ""
+	content, keyID, named := strings.Cut(body, ".") // content is the prefix and the encoded claims
+	signer := ""                                    // the id of the key that signed the token
 	if named {
 		if key, ok := ring.Find(keyID); ok && keyID != "" && hmac.Equal(sum, sign(key, body)) {
 			signer = key.ID
@@ -279,7 +280,8 @@ func verify(ring keyfile.Ring, token string) (claims, bool) {
 			}
 		}
 	}
-	// If the signature is valid, the rest fails only for a token of another version.
+	// If the signature is valid, the rest fails only for a token of another version. All prefixes are as long as
+	// runPrefix. A token that names its key must expire.
 	if signer == "" || len(content) < len(runPrefix) {
 		return claims{}, false
 	}

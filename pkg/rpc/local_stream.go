@@ -78,6 +78,7 @@ func (p *pipe) SendHeader(md metadata.MD) error {
 	return err
 }
 
+// sendHeader tells the caller that the header is complete. Only the first call counts.
 func (p *pipe) sendHeader() { p.begin.Do(func() { close(p.begun) }) }
 
 // WriteStatus ends the stream from any goroutine, as that of the HTTP/2 transport does.
@@ -102,6 +103,7 @@ func sendWire(to chan<- mem.BufferSlice, m any, done <-chan struct{}) (sent bool
 	if err != nil {
 		return false, status.Error(codes.Internal, "rpc: encode a message: "+err.Error())
 	}
+	// select chooses at random among ready channels, so look at done first: nothing is sent behind the end.
 	select {
 	case <-done:
 		return false, nil
@@ -239,7 +241,7 @@ func (p *pipeClient) RecvMsg(m any) error {
 		if p.desc.ServerStreams {
 			return nil
 		}
-		// The only message counts once the call has succeeded.
+		// The call has one answer, which counts once the call has succeeded: receive the end.
 		if wire, err = p.next(); err == nil {
 			wire.Free()
 			err = status.Error(codes.Internal, "rpc: a second answer to a call that has one")
@@ -252,7 +254,7 @@ func (p *pipeClient) RecvMsg(m any) error {
 	} else if err == io.EOF && !p.desc.ServerStreams { //nolint:errorlint // next returns it unwrapped
 		err = status.Error(codes.Internal, "rpc: no answer to a call that has one")
 	}
-	p.deliver(p.opts)
+	p.deliver(p.opts) // the call has ended: header and trailer are complete
 	return err
 }
 
@@ -261,6 +263,7 @@ func (p *pipeClient) next() (mem.BufferSlice, error) {
 	if err := p.ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
+	// select chooses at random among ready channels, so look for a message first.
 	select {
 	case wire := <-p.down:
 		return wire, nil
@@ -273,6 +276,7 @@ func (p *pipeClient) next() (mem.BufferSlice, error) {
 		return nil, status.FromContextError(p.ctx.Err()).Err()
 	case <-p.ended:
 	}
+	// The stream has ended; messages may have been sent before that.
 	select {
 	case wire := <-p.down:
 		return wire, nil

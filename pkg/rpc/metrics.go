@@ -59,6 +59,7 @@ func kindOf(info *grpc.StreamServerInfo) string {
 	return "server_stream"
 }
 
+// method returns the metrics of a method, and makes them at its first call.
 func (m *meters) method(full, kind string) *method {
 	if known, ok := m.methods.Load(full); ok {
 		return known.(*method)
@@ -73,6 +74,7 @@ func (m *meters) method(full, kind string) *method {
 	return known.(*method)
 }
 
+// observe counts a call that has ended. A code that gRPC does not define counts as UNKNOWN.
 func (m *method) observe(code codes.Code, took time.Duration) {
 	if int(code) >= len(m.codes) {
 		code = codes.Unknown

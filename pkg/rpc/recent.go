@@ -16,6 +16,7 @@ func newRecent[K comparable, V any](size int) *recent[K, V] {
 	return &recent[K, V]{young: make(map[K]V), size: size}
 }
 
+// get returns what was put under k and is kept. If only the old generation has it, get puts it into the young one.
 func (r *recent[K, V]) get(k K) (V, bool) {
 	r.mu.RLock()
 	v, ok := r.young[k]
@@ -31,6 +32,7 @@ func (r *recent[K, V]) get(k K) (V, bool) {
 	return v, ok
 }
 
+// put keeps v under k. If the young generation is full, it becomes the old one first.
 func (r *recent[K, V]) put(k K, v V) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -161,7 +161,8 @@ func (r *router) sentFor(ctx context.Context) (n int, sent bool, err error) {
 	return n, true, nil
 }
 
-// partitionOf returns the partition that a request is about.
+// partitionOf returns the partition that a request is about: that of the agent that it names, or that of the name "" if
+// it names none.
 func (r *router) partitionOf(ctx context.Context, req proto.Message) int {
 	if r.Size() == 1 {
 		return 0
@@ -332,11 +333,11 @@ func (r *router) callPeer(ctx context.Context, p Place, n int, full string, req 
 }
 
 // outgoing returns the context of a call to another instance for partition n: with the caller's metadata, the trace,
-// and whether the call was recorded.
+// and whether the call was recorded in the audit log.
 func (r *router) outgoing(ctx context.Context, n int) context.Context {
 	in, _ := metadata.FromIncomingContext(ctx)
 	md := forwardedMetadata(in)
-	delete(md, forwardedKey)
+	delete(md, forwardedKey) // partitionKey prevents that it is forwarded again
 	md.Set(partitionKey, strconv.Itoa(n))
 	if WasRecorded(ctx) {
 		md.Set(recordedHeader, "1")

@@ -11,8 +11,8 @@ import (
 	"quartet/pkg/fault"
 )
 
-// stream forwards a stream to its partition, once. After an error its client has to open it
-// again.
+// stream forwards a stream to its partition, once: it tries again only while no instance has received the stream. After
+// that an error ends the stream, and its client has to open it again.
 func (r *router) stream(full string, ss grpc.ServerStream) error {
 	ctx := ss.Context()
 	s := r.shape.streams[full]
@@ -39,10 +39,10 @@ func (r *router) stream(full string, ss grpc.ServerStream) error {
 			switch {
 			case err == nil || !r.wasReleased(n, p, err):
 				return err
-			case !errors.Is(err, errDrained):
+			case !errors.Is(err, errDrained): // the handler had begun
 				return r.errMoved(n)
 			}
-		case p.Addr != "" && sent:
+		case p.Addr != "" && sent: // it was forwarded here, and is not forwarded again
 			return r.errMoved(n)
 		case p.Addr != "":
 			asking, cancel := context.WithCancel(r.outgoing(ctx, n))
@@ -64,6 +64,8 @@ func (r *router) stream(full string, ss grpc.ServerStream) error {
 				return rebuild(notBegun.error)
 			}
 		}
+
+		// No instance has received the stream.
 		if !waitFor(ctx, changed) {
 			return fault.PartitionMoved.Newf("nobody holds partition %d of %s at the moment", n, r.Service)
 		}
@@ -84,7 +86,7 @@ func (b *begun) RecvMsg(m any) error {
 	first := b.first
 	b.first = nil
 	switch m := m.(type) {
-	case *raw:
+	case *raw: // the stream is relayed to another instance
 		buf, err := rawCodec{}.Marshal(first)
 		m.bytes = buf
 		return err

@@ -69,6 +69,7 @@ func (s *server) continued(ctx context.Context, m *method, start time.Time) (con
 	return ctx, span
 }
 
+// opening returns the options of the span of a call that began at start.
 func (s *server) opening(ctx context.Context, m *method, start time.Time) []trace.SpanStartOption {
 	a := ActorFrom(ctx)
 	return []trace.SpanStartOption{

@@ -24,7 +24,8 @@ func newEdge(network credentials.TransportCredentials) credentials.TransportCred
 	return edge{network, insecure.NewCredentials()}
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
+// ServerHandshake implements credentials.TransportCredentials. The frames of a connection from the listener that Bound
+// returned are counted.
 func (e edge) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if conn.LocalAddr().Network() == "bufconn" {
 		return e.memory.ServerHandshake(conn)

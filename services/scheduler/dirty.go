@@ -37,7 +37,7 @@ type mark struct {
 	queued  bool // in named
 	swept   bool // in swept
 	looking bool // being evaluated
-	again   bool // marked since that evaluation began: evaluate once more
+	again   bool // marked since that evaluation began: evaluate once more when it ends
 	busy    bool // as the last evaluation found: only events of the agent plane can change the decision
 	// ahead records that a hint marked the agent since its last evaluation, lookAhead
 	// that a hint caused the running one. hinted are the events of hints; they need not
@@ -117,8 +117,8 @@ func (d *dirty) hint(events []cause) {
 	}
 }
 
-// retract is mark for events that were taken back: an evaluation may have seen what did
-// not happen, so all hints of their agents are forgotten.
+// retract is mark for events of hints that were lost before they were durable: an evaluation may have
+// seen what did not happen, so all hints of their agents are forgotten.
 func (d *dirty) retract(events []cause) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

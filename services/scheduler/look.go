@@ -77,7 +77,7 @@ func (s *Service) evaluate(ctx context.Context) {
 // linked to the others. What only a sweep caused is not traced.
 func (s *Service) span(ctx context.Context, k plane.Key, causes []string) (context.Context, trace.Span) {
 	if !s.deps.Tracer.On() || len(causes) == 0 {
-		return s.deps.Tracer.Start(ctx, "")
+		return s.deps.Tracer.Start(ctx, "") // without a parent: it records nothing
 	}
 	return s.deps.Tracer.Under(ctx, causes[0], "schedule", trace.WithSpanKind(trace.SpanKindConsumer),
 		tracing.LinkTo(causes[1:]...),

@@ -140,7 +140,7 @@ func inLine(f Facts) string {
 	switch {
 	case f.Agent.GetRunnersWaiting() > 0:
 		return what + "; a runner is about to take the turn"
-	case ahead >= 1000:
+	case ahead >= 1000: // the agent plane counts no further
 		return what + "; no runner waits, and 1000 or more agents have been ready for longer"
 	case ahead > 0:
 		return what + "; no runner waits, and " + plural(ahead, "agent has", "agents have") + " been ready for longer"
@@ -159,7 +159,7 @@ func stillThere(v Verdict, f Facts) string {
 // allWait returns why none of the open items can be worked on; it names the first.
 func allWait(f Facts) string {
 	open := waitingItems(f.Queue)
-	n := f.Queue.GetCounts().GetOpen()
+	n := f.Queue.GetCounts().GetOpen() // also those that the queue does not show
 	switch {
 	case len(open) == 0:
 		return "nothing is runnable"
@@ -254,7 +254,7 @@ func short(s string) string {
 func since(t, now time.Time) string {
 	d := now.Sub(t)
 	switch {
-	case t.IsZero() || t.Unix() == 0:
+	case t.IsZero() || t.Unix() == 0: // the epoch is what AsTime returns for no timestamp
 		return "since an unknown time"
 	case d < time.Second:
 		return "since just now"

@@ -119,7 +119,7 @@ func (s *Service) Register(srv grpc.ServiceRegistrar) {
 func (s *Service) Start(ctx context.Context) error {
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.rechecks = clock.NewDue(s.deps.Clock, func(keys []string) {
-		for _, k := range keys {
+		for _, k := range keys { // see alarmKey: whatever the kind, the agent is evaluated
 			if parts := strings.Split(k, "\x00"); len(parts) == 3 {
 				s.dirty.mark(plane.KeyOf(parts[1], parts[2]))
 			}
@@ -200,7 +200,7 @@ func (s *Service) decide(ctx context.Context, k plane.Key, ahead bool) (busy boo
 
 		// Only ticks and idleness are recorded, and not twice.
 		if v.Action != ActionTick && v.Action != ActionIdle {
-			return v.Reason == "run_open" || v.Reason == "message_queued", nil
+			return v.Reason == "run_open" || v.Reason == "message_queued", nil // otherwise it may not run
 		}
 		if v.Action == ActionIdle && recorded(f.Agent, v) {
 			return false, nil // what a sweep finds for almost every agent
@@ -297,7 +297,8 @@ func passedOver(f *agentv1.AgentFacts) []*workv1.PassedOver {
 }
 
 // tickedItem returns the item that a tick is about in the form of
-// GetWorkQueueRequest.work_item_ids: nil if there is none.
+// GetWorkQueueRequest.work_item_ids: nil if there is none. The queue then shows how the item is
+// now, from which staletick.Reason finds out whether the tick is still true.
 func tickedItem(t *agentv1.Tick) []string {
 	if t.GetWorkItemId() == "" {
 		return nil

@@ -84,6 +84,7 @@ func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 	case *agentv1.TurnCompleted:
 		return a.consumed(k, p.GetTurn())
 	}
+	// agent_stopped, agent_started and agent_deleting have the agent as it is then.
 	if p, ok := ev.Payload.(interface{ GetAgent() *agentv1.Agent }); ok {
 		return a.controlChanged(env, k, p.GetAgent())
 	}
@@ -209,7 +210,7 @@ func (a *agentWaits) operatorMessage(env journal.Env, k plane.Key, m *agentv1.Me
 		everywhere: m.GetWorkItemId() == "",
 	}
 	in.matches = func(w *waitingv1.Wait) bool { return len(waits) == 1 && waits[0] == w }
-	if m.GetAnsweredWaitId() != "" { // it is not meant for the others
+	if m.GetAnsweredWaitId() != "" { // it concerns the waits of the same item only
 		in.itemID, in.everywhere = a.waits.Get(m.GetAnsweredWaitId()).GetWorkItemId(), false
 	}
 	return a.arrive(env, k, in)

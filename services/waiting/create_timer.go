@@ -64,7 +64,8 @@ func decideCreateTimer(env journal.Env, req *waitingv1.CreateTimerRequest, targe
 	journal.Decision[*waitingv1.CreateTimerResponse], error,
 ) {
 	var d journal.Decision[*waitingv1.CreateTimerResponse]
-	if err := within("at", env.Now, req.GetAt(), req.GetEvery() != nil); err != nil {
+	repeats := req.GetEvery() != nil // then the first time may have passed
+	if err := within("at", env.Now, req.GetAt(), repeats); err != nil {
 		return d, err
 	}
 	t := &waitingv1.Timer{
@@ -73,7 +74,7 @@ func decideCreateTimer(env journal.Env, req *waitingv1.CreateTimerRequest, targe
 		Revision: 1, CreatedAt: timestamppb.New(env.Now), Count: req.GetCount(),
 	}
 	after := req.GetAfter()
-	if req.GetEvery() != nil {
+	if repeats {
 		// Whole microseconds, like the times in the journal: slots are counted from
 		// start_at, and with a fraction of a microsecond left over one slot could fire twice.
 		t.Every = durationpb.New(req.GetEvery().AsDuration().Truncate(time.Microsecond))
@@ -111,6 +112,7 @@ func fired(t *waitingv1.Timer, now time.Time) *waitingv1.Timer {
 		n.Status, n.NextFireAt = waitingv1.TimerStatus_TIMER_STATUS_COMPLETED, nil
 		return n
 	}
+	// Count the times from the first one, which is 0: slot is the time that is due, passed the last one until now.
 	start := t.GetStartAt().AsTime()
 	slot, passed := int64(t.GetNextFireAt().AsTime().Sub(start)/every), int64(now.Sub(start)/every)
 	n.SkippedCount += passed - slot

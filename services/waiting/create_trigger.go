@@ -97,7 +97,7 @@ func mayGiveSecret(actor rpc.Actor, secret string) error {
 }
 
 // decideCreateTrigger is the rule of CreateExternalTrigger. target is the trigger's item, empty if it has none. The
-// token is derived, and a given signing secret sealed, with of. The response is made later, from the event.
+// token is derived, and a given signing secret sealed, with made. The response is made later, from the event.
 func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRequest, target string,
 	made secrets.Secrets,
 ) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {

@@ -53,6 +53,7 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 		return nil, err
 	}
 	to, t := found.address, found.trigger
+	// A trigger that has ended refuses the delivery below, however it is signed.
 	if lives(t) && t.GetSignatureScheme() != waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED {
 		secret, err := secrets.SigningOf(s.deps.Keys.Ring(), t)
 		if err != nil {
@@ -69,7 +70,7 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 		Body: req.GetBody(),
 	}
 	if signed := secrets.SignedID(t.GetSignatureScheme(), req); signed != "" {
-		// the content type is not signed
+		// The content type is not signed, so it may differ.
 		same = &waitingv1.DeliverTriggerRequest{RequestId: signed, Body: req.GetBody()}
 	}
 	if err := s.room(ctx, found, len(req.GetBody())); err != nil {
@@ -121,7 +122,7 @@ type target struct {
 func (s *Service) find(ctx context.Context, token string) (target, error) {
 	hash := id.Hash(token)
 	var to target
-	var unread error
+	var unread error // of a partition that is damaged
 	for _, p := range s.engine.All() {
 		_, _, err := journal.View(ctx, p, func(st *State) (struct{}, error) {
 			place, known := st.tokens[hash]
@@ -141,7 +142,7 @@ func (s *Service) find(ctx context.Context, token string) (target, error) {
 			return struct{}{}, nil
 		})
 		if p.Damage() != nil {
-			unread = err // another one may have the trigger
+			unread = err // another partition may have the trigger
 			continue
 		}
 		if err != nil {
@@ -206,6 +207,7 @@ func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*w
 		a: a, k: to.agent, env: env, trigger: t,
 		reached: a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(t, w) }),
 	}
+	// first says that no turn has been shown what the delivery is for: it reaches no wait, or one without unseen ones.
 	contentful, first := false, len(d.reached) == 0
 	for _, w := range d.reached {
 		contentful = contentful || bringsContent(t, w)
@@ -260,6 +262,7 @@ func (d *delivery) publish(req *waitingv1.DeliverTriggerRequest, contentful bool
 	for i, w := range d.reached {
 		u := triggeredBy(w, 1, publishedAt)
 		d.reached[i] = u
+		// del is in an event already, which is written after this.
 		del.WaitIds = append(del.WaitIds, w.GetWaitId())
 		d.events = append(d.events, waitEvent(d.k.Namespace, u, &waitingv1.WaitTriggered{
 			Wait: u, TriggerId: d.trigger.GetTriggerId(), DeliveryId: del.GetDeliveryId(),
@@ -315,7 +318,7 @@ func ownInterest(w *waitingv1.Wait) bool {
 }
 
 // delivered returns a copy of a trigger, with the next revision, that counts further
-// deliveries of one outcome, the last of them at the time at.
+// deliveries of one outcome, the last of them at deliveredAt.
 func delivered(t *waitingv1.Trigger, outcome waitingv1.DeliveryOutcome, count int64,
 	deliveredAt *timestamppb.Timestamp,
 ) *waitingv1.Trigger {

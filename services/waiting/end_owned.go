@@ -33,6 +33,7 @@ func (a *agentWaits) endOwned(env journal.Env, k plane.Key, itemID string) (even
 			size += proto.Size(ev.Payload)
 		}
 	}
+	// ends reports whether a record of the item ownerItem, "" for one of the agent itself, is ended by this command.
 	ends := func(ownerItem string) bool { return size < endBytes && (itemID == "" || ownerItem == itemID) }
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return itemID != "" || !ownInterest(w) }) {
 		if ends(w.GetWorkItemId()) {
@@ -40,7 +41,8 @@ func (a *agentWaits) endOwned(env journal.Env, k plane.Key, itemID string) (even
 		}
 	}
 	for _, t := range a.triggers.Living() {
-		if itemID == "" && ends("") { // with its own intent; no wait is left that is weak without it
+		// endTrigger also cancels the intent that register made for it. No wait is named as weakened: all end.
+		if itemID == "" && ends("") {
 			add(a.endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED, nil)...)
 		}
 	}

@@ -94,7 +94,7 @@ func foldTrigger[P withTrigger](s *State, a *agentWaits, ev *journal.Event, p P)
 	s.bind(a, t.GetTokenHash(), address{plane.KeyOf(ev.Namespace, ev.AgentID), t.GetTriggerId(), t.GetStatus()})
 }
 
-// foldRotated makes the secret before lead to a revoked trigger.
+// foldRotated makes the previous secret lead to a revoked trigger, and the new one to the trigger.
 func foldRotated(s *State, a *agentWaits, ev *journal.Event, p *waitingv1.ExternalTriggerRotated) {
 	id := p.GetTrigger().GetTriggerId()
 	if old := a.triggers.Get(id); old != nil {
@@ -115,6 +115,7 @@ func foldTaskNoted(_ *State, a *agentWaits, _ *journal.Event, p *waitingv1.TaskN
 	}
 }
 
+// foldWorkItemNoted remembers a completed item, and the earlier ones of which something has not ended.
 func foldWorkItemNoted(_ *State, a *agentWaits, _ *journal.Event, p *waitingv1.WorkItemNoted) {
 	a.items.Add(p.GetWorkItemId(), a.itemsOfLiving)
 }
@@ -177,11 +178,13 @@ func indexItemEnd(s *Service, ev *journal.Event, _ *waitingv1.WorkItemNoted, nex
 	s.indexRest(ev, next)
 }
 
+// indexAgentNoted schedules the rest of what ends with a deleted agent, and the timers that were held while the agent
+// was stopped.
 func indexAgentNoted(s *Service, ev *journal.Event, p *waitingv1.AgentNoted, next []*journal.Event) {
 	if p.GetDeleted() {
 		s.indexRest(ev, next)
 	}
-	if !p.GetStopped() {
+	if !p.GetStopped() { // fire the timers that became due while it was
 		for _, k := range s.held.Release(plane.KeyOf(ev.Namespace, ev.AgentID)) {
 			s.due.Set(k, s.deps.Clock.Now())
 		}

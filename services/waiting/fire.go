@@ -111,8 +111,9 @@ func (s *Service) indexTrigger(namespace string, t *waitingv1.Trigger) {
 	s.due.Set(k, t.GetExpiresAt().AsTime())
 }
 
-// indexRest schedules the next command that ends what an item or an agent has, if ev, which
-// records the end of these, is followed by events of the agent: they may not be all.
+// indexRest schedules another command that ends what an item or an agent has. ev records that the item is completed or
+// the agent deleted, and next are the events behind it in the frame. Without one of this agent nothing was left to end;
+// otherwise endOwned may have stopped before all was ended.
 func (s *Service) indexRest(ev *journal.Event, next []*journal.Event) {
 	if len(next) > 0 && next[0].AgentID == ev.AgentID {
 		s.due.Set(dueKey(dueRest, ev.Namespace, ev.AgentID, ev.WorkItemID), s.deps.Clock.Now())
@@ -150,7 +151,7 @@ func (s *Service) fire(keys []string) {
 	// The keys of one agent fire in order. Those of different agents fire concurrently and share
 	// frames, so that what became due while the process was down takes few fsyncs.
 	byAgent := map[plane.Key][][]string{}
-	for _, k := range keys {
+	for _, k := range keys { // see dueKey: kind, namespace, agent and id
 		if parts := strings.Split(k, "\x00"); len(parts) == 4 {
 			agent := plane.KeyOf(parts[1], parts[2])
 			byAgent[agent] = append(byAgent[agent], parts)
@@ -188,7 +189,7 @@ func (s *Service) fireOne(kind string, k plane.Key, id string) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*State, struct{}]{
 		Frees: kind == dueRest, Method: "Fire", AgentID: k.ID, Actor: plane.System(k.Namespace),
 		Decide: func(st *State, env journal.Env) (d journal.Decision[struct{}], _ error) {
-			again, stopped = time.Time{}, false
+			again, stopped = time.Time{}, false // it may have run before, in a frame that was not stored
 			if a := st.agents.Get(k); a != nil {
 				stopped = a.stopped
 				d.Events, again = a.decideDue(kind, k, id, env)
@@ -220,7 +221,8 @@ func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.
 		return events, again
 	}
 	w := a.waits.Get(id)
-	notBefore := func(timestamp *timestamppb.Timestamp) bool {
+	// isDue reports whether a time has come; otherwise it sets again to it.
+	isDue := func(timestamp *timestamppb.Timestamp) bool {
 		if timestamp.AsTime().After(env.Now) {
 			again = timestamp.AsTime()
 		}
@@ -228,11 +230,11 @@ func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.
 	}
 	switch kind {
 	case dueWait:
-		if active(w) && w.GetDueAt() != nil && notBefore(w.GetDueAt()) {
+		if active(w) && w.GetDueAt() != nil && isDue(w.GetDueAt()) {
 			events = []*journal.Event{resolved(k.Namespace, w, env, causeTimer, id)}
 		}
 	case dueRecheck:
-		if recheckPending(w) && notBefore(w.GetRecheckAt()) {
+		if recheckPending(w) && isDue(w.GetRecheckAt()) {
 			n := nextWait(w)
 			n.RecheckConsumedAt = timestamppb.New(env.Now)
 			events = []*journal.Event{waitEvent(k.Namespace, n, &waitingv1.WaitRechecked{Wait: n})}
@@ -243,7 +245,7 @@ func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.
 		}
 	case dueTimer:
 		t := a.timers.Get(id)
-		if ticking(t) && !a.stopped && notBefore(t.GetNextFireAt()) {
+		if ticking(t) && !a.stopped && isDue(t.GetNextFireAt()) {
 			n := fired(t, env.Now)
 			events = []*journal.Event{
 				timerEvent(k.Namespace, n, &waitingv1.TimerFired{Timer: n, DueAt: t.GetNextFireAt()}),
@@ -255,7 +257,7 @@ func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.
 		}
 	case dueExpiry:
 		t := a.triggers.Get(id)
-		if lives(t) && t.GetExpiresAt() != nil && notBefore(t.GetExpiresAt()) {
+		if lives(t) && t.GetExpiresAt() != nil && isDue(t.GetExpiresAt()) {
 			events = a.endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_EXPIRED, a.weakened(t, env.Now))
 		}
 	}

@@ -125,7 +125,7 @@ func (s *State) addAgent(k plane.Key, p *waitingv1.AgentWaitsPage) error {
 			s.countOpen(w, 1)
 		}
 	}
-	a.secrets = nil
+	a.secrets = nil // bind adds them again
 	for _, t := range p.GetSecrets() {
 		if _, known := s.tokens[t.GetHash()]; known || t.GetTriggerId() == "" {
 			return fmt.Errorf("a secret of trigger %q is there twice, or leads nowhere", t.GetTriggerId())

@@ -56,7 +56,8 @@ func (s *Service) RotateExternalTrigger(ctx context.Context, req *waitingv1.Rota
 }
 
 // decideRotate is the rule of RotateExternalTrigger. A trigger that has ended cannot be rotated. The
-// new secrets are of the active key, and a caller's signing secret that stays is encrypted anew.
+// new secrets are of the active key. A caller's signing secret stays if the request has no other, and is encrypted
+// again under that key.
 func decideRotate(s *State, env journal.Env, req *waitingv1.RotateExternalTriggerRequest, ring keyfile.Ring) (
 	journal.Decision[*waitingv1.RotateExternalTriggerResponse], error,
 ) {

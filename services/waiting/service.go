@@ -102,12 +102,12 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Work == nil || deps.Tasks == nil || deps.Agents == nil || deps.Keys == nil {
 		return nil, errors.New("waiting: Deps needs Work, Tasks, Agents and Keys")
 	}
-	limits := maps.Clone(cfg.NamespaceRechecks)
-	if limits == nil {
-		limits = map[string]time.Duration{}
+	rechecks := maps.Clone(cfg.NamespaceRechecks)
+	if rechecks == nil {
+		rechecks = map[string]time.Duration{}
 	}
-	limits["(every other namespace)"] = cfg.DefaultRecheck
-	for namespace, d := range limits {
+	rechecks["(every other namespace)"] = cfg.DefaultRecheck
+	for namespace, d := range rechecks {
 		if d < 0 || d > fault.Horizon {
 			return nil, fmt.Errorf("waiting: the default recheck of %s is %s; it must be 0 to 100 years", namespace, d)
 		}

@@ -117,9 +117,9 @@ func (s *State) bind(a *agentWaits, hash string, to address) {
 // putWait stores a wait whose new state is in an event. The event shows followers of this plane the
 // wait's trigger count, so that count is recorded as published.
 func (s *State) putWait(a *agentWaits, w *waitingv1.Wait) {
-	if before := active(a.waits.Get(w.GetWaitId())); before && !active(w) {
+	if wasActive := active(a.waits.Get(w.GetWaitId())); wasActive && !active(w) {
 		s.countOpen(w, -1)
-	} else if !before && active(w) {
+	} else if !wasActive && active(w) {
 		s.countOpen(w, 1)
 	}
 	a.waits.Put(w, active(w))
@@ -258,12 +258,12 @@ func nextWait(w *waitingv1.Wait) *waitingv1.Wait {
 	return n
 }
 
-// triggeredBy returns a copy of a wait after count further deliveries, the last of them at the
-// time at.
-func triggeredBy(w *waitingv1.Wait, count int64, at *timestamppb.Timestamp) *waitingv1.Wait {
+// triggeredBy returns a copy of a wait after count further deliveries, the last of them at
+// deliveredAt.
+func triggeredBy(w *waitingv1.Wait, count int64, deliveredAt *timestamppb.Timestamp) *waitingv1.Wait {
 	n := nextWait(w)
 	n.TriggerCount += count
-	n.LastTriggeredAt = at
+	n.LastTriggeredAt = deliveredAt
 	return n
 }
 

@@ -16,7 +16,7 @@ const (
 	// horizon is how far from now a time may lie, whether it is given as a time
 	// or as a span.
 	horizon = fault.Horizon
-	// Shortest is the Shortest period of a timer. Each fire may cause a turn, so a
+	// Shortest is the shortest period of a timer. Each fire may cause a turn, so a
 	// shorter one is of no use to an agent.
 	Shortest = time.Second
 )
@@ -42,7 +42,7 @@ func validSpan(field string, d *durationpb.Duration, least time.Duration) error 
 	return nil
 }
 
-// validTime requires exactly one of after and at; a periodic timer may have neither, but
+// validTime requires exactly one of after and timestamp, which is the field at; a periodic timer may have neither, but
 // not both. after must be 0 to 100 years. How far timestamp may be from now is checked by the rule,
 // which knows now.
 func validTime(after *durationpb.Duration, timestamp *timestamppb.Timestamp, periodic bool) error {
@@ -75,7 +75,7 @@ func within(field string, now time.Time, timestamp *timestamppb.Timestamp, past 
 	return nil
 }
 
-// dueAt returns the time that is after from now, or, if after is nil, the time at. Exactly one
+// dueAt returns the time that is after from now, or, if after is nil, timestamp. Exactly one
 // of them is given.
 func dueAt(now time.Time, after *durationpb.Duration, timestamp *timestamppb.Timestamp) *timestamppb.Timestamp {
 	if after != nil {

@@ -25,14 +25,15 @@ import (
 // wait stays active and counts its deliveries (SPEC P2).
 //
 // The wait is committed here first. Then a call to the work plane attaches it to the item; if
-// the process dies in between, the work plane attaches it when it reads the wait's event. If
-// the item was completed meanwhile, WaitFor returns WORK_ITEM_COMPLETED, and the committed
-// wait is cancelled.
+// the process dies in between or the call fails, the work plane attaches it when it reads the
+// wait's event. If the item was completed meanwhile, WaitFor returns WORK_ITEM_COMPLETED, and the
+// committed wait is cancelled.
 func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*waitingv1.WaitForResponse, error) {
 	if err := admitWaitFor(ctx, req); err != nil {
 		return nil, err
 	}
 	target, task, refused := s.resolve(ctx, req)
+	// Only an external wait can be weak, unless the work plane reminds of its item.
 	reminded := refused == nil && req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL &&
 		s.reminded(ctx, req.GetAgentId(), target)
 	resp, result, err := plane.DoResult(ctx, s.engine, plane.Command[*State, *waitingv1.WaitForResponse]{
@@ -184,6 +185,8 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 	if recheck != nil {
 		w.RecheckAt = pbjson.Timestamp(env.Now.Add(recheck.AsDuration()))
 	}
+	// old is the wait that this one replaces. present says that the task has ended, as the task plane said before, or
+	// as this plane's journal says by now.
 	old, present := (*waitingv1.Wait)(nil), task.GetTerminal()
 	if a != nil {
 		old = a.blockingWait(target)
@@ -309,10 +312,10 @@ func (s *Service) attach(ctx context.Context, w *waitingv1.Wait, repeated bool) 
 		return nil
 	}
 	namespace := rpc.ActorFrom(ctx).Namespace
-	now, _, err := plane.View(ctx, s.engine, w.GetAgentId(), func(st *State) (*waitingv1.Wait, error) {
+	current, _, err := plane.View(ctx, s.engine, w.GetAgentId(), func(st *State) (*waitingv1.Wait, error) {
 		return st.wait(namespace, w.GetAgentId(), w.GetWaitId())
 	})
-	if err != nil || !active(now) {
+	if err != nil || !active(current) {
 		return nil //nolint:nilerr // the wait is committed, and its events do the rest
 	}
 	r, err := s.deps.Work.AttachWait(ctx, &workv1.AttachWaitRequest{

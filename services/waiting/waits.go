@@ -179,8 +179,8 @@ func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest
 }
 
 // listed checks that the caller may read what belongs to an agent, and returns one page of its records of one kind:
-// of the Set that of returns, those that keep accepts, each as shown returns it. ended says that keep may accept some
-// that have ended. next is the token of the next page, empty on the last, and seq the revision that was read. An
+// of the Set that recordsOf returns, those that keep accepts, each as shown returns it. ended says that keep may accept
+// some that have ended. next is the token of the next page, empty on the last, and seq the revision that was read. An
 // agent that never existed is NOT_FOUND.
 func listed[R records.Record](ctx context.Context, s *Service, kind, agentID string, pageSize int32, token string,
 	recordsOf func(*agentWaits) *records.Set[R], ended bool, keep func(R) bool, shown func(*agentWaits, R) R,

@@ -32,6 +32,7 @@ func (s *Service) AttachWait(ctx context.Context, req *workv1.AttachWaitRequest)
 	return plane.Do(ctx, s.engine, plane.Command[*State, *workv1.AttachWaitResponse]{
 		Method: "AttachWait", AgentID: req.GetAgentId(),
 		Decide: func(st *State, env journal.Env) (journal.Decision[*workv1.AttachWaitResponse], error) {
+			// attachWait has its own refusals in place of the other errors of mutable.
 			if _, err := st.mutable(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId()); errors.Is(err,
 				fault.AgentDeleted) {
 				return journal.Decision[*workv1.AttachWaitResponse]{}, err

@@ -29,7 +29,7 @@ func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItem
 		return nil, err
 	}
 	k := plane.KeyOf(actor.Namespace, req.GetAgentId())
-	// The rule says it, so that a repeated request gets its first response before that (SPEC X2).
+	// The rule returns refused, so that a repeated request gets its first response before that (SPEC X2).
 	refused := s.exists(ctx, k)
 	itemID := s.deps.IDs.New("wi_")
 	if req.GetRequestId() != "" {
@@ -55,6 +55,7 @@ func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItem
 		Answer: answerCreate,
 	})
 	if err != nil {
+		// After an error whose outcome is unknown, such as an internal one, the item may have been created.
 		if f := fault.From(err); seeded && f.Metadata()["outcome"] != "unknown" && f.Reason() != fault.InternalError {
 			s.plans.Unseed(k.Namespace, k.ID, itemID) // nothing was created (SPEC X5.2)
 		}
@@ -91,7 +92,7 @@ func decideCreate(s *State, env journal.Env, itemID string, req *workv1.CreateWo
 	if refused != nil {
 		return none, refused
 	}
-	if s.record(env.Actor.Namespace, itemID) != nil {
+	if s.record(env.Actor.Namespace, itemID) != nil { // of a request with this id that is not remembered any more
 		return none, fault.AlreadyExists.Newf("work item %q exists already", itemID)
 	}
 	status := req.GetPlanStatus()

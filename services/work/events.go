@@ -91,6 +91,7 @@ func foldUpdated(s *State, k plane.Key, p *workv1.WorkItemUpdated) {
 	s.Owner(k).end(p.GetEndedWaitId())
 }
 
+// foldPicked moves the focus. Of the item it changes only Resumed, which the record in the event does not have.
 func foldPicked(s *State, k plane.Key, p *workv1.WorkItemPicked) {
 	s.Owner(k).current = p.GetCurrentWorkItemId()
 	if s.record(k.Namespace, p.GetCurrentWorkItemId()).GetResumed() != nil {
@@ -120,7 +121,7 @@ func itself[P proto.Message](ev *journal.Event, _ P) []string { return []string{
 
 func noItem[P proto.Message](*journal.Event, P) []string { return nil }
 
-// bothPicked returns the items that a move of the focus is about, of which it changes no field.
+// bothPicked returns the items that a move of the focus is about. It changes no field of them that histories show.
 func bothPicked(_ *journal.Event, p *workv1.WorkItemPicked) []string {
 	if p.GetPreviousWorkItemId() == p.GetCurrentWorkItemId() || p.GetPreviousWorkItemId() == "" {
 		return []string{p.GetCurrentWorkItemId()}
@@ -132,6 +133,7 @@ func always[P proto.Message](*State, *journal.Event, P) bool { return true }
 
 func never[P proto.Message](*State, *journal.Event, P) bool { return false }
 
+// newWaitOrTrigger reports whether an event attaches a wait that its item does not have, or brings deliveries for it.
 func newWaitOrTrigger(s *State, ev *journal.Event, p *workv1.WaitAttached) bool {
 	known := attached(s.record(ev.Namespace, ev.WorkItemID), p.GetWait().GetWaitId())
 	return known == nil || p.GetWait().GetTriggerCount() > known.GetTriggerCount()

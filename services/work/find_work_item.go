@@ -19,13 +19,13 @@ func (s *Service) FindWorkItem(ctx context.Context, req *workv1.FindWorkItemRequ
 		return nil, err
 	}
 	namespace := rpc.ActorFrom(ctx).Namespace
-	var unread error
+	var unread error // of a partition that is damaged
 	for _, p := range s.engine.All() {
 		owner, _, err := journal.View(ctx, p, func(st *State) (string, error) {
 			return st.record(namespace, req.GetWorkItemId()).GetAgentId(), nil
 		})
 		if p.Damage() != nil {
-			unread = err // another one may have the item
+			unread = err // another partition may have the item
 			continue
 		}
 		if err != nil {

@@ -58,7 +58,7 @@ func newStore(s *State) *store {
 			Check: checkPage,
 			Added: func(a *agentWork, it *item) {
 				rec := it.rec
-				it.rec = nil
+				it.rec = nil // for replace, the item is new: no tree has it
 				s.replace(a, it, rec)
 			},
 			Evict: func(a *agentWork, page proto.Message) (summary, bool) {
@@ -81,6 +81,7 @@ func writeItems(page proto.Message, items []*item) {
 	}
 }
 
+// readItems returns the items of a page, which are allocated in groups.
 func readItems(_ plane.Key, page proto.Message) []*item {
 	entries := page.(*workv1.AgentWorkPage).GetItems()
 	items, group := make([]*item, len(entries)), []item(nil)
@@ -94,6 +95,7 @@ func readItems(_ plane.Key, page proto.Message) []*item {
 	return items
 }
 
+// keys implements groups.Codec.Keys.
 func keys(k plane.Key, page proto.Message) iter.Seq[plane.Key] {
 	return func(yield func(plane.Key) bool) {
 		for _, e := range page.(*workv1.AgentWorkPage).GetItems() {
@@ -109,6 +111,7 @@ func historyOf(e *workv1.WorkItemEntry) past.Seqs {
 	return past.Seqs{Last: e.GetHistoryLast(), Steps: e.GetHistorySteps()}
 }
 
+// writePacked adds a packed group to a page. readPacked returns those of a page.
 func writePacked(page proto.Message, g groups.Packed[created]) {
 	p := page.(*workv1.AgentWorkPage)
 	p.Packed = append(p.Packed, &workv1.PackedWorkItems{
@@ -164,6 +167,7 @@ func (a *agentWork) readHead(p *workv1.AgentWorkPage) {
 // edited returns an item for a change by Apply, nil if there is none. Its agent becomes resident, its group unpacked.
 func (s *State) edited(namespace, itemID string) *item {
 	return s.Edit(plane.KeyOf(namespace, itemID), func(a *agentWork, n int) {
+		// Group n was packed, so its items, all completed, are in no tree.
 		for _, it := range a.items.Groups[n].Items {
 			a.done.add(byCreation, it, s.free)
 			a.place(it, s.free)
@@ -182,7 +186,7 @@ func (s *State) settle(k plane.Key) {
 	if a == nil || len(a.packable) == 0 {
 		return
 	}
-	// Find the groups of the items that were written last: a context lists these.
+	// Find the groups of the items that were written last, which are the first ones in the order of the class.
 	recent := make(map[int]bool, recentItems)
 	n := 0
 	a.classes[workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT].Ascend(func(p place) bool {
@@ -191,7 +195,8 @@ func (s *State) settle(k plane.Key) {
 		return n < recentItems
 	})
 
-	// Pack the others; what is packed leaves the list.
+	// Pack the others; what is packed leaves the list. A group that is not full any more would leave it too, but no
+	// command opens a completed item again.
 	a.packable = slices.DeleteFunc(a.packable, func(n int) bool {
 		return !a.items.Groups[n].Full((*item).completed) || !recent[n] && s.pack(k, a, n)
 	})
@@ -247,6 +252,7 @@ func (s *State) eachPacked(a *agentWork, after *workv1.WorkItemRecord, visit fun
 			}
 		}
 		sort.Slice(read, func(i, j int) bool { return derive.Older(read[i], read[j]) })
+		// Visit the records that are older than all of the groups that were not read yet.
 		for len(read) > 0 && (i+1 == len(numbers) || derive.CreatedAt(read[0]) < all[numbers[i+1]].Facts.oldest) {
 			if !visit(read[0]) {
 				return

@@ -55,7 +55,7 @@ func (s *State) pending(first, limit int) (found []*workv1.PendingAgent, next in
 			return found, n
 		}
 		k := s.Numbers.Key(uint32(n))
-		if k == (plane.Key{}) {
+		if k == (plane.Key{}) { // no agent has this number
 			continue
 		}
 		switch d := s.dueOf(k); {

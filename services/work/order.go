@@ -70,7 +70,7 @@ func (t tree) each(o *order, after *workv1.WorkItemRecord, visit func(rec *workv
 	case after == nil:
 		t.Ascend(func(p place) bool { return visit(p.it.rec) })
 	default:
-		start := place{o.key(after), &item{rec: after}}
+		start := place{o.key(after), &item{rec: after}} // skipped itself if it is in the tree
 		t.AscendGreaterOrEqual(start, func(p place) bool { return !o.less(start, p) || visit(p.it.rec) })
 	}
 }

@@ -40,7 +40,7 @@ func (s *State) Owners(ev *journal.Event, touch func(snapshot.Owner)) {
 	for _, id := range row.items(ev) {
 		if it := s.item(ev.Namespace, id); it != nil {
 			touch(s.PageOf(k, it.index))
-		} else {
+		} else { // a new item, which gets the next index
 			touch(s.PageOf(k, s.Len(k)))
 		}
 	}
@@ -83,7 +83,7 @@ func (s *State) AddPage(o snapshot.Owner, page proto.Message) error {
 	head, isHead := isHead(o)
 	k, block, ok := s.Block(o)
 	switch {
-	case is && isHead && len(p.GetItems())+len(p.GetPacked()) == 0:
+	case is && isHead && len(p.GetItems())+len(p.GetPacked()) == 0: // a head has no items
 		s.Owner(head).readHead(p)
 		return nil
 	case !is || !ok:

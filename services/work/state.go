@@ -97,8 +97,8 @@ func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 	it := s.edited(k.Namespace, rec.GetWorkItemId())
 	if it == nil {
 		it = &item{rec: rec}
-		s.Add(k, a, it)
-		it.rec = nil
+		s.Add(k, a, it) // it reads the id from the record
+		it.rec = nil    // for replace, the item is new
 	}
 	s.replace(a, it, rec)
 }
@@ -107,8 +107,9 @@ func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 	old := it.rec
 	a.waiting += openWaits(rec) - openWaits(old)
-	moves := old == nil || derive.Completed(old) != derive.Completed(rec) // in the order of creation
-	// trees compare by the current record, so the item is removed before it changes
+	moves := old == nil || derive.Completed(old) != derive.Completed(rec) // between open and done, or into one of them
+
+	// The trees compare by the current record, so remove the item from them before replacing its record.
 	if old != nil {
 		a.unplace(it)
 		if moves {
@@ -120,6 +121,8 @@ func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 		a.byCompletion(rec).add(byCreation, it, s.free)
 	}
 	a.place(it, s.free)
+
+	// The item may be the last one of its group to be completed.
 	if n := it.index / groups.Size; derive.Completed(rec) && a.items.Groups[n].Full((*item).completed) {
 		a.addPackable(n)
 	}

@@ -46,6 +46,7 @@ func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItem
 	return resp, nil
 }
 
+// validateUpdate checks what needs no record, also that the request sets or clears something.
 func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
 	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
@@ -121,7 +122,7 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 ) {
 	var none journal.Decision[*workv1.UpdateWorkItemResponse]
 	old, err := s.ownedOrCurrent(env.Actor.Namespace, req.GetAgentId(), req.GetWorkItemId())
-	if err == nil && !completesDeletion(env.Actor, req) {
+	if err == nil && !completesDeletion(env.Actor, req) { // all other requests find a deleted agent's items read-only
 		_, err = s.mutable(env.Actor.Namespace, req.GetAgentId(), old.GetWorkItemId())
 	}
 	if err != nil {
@@ -209,7 +210,8 @@ var ofEveryWrite = []protoreflect.Name{"revision", "updated_at", "resumed"}
 
 // sameContent reports whether an update would change nothing (SPEC W5.4): it equals old in every other field than
 // those of ofEveryWrite, derived fields included. The writer of the blocker is one of them, since a blocker that a wait
-// wrote ends with that wait.
+// wrote ends with that wait. It compares with next(old, env), whose reminders are in the form of this version too; see
+// derive.SplitReminder.
 func sameContent(it, old *workv1.WorkItemRecord, env journal.Env) bool {
 	return plane.EqualExcept(it, next(old, env), ofEveryWrite...)
 }

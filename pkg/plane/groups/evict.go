@@ -31,12 +31,12 @@ func (s *Store[V, K, T, F, S]) Counts() resident.Counts { return s.ByOwner.Count
 // of which a page was not added yet, so that items are missing before others.
 func (s *Store[V, K, T, F, S]) evictedPage(_ plane.Key, v *V) (proto.Message, Summary[S], bool) {
 	l := s.codec.List(v)
-	for n := range l.Groups { // whose bytes are in memory if the file could not be written before
+	for n := range l.Groups { // the bytes of a group stay in memory while the file cannot be written
 		l.Groups[n].Packed, _ = l.Groups[n].Packed.Store(s.File)
 	}
 	page := s.codec.NewPage()
-	left, can := s.codec.Evict(v, page)
-	if !can || len(l.Groups) > s.codec.EvictedGroups {
+	summary, evictable := s.codec.Evict(v, page)
+	if !evictable || len(l.Groups) > s.codec.EvictedGroups {
 		return nil, Summary[S]{}, false
 	}
 	for n := range l.Groups {
@@ -50,19 +50,20 @@ func (s *Store[V, K, T, F, S]) evictedPage(_ plane.Key, v *V) (proto.Message, Su
 			s.codec.Write(page, g.Items)
 		}
 	}
-	return page, Summary[S]{l.number, uint32(l.Len()), left}, true
+	return page, Summary[S]{l.number, uint32(l.Len()), summary}, true
 }
 
-// evictedOwner is the inverse of evictedPage. It does not change the Store.
+// evictedOwner is the inverse of evictedPage. It does not change the Store. The page has the items that are not packed
+// in order, without the numbers of their groups, which are those that no packed group has.
 func (s *Store[V, K, T, F, S]) evictedOwner(owner plane.Key, page proto.Message) (*V, error) {
-	left, _ := s.ByOwner.Summary(owner)
+	summary, _ := s.ByOwner.Summary(owner)
 	v := s.codec.New(owner)
 	l := s.codec.List(v)
-	l.number = left.number
+	l.number = summary.number
 	s.codec.Restore(v, page)
 	items := s.codec.Read(owner, page)
-	// next adds a group of items that are not packed.
-	next := func() {
+	// addUnpacked adds the next group of items that are not packed.
+	addUnpacked := func() {
 		group := items[:min(Size, len(items))]
 		for i, x := range group {
 			*s.codec.Index(x) = len(l.Groups)*Size + i
@@ -75,7 +76,7 @@ func (s *Store[V, K, T, F, S]) evictedOwner(owner plane.Key, page proto.Message)
 	}
 	for p := range s.codec.ReadPacked(page) {
 		for len(l.Groups) < p.Group && len(items) > 0 {
-			next()
+			addUnpacked()
 		}
 		if len(l.Groups) != p.Group {
 			return nil, fmt.Errorf("%s: items before group %d are missing", owner, p.Group)
@@ -88,12 +89,13 @@ func (s *Store[V, K, T, F, S]) evictedOwner(owner plane.Key, page proto.Message)
 		l.packed++
 	}
 	for len(items) > 0 {
-		next()
+		addUnpacked()
 	}
 	return v, nil
 }
 
-// evicted is called when an owner is evicted: it moves the items that are in no packed group from Items to Index.
+// evicted is called when an owner is evicted: it moves the items that are in no packed group from Items to Index, which
+// has those of packed groups already.
 func (s *Store[V, K, T, F, S]) evicted(owner plane.Key, v *V) {
 	l := s.codec.List(v)
 	for n := range l.Groups {
@@ -119,7 +121,7 @@ func (s *Store[V, K, T, F, S]) loaded(owner plane.Key, v *V) {
 type Content[V any] struct {
 	owners map[plane.Key]V
 	places map[uint64][]place
-	strays int // in Items, and of no owner
+	strays int // how many of Items are of no owner in memory
 }
 
 // place says which group of an owner has an item.
@@ -133,9 +135,13 @@ type place struct {
 // wrong one.
 func (s *Store[V, K, T, F, S]) Content() Content[V] {
 	c := Content[V]{map[plane.Key]V{}, map[uint64][]place{}, len(s.Items)}
+
+	// Index has the groups of items that are packed or of evicted owners.
 	for h, n := range s.Index.All() {
 		c.places[h] = append(c.places[h], place{s.Numbers.Key(uint32(n >> 32)), int(uint32(n))})
 	}
+
+	// Items has the others; add their groups in the same form.
 	for owner := range s.ByOwner.Keys() {
 		v := *s.ByOwner.Peek(owner)
 		l := s.codec.List(&v)

@@ -38,7 +38,7 @@ type List[T, F any] struct {
 	packed int    // groups
 }
 
-// Len returns the number of items.
+// Len returns the number of items. Only the last group may be smaller than Size.
 func (l *List[T, F]) Len() int {
 	n := len(l.Groups) * Size
 	if n > 0 && l.Groups[len(l.Groups)-1].Packed.IsZero() {
@@ -149,8 +149,8 @@ func (s *Store[V, K, T, F, S]) Owner(k plane.Key) *V {
 
 // Len returns the number of items of an owner. It does not read an evicted one.
 func (s *Store[V, K, T, F, S]) Len(k plane.Key) int {
-	if left, evicted := s.ByOwner.Summary(k); evicted {
-		return int(left.Items)
+	if summary, evicted := s.ByOwner.Summary(k); evicted {
+		return int(summary.Items)
 	}
 	if v := s.ByOwner.Peek(k); v != nil {
 		return s.codec.List(v).Len()
@@ -193,7 +193,8 @@ func (s *Store[V, K, T, F, S]) Edit(k K, unpacked func(v *V, n int)) *T {
 	return s.Items[k]
 }
 
-// find returns a copy of an item that Index has, and where it is.
+// find returns a copy of an item that Index has, and the number of its group; nil if there is none. It compares keys,
+// since two may have one hash.
 func (s *Store[V, K, T, F, S]) find(k K) (x *T, owner plane.Key, n int) {
 	for owner, n := range s.Places(k) {
 		for _, x := range s.Group(owner, s.ByOwner.Get(owner), n) {
@@ -229,14 +230,15 @@ func (s *Store[V, K, T, F, S]) Group(owner plane.Key, v *V, n int) []*T {
 	return items
 }
 
-// unpacked returns the page with the items of a packed group.
+// unpacked returns the page with the items of a packed group. It panics if their bytes cannot be read.
 func (s *Store[V, K, T, F, S]) unpacked(g *Group[T, F]) proto.Message {
 	page := s.codec.NewPage()
 	packed.Read(g.Packed.Bytes(), page)
 	return page
 }
 
-// Pack packs a full group. It reports whether it did.
+// Pack packs group n, which must be full; see Group.Full. It returns false, and changes nothing, if the items cannot be
+// encoded.
 func (s *Store[V, K, T, F, S]) Pack(owner plane.Key, v *V, n int, facts F) bool {
 	l := s.codec.List(v)
 	g, page := &l.Groups[n], s.codec.NewPage()

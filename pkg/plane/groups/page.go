@@ -18,11 +18,13 @@ func (s *Store[V, K, T, F, S]) PageOf(owner plane.Key, index int) snapshot.Owner
 	return s.block(owner, index/Size/s.codec.PageGroups)
 }
 
+// block returns the owner of page number block of an owner.
 func (s *Store[V, K, T, F, S]) block(owner plane.Key, block int) snapshot.Owner {
 	return snapshot.Owner{Namespace: owner.Namespace, ID: owner.ID + "/" + strconv.Itoa(block)}
 }
 
-// Block is the inverse of PageOf: it returns the number of a page among those of its owner, and false for none.
+// Block is the inverse of PageOf: it returns the number of a page among those of its owner. ok is false unless PageOf
+// returns o for a page of this number, whose items have indexes that an int can hold.
 func (s *Store[V, K, T, F, S]) Block(o snapshot.Owner) (owner plane.Key, block int, ok bool) {
 	slash := max(strings.LastIndexByte(o.ID, '/'), 0)
 	owner = plane.KeyOf(o.Namespace, o.ID[:slash])
@@ -62,7 +64,7 @@ func (s *Store[V, K, T, F, S]) WriteBlock(page proto.Message, owner plane.Key, b
 
 // ReadBlock adds the items of a page. It does not decode those of packed groups.
 func (s *Store[V, K, T, F, S]) ReadBlock(page proto.Message, owner plane.Key, block int) error {
-	items := s.codec.Read(owner, page)
+	items := s.codec.Read(owner, page) // those that are not packed
 	n := len(items)
 	for range s.codec.ReadPacked(page) {
 		n += Size
@@ -74,6 +76,8 @@ func (s *Store[V, K, T, F, S]) ReadBlock(page proto.Message, owner plane.Key, bl
 		return err
 	}
 	v := s.Owner(owner)
+
+	// Add the packed groups, each at its number.
 	l, first := s.codec.List(v), block*s.codec.PageGroups
 	for p := range s.codec.ReadPacked(page) {
 		if p.Group >= s.codec.PageGroups || len(p.Hashes) != Size || len(p.Content) == 0 {
@@ -89,6 +93,8 @@ func (s *Store[V, K, T, F, S]) ReadBlock(page proto.Message, owner plane.Key, bl
 		g.Packed, g.Facts = resident.NewBlob(s.File, p.Content), p.Facts
 		l.packed++
 	}
+
+	// The other items fill the groups that are not packed, in order.
 	index := first * Size
 	for _, x := range items {
 		for !l.group(index / Size).Packed.IsZero() {

@@ -233,7 +233,7 @@ func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.
 		began := s.deps.Clock.Now()
 		resp, err := s.take(ctx, actor, req, o)
 
-		// Skip the agent for a while if its turn cannot be prepared.
+		// Skip the agent for a while if its turn cannot be prepared. A request for it alone gets the error instead.
 		switch {
 		case err == nil:
 			s.deps.Backoff.Succeeded(o.Agent)
@@ -301,8 +301,8 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 		turn.AcquiredFrom = actor.Namespace
 	}
 	shown := queue.Render(o.Message)
-	delivered := s.deps.Deliveries.Begin(turn.GetRunId())
-	defer delivered()
+	endDelivery := s.deps.Deliveries.Begin(turn.GetRunId())
+	defer endDelivery()
 
 	// Store it. From here on it may be stored even if the caller cancels the call, so wait for the outcome.
 	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.deps.CommitTimeout)

@@ -21,7 +21,7 @@ func (s *Service) NextCandidate(ctx context.Context, actor rpc.Actor, req *agent
 ) {
 	for {
 		// Choose the namespace.
-		namespace, mark := actor.Namespace, uint64(0)
+		namespace, mark := actor.Namespace, uint64(0) // mark is for MarkEmpty
 		if req.GetAllNamespaces() {
 			var found bool
 			namespace, mark, found = s.deps.Shares.Next()

@@ -13,7 +13,7 @@ import (
 	"quartet/services/agent/state"
 )
 
-// endTurn ends a run, with the plane itself as the actor. It does nothing if the run has ended.
+// endTurn ends the run of a turn, with the plane itself as the actor. It does nothing if the run has ended.
 func (s *Service) endTurn(ctx context.Context, k plane.Key, turn *agentv1.Turn, how state.Ending) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Turn]{
 		Frees: true, Method: "EndTurn", AgentID: k.ID, Actor: plane.System(k.Namespace),

@@ -62,7 +62,8 @@ func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) 
 	return r, err
 }
 
-// endedTurnAt reads the record of an ended turn from the journal.
+// endedTurnAt reads the record of an ended turn from the journal, where walSeq is the event that ended it. It returns
+// nil if that was removed.
 func (s *Service) endedTurnAt(ctx context.Context, k plane.Key, walSeq uint64) (*agentv1.Turn, error) {
 	events, err := journal.ReadBack(ctx, s.engine.For(k.Namespace, k.ID), []uint64{walSeq})
 	if err != nil {

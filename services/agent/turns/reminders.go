@@ -87,7 +87,8 @@ func roundsWithout(t *state.Turn, itemID string, counts func(c *agentv1.ToolCall
 	return n
 }
 
-// writesItem reports whether a call changes a work item if it succeeds.
+// writesItem reports whether a call counts as a change of its work item if it succeeds. A pick does, since the agent
+// has turned to the item.
 func writesItem(c *agentv1.ToolCall) bool {
 	switch c.GetName() {
 	case "PickWorkItem", "UpdateWorkItem", tools.ToolCompleteWorkItem, "CreateWait":
@@ -96,7 +97,8 @@ func writesItem(c *agentv1.ToolCall) bool {
 	return false
 }
 
-// writesTodos reports whether a call writes the todo list of a work item if it succeeds.
+// writesTodos reports whether a call counts as a change of the todo list of its work item if it succeeds. A pick does,
+// since the agent has turned to the item.
 func writesTodos(c *agentv1.ToolCall) bool {
 	_, given := c.GetArguments().GetFields()["todo_list"]
 	return c.GetName() == "PickWorkItem" || c.GetName() == "UpdateWorkItem" && given

@@ -26,7 +26,7 @@ func (s *Service) replayedRound(ctx context.Context, actor journal.Actor, req *a
 		last bool     // the round is the last of its turn
 	}
 
-	// Find the round. One that is in memory is none of these.
+	// Find the round. storeRound answers for one that is in memory, and for one of an open turn.
 	k := plane.Key{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (found, error) {
 		a := st.Lookup(k)

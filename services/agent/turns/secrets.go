@@ -2,7 +2,6 @@ package turns
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -34,7 +33,7 @@ func (s *Service) revealSecrets(ctx context.Context, k plane.Key, runID string, 
 			Role: rpc.RoleService,
 		}, tools.Scope{
 			Agent: k, RunID: runID, TurnID: round.GetTurnId(), WorkItemID: r.GetWorkItemId(),
-			RequestID: fmt.Sprintf("%s/%d/%d", runID, round.GetIndex(), i), Remaining: time.Second,
+			RequestID: tools.CallRequestID(runID, round, i), Remaining: time.Second,
 		}, round.GetToolCalls()[i])
 		if err := ctx.Err(); err != nil {
 			return err

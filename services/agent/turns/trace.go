@@ -45,7 +45,7 @@ func RecordSpan(tracer *tracing.Tracer, ev *journal.Event, events []*journal.Eve
 	if t.GetTraceparent() == "" {
 		return
 	}
-	parent, kind := "", ""
+	parent, kind := "", "" // of the turn's message, whose event is in the same frame
 	for _, other := range events {
 		p, ok := other.Payload.(interface{ GetMessage() *agentv1.Message })
 		if ok && p.GetMessage().GetMessageId() == t.GetMessageId() && other.AgentID == ev.AgentID {

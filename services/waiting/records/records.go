@@ -128,7 +128,7 @@ func (s *Set[R]) Restore(all []R, rest *snapshotv1.EndedRecords, ended []string)
 func (s *Set[R]) List(after string, limit int, ended bool, keep func(R) bool) []R {
 	var all []R
 	if after == "" && !ended {
-		all = s.all.Open()
+		all = s.all.Open() // unpacks none
 	} else {
 		all = s.all.All()
 	}
@@ -176,6 +176,7 @@ func (m *Memory) Add(id string, named func() map[string]bool) {
 	if named != nil {
 		keep = named()
 	}
+	// Move the ids that stay to the front of the older ones, and remove the others of these.
 	kept := len(slices.DeleteFunc(m.ids[:older], func(id string) bool { return !keep[id] }))
 	m.ids = slices.Delete(m.ids, kept, older)
 }

@@ -42,7 +42,7 @@ func Waiting(it *workv1.WorkItemRecord) bool {
 	return false
 }
 
-// PassedOver reports whether all has an entry of an item, and the item was not written after the revision
+// PassedOver reports whether passed has an entry of an item, and the item was not written after the revision
 // that the entry gives, or, if it gives none, the time.
 func PassedOver(passed []*workv1.PassedOver, it *workv1.WorkItemRecord) bool {
 	return slices.ContainsFunc(passed, func(p *workv1.PassedOver) bool {

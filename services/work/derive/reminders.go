@@ -32,12 +32,12 @@ func reminds(w *workv1.AttachedWait) bool {
 func ShowReminder(it *workv1.WorkItemRecord) {
 	reminderAt := NextReminder(it)
 	switch {
-	case reminderAt != nil && it.GetRecheckConsumedAt() != nil:
+	case reminderAt != nil && it.GetRecheckConsumedAt() != nil: // keep the given one that is shown, and show the next
 		it.GivenRecheckAt, it.GivenRecheckConsumedAt = it.GetRecheckAt(), it.GetRecheckConsumedAt()
 		fallthrough
 	case reminderAt != nil:
 		it.RecheckAt, it.RecheckConsumedAt = reminderAt, nil
-	case it.GetRecheckConsumedAt() == nil:
+	case it.GetRecheckConsumedAt() == nil: // the one that is shown is gone, so show the given one that was kept
 		it.RecheckAt, it.RecheckConsumedAt = it.GetGivenRecheckAt(), it.GetGivenRecheckConsumedAt()
 		it.GivenRecheckAt, it.GivenRecheckConsumedAt = nil, nil
 	}
@@ -71,8 +71,9 @@ func SplitReminder(it *workv1.WorkItemRecord) {
 		if !reminds(w) || it.GetRecheckAt() == nil || Compare(w.GetRecheckAt(), it.GetRecheckAt()) != 0 {
 			continue
 		}
-		if w.RecheckConsumedAt = it.GetRecheckConsumedAt(); w.GetRecheckConsumedAt() == nil {
-			return
+		w.RecheckConsumedAt = it.GetRecheckConsumedAt()
+		if w.GetRecheckConsumedAt() == nil {
+			return // the reminder was not given: it is this wait's, and the item has none
 		}
 	}
 	if RecheckPending(it) && (NextReminder(it) == nil || Compare(NextReminder(it), it.GetRecheckAt()) != 0) {

@@ -102,16 +102,16 @@ func (h *Home) Change(p string, c Change, name string) (*workv1.HomeFileWritten,
 	return written, nil
 }
 
-// precondition returns HASH_MISMATCH unless the file is as expected: is is its present hash,
-// missing that there is no file. An empty expectation accepts both.
-func precondition(p, expected, is string, missing bool) error {
+// precondition returns HASH_MISMATCH unless the file is as expected: actual is its present hash,
+// missing says that there is no file. An empty expectation accepts both.
+func precondition(p, expected, actual string, missing bool) error {
 	switch {
-	case expected == "" || expected == Absent && missing || !missing && expected == is:
+	case expected == "" || expected == Absent && missing || !missing && expected == actual:
 		return nil
 	case missing:
 		return fault.HashMismatch.Newf("file %q does not exist, expected was %s", p, expected).With("path", p).
 			With("sha256", Absent)
 	}
-	return fault.HashMismatch.Newf("file %q has sha256 %s, expected was %s; read it again", p, is, expected).
-		With("path", p).With("sha256", is)
+	return fault.HashMismatch.Newf("file %q has sha256 %s, expected was %s; read it again", p, actual, expected).
+		With("path", p).With("sha256", actual)
 }

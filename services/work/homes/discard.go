@@ -31,7 +31,7 @@ func asideName(itemID string) string { return filepath.Join("work-items", staged
 // nothing. The file is first kept aside for asideTerm. If a program that had opened it before writes to it meanwhile,
 // clear, or restore when the item is read, puts it back. A file that cannot be removed stays.
 func (p *Plans) Discard(namespace, agentID, itemID string) {
-	p.clear(time.Now().Add(-asideTerm))
+	p.clear(time.Now().Add(-asideTerm)) // what earlier calls have kept aside
 	name := planName(itemID)
 	if st, err := os.Lstat(filepath.Join(p.dir.path, namespace, agentID, name)); err != nil || !isEmptyFile(st) ||
 		!p.discards.Allow() {
@@ -42,6 +42,7 @@ func (p *Plans) Discard(namespace, agentID, itemID string) {
 		return
 	}
 	defer h.Close()
+	// The first look, which is cheap, may have followed a link out of the home.
 	if st, err := h.root.Lstat(name); err != nil || !isEmptyFile(st) {
 		return
 	}

@@ -55,7 +55,7 @@ func NewPlans(dir *Dir) *Plans {
 	}
 }
 
-// describes reports whether reading st again would find the same content. A file that
+// describes reports whether the file, which is st now, still has the content that was described. A file that
 // replaced another, as most editors do, has another identity even with the same size and
 // time; one that was written in place and given its old time back, as some synchronisation
 // tools do, has another time of change.
@@ -159,16 +159,20 @@ func (p *Plans) Attach(namespace string, it *workv1.WorkItem, e Effort) {
 	// Every part is a validated name or id; see planName.
 	path := p.dir.path + sep + namespace + sep + it.GetAgentId() + sep + "work-items" + sep + it.GetWorkItemId() + sep +
 		"plan.md"
+
+	// A file that has not changed is not read again.
 	if e != EagerNew {
 		if a := p.unchanged(k, it, path, e); a != nil {
 			it.PlanArtifact = a
 			return
 		}
 	}
+
+	// Make the file if the effort says so, and read it.
 	name := planName(it.GetWorkItemId())
 	create := it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN &&
 		(e == Ensured || e >= Eager && p.eager.Allow())
-	if e == EagerNew && !create {
+	if e == EagerNew && !create { // there can be no file
 		it.PlanArtifact = problem(path, 0, "missing")
 		return
 	}
@@ -202,7 +206,7 @@ func (p *Plans) unchanged(k item, it *workv1.WorkItem, path string, e Effort) *w
 		return nil
 	case errors.Is(err, fs.ErrNotExist) && e <= LastSeen:
 		a := problem(path, 0, "missing")
-		if ok || e == LastSeen {
+		if ok || e == LastSeen { // only LastSeen finds a descriptor without a file again
 			p.store(k, described{artifact: a})
 		}
 		return a

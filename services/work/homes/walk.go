@@ -53,7 +53,7 @@ func (h *Home) Walk(ctx context.Context, start string, depth int, after string, 
 			w.after = strings.Split(after, "/")
 		}
 		err = w.directory(start, 1)
-	case after == "":
+	case after == "": // otherwise the file was visited before
 		err = visit(Entry{start, st, w.tree})
 	}
 	if errors.Is(err, ErrStop) {
@@ -85,6 +85,8 @@ func (w *walk) directory(dir string, level int) error {
 		if strings.HasPrefix(e.Name(), stagedPrefix) {
 			continue
 		}
+		// Visit what is behind after. Of what is not, only after itself and the directories above it may have something
+		// below that is.
 		p := path.Join(dir, e.Name())
 		parts := strings.Split(p, "/")
 		switch {

@@ -24,10 +24,10 @@ const chunk = 20
 
 // Past is the history of one item.
 type Past struct {
-	item string
-	seqs []uint64
-	read func(seqs []uint64) ([]*journal.Event, error)
-	of   func(ev *journal.Event, itemID string) Entry
+	item    string
+	seqs    []uint64
+	read    func(seqs []uint64) ([]*journal.Event, error)
+	entryOf func(ev *journal.Event, itemID string) Entry
 }
 
 // Entry is what an event says about an item.
@@ -99,7 +99,7 @@ func (h *Past) Page(index, size int, newestFirst bool) (resp *workv1.ListWorkIte
 func (h *Past) behindRemoved(index int, newestFirst bool) (int, error) {
 	last := len(h.seqs) - 1
 	if newestFirst {
-		return max(index+1, last), nil // the creation may be left
+		return max(index+1, last), nil // the creation, which is the last of this order, may be left
 	}
 	var failed error
 	kept := index + 1 + sort.Search(last-index, func(i int) bool {
@@ -130,7 +130,7 @@ func (h *Past) mutations(low, high int) ([]*workv1.WorkItemMutation, error) {
 			unknown = true
 			break
 		}
-		previous = h.of(events[0], h.item).Record
+		previous = h.entryOf(events[0], h.item).Record
 	}
 	events, err := h.read(h.seqs[low:high])
 	if err != nil {
@@ -142,9 +142,9 @@ func (h *Past) mutations(low, high int) ([]*workv1.WorkItemMutation, error) {
 			out, previous, unknown = append(out, nil), nil, true
 			continue
 		}
-		entry := h.of(ev, h.item)
+		entry := h.entryOf(ev, h.item)
 		if unknown && entry.Record != nil {
-			previous, unknown = entry.Record, false // no change is known of it
+			previous, unknown = entry.Record, false // compared with itself: what it changed is not known
 		}
 		m, after, err := mutation(ev, entry, previous)
 		if err != nil {
