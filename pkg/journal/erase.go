@@ -258,8 +258,8 @@ const (
 	allPages     = true
 )
 
-// snapshotNow writes a snapshot and waits until it is announced. With allPages the snapshot has all pages, not only
-// those that changed, and all other snapshots are removed.
+// snapshotNow writes a snapshot and waits until it is announced. If whole is set (allPages), the snapshot has all
+// pages, not only those that changed, and all other snapshots are removed.
 func (p *Partition[S]) snapshotNow(ctx context.Context, whole bool) error {
 	newest := func() (*snapshot.Base, uint64) {
 		p.mu.RLock()

@@ -43,8 +43,8 @@ func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 		}
 		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), end)
 	case *waitingv1.WaitCancelled:
-		// If the wait was replaced, its successor has written blocked_by already; otherwise
-		// the text explains nothing any more.
+		// clearsBlocker clears blocked_by only if this wait wrote it. If the wait was replaced, its successor has
+		// written it, so it stays.
 		w := p.GetWait()
 		return detachWait(s, env, ev.Namespace, w.GetAgentId(), w.GetWorkItemId(), waitEnd{
 			waitID: w.GetWaitId(), revision: w.GetRevision(), outcome: waitingv1.WaitStatus_WAIT_STATUS_CANCELLED,

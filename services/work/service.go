@@ -171,7 +171,7 @@ func (s *Service) forget(events []*journal.Event) {
 	for _, ev := range events {
 		if _, deleted := ev.Payload.(*workv1.OwnerDeleted); deleted {
 			s.knownMu.Lock()
-			s.ended++
+			s.ended++ // so that an exists that is asking meanwhile does not remember the agent
 			delete(s.known, plane.KeyOf(ev.Namespace, ev.AgentID))
 			s.knownMu.Unlock()
 		}

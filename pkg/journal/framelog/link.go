@@ -311,7 +311,8 @@ func (e End) continuedBy(f Frame) (start End, cause string) {
 		return e, fmt.Sprintf("the frame has format %d, this version reads up to %d", l.Format, Format)
 	case l.Prev != e.Hash:
 		return e, fmt.Sprintf("the frame continues another one (%.12s, not %.12s)", l.Prev, e.Hash)
-	// Only a new incarnation may leave out segments or wal_seqs.
+	// Only a new incarnation may leave out segments or wal_seqs. Behind a frame that closes a segment, e.Segment is the
+	// next one already.
 	case l.Incarnation < e.Incarnation, e.chained() && (l.Segment < e.Segment || l.Segment > e.Segment &&
 		l.Incarnation == e.Incarnation):
 		return e, fmt.Sprintf("the frame is of incarnation %d, segment %d, where %d, %d continues", l.Incarnation,

@@ -195,7 +195,8 @@ func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame,
 		return framelog.Frame{}, errors.Join(missing, err)
 	}
 
-	// Ask one replica after the other; the leader counts as asked. readOnce does not choose one that is avoided.
+	// Ask one replica after the other, until all are avoided; the leader counts as asked. readOnce does not choose one
+	// that is avoided, which may be one that was avoided before and is not asked.
 	lastAsked, asked := info.Cluster.Leader, 1
 	for ; s.replicas.avoid(lastAsked, replicaTerm) < info.Config.Replicas; asked++ {
 		var found *framelog.Frame

@@ -290,12 +290,7 @@ func (s *SnapshotStore) Remove(ctx context.Context, numbers []uint64) error {
 		return err
 	}
 	for _, seq := range numbers {
-		_, err := Patiently(ctx, func(ctx context.Context) (struct{}, error) {
-			return struct{}{},
-				stream.SecureDeleteMsg(ctx, seq)
-		})
-		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) &&
-			!errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
+		if err := overwriteMessage(ctx, stream, seq); err != nil {
 			return fmt.Errorf("jetstore: %s: remove %d: %w", s.name, seq, err)
 		}
 	}

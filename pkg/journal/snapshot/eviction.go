@@ -108,8 +108,9 @@ func (e *Evictor) keep() int {
 	return e.policy.Keep
 }
 
-// loaded counts a page or an event of a load, and evicts 2*Batch owners at every Batch calls, if more than keep are in
-// memory.
+// loaded counts a page or an event of a load. At every Batch calls, if more than keep owners are in memory, it looks at
+// the next 2*Batch and evicts those that can be (see evict), with unused only those that were not used since they were
+// last looked at.
 func (e *Evictor) loaded(unused bool, keep int) {
 	if e == nil {
 		return

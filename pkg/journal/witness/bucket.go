@@ -86,19 +86,20 @@ func (b *Bucket) openAndRead(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, term)
 	defer cancel()
-	b.kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+	// b.kv is used while the bucket is made again, so it is set only once that has succeeded.
+	kv, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket: BucketName, Description: "Quartet: how far journals were written", Storage: jetstream.FileStorage,
 		Replicas: max(b.replicas, 1), History: 1,
 	})
 	if errors.Is(err, jetstream.ErrBucketExists) {
-		b.kv, err = js.KeyValue(ctx, BucketName)
+		kv, err = js.KeyValue(ctx, BucketName)
 	}
 	if err != nil {
 		return err
 	}
 
 	// Read all entries. The watcher ends with its context, so that must not be ctx.
-	w, err := b.kv.WatchAll(context.Background())
+	w, err := kv.WatchAll(context.Background())
 	if err != nil {
 		return err
 	}
@@ -109,7 +110,7 @@ func (b *Bucket) openAndRead(ctx context.Context) error {
 				return errors.New("the bucket cannot be watched")
 			}
 			if e == nil { // every entry that the bucket had was received
-				b.watcher = w
+				b.kv, b.watcher = kv, w
 				return nil
 			}
 			b.observe(e)
@@ -143,12 +144,12 @@ func (b *Bucket) run() {
 		select {
 		case e, open := <-updates:
 			if !open {
-				updates = nil // what others record from now on is read at the next start
+				updates = nil // the bucket is read again below
 			} else if e != nil {
 				b.observe(e)
 			}
 		case <-tick.C:
-			if !b.writeRecorded() && b.recreate() {
+			if (!b.writeRecorded() || updates == nil) && b.reopen(updates == nil) {
 				updates = b.watcher.Updates()
 			}
 		case <-b.stop:
@@ -159,16 +160,17 @@ func (b *Bucket) run() {
 	}
 }
 
-// recreate creates the bucket again if it is gone, and reports whether it did: then b.watcher is a new one. Only run
-// calls it. What was recorded and is not in the bucket is written by the next writeRecorded.
-func (b *Bucket) recreate() bool {
+// reopen creates the bucket again if it is gone, and reads one that is there if it is not watched any more. It reports
+// whether it did one of these: then b.watcher is a new one. Only run calls it. What was recorded and is not in the
+// bucket is written by the next writeRecorded.
+func (b *Bucket) reopen(unwatched bool) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), term)
 	defer cancel()
 	js, err := jetstream.New(b.nc)
 	if err != nil {
 		return false
 	}
-	if _, err = js.KeyValue(ctx, BucketName); !errors.Is(err, jetstream.ErrBucketNotFound) {
+	if _, err = js.KeyValue(ctx, BucketName); !errors.Is(err, jetstream.ErrBucketNotFound) && !unwatched {
 		return false
 	}
 	_ = b.watcher.Stop() // it watches what is gone

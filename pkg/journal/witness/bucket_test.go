@@ -128,6 +128,27 @@ func TestABucketThatIsGoneIsMadeAgain(t *testing.T) {
 	knows(t, nc, end(9))
 }
 
+// TestABucketThatCannotBeMadeAgainYet: it is made once that is possible, and what others write is known then.
+func TestABucketThatCannotBeMadeAgainYet(t *testing.T) {
+	nc := natsdtest.Connect(t)
+	b := machine(t, nc)
+	w := of(t, b)
+	w.Record(end(7))
+	knows(t, nc, end(7))
+	require.NoError(t, witness.RemoveBucket(t.Context(), nc))
+	js := must.Value(jetstream.New(nc))(t)
+	const inTheWay = "IN-THE-WAY"
+	must.Value(js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: inTheWay, Subjects: []string{"$KV." + witness.BucketName + ".>"},
+	}))(t)
+	w.Record(end(8))
+	time.Sleep(3 * witness.Interval) // in which it tries
+	require.NoError(t, js.DeleteStream(t.Context(), inTheWay))
+	knows(t, nc, end(8))
+	of(t, machine(t, nc)).Record(end(9))
+	require.Eventually(t, func() bool { return must.Value(w.Last())(t) == end(9) }, time.Minute, 10*time.Millisecond)
+}
+
 // TestOpenEndsWithItsContext: a server without JetStream is asked until then.
 func TestOpenEndsWithItsContext(t *testing.T) {
 	nc := natsdtest.Connect(t)

@@ -292,7 +292,7 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 		AcquireRequestId: req.GetRequestId(), AcquiredBy: actor.Principal,
 		Traceparent: s.deps.Tracer.Reserve(o.Message.GetTraceparent(), o.NewTrace),
 	}
-	if actor.Role != rpc.RoleAgent {
+	if actor.Role != rpc.RoleAgent { // all keys of an agent are one caller (journal.Actor.Caller)
 		turn.AcquiredByKeyId = actor.KeyID
 	}
 	item, binding := queue.Item()
@@ -309,7 +309,8 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	defer cancel()
 	started, err := plane.Do(tracing.Continue(commit, turn.GetTraceparent()), s.engine,
 		plane.Command[*state.State, *agentv1.TurnStarted]{
-			Method: "AcquireTurn", AgentID: o.Record.GetAgentId(), FollowUp: true,
+			Method: "AcquireTurn", AgentID: o.Record.GetAgentId(),
+			FollowUp: true, // the frame that made the agent ready may wait for it (Service.applied)
 			Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.TurnStarted], error) {
 				a := st.Lookup(o.Agent)
 				if a != nil && a.Wake != o.Wake {

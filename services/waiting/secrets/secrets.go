@@ -51,8 +51,8 @@ func (s Secrets) derive(name string) string {
 // Token returns the secret in a trigger's address.
 func (s Secrets) Token(t *waitingv1.Trigger) string { return s.derive(generation(t)) }
 
-// Signing returns the generated signing secret of a trigger. It is derived from the key and the trigger's rotation, and
-// is not stored.
+// Signing returns the generated signing secret of a trigger. It is derived from the key, the trigger's id and its
+// rotation, and is not stored.
 func (s Secrets) Signing(t *waitingv1.Trigger) string {
 	raw := sha256.Sum256([]byte(s.derive("sign/" + generation(t))))
 	if t.GetSignatureScheme() == waitingv1.SignatureScheme_SIGNATURE_SCHEME_STANDARD_WEBHOOKS {

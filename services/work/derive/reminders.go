@@ -58,6 +58,7 @@ func GiveReminder(it *workv1.WorkItemRecord, now time.Time) {
 			it.Waits[i] = w
 		}
 	}
+	// This is now the one given last; an earlier one, which was kept while this one was shown, is forgotten.
 	it.RecheckConsumedAt = when
 	it.GivenRecheckAt, it.GivenRecheckConsumedAt = nil, nil
 	ShowReminder(it)
