@@ -87,7 +87,7 @@ func TestX15_ACertificateForEachService(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(c.run("docker", "inspect", "--format", "{{json .Mounts}}", container)),
 			&mounts))
 		for _, m := range mounts {
-			require.Contains(t, []string{"/tls", "/keys", "/data", "/etc/nats.conf"}, m.Destination, name)
+			require.Contains(t, []string{"/tls", "/keys", "/data", "/archive", "/etc/nats.conf"}, m.Destination, name)
 		}
 	}
 	setup := strings.Fields(c.run("docker", "compose", "ps", "-a", "-q", "setup"))
