@@ -35,8 +35,8 @@ func (s *Service) PromoteReport(ctx context.Context, req *workv1.PromoteReportRe
 	})
 }
 
-// decidePromote is the rule of PromoteReport, which makes a text the only report of a completed item. It replies without
-// events if the item is open or has a report; otherwise answerPromote makes the reply.
+// decidePromote is the rule of PromoteReport, which makes a text the only report of a completed item. It replies
+// without events if the item is open or has a report; otherwise answerPromote makes the reply.
 func decidePromote(s *State, env journal.Env, req *workv1.PromoteReportRequest) (
 	journal.Decision[*workv1.PromoteReportResponse], error,
 ) {

@@ -36,8 +36,8 @@ func Overwrite(ctx context.Context, stream jetstream.Stream, subject string) err
 // overwriteAttempts is how often a server is asked to overwrite a message that it still has, over about 5 s.
 const overwriteAttempts = 10
 
-// overwriteMessage removes a message and overwrites its bytes. It is no error if there is none. The client has one error
-// for all that a server refuses, so it asks afterwards whether the message is still there.
+// overwriteMessage removes a message and overwrites its bytes. It is no error if there is none. The client has one
+// error for all that a server refuses, so it asks afterwards whether the message is still there.
 func overwriteMessage(ctx context.Context, stream jetstream.Stream, seq uint64) error {
 	pacer := retry.New(100*time.Millisecond, time.Second)
 	for n := 1; ; n++ {

@@ -142,7 +142,9 @@ func TestABucketThatCannotBeMadeAgainYet(t *testing.T) {
 		Name: inTheWay, Subjects: []string{"$KV." + witness.BucketName + ".>"},
 	}))(t)
 	w.Record(end(8))
-	time.Sleep(3 * witness.Interval) // in which it tries
+	require.Never(t, func() bool { // while it tries
+		return must.Value(witness.ReadBucket(t.Context(), nc))(t)[plane+"/0"] == end(8)
+	}, 3*witness.Interval, witness.Interval/2)
 	require.NoError(t, js.DeleteStream(t.Context(), inTheWay))
 	knows(t, nc, end(8))
 	of(t, machine(t, nc)).Record(end(9))
