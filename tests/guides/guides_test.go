@@ -55,7 +55,12 @@ func TestCommandsOfThePagesRun(t *testing.T) {
 					s = newShell(ctx, t, binary)
 				}
 				if b.file != "" {
-					require.NoError(t, os.WriteFile(filepath.Join(s.dir, b.file), []byte(b.text), 0o600))
+					to := filepath.Join(s.dir, b.file)
+					require.NoError(t, os.WriteFile(to, []byte(b.text), 0o600))
+					if modules := filepath.Join(filepath.Dir(to), "node_modules"); filepath.Ext(to) == ".mts" {
+						// As npm has installed them; in the directory of the page they are already.
+						_ = os.Symlink(filepath.Join(s.dir, "node_modules"), modules)
+					}
 					continue
 				}
 				out, err := s.run(b)
