@@ -230,14 +230,16 @@ func TestAnUnknownEnumNumberIsRefused(t *testing.T) {
 			found++
 			require.False(t, md.IsStreamingClient() || md.IsStreamingServer(), "%s checks %s itself", name, f.Name())
 			req := must.Value(protoregistry.GlobalTypes.FindMessageByName(md.Input().FullName()))(t).New()
+			field := string(f.Name())
 			if unknown := protoreflect.ValueOfEnum(999); f.IsList() {
 				req.Mutable(f).List().Append(unknown)
+				field += "[0]"
 			} else {
 				req.Set(f, unknown)
 			}
 			err := conn.Invoke(ctx, name, req.Interface(), &emptypb.Empty{})
 			require.ErrorIs(t, err, fault.InvalidArgument, name)
-			require.ErrorContains(t, err, string(f.Name()), name)
+			require.Equal(t, field, fault.From(err).Metadata()["field"], name)
 			require.Equal(t, "999", fault.From(err).Metadata()["value"], name)
 		}
 	})

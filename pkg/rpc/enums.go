@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -22,10 +23,10 @@ func knownEnums(req any) (err error) {
 		case f.Enum() == nil:
 		case f.IsList():
 			for i := 0; i < v.List().Len() && err == nil; i++ {
-				err = knownEnum(f, v.List().Get(i).Enum())
+				err = knownEnum(f, fmt.Sprintf("%s[%d]", f.Name(), i), v.List().Get(i).Enum())
 			}
 		default:
-			err = knownEnum(f, v.Enum())
+			err = knownEnum(f, string(f.Name()), v.Enum())
 		}
 		return err == nil
 	})
@@ -33,7 +34,9 @@ func knownEnums(req any) (err error) {
 }
 
 // knownEnum returns INVALID_ARGUMENT if the enum of a field has no value of this number.
-func knownEnum(f protoreflect.FieldDescriptor, number protoreflect.EnumNumber) error {
+// knownEnum returns INVALID_ARGUMENT if a number names no value of an enum field. name is that of the field, in a list
+// with the index.
+func knownEnum(f protoreflect.FieldDescriptor, name string, number protoreflect.EnumNumber) error {
 	values := f.Enum().Values()
 	if values.ByNumber(number) != nil {
 		return nil
@@ -49,5 +52,5 @@ func knownEnum(f protoreflect.FieldDescriptor, number protoreflect.EnumNumber) e
 	if last > 0 {
 		must = strings.Join(names[:last], ", ") + " or " + must
 	}
-	return fault.Invalid(string(f.Name()), strconv.Itoa(int(number)), "must be "+must)
+	return fault.Invalid(name, strconv.Itoa(int(number)), "must be "+must)
 }
