@@ -90,8 +90,7 @@ func (a *Archiver) Below(end framelog.End) {
 	}
 }
 
-// Settle waits until all segments that may be archived are archived. While that fails it goes on waiting, until ctx
-// ends.
+// Settle waits until all segments that may be archived are archived, or ctx ends. A failure does not end it.
 func (a *Archiver) Settle(ctx context.Context) error {
 	if a == nil {
 		return nil

@@ -331,7 +331,7 @@ func (p *page) share(name string, records, percent int, forms ...form) {
 }
 
 // class puts the items of a class of the queue without the item of the turn. count is the number of all items of the
-// class, of which items may be the first ones.
+// class; items may be only the first of them.
 func (p *page) class(name, title string, items []*workv1.WorkItem, count int32, itemOfTurn *workv1.WorkItem) {
 	others := slices.DeleteFunc(slices.Clone(items), func(it *workv1.WorkItem) bool {
 		return it.GetWorkItemId() == itemOfTurn.GetWorkItemId()
@@ -339,7 +339,7 @@ func (p *page) class(name, title string, items []*workv1.WorkItem, count int32, 
 	p.candidates(name, title, others, int(count)-(len(items)-len(others)))
 }
 
-// candidates puts a list of items, of which there are total.
+// candidates puts a list of items. total is how many there are; items may be only the first of them.
 func (p *page) candidates(name, title string, items []*workv1.WorkItem, total int) {
 	total = max(total, len(items)) // never fewer than are listed
 	if total > 0 {

@@ -158,8 +158,7 @@ func (p Places) checkBeginning(ctx context.Context, places []jetlog.Place, plane
 	where := "and no archive is named: give the setting archive that the other processes have"
 	if p.Dir != "" {
 		where = "and " + p.Dir + " has no archive of it: see whether the volume is mounted, and give all processes " +
-			"the " +
-			"same setting archive"
+			"the same setting archive"
 	}
 	return fmt.Errorf("the journal of %s begins with segment %d, %s", framelog.PartitionName(plane, partition),
 		places[first].Segment, where)
