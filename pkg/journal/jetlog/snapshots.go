@@ -28,15 +28,21 @@ func SnapshotStream(plane string, partition int) string {
 
 // SnapshotStreams returns the names of all streams of snapshots, in order.
 func SnapshotStreams(ctx context.Context, js jetstream.JetStream) ([]string, error) {
-	return Patiently(ctx, func(ctx context.Context) (all []string, err error) {
-		names := js.StreamNames(ctx, jetstream.WithStreamListSubject(snapshotSubjects+">"))
-		for name := range names.Name() {
-			if strings.HasPrefix(name, SnapshotPrefix) {
-				all = append(all, name)
+	return StreamNames(ctx, js, snapshotSubjects+">", SnapshotPrefix)
+}
+
+// StreamNames returns the names of the streams that have a subject, or subjects that match one with wildcards, and
+// whose names begin with a prefix, in order.
+func StreamNames(ctx context.Context, js jetstream.JetStream, subject, prefix string) ([]string, error) {
+	return Patiently(ctx, func(ctx context.Context) (names []string, err error) {
+		listed := js.StreamNames(ctx, jetstream.WithStreamListSubject(subject))
+		for name := range listed.Name() {
+			if strings.HasPrefix(name, prefix) {
+				names = append(names, name)
 			}
 		}
-		slices.Sort(all)
-		return all, names.Err()
+		slices.Sort(names)
+		return names, listed.Err()
 	})
 }
 

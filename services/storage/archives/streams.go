@@ -77,16 +77,7 @@ func (s streamStore) Catalog(ctx context.Context) ([]byte, uint64, error) {
 
 // Unmoved returns the names of the streams in which an earlier version kept archives, in order.
 func Unmoved(ctx context.Context, js jetstream.JetStream) ([]string, error) {
-	return jetlog.Patiently(ctx, func(ctx context.Context) (names []string, err error) {
-		listed := js.StreamNames(ctx, jetstream.WithStreamListSubject(streamSubjects+">"))
-		for name := range listed.Name() {
-			if strings.HasPrefix(name, streamPrefix) {
-				names = append(names, name)
-			}
-		}
-		slices.Sort(names)
-		return names, listed.Err()
-	})
+	return jetlog.StreamNames(ctx, js, streamSubjects+">", streamPrefix)
 }
 
 // CheckMoved returns an error that names the streams in which an earlier version kept archives, if there are any.
