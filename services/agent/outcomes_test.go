@@ -252,6 +252,39 @@ func TestA6_TheNextContextShowsUnrecordedOutcomes(t *testing.T) {
 	}
 }
 
+// What a turn made before it was cut off stays among the notes on its item, also once later turns have completed
+// (SPEC C2).
+func TestC2_NotesOnWhatALostTurnMade(t *testing.T) {
+	r, a := turn(t)
+	r.finish(a, done)
+	r.others.set(func() {
+		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+			return &workv1.GetWorkQueueResponse{AgentId: "keeper", Current: &workv1.WorkItem{
+				WorkItemId: "wi_focus", Objective: "go on",
+			}}, nil
+		}
+	})
+	r.send("keeper", "make them", normal)
+	a = r.take("keeper")
+	require.Equal(t, "wi_focus", a.GetTurn().GetWorkItemId())
+	r.cutOffAt(a, func() (proto.Message, error) { return nil, fault.NotFound.New("never") })
+	r.clk.Advance(runners.Term)
+	require.NoError(t, r.service.Quiesce(t.Context()))
+
+	b := r.take("keeper")
+	require.Contains(t, b.GetContext().GetText(), "What was tried: earlier turns")
+	r.submit(b, 0, "I go on")
+	r.finish(b, done)
+	for range 2 { // the second time they are read back
+		r.send("keeper", "and now?", normal)
+		b = r.take("keeper")
+		require.NotContains(t, b.GetContext().GetText(), "What was tried: earlier turns")
+		require.Contains(t, b.GetContext().GetText(), "\n- made: work item wi_1: one\n")
+		r.finish(b, done)
+		r.restart()
+	}
+}
+
 // X2: a request may be asked for without being made.
 func TestX2_RecallRunsNothing(t *testing.T) {
 	r := newRig(t)

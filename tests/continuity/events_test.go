@@ -24,9 +24,9 @@ func listen(s sight, description, reason string, more ...string) move {
 	return say("", waitFor("external", reason, append([]string{"resource", id}, more...)...))
 }
 
-// triggerOf returns the trigger that a note on the item names.
+// triggerOf returns the trigger that a note on the item or one of its waits names.
 func triggerOf(s sight, description string) string {
-	for line := range strings.Lines(s.section("Notes on it")) {
+	for line := range strings.Lines(s.section("Notes on it") + s.section("Where it stands")) {
 		if strings.Contains(line, description) {
 			return triggerIDs.FindString(line)
 		}

@@ -77,6 +77,7 @@ func (s *Service) itemHistory(ctx context.Context, k plane.Key, itemID string) (
 		at     [][]uint64
 		first  int // the number of rounds[0] among those of the item
 		total  int
+		open   string // the id of the open turn, if there is one
 	}
 	l, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (look, error) {
 		a := st.Lookup(k)
@@ -85,6 +86,9 @@ func (s *Service) itemHistory(ctx context.Context, k plane.Key, itemID string) (
 		}
 		numbers := a.Transcript.ByItem[itemID]
 		l := look{total: len(numbers), first: max(0, min(d.rounds, len(numbers)-shownRounds), len(numbers)-maxReadBack)}
+		if a.OpenTurn != nil {
+			l.open = a.OpenTurn.Record.GetTurnId()
+		}
 		for _, n := range numbers[l.first:] {
 			r := a.RoundInMemory(n)
 			l.rounds = append(l.rounds, r)
@@ -112,7 +116,9 @@ func (s *Service) itemHistory(ctx context.Context, k plane.Key, itemID string) (
 		} else if r != nil && gap {
 			d.since, gap = stamp(r.GetCreatedAt().AsTime()), false
 		}
-		if n := l.first + i; n >= d.rounds && r.GetSettled() {
+		// Of a turn that was cut off the last round may be unsettled; what it did was found out when the turn ended.
+		over := r != nil && (r.GetSettled() || r.GetTurnId() != l.open)
+		if n := l.first + i; n >= d.rounds && over {
 			d.notes.Add(r)
 			d.rounds = n + 1
 		}

@@ -175,9 +175,7 @@ func stateForms(in Input, room int) []form {
 		if w.GetSource() != "" {
 			fmt.Fprintf(&waits, " from %s", oneLine(w.GetSource(), lineChars))
 		}
-		if w.GetResource() != "" {
-			fmt.Fprintf(&waits, " (%s)", w.GetResource())
-		}
+		waits.WriteString(resourceText(w.GetResource(), w.GetResourceDescription()))
 		unseen := w.GetTriggerCount() - w.GetConsumedCount()
 		if unseen > 0 {
 			fmt.Fprintf(&waits, ", triggered %d time(s) since you looked", unseen)

@@ -214,15 +214,18 @@ var awaitedKinds = map[waitingv1.WaitKind]string{
 
 // awaited returns what a wait is for.
 func awaited(kind waitingv1.WaitKind, resource, description string) string {
-	text := awaitedKinds[kind]
-	if resource != "" {
-		text += " (" + resource
-		if description != "" {
-			text += ": " + oneLine(description, lineChars)
-		}
-		text += ")"
+	return awaitedKinds[kind] + resourceText(resource, description)
+}
+
+// resourceText returns what a wait is for in parentheses after a blank, or "" if it is for no resource.
+func resourceText(resource, description string) string {
+	switch {
+	case resource == "":
+		return ""
+	case description == "":
+		return " (" + resource + ")"
 	}
-	return text
+	return " (" + resource + ": " + oneLine(description, lineChars) + ")"
 }
 
 // atTime returns when something was, to the second.
