@@ -116,7 +116,7 @@ func (s *Service) itemHistory(ctx context.Context, k plane.Key, itemID string) (
 		} else if r != nil && gap {
 			d.since, gap = stamp(r.GetCreatedAt().AsTime()), false
 		}
-		// Of a turn that was cut off the last round may be unsettled; what it did was found out when the turn ended.
+		// The last round of a turn that was cut off is never settled. No results are added to it any more.
 		over := r != nil && (r.GetSettled() || r.GetTurnId() != l.open)
 		if n := l.first + i; n >= d.rounds && over {
 			d.notes.Add(r)
